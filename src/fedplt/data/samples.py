@@ -1,0 +1,128 @@
+"""Examples to train and evaluate on: tensors in memory, or any ``torch.utils.data.Dataset``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from fedplt.errors import DataError
+
+Augment = Callable[[Any, torch.Generator], Any]
+"""Changes a batch of inputs for training; all randomness from the given generator."""
+
+
+class Samples(Protocol):
+    """Examples that can be counted and fetched by index."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Tensor) -> tuple[Any, Any]:
+        """Inputs and targets of these examples."""
+
+    def labels(self) -> NDArray[np.int64]:
+        """One integer label per example; :class:`DataError` where targets are not labels."""
+
+    def arranged(self, order: NDArray[np.int64]) -> Samples:
+        """The same examples in another order (so that a client's lie together)."""
+
+
+@dataclass(frozen=True, eq=False)
+class TensorSamples:
+    """Inputs and targets as tensors with examples along the first axis."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets):
+            raise DataError(
+                f"there are {len(self.inputs)} inputs and {len(self.targets)} targets; "
+                "give one target per input."
+            )
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs.index_select(0, indices), self.targets.index_select(0, indices)
+
+    def labels(self) -> NDArray[np.int64]:
+        return _as_labels(self.targets)
+
+    def arranged(self, order: NDArray[np.int64]) -> TensorSamples:
+        return TensorSamples(*self.batch(torch.from_numpy(order)))
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetSamples:
+    """A map-style Dataset whose items are ``(input, target)``; items are fetched as needed."""
+
+    dataset: Any
+    order: NDArray[np.int64] | None = None
+    _labels: list[NDArray[np.int64]] = field(default_factory=list, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self.order is None else len(self.order)
+
+    def batch(self, indices: Tensor) -> tuple[Any, Any]:
+        chosen = indices.tolist() if self.order is None else self.order[indices.numpy()].tolist()
+        items = [self.dataset[index] for index in chosen]
+        if not (isinstance(items[0], Sequence) and len(items[0]) == 2):
+            raise DataError("items of a Dataset must be (input, target) pairs")
+        inputs, targets = default_collate([tuple(item) for item in items])
+        return inputs, targets
+
+    def labels(self) -> NDArray[np.int64]:
+        if not self._labels:
+            targets = [self.dataset[index][1] for index in range(len(self.dataset))]
+            self._labels.append(_as_labels(torch.as_tensor(np.array(targets))))
+        return self._labels[0] if self.order is None else self._labels[0][self.order]
+
+    def arranged(self, order: NDArray[np.int64]) -> DatasetSamples:
+        absolute = order if self.order is None else self.order[order]
+        return DatasetSamples(self.dataset, absolute, self._labels)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """What a run trains on, what it watches, and what stays untouched until the end."""
+
+    train: Samples
+    validation: Samples
+    test: Samples | None = None
+
+
+def as_samples(data: Any) -> Samples:
+    """Accept ``(inputs, targets)`` as tensors or arrays, a Dataset, or Samples."""
+    if isinstance(data, (TensorSamples, DatasetSamples)):
+        return data
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        return TensorSamples(*data.tensors)
+    if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        if isinstance(data, (tuple, list)) and len(data) == 2 and not _is_pair(data[0]):
+            return TensorSamples(torch.as_tensor(data[0]), torch.as_tensor(data[1]))
+        return DatasetSamples(data)
+    raise DataError(
+        f"data is a {type(data).__name__}; give (inputs, targets) tensors or a Dataset with "
+        "__len__ and __getitem__."
+    )
+
+
+def _is_pair(item: Any) -> bool:
+    return isinstance(item, (tuple, list)) and len(item) == 2
+
+
+def _as_labels(targets: Tensor) -> NDArray[np.int64]:
+    if targets.ndim != 1 or targets.is_floating_point():
+        raise DataError(
+            f"targets have shape {tuple(targets.shape)} and type {targets.dtype}; this split or "
+            "evaluation needs one integer label per example. Use an iid or a given split instead."
+        )
+    return targets.numpy().astype(np.int64)

@@ -1,0 +1,150 @@
+"""Who owns which training example.
+
+=============  ====================================================================
+``iid``        everybody gets the same mix and (give or take one) the same number
+``dirichlet``  label skew: each class is spread by Dirichlet(alpha) proportions
+``shards``     each client gets a few shards of the examples sorted by label
+``given``      the user's own list of index arrays
+=============  ====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedplt.errors import DataError
+from fedplt.seeds import generator
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Client k owns examples ``order[offsets[k] : offsets[k + 1]]``."""
+
+    order: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def num_examples(self) -> NDArray[np.int64]:
+        """Examples per client."""
+        return np.diff(self.offsets)
+
+    def client(self, client: int) -> NDArray[np.int64]:
+        return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+
+def split_iid(num_examples: int, num_clients: int, *, seed: int = 0) -> Split:
+    """Shuffle and deal."""
+    _check_enough(num_examples, num_clients, 1)
+    order = generator(seed, "split").permutation(num_examples)
+    return _in_pieces(np.array_split(order, num_clients))
+
+
+def split_dirichlet(
+    labels: ArrayLike, num_clients: int, *, alpha: float, min_examples: int = 1, seed: int = 0
+) -> Split:
+    """Spread each class over the clients by proportions drawn from Dirichlet(alpha).
+
+    Clients left with fewer than ``min_examples`` are topped up with random examples of those
+    that have the most.
+    """
+    labels = np.asarray(labels)
+    if not alpha > 0:
+        raise DataError(f"alpha is {alpha}; Dirichlet needs a positive number (0.1 is very skewed)")
+    _check_enough(len(labels), num_clients, min_examples)
+    random = generator(seed, "split")
+    owner = np.empty(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        examples = random.permutation(np.flatnonzero(labels == label))
+        proportions = random.dirichlet(np.full(num_clients, alpha))
+        ends = np.floor(np.cumsum(proportions)[:-1] * len(examples)).astype(np.int64)
+        owner[examples] = np.searchsorted(ends, np.arange(len(examples)), side="right")
+    return _by_owner(_topped_up(owner, num_clients, max(1, min_examples), random), num_clients)
+
+
+def split_shards(
+    labels: ArrayLike, num_clients: int, *, shards_per_client: int = 2, seed: int = 0
+) -> Split:
+    """Sort by label, cut into equal shards, deal ``shards_per_client`` to each client."""
+    labels = np.asarray(labels)
+    if shards_per_client < 1:
+        raise DataError(f"shards_per_client is {shards_per_client}; it must be at least 1.")
+    _check_enough(len(labels), num_clients, shards_per_client)
+    shards = np.array_split(np.argsort(labels, kind="stable"), num_clients * shards_per_client)
+    dealt = generator(seed, "split").permutation(len(shards))
+    hands = dealt.reshape(num_clients, shards_per_client)
+    return _in_pieces([np.concatenate([shards[shard] for shard in hand]) for hand in hands])
+
+
+def split_given(indices: Sequence[ArrayLike], num_examples: int) -> Split:
+    """A split that somebody else made: one array of example indices per client."""
+    pieces = [np.asarray(piece, dtype=np.int64).reshape(-1) for piece in indices]
+    if not pieces:
+        raise DataError("the split is empty; give one index array per client.")
+    for client, piece in enumerate(pieces):
+        if not len(piece):
+            raise DataError(f"client {client} has no examples; every client needs at least one.")
+        if piece.min() < 0 or piece.max() >= num_examples:
+            raise DataError(
+                f"client {client} has index {piece.min() if piece.min() < 0 else piece.max()}; "
+                f"the data has examples 0 to {num_examples - 1}."
+            )
+    return _in_pieces(pieces)
+
+
+def _check_enough(num_examples: int, num_clients: int, min_examples: int) -> None:
+    if num_clients < 1:
+        raise DataError(f"num_clients is {num_clients}; it must be at least 1.")
+    if num_clients * max(1, min_examples) > num_examples:
+        raise DataError(
+            f"{num_clients} clients with at least {max(1, min_examples)} examples each need "
+            f"{num_clients * max(1, min_examples)}, but there are {num_examples}. "
+            "Use fewer clients or a smaller minimum."
+        )
+
+
+def _topped_up(
+    owner: NDArray[np.int64], num_clients: int, minimum: int, random: np.random.Generator
+) -> NDArray[np.int64]:
+    """Bring poor clients up to the minimum with random examples of the richest."""
+    counts = np.bincount(owner, minlength=num_clients)
+    missing = np.maximum(0, minimum - counts)
+    needed = int(missing.sum())
+    if not needed:
+        return owner
+    # The richest give what they have above a level, the highest that yields enough.
+    low, high = minimum, int(counts.max())
+    while low < high:
+        level = (low + high + 1) // 2
+        low, high = (level, high) if np.maximum(0, counts - level).sum() >= needed else (low, level - 1)
+    gifts = np.maximum(0, counts - low)
+    givers = np.flatnonzero(gifts)
+    surplus = int(gifts.sum()) - needed
+    while surplus:  # every giver may keep one more, until nothing is left over
+        keeping = givers[gifts[givers] > 0][:surplus]
+        gifts[keeping] -= 1
+        surplus -= len(keeping)
+    shuffled = random.permutation(len(owner))
+    by_owner = shuffled[np.argsort(owner[shuffled], kind="stable")]
+    rank = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    given = by_owner[rank < np.repeat(gifts, counts)]
+    owner[random.permutation(given)] = np.repeat(np.arange(num_clients), missing)
+    return owner
+
+
+def _by_owner(owner: NDArray[np.int64], num_clients: int) -> Split:
+    order = np.argsort(owner, kind="stable")
+    counts = np.bincount(owner, minlength=num_clients)
+    return Split(order, np.concatenate([[0], np.cumsum(counts)]))
+
+
+def _in_pieces(pieces: Sequence[NDArray[np.int64]]) -> Split:
+    offsets = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])])
+    return Split(np.concatenate(pieces), offsets)

@@ -1,0 +1,59 @@
+"""Everything fedplt raises on purpose.
+
+    FedpltError
+    ├── ConfigError    a run configuration is wrong; names the key
+    ├── CutError       a model cannot be cut into layers and sub-layers
+    ├── PlanError      ratios or allocations that no plan can satisfy
+    ├── DataError      data is missing, damaged, or cannot be split as asked
+    ├── UpdateError    a client's update does not fit what the client was assigned
+    └── RunError       a run folder or a running engine is in the wrong state
+
+Every message says what was given, what is allowed and what to do. The command line prints
+the message and exits with code 2; a traceback always means a bug in fedplt.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedpltError(Exception):
+    """Base of all errors that are about the user's input or environment."""
+
+
+class ConfigError(FedpltError, ValueError):
+    """A run configuration is wrong."""
+
+
+class CutError(FedpltError, ValueError):
+    """A model cannot be cut into layers and sub-layers."""
+
+
+class PlanError(FedpltError, ValueError):
+    """Ratios or allocations that no plan can satisfy."""
+
+
+class DataError(FedpltError, ValueError):
+    """Data is missing, damaged, or cannot be split as asked."""
+
+
+class UpdateError(FedpltError, ValueError):
+    """A client's update does not fit what the client was assigned."""
+
+
+class RunError(FedpltError, RuntimeError):
+    """A run folder or a running engine is in the wrong state."""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """A sentence that names the nearest known word, or lists them all.
+
+    >>> did_you_mean("dirichelt", ["iid", "dirichlet", "shards"])
+    "Did you mean 'dirichlet'?"
+    >>> did_you_mean("zzz", ["iid", "dirichlet"])
+    'Known: dirichlet, iid.'
+    """
+    known = sorted(known)
+    nearest = difflib.get_close_matches(given, known, n=1)
+    return f"Did you mean {nearest[0]!r}?" if nearest else f"Known: {', '.join(known)}."

@@ -1,0 +1,197 @@
+"""A run's configuration: what may be set, and clear words where it is wrong."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from fedplt.errors import did_you_mean
+from fedplt.training import OPTIMIZERS
+
+Ratio = Annotated[float, Field(gt=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class DataConfig(_Section):
+    """Which data, and who owns what of it."""
+
+    name: str = "fashion-mnist"
+    """``fashion-mnist``, ``cifar10``, or ``package.module:function`` giving a TrainingData."""
+    split: Literal["dirichlet", "iid", "shards", "given"] = "dirichlet"
+    alpha: Annotated[float, Field(gt=0)] = 0.2
+    """Dirichlet concentration: small is skewed."""
+    min_examples: Annotated[int, Field(ge=1)] = 10
+    """Every client gets at least this many (Dirichlet)."""
+    shards_per_client: Annotated[int, Field(ge=1)] = 2
+    split_file: str | None = None
+    """For ``given``: a JSON file with one list of example indices per client."""
+
+    @model_validator(mode="after")
+    def _split_file(self) -> DataConfig:
+        if (self.split == "given") != (self.split_file is not None):
+            raise ValueError("split = 'given' and split_file go together: set both or neither")
+        return self
+
+
+class ModelConfig(_Section):
+    """Which model, and how it is cut."""
+
+    name: str = "fcn"
+    """``fcn``, ``cnn``, ``resnet8``, or ``package.module:function`` giving a torch module."""
+    options: dict[str, Any] = {}
+    groups: dict[str, str | list[str]] | None = None
+    """Join modules into one layer by name pattern; by default as the model suggests."""
+    max_sublayers: Annotated[int, Field(ge=1)] | None = None
+
+
+class GroupConfig(_Section):
+    """Clients that are alike."""
+
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    num_clients: Annotated[int, Field(ge=1)] | None = None
+    """Instead of ``share``."""
+    ratio: Ratio | None = None
+    """Fraction of the model that each of them trains."""
+    layer_ratios: list[Fraction] | None = None
+    """Instead of ``ratio``: the fraction of each layer."""
+    learning_rate: Annotated[float, Field(gt=0)] | None = None
+    """Instead of the run's."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> GroupConfig:
+        if (self.share is None) == (self.num_clients is None):
+            raise ValueError("give either share or num_clients")
+        if (self.ratio is None) == (self.layer_ratios is None):
+            raise ValueError("give either ratio or layer_ratios")
+        return self
+
+
+class ClientsConfig(_Section):
+    """The fleet."""
+
+    num_clients: Annotated[int, Field(ge=1)] = 50
+    groups: Annotated[list[GroupConfig], Field(min_length=1)] = [GroupConfig(share=1.0, ratio=1.0)]
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> ClientsConfig:
+        counted = sum(group.num_clients or 0 for group in self.groups)
+        shares = [group.share for group in self.groups if group.share is not None]
+        if shares and counted:
+            raise ValueError("give every group a share, or every group num_clients, not both")
+        if shares and not math.isclose(math.fsum(shares), 1, abs_tol=1e-6):
+            total = math.fsum(shares)
+            do = f"Add a group for the remaining {1 - total:.6g}." if total < 1 else "Lower some."
+            raise ValueError(f"groups: shares add up to {total:.6g}, they must add up to 1. {do}")
+        if counted and counted != self.num_clients:
+            raise ValueError(
+                f"groups: their num_clients add up to {counted}, "
+                f"but clients.num_clients is {self.num_clients}"
+            )
+        return self
+
+    def group_sizes(self) -> list[int]:
+        """Clients per group; shares are rounded so that everybody is in a group."""
+        if self.groups[0].num_clients is not None:
+            return [group.num_clients or 0 for group in self.groups]
+        exact = [(group.share or 0) * self.num_clients for group in self.groups]
+        sizes = [math.floor(value + 1e-9) for value in exact]
+        rests = sorted(range(len(exact)), key=lambda i: sizes[i] - exact[i])
+        for index in rests[: self.num_clients - sum(sizes)]:
+            sizes[index] += 1
+        return sizes
+
+
+class TrainingConfig(_Section):
+    """What a client does in a round."""
+
+    local_epochs: Annotated[int, Field(ge=1)] | None = None
+    """Passes over the client's examples (default 1)."""
+    local_steps: Annotated[int, Field(ge=1)] | None = None
+    """Instead of ``local_epochs``: steps, each on a batch drawn anew."""
+    batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 64
+    """``"full"``: all examples of the client in one batch."""
+    optimizer: str = "sgd"
+    learning_rate: Annotated[float, Field(gt=0)] = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    weight_decay: Annotated[float, Field(ge=0)] | None = None
+    optimizer_options: dict[str, Any] = {}
+    schedule: Literal["constant", "1/t", "constant-then-1/t"] = "constant"
+    """Of the learning rate, by round."""
+    constant_rounds: Annotated[int, Field(ge=0)] = 0
+    """For ``constant-then-1/t``: rounds before the rate falls."""
+    decay_rounds: Annotated[float, Field(gt=0)] = 1.0
+    """The rate halves after this many rounds of falling, as ``decay / (decay + t)``."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> TrainingConfig:
+        if self.local_epochs is not None and self.local_steps is not None:
+            raise ValueError("give either local_epochs or local_steps")
+        return self
+
+    @field_validator("optimizer")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in OPTIMIZERS:
+            raise ValueError(f"there is no optimizer {name!r}. {did_you_mean(name, OPTIMIZERS)}")
+        return name
+
+    def rate_factor(self, round: int) -> float:
+        """What the schedule multiplies learning rates with, in round 0, 1, ..."""
+        if self.schedule == "constant":
+            return 1.0
+        start = self.constant_rounds if self.schedule == "constant-then-1/t" else 0
+        falling = max(0, round - start)
+        return self.decay_rounds / (self.decay_rounds + falling)
+
+
+class EvaluationConfig(_Section):
+    """When and how the global model is measured."""
+
+    every: Annotated[int, Field(ge=1)] = 1
+    """Rounds between evaluations (the last round is always evaluated)."""
+    per_client: bool = False
+    """Also on data that follows each client's labels."""
+
+
+class EngineConfig(_Section):
+    """How the simulator runs; none of this changes the results."""
+
+    workers: Annotated[int, Field(ge=1)] | None = None
+    """Worker processes; by default one per core."""
+    start_method: Literal["fork", "spawn", "forkserver"] | None = None
+    timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0
+    """Give up when no worker has answered for this long."""
+
+
+class RunConfig(_Section):
+    """Everything about a run."""
+
+    name: str = "run"
+    seed: Annotated[int, Field(ge=0)] = 0
+    rounds: Annotated[int, Field(ge=1)] = 60
+    checkpoint_every: Annotated[int, Field(ge=1)] = 10
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    clients: ClientsConfig = ClientsConfig()
+    method: dict[str, Any] = {"name": "fedplt"}
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    engine: EngineConfig = EngineConfig()
+
+    @field_validator("method")
+    @classmethod
+    def _named(cls, method: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(method.get("name"), str):
+            raise ValueError("method.name is missing, such as name = 'fedplt'")
+        return method
+
+
+def default_folder(config: RunConfig) -> Path:
+    return Path("runs") / f"{config.name}-seed{config.seed}"

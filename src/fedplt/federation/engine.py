@@ -1,0 +1,49 @@
+"""What the round loop needs from whatever runs the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from fedplt.evaluation import Evaluation
+from fedplt.update import ClientUpdate
+
+
+class Interrupted(Exception):
+    """The user asked to stop; nothing of the current round counts."""
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What a client tells about its local training before it uploads anything."""
+
+    client: int
+    num_examples: int
+    norm: float
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """Runs clients: worker processes on this machine, or real machines.
+
+    Training and uploading are two calls, so that the server can choose who uploads.
+    """
+
+    def train(self, clients: Sequence[int], round: int, state: Tensor) -> list[LocalResult]:
+        """Let these clients train from the given global state; results in client order."""
+
+    def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
+        """The updates of clients that were trained last, in the order asked for."""
+
+    def evaluate(self, part: str, state: Tensor) -> Evaluation:
+        """Evaluate a state on the ``"validation"`` or the ``"test"`` data."""
+
+    def close(self) -> None:
+        """Let go of all resources; safe to call twice."""
+
+
+Stop = Callable[[], bool]
+"""Tells whether the user asked to stop; engines look often."""

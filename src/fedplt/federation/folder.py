@@ -1,0 +1,194 @@
+"""A run on disk.
+
+    runs/<name>/
+        config.toml             the whole configuration, defaults included
+        plan.json               who trains what
+        rounds.jsonl            one line per round
+        checkpoint.safetensors  the state after some round; written atomically
+        model.safetensors       the final model, by parameter name
+        result.json             final numbers
+        report.html             for people
+
+One writer at a time (a lock says so). No pickle is read or written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fedplt.errors import RunError
+from fedplt.federation.config import RunConfig
+from fedplt.federation.load_config import dump_config, flatten, load_config
+from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.files import write_atomically, write_text
+from fedplt.plan import Plan
+
+FORMAT = 1
+MAY_CHANGE = ("name", "rounds", "checkpoint_every", "engine.")
+"""Keys that a resumed run may set anew: they change no bits of the rounds already run."""
+
+
+class RunFolder:
+    """Reads and writes one run's files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[str] | None = None
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig, plan: Plan) -> RunFolder:
+        """A new folder for a new run; an existing run is never overwritten."""
+        cls.refuse_existing(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{path} cannot be made: {error.strerror}") from error
+        folder = cls(path)
+        folder.write_config(config)
+        write_text(path / "plan.json", json.dumps(plan.to_json()))
+        return folder
+
+    @staticmethod
+    def refuse_existing(path: Path) -> None:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(
+                f"{path} already exists. Continue it with 'fedplt resume {path}', "
+                "choose another folder with --out, or delete it."
+            )
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        if not (path / "config.toml").is_file():
+            raise RunError(f"{path} is not a run folder: it has no config.toml.")
+        return cls(path)
+
+    def lock(self) -> None:
+        """Become the only writer, or say who is."""
+        if self._lock is not None:
+            return
+        lock = (self.path / ".lock").open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.seek(0)
+            raise RunError(
+                f"{self.path} is in use by process {lock.read().strip() or '(unknown)'}. "
+                "Wait for it, or stop it first."
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        self._lock = lock
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def config(self) -> RunConfig:
+        return load_config(self.path / "config.toml")
+
+    def write_config(self, config: RunConfig) -> None:
+        write_text(self.path / "config.toml", dump_config(config))
+
+    def plan(self) -> Plan:
+        path = self.path / "plan.json"
+        try:
+            return Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path} cannot be read: {error}") from error
+
+    def append(self, record: RoundRecord) -> None:
+        with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as out:
+            out.write(json.dumps(record.to_json()) + "\n")
+
+    def rounds(self) -> list[RoundRecord]:
+        """All complete records; a line that a crash cut short is left out."""
+        path = self.path / "rounds.jsonl"
+        records = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            try:
+                records.append(RoundRecord.from_json(json.loads(line)))
+            except (json.JSONDecodeError, TypeError, KeyError):
+                break
+        return records
+
+    def history(self) -> History:
+        path = self.path / "result.json"
+        result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return History(self.rounds(), result.get("test_accuracy"), result.get("test_loss"))
+
+    def keep_rounds(self, number: int) -> list[RoundRecord]:
+        """Forget records of rounds after the checkpoint: they are run again."""
+        records = [record for record in self.rounds() if record.round <= number]
+        lines = [json.dumps(record.to_json()) + "\n" for record in records]
+        write_text(self.path / "rounds.jsonl", "".join(lines))
+        return records
+
+    def save_checkpoint(
+        self, state: Tensor, rounds_done: int, total: Totals, plan: Plan, config: RunConfig
+    ) -> None:
+        metadata = {
+            "format": FORMAT,
+            "rounds_done": rounds_done,
+            "total": vars(total),
+            "plan": plan.fingerprint,
+            "config": flatten(config),
+        }
+        write_atomically(
+            self.path / "checkpoint.safetensors",
+            lambda path: save_file({"state": state}, path, {"fedplt": json.dumps(metadata)}),
+        )
+
+    def load_checkpoint(self, plan: Plan, config: RunConfig) -> tuple[Tensor, int, Totals]:
+        """State, rounds done and totals, if they belong to this plan and configuration."""
+        path = self.path / "checkpoint.safetensors"
+        try:
+            with safe_open(path, "pt") as file:
+                metadata = json.loads(file.metadata()["fedplt"])
+                state: Tensor = file.get_tensor("state").clone()
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path} cannot be read ({error}): this run cannot be resumed.") from error
+        if metadata["format"] != FORMAT:
+            raise RunError(f"{path} has format {metadata['format']}; this version reads {FORMAT}.")
+        changed = _changed(metadata["config"], flatten(config))
+        if changed:
+            raise RunError(
+                f"the configuration of {self.path} was changed since it started: "
+                + "; ".join(changed)
+                + ". Set it back, or start a new run."
+            )
+        if metadata["plan"] != plan.fingerprint or len(state) != plan.layers.state_size:
+            raise RunError(
+                f"{path} belongs to plan {metadata['plan']}, but this model and fleet give plan "
+                f"{plan.fingerprint}. The model's code must have changed since; start a new run."
+            )
+        return state, int(metadata["rounds_done"]), Totals(**metadata["total"])
+
+    def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
+        write_atomically(
+            self.path / "model.safetensors",
+            lambda path: save_file(tensors, path, {"format": str(FORMAT)}),
+        )
+        write_text(self.path / "result.json", json.dumps({"format": FORMAT, **result}, indent=2))
+
+    def load_model(self) -> dict[str, torch.Tensor]:
+        return dict(load_file(self.path / "model.safetensors"))
+
+
+def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    return [
+        f"{key} was {old.get(key)!r}, is {new.get(key)!r}"
+        for key in keys
+        if not key.startswith(MAY_CHANGE)
+    ]

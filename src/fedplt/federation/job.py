@@ -1,0 +1,230 @@
+"""Everything a run needs, in memory: the common form of a configuration and of Python objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedplt.allocation import Allocation, allocation_of
+from fedplt.cutting import cut
+from fedplt.data import splits
+from fedplt.data.catalog import CATALOG
+from fedplt.data.catalog import load as load_data
+from fedplt.data.samples import Samples, TrainingData
+from fedplt.data.sources import Progress
+from fedplt.errors import ConfigError, DataError, FedpltError, did_you_mean
+from fedplt.evaluation import Metric, accuracy
+from fedplt.federation.config import RunConfig
+from fedplt.layers import Layers
+from fedplt.methods import PlanRequest, make_method
+from fedplt.imports import import_object
+from fedplt.models import MODELS, build_model
+from fedplt.plan import Plan
+from fedplt.training import OPTIMIZERS, LocalTraining, Loss
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A federation that is ready to run."""
+
+    config: RunConfig
+    model: nn.Module
+    plan: Plan
+    samples: Samples
+    """Training examples, arranged so that each client's lie together."""
+    offsets: NDArray[np.int64]
+    """Client k owns examples ``offsets[k]`` to ``offsets[k + 1]``."""
+    validation: Samples
+    test: Samples | None
+    training: LocalTraining
+    learning_rates: NDArray[np.float64]
+    """Per client, before the schedule."""
+    metric: Metric
+
+    @property
+    def layers(self) -> Layers:
+        return self.plan.layers
+
+    @property
+    def num_examples(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+    def examples(self, client: int) -> range:
+        return range(int(self.offsets[client]), int(self.offsets[client + 1]))
+
+    def learning_rate(self, client: int, round: int) -> float:
+        return float(self.learning_rates[client] * self.config.training.rate_factor(round))
+
+
+def job_from_config(config: RunConfig, progress: Progress | None = None) -> Job:
+    """Load the data, build the model, split and plan, all as the configuration says."""
+    model = build_model(config.model.name, config.model.options, config.seed)
+    return make_job(config, model, _data(config, progress))
+
+
+def make_job(
+    config: RunConfig,
+    model: nn.Module,
+    data: TrainingData,
+    *,
+    split: splits.Split | None = None,
+    ratios: Sequence[float | Allocation] | None = None,
+    loss: Loss = torch.nn.functional.cross_entropy,
+    metric: Metric = accuracy,
+    augment: Callable[..., Any] | None = None,
+) -> Job:
+    """As above for a model and data at hand, with a loss and a metric of the user's own."""
+    _try_model(config, model, data, loss, metric)
+    plan = plan_from_config(config, model, data.validation.batch(torch.arange(2))[0], ratios)
+    split = split or _split(config, data.train)
+    if split.num_clients != plan.num_clients:
+        raise ConfigError(
+            f"clients.num_clients: there are {plan.num_clients} clients, "
+            f"but the split is for {split.num_clients}."
+        )
+    settings = config.training
+    options: dict[str, Any] = dict(settings.optimizer_options)
+    for name in ("momentum", "weight_decay"):
+        if getattr(settings, name) is not None:
+            options[name] = getattr(settings, name)
+    training = LocalTraining(
+        local_epochs=settings.local_epochs or (None if settings.local_steps else 1),
+        local_steps=settings.local_steps,
+        batch_size=None if settings.batch_size == "full" else settings.batch_size,
+        optimizer=settings.optimizer,
+        optimizer_options=options,
+        loss=loss,
+        augment=augment,
+    )
+    _try_optimizer(training)
+    return Job(
+        config, model, plan, data.train.arranged(split.order), split.offsets,
+        data.validation, data.test, training, _learning_rates(config), metric,
+    )  # fmt: skip
+
+
+def plan_without_data(config: RunConfig) -> Plan:
+    """The plan that :func:`job_from_config` would make, without fetching a built-in data set."""
+    model = build_model(config.model.name, config.model.options, config.seed)
+    if config.data.name in CATALOG:
+        example = torch.zeros(2, *CATALOG[config.data.name].shape)
+    else:
+        example = _data(config, None).validation.batch(torch.arange(2))[0]
+    return plan_from_config(config, model, example)
+
+
+def plan_from_config(
+    config: RunConfig,
+    model: nn.Module,
+    example: Tensor | None = None,
+    ratios: Sequence[float | Allocation] | None = None,
+) -> Plan:
+    """Cut the model and let the method plan the fleet."""
+    groups: Any = config.model.groups
+    if groups is None and config.model.name in MODELS:
+        groups = MODELS[config.model.name].groups
+    layers = cut(model, example, groups=groups, max_sublayers=config.model.max_sublayers)
+    if ratios is None:
+        ratios = _ratios(config, layers)
+    options = {key: value for key, value in config.method.items() if key != "name"}
+    method = make_method(config.method["name"], options)
+    return method.plan(PlanRequest(layers, ratios, config.seed))
+
+
+def _ratios(config: RunConfig, layers: Layers) -> list[float | Allocation]:
+    result: list[float | Allocation] = []
+    sizes = config.clients.group_sizes()
+    for index, (group, number) in enumerate(zip(config.clients.groups, sizes, strict=True)):
+        if group.ratio is not None:
+            result += [group.ratio] * number
+            continue
+        try:
+            result += [allocation_of(layers.sizes, group.layer_ratios or [])] * number
+        except FedpltError as error:
+            raise ConfigError(f"clients.groups.{index}.layer_ratios: {error}") from error
+    return result
+
+
+def _learning_rates(config: RunConfig) -> NDArray[np.float64]:
+    rates = [group.learning_rate or config.training.learning_rate for group in config.clients.groups]
+    return np.repeat(rates, config.clients.group_sizes())
+
+
+def _data(config: RunConfig, progress: Progress | None) -> TrainingData:
+    name = config.data.name
+    if name in CATALOG:
+        return load_data(name, progress=progress)
+    if ":" not in name:
+        raise ConfigError(
+            f"data.name: there is no data set {name!r}. {did_you_mean(name, CATALOG)} "
+            "Your own is named by import path: 'my_package.data:load'."
+        )
+    data = import_object(name, "data.name")()
+    if not isinstance(data, TrainingData):
+        raise ConfigError(f"data.name: {name!r} gave a {type(data).__name__}, not a TrainingData.")
+    return data
+
+
+def _split(config: RunConfig, train: Samples) -> splits.Split:
+    number, settings, seed = config.clients.num_clients, config.data, config.seed
+    try:
+        if settings.split == "iid":
+            return splits.split_iid(len(train), number, seed=seed)
+        if settings.split == "shards":
+            return splits.split_shards(
+                train.labels(), number, shards_per_client=settings.shards_per_client, seed=seed
+            )
+        if settings.split == "given":
+            indices = json.loads(Path(settings.split_file or "").read_text(encoding="utf-8"))
+            return splits.split_given(indices, len(train))
+        return splits.split_dirichlet(
+            train.labels(), number,
+            alpha=settings.alpha, min_examples=settings.min_examples, seed=seed,
+        )  # fmt: skip
+    except DataError as error:
+        raise ConfigError(f"clients.num_clients, data.split: {error}") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"data.split_file: {settings.split_file} cannot be read: {error}") from error
+
+
+def _try_model(
+    config: RunConfig, model: nn.Module, data: TrainingData, loss: Loss, metric: Metric
+) -> None:
+    """One small batch through the model, so that a mismatch is said now and not in a worker."""
+    number = min(2, len(data.validation))
+    inputs, targets = data.validation.batch(torch.arange(number))
+    was_training = model.training
+    try:
+        with torch.no_grad():
+            outputs = model.eval()(inputs)
+            loss(outputs, targets)
+            metric(outputs, targets)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else type(inputs).__name__
+        raise ConfigError(
+            f"model.name: {config.model.name!r} does not fit the data {config.data.name!r}, whose "
+            f"inputs have shape {shape}: {str(error).splitlines()[0]}. Set model.options to fit "
+            "(fcn: num_inputs; cnn: num_channels and image_size; all: num_classes)."
+        ) from error
+    finally:
+        model.train(was_training)
+
+
+def _try_optimizer(training: LocalTraining) -> None:
+    try:
+        OPTIMIZERS[training.optimizer](
+            [nn.Parameter(torch.zeros(1))], lr=0.1, **training.optimizer_options
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"training.optimizer_options: {training.optimizer} does not take "
+            f"{training.optimizer_options}: {error}"
+        ) from error

@@ -1,0 +1,184 @@
+"""The round loop, written once for every engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedplt.aggregation import Aggregator
+from fedplt.cost import download_bytes, paper_flops
+from fedplt.errors import ConfigError, DataError, RunError, UpdateError
+from fedplt.evaluation import Evaluation, label_shares
+from fedplt.federation.engine import Engine, Interrupted, LocalResult
+from fedplt.federation.folder import RunFolder
+from fedplt.federation.job import Job
+from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.state import bind_state, named_tensors
+from fedplt.training import num_steps
+from fedplt.update import validate
+
+OnRound = Callable[[RoundRecord], None]
+
+
+class Federation:
+    """A run: the global state, and what is written down about it."""
+
+    def __init__(self, job: Job, engine: Engine, folder: RunFolder | None = None) -> None:
+        self.job, self.engine, self.folder = job, engine, folder
+        self.rounds_done = 0
+        self.total = Totals()
+        self.records: list[RoundRecord] = []
+        self.state = bind_state(job.model, job.layers)
+        self._label_shares = self._per_client_shares()
+
+    def start(self) -> None:
+        """Note the initial state, so that a run killed in its first round resumes too."""
+        self._save()
+
+    def resume(self) -> None:
+        """Continue from the folder's checkpoint."""
+        assert self.folder is not None
+        job = self.job
+        state, self.rounds_done, self.total = self.folder.load_checkpoint(job.plan, job.config)
+        self.state.copy_(state)
+        self.records = self.folder.keep_rounds(self.rounds_done)
+
+    def run(self, on_round: OnRound = lambda record: None) -> History:
+        """All remaining rounds. On :class:`Interrupted` the last complete round is saved."""
+        config = self.job.config
+        try:
+            while self.rounds_done < config.rounds:
+                record = self._round(self.rounds_done)
+                self.rounds_done += 1
+                self.records.append(record)
+                if self.folder:
+                    self.folder.append(record)
+                if self.rounds_done % config.checkpoint_every == 0:
+                    self._save()
+                on_round(record)
+        except (Interrupted, RunError):
+            self._save()
+            raise
+        self._save()
+        return self._finish()
+
+    def _round(self, round: int) -> RoundRecord:
+        started = time.perf_counter()
+        job = self.job
+        clients = range(job.plan.num_clients)
+        results = self.engine.train(clients, round, self.state)
+        aggregator = Aggregator(job.layers)
+        rejected: dict[str, str] = {}
+        bytes_up = 0
+        # Client order: float addition is not associative, and the result must not depend on
+        # which worker finishes first.
+        for client, update in self.engine.collect(clients):
+            assignment = job.plan.client(client, round)
+            bytes_up += update.num_bytes
+            try:
+                validate(update, assignment)
+            except UpdateError as error:
+                rejected[str(client)] = str(error)
+                continue
+            aggregator.add(update, assignment)
+        if len(rejected) == len(clients):
+            client, reason = next(iter(rejected.items()))
+            raise RunError(
+                f"round {round + 1}: every client's update was refused; client {client}: {reason}"
+            )
+        aggregator.apply(self.state)
+        cost = self._cost(bytes_up, len(clients))
+        self.total = self.total.plus(cost)
+        evaluation = self._evaluate(round)
+        return RoundRecord(
+            round=round + 1,
+            num_clients=len(clients),
+            train_loss=_mean_loss(results),
+            cost=cost,
+            total=self.total,
+            seconds=time.perf_counter() - started,
+            accuracy=evaluation and evaluation.score,
+            loss=evaluation and evaluation.loss,
+            client_accuracy=evaluation and self._client_accuracy(evaluation),
+            rejected=rejected,
+        )
+
+    def _evaluate(self, round: int) -> Evaluation | None:
+        config = self.job.config
+        if (round + 1) % config.evaluation.every and round + 1 < config.rounds:
+            return None
+        return self.engine.evaluate("validation", self.state)
+
+    def _client_accuracy(self, evaluation: Evaluation) -> dict[str, float] | None:
+        if self._label_shares is None:
+            return None
+        scores = evaluation.client_scores(self._label_shares)
+        known = ~np.isnan(scores)
+        weights, scores = self.job.num_examples[known], scores[known]
+        return {
+            "mean": float(np.average(scores, weights=weights)),
+            "std": float(np.std(scores)),
+            "min": float(scores.min()),
+            "median": float(np.median(scores)),
+            "max": float(scores.max()),
+        }
+
+    def _per_client_shares(self) -> np.ndarray | None:
+        if not self.job.config.evaluation.per_client:
+            return None
+        try:
+            return label_shares(self.job.samples.labels(), self.job.offsets)
+        except DataError as error:
+            raise ConfigError(f"evaluation.per_client: {error}") from error
+
+    def _cost(self, bytes_up: int, num_clients: int) -> Totals:
+        job, settings = self.job, self.job.training
+        flops = 0.0
+        for number, ratio in zip(job.num_examples, job.plan.achieved_ratios, strict=True):
+            size = min(settings.batch_size or int(number), int(number))
+            if settings.local_steps is not None:
+                seen = num_steps(int(number), settings) * size
+            else:
+                seen = int(number) * (settings.local_epochs or 1)
+            flops += paper_flops(job.layers.size, float(ratio), seen)
+        return Totals(bytes_up, num_clients * download_bytes(job.layers), flops)
+
+    def _save(self) -> None:
+        if self.folder:
+            job = self.job
+            self.folder.save_checkpoint(
+                self.state, self.rounds_done, self.total, job.plan, job.config
+            )
+
+    def _finish(self) -> History:
+        result: dict[str, float | None] = {}
+        if self.job.test is not None and self.job.test is not self.job.validation:
+            test = self.engine.evaluate("test", self.state)
+            result = {"test_accuracy": test.score, "test_loss": test.loss}
+        history = History(self.records, **result)
+        if self.folder:
+            final = {"accuracy_last_10": history.final_accuracy(), **result}
+            self.folder.finish(_all_tensors(self.job, self.state), final)
+        return history
+
+
+def _all_tensors(job: Job, state: Tensor) -> dict[str, Tensor]:
+    """Everything ``model.load_state_dict`` wants: the layers, and what is not trained."""
+    trained = named_tensors(job.layers, state)
+    rest = {
+        name: tensor.detach().contiguous().clone()
+        for name, tensor in job.model.state_dict().items()
+        if name not in trained
+    }
+    return {**trained, **rest}
+
+
+def _mean_loss(results: list[LocalResult]) -> float:
+    """Mean training loss, by examples."""
+    losses = torch.tensor([result.metrics["loss"] for result in results], dtype=torch.float64)
+    weights = torch.tensor([result.num_examples for result in results], dtype=torch.float64)
+    return float((losses * weights).sum() / weights.sum())

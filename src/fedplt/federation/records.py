@@ -1,0 +1,76 @@
+"""What is written down about every round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Costs that add up over rounds."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    paper_flops: float = 0.0
+    """By the paper's model, not exact FLOPs (docs/errata.md, 2)."""
+
+    def plus(self, other: Totals) -> Totals:
+        return Totals(
+            self.bytes_up + other.bytes_up,
+            self.bytes_down + other.bytes_down,
+            self.paper_flops + other.paper_flops,
+        )
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round. ``accuracy`` is the metric's mean, whatever metric the run uses."""
+
+    round: int
+    """1 is the first."""
+    num_clients: int
+    train_loss: float
+    cost: Totals
+    total: Totals
+    seconds: float
+    accuracy: float | None = None
+    loss: float | None = None
+    client_accuracy: dict[str, float] | None = None
+    """Mean (by examples), std, min, median, max over clients."""
+    rejected: dict[str, str] = field(default_factory=dict)
+    """Clients whose update was refused, and why."""
+    format: int = FORMAT
+
+    def to_json(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value not in (None, {})}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RoundRecord:
+        return cls(**{**data, "cost": Totals(**data["cost"]), "total": Totals(**data["total"])})
+
+
+@dataclass(frozen=True)
+class History:
+    """All rounds of a run."""
+
+    rounds: Sequence[RoundRecord]
+    test_accuracy: float | None = None
+    test_loss: float | None = None
+
+    @property
+    def accuracy(self) -> list[float]:
+        """Of the evaluated rounds."""
+        return [r.accuracy for r in self.rounds if r.accuracy is not None]
+
+    @property
+    def evaluated(self) -> list[RoundRecord]:
+        return [r for r in self.rounds if r.accuracy is not None]
+
+    def final_accuracy(self, last: int = 10) -> float:
+        """Mean accuracy of the last evaluated rounds."""
+        tail = self.accuracy[-last:]
+        return sum(tail) / len(tail)

@@ -1,0 +1,24 @@
+"""Objects named by import path, such as ``my_package.models:build``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedplt.errors import ConfigError
+
+
+def import_object(path: str, key: str) -> Any:
+    """Import ``module:attribute``; the folder the user is in is searched too."""
+    module_name, _, attribute = path.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{key}: {path!r} cannot be imported ({error}). Is it installed, or in this folder?"
+        ) from error

@@ -1,0 +1,75 @@
+"""Built-in models by name, and any other by import path.
+
+=========  =====================================================================
+``fcn``    the paper's fully connected network (784 or 3072 inputs)
+``resnet8``  the paper's ResNet-8: stem, three blocks, classifier
+``cnn``    two convolutions and two linear layers, for quick trials
+=========  =====================================================================
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedplt.errors import ConfigError, did_you_mean
+from fedplt.imports import import_object
+from fedplt.models.cnn import cnn
+from fedplt.models.fcn import fcn
+from fedplt.models.resnet import resnet8
+from fedplt.seeds import torch_seed
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A way to build a model, and how it is cut unless the user says otherwise."""
+
+    build: Callable[..., nn.Module]
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+
+MODELS: dict[str, ModelSpec] = {
+    "fcn": ModelSpec(fcn),
+    "cnn": ModelSpec(cnn),
+    "resnet8": ModelSpec(
+        resnet8, {"block1": "block1.*", "block2": "block2.*", "block3": "block3.*"}
+    ),
+}
+
+
+def model_spec(name: str) -> ModelSpec:
+    """The spec of a built-in model, or of ``package.module:function``."""
+    if name in MODELS:
+        return MODELS[name]
+    if ":" not in name:
+        raise ConfigError(
+            f"model.name: there is no built-in model {name!r}. {did_you_mean(name, MODELS)} "
+            "Your own is named by import path: 'my_package.models:build'."
+        )
+    return ModelSpec(import_object(name, "model.name"))
+
+
+def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
+    """Build a model with initial weights that depend on the seed alone."""
+    build = model_spec(name).build
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, "model"))
+        try:
+            model = build(**options)
+        except TypeError as error:
+            known = ", ".join(inspect.signature(build).parameters)
+            raise ConfigError(
+                f"model.options: {name!r} was called with {dict(options)} ({error}). "
+                f"It takes: {known or 'no options'}."
+            ) from error
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model.name: {name!r} gave a {type(model).__name__}, not a torch module")
+    return model
+
+
+__all__ = ["MODELS", "ModelSpec", "build_model", "cnn", "fcn", "model_spec", "resnet8"]

@@ -1,0 +1,76 @@
+"""Pictures: accuracy curves, and who trains which sub-layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from fedplt.errors import FedpltError
+from fedplt.federation.records import History
+from fedplt.plan import Plan
+
+COLORS = ["#1f5f99", "#e08214", "#3a923a", "#8c4fa8", "#c03d3e", "#6b5b4b", "#2aa5a0", "#b8860b"]
+BACKGROUND = "#eef1f4"
+MAX_ROWS = 300
+
+
+def accuracy_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
+    """Accuracy by round; several histories of one label (seeds) as mean and spread."""
+    figure = Figure(figsize=(7.2, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    for color, (label, group) in zip(COLORS, histories.items(), strict=False):
+        rounds = [record.round for record in group[0].evaluated]
+        values = 100 * np.array([history.accuracy[: len(rounds)] for history in group])
+        axes.plot(rounds, values.mean(axis=0), color=color, label=label, linewidth=1.6)
+        if len(group) > 1:
+            low, high = values.min(axis=0), values.max(axis=0)
+            axes.fill_between(rounds, low, high, color=color, alpha=0.2, linewidth=0)
+    axes.set(xlabel="round", ylabel="validation accuracy (%)", ylim=(0, 100))
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(histories) > 1 or next(iter(histories)):
+        axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def plan_figure(plan: Plan) -> Figure:
+    """Clients (rows) by sub-layers (columns) for every layer; colour tells the client's ratio."""
+    clients = np.unique(np.linspace(0, plan.num_clients - 1, MAX_ROWS).astype(int))
+    ratios = np.unique(-plan.ratios[clients])
+    shown = -ratios[: len(COLORS) - 1] if len(ratios) <= len(COLORS) else []
+    width = max(7.2, 2.2 * len(plan.layers))
+    figure = Figure(figsize=(width, 1.6 + 0.05 * min(len(clients), 80)), layout="constrained")
+    panels: Any = figure.subplots(1, len(plan.layers), squeeze=False, sharey=True)[0]
+    colors = ListedColormap([BACKGROUND, *COLORS])
+    assignments = [plan.client(int(client)) for client in clients]
+    for index, (axes, layer) in enumerate(zip(panels, plan.layers, strict=True)):
+        picture = np.zeros((len(clients), layer.num_sublayers), dtype=np.uint8)
+        for row, (client, assignment) in enumerate(zip(clients, assignments, strict=True)):
+            group = np.flatnonzero(np.isclose(shown, plan.ratios[client]))
+            for part in assignment.slices[index]:
+                picture[row, part.start : part.stop] = 1 + (int(group[0]) if len(group) else 0)
+        axes.imshow(
+            picture, aspect="auto", interpolation="nearest", cmap=colors, vmin=0, vmax=len(COLORS)
+        )
+        axes.set_title(f"{layer.name} ({layer.size:,})", fontsize=9)
+        axes.set_xlabel("sub-layer", fontsize=8)
+        axes.tick_params(labelsize=7)
+    panels[0].set_ylabel("client" if len(clients) == plan.num_clients else "client (a sample)")
+    patches = [Patch(color=c, label=f"ratio {r:g}") for c, r in zip(COLORS, shown, strict=False)]
+    if patches:
+        figure.legend(handles=patches, loc="outside lower center", ncols=8, frameon=False)
+    return figure
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """As PNG, SVG or PDF, by the file's ending."""
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise FedpltError(f"{path}: a picture is saved as .png, .svg or .pdf; choose one of these.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,118 @@
+"""A run as one HTML page that needs nothing else: curve, plan, costs, settings."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from fedplt.errors import RunError
+from fedplt.federation.folder import RunFolder
+from fedplt.federation.load_config import dump_config
+from fedplt.federation.records import History
+from fedplt.files import write_text
+from fedplt.plan import Plan
+from fedplt.report.figures import accuracy_figure, plan_figure
+from fedplt.units import bytes_text, flops_text
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 62rem; margin: 2rem auto;
+       padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+table { border-collapse: collapse; } td, th { padding: .25rem .9rem .25rem 0; text-align: right; }
+th { border-bottom: 1px solid #9aa7b4; font-weight: 600; } td:first-child, th:first-child
+{ text-align: left; }
+img { max-width: 100%; } pre { background: #f4f6f8; padding: 1rem; overflow-x: auto; }
+.big { font-size: 2rem; font-weight: 600; } .note { color: #586674; }
+"""
+
+
+def write_report(folder: RunFolder) -> Path:
+    """Write ``report.html`` into a run's folder and return its path."""
+    history, plan, config = folder.history(), folder.plan(), folder.config()
+    if not history.evaluated:
+        raise RunError(f"{folder.path} has no evaluated round yet: nothing to report.")
+    label = str(config.method["name"])
+    body = [
+        f"<h1>{html.escape(config.name)}</h1>",
+        _headline(history, config.rounds),
+        "<h2>Accuracy</h2>",
+        _image(accuracy_figure({label: [history]}), "accuracy by round"),
+        "<h2>Who trains what</h2>",
+        _image(plan_figure(plan), "clients by sub-layers"),
+        f"<pre>{html.escape(plan.summary())}</pre>",
+        "<h2>Costs</h2>",
+        _costs(history, plan),
+        _rejected(history),
+        "<h2>Configuration</h2>",
+        f"<pre>{html.escape(dump_config(config))}</pre>",
+    ]
+    page = (
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        f"<title>{html.escape(config.name)}</title><style>{STYLE}</style></head><body>"
+        + "\n".join(body)
+        + "</body></html>"
+    )
+    path = folder.path / "report.html"
+    write_text(path, page)
+    return path
+
+
+def _headline(history: History, rounds: int) -> str:
+    last = min(10, len(history.accuracy))
+    text = (
+        f"<p><span class='big'>{100 * history.final_accuracy():.1f} %</span> validation accuracy, "
+        f"mean of the last {last} evaluations, after {history.rounds[-1].round} of {rounds} rounds"
+    )
+    if history.test_accuracy is not None:
+        text += f"; {100 * history.test_accuracy:.1f} % on the test set"
+    return text + ".</p>"
+
+
+def _costs(history: History, plan: Plan) -> str:
+    total, rounds = history.rounds[-1].total, len(history.rounds)
+    full_up = total.bytes_down  # everybody uploading the whole model would send as much as it gets
+    seconds = sum(record.seconds for record in history.rounds)
+    rows = [
+        ("uploaded", bytes_text(total.bytes_up), bytes_text(total.bytes_up / rounds)),
+        ("uploaded if all trained everything", bytes_text(full_up), bytes_text(full_up / rounds)),
+        ("downloaded", bytes_text(total.bytes_down), bytes_text(total.bytes_down / rounds)),
+        (
+            "computation, the paper's model",
+            flops_text(total.paper_flops),
+            flops_text(total.paper_flops / rounds),
+        ),
+        ("time on this machine", f"{seconds:.0f} s", f"{seconds / rounds:.2f} s"),
+    ]
+    cells = "".join(
+        f"<tr><td>{name}</td><td>{whole}</td><td>{each}</td></tr>" for name, whole, each in rows
+    )
+    mean = float(plan.achieved_ratios.mean())
+    return (
+        f"<table><tr><th></th><th>all rounds</th><th>per round</th></tr>{cells}</table>"
+        f"<p class='note'>A client trains {100 * mean:.1f} % of the model on average. The paper's "
+        "model of computation lets the whole backward pass scale with the trained fraction; a "
+        "real one saves less.</p>"
+    )
+
+
+def _rejected(history: History) -> str:
+    refused = [
+        f"round {record.round}, client {client}: {reason}"
+        for record in history.rounds
+        for client, reason in record.rejected.items()
+    ]
+    if not refused:
+        return ""
+    items = "".join(f"<li>{html.escape(line)}</li>" for line in refused[:50])
+    return f"<h2>Refused updates ({len(refused)})</h2><ul>{items}</ul>"
+
+
+def _image(figure: Figure, description: str) -> str:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f"<img alt='{description}' src='data:image/png;base64,{data}'>"

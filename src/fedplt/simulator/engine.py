@@ -1,0 +1,187 @@
+"""The embedded engine: worker processes on this machine.
+
+The global state and the updates lie in shared memory; pipes carry only small messages. Each worker
+uses one thread. Work is dealt longest first; results do not depend on who does what.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import numpy as np
+import torch
+import torch.multiprocessing as torch_multiprocessing
+from torch import Tensor
+
+from fedplt.errors import RunError
+from fedplt.evaluation import Evaluation, combine, num_chunks
+from fedplt.federation.engine import Interrupted, LocalResult
+from fedplt.federation.job import Job
+from fedplt.simulator.worker import EvaluateTask, Failure, TrainTask, worker_main
+from fedplt.update import ClientUpdate
+
+POLL_SECONDS = 0.2
+QUEUED_PER_WORKER = 2  # one being done, one waiting: no worker waits for a message
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class SimulatorEngine:
+    """Trains and evaluates in ``workers`` processes."""
+
+    def __init__(self, job: Job, stop: Callable[[], bool] = lambda: False) -> None:
+        self.job, self.stop = job, stop
+        settings = job.config.engine
+        self.timeout = settings.timeout_seconds
+        self._version = 0
+        self._places: dict[int, tuple[int, int]] = {}
+        self._results: dict[int, LocalResult] = {}
+        self._sizes = job.plan.update_sizes
+        self._state = torch.empty(job.layers.state_size).share_memory_()
+        self._updates = torch.empty(int(self._sizes.sum())).share_memory_()
+        workers = min(settings.workers or available_cores(), job.plan.num_clients)
+        self._start(workers, settings.start_method)
+
+    def _start(self, workers: int, start_method: str | None) -> None:
+        # Forked workers start at once and see the data without a copy. Elsewhere than on Linux
+        # a fork is not safe, so workers are spawned there.
+        method = start_method or ("fork" if sys.platform == "linux" else "spawn")
+        context = torch_multiprocessing.get_context(method)
+        self._connections: list[Connection] = []
+        self._processes: list[multiprocessing.process.BaseProcess] = []
+        for index in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=worker_main,
+                args=(theirs, self.job, self._state, self._updates, os.getpid()),
+                name=f"fedplt-worker-{index}",
+                daemon=True,
+            )
+            try:
+                process.start()
+            except (AttributeError, TypeError, RuntimeError) as error:
+                self.close()
+                raise RunError(
+                    f"the workers cannot be started by {method!r}: {error}. Spawned workers need "
+                    "a model, loss, metric and data that can be pickled (no lambdas), and a "
+                    "script whose top level is under 'if __name__ == \"__main__\":'."
+                ) from error
+            theirs.close()
+            self._connections.append(ours)
+            self._processes.append(process)
+
+    def train(self, clients: Sequence[int], round: int, state: Tensor) -> list[LocalResult]:
+        self._publish(state)
+        self._places, place = {}, 0
+        for client in clients:
+            size = int(self._sizes[client])
+            self._places[client] = (place, place + size)
+            place += size
+        plan, examples = self.job.plan, self.job.num_examples
+        work = examples[list(clients)] * (1 + 2 * plan.achieved_ratios[list(clients)])
+        tasks = [
+            TrainTask(self._version, round, client, self._places[client][0])
+            for client in np.asarray(clients)[np.argsort(-work, kind="stable")].tolist()
+        ]
+        self._results = {}
+        for _, (client, num_examples, norm, metrics) in self._do(tasks):
+            self._results[client] = LocalResult(client, num_examples, norm, metrics)
+        return [self._results[client] for client in clients]
+
+    def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
+        for client in clients:
+            start, stop = self._places[client]
+            result = self._results[client]
+            metrics = {"loss": result.metrics["loss"]}
+            values = self._updates[start:stop].numpy()
+            yield client, ClientUpdate(values, result.num_examples, result.norm, metrics)
+
+    def evaluate(self, part: str, state: Tensor) -> Evaluation:
+        self._publish(state)
+        samples = self.job.test if part == "test" else self.job.validation
+        assert samples is not None
+        tasks = [EvaluateTask(self._version, part, chunk) for chunk in range(num_chunks(samples))]
+        answers = {task.chunk: answer for task, answer in self._do(tasks)}
+        return combine(answers[chunk] for chunk in sorted(answers))
+
+    def _publish(self, state: Tensor) -> None:
+        self._state.copy_(state)
+        self._version += 1
+
+    def _do(self, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        """Deal tasks to the workers; yield (task, answer) as they come."""
+        todo = iter(tasks)
+        pending = dict.fromkeys(self._connections, 0)
+        for _ in range(QUEUED_PER_WORKER):
+            for connection in self._connections:
+                self._deal(connection, todo, pending)
+        last_answer = time.monotonic()
+        while any(pending.values()):
+            if self.stop():
+                raise Interrupted
+            ready = wait([c for c, number in pending.items() if number], POLL_SECONDS)
+            for connection in ready:
+                assert isinstance(connection, Connection)
+                task, answer = self._receive(connection)
+                last_answer = time.monotonic()
+                pending[connection] -= 1
+                self._deal(connection, todo, pending)
+                yield task, answer
+            if time.monotonic() - last_answer > self.timeout:
+                raise RunError(
+                    f"no worker has answered for {self.timeout:g} s (engine.timeout_seconds). "
+                    "Raise it if your clients really take that long."
+                )
+
+    def _deal(self, connection: Connection, todo: Iterator[Any], pending: Any) -> None:
+        task = next(todo, None)
+        if task is not None:
+            try:
+                connection.send(task)
+            except OSError as error:
+                raise self._died(connection) from error
+            pending[connection] += 1
+
+    def _receive(self, connection: Connection) -> tuple[Any, Any]:
+        try:
+            task, answer = connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._died(connection) from error
+        if isinstance(answer, Failure):
+            what = (
+                f"client {task.client}, round {task.round + 1}"
+                if isinstance(task, TrainTask)
+                else f"evaluation on the {task.part} data"
+            )
+            raise RunError(f"{what} failed: {answer.reason}\n\n{answer.traceback}")
+        return task, answer
+
+    def _died(self, connection: Connection) -> RunError:
+        process = self._processes[self._connections.index(connection)]
+        process.join(1)
+        code = process.exitcode
+        how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        return RunError(
+            f"{process.name} died ({how}); was it killed, or out of memory? "
+            "Fewer workers (engine.workers) need less."
+        )
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.join(5)
+        self._connections, self._processes = [], []

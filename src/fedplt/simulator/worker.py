@@ -1,0 +1,116 @@
+"""A worker process: one resident model, one thread, clients trained one after another."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedplt.evaluation import evaluate_chunk
+from fedplt.federation.job import Job
+from fedplt.state import bind_state
+from fedplt.training import train_client
+
+PARENT_CHECK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """Train a client and put its update into the shared array from ``place`` on."""
+
+    version: int
+    round: int
+    client: int
+    place: int
+
+
+@dataclass(frozen=True)
+class EvaluateTask:
+    """Evaluate one chunk of the validation or test data."""
+
+    version: int
+    part: str
+    chunk: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A task failed in the worker."""
+
+    task: Any
+    reason: str
+    traceback: str
+
+
+class Worker:
+    """Trains and evaluates with one resident model; only slices are changed and put back."""
+
+    def __init__(self, job: Job, shared_state: Tensor, shared_updates: Tensor) -> None:
+        self.job = job
+        self.model: nn.Module = job.model
+        self.shared_state, self.shared_updates = shared_state, shared_updates
+        self.state = bind_state(self.model, job.layers)
+        self.version = -1
+
+    def do(self, task: Any) -> Any:
+        if task.version != self.version:  # the server has a new global state
+            self.state.copy_(self.shared_state)
+            self.version = task.version
+        if isinstance(task, EvaluateTask):
+            samples = self.job.test if task.part == "test" else self.job.validation
+            assert samples is not None
+            job = self.job
+            return evaluate_chunk(self.model, samples, task.chunk, job.training.loss, job.metric)
+        return self._train(task)
+
+    def _train(self, task: TrainTask) -> tuple[int, int, float, dict[str, float]]:
+        job, client = self.job, task.client
+        started = time.perf_counter()
+        update = train_client(
+            self.model,
+            job.plan.client(client, task.round),
+            job.samples,
+            job.examples(client),
+            job.training,
+            learning_rate=job.learning_rate(client, task.round),
+            seed=job.config.seed,
+            round=task.round,
+            client=client,
+        )
+        values = torch.from_numpy(update.values)
+        self.shared_updates[task.place : task.place + len(values)] = values
+        metrics = {**update.metrics, "seconds": time.perf_counter() - started}
+        return client, update.num_examples, update.norm, metrics
+
+
+def worker_main(
+    connection: Connection, job: Job, shared_state: Tensor, shared_updates: Tensor, parent: int
+) -> None:
+    """Answer tasks until told to stop, or until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)  # two threads collapse when anything else needs a core
+    worker = Worker(job, shared_state, shared_updates)
+    while True:
+        while not connection.poll(PARENT_CHECK_SECONDS):
+            if os.getppid() != parent:
+                return
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        if task is None:
+            return
+        try:
+            answer = worker.do(task)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            answer = Failure(task, reason, traceback.format_exc())
+        connection.send((task, answer))

@@ -1,0 +1,115 @@
+"""What a client does in a round: train its slices on its own examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from fedplt.data.samples import Augment, Samples
+from fedplt.partial import train_only
+from fedplt.plan import Assignment
+from fedplt.seeds import generator, torch_seed
+from fedplt.update import ClientUpdate
+
+Loss = Callable[[Any, Any], Tensor]
+"""Mean loss of a batch, from the model's outputs and the targets."""
+
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    kind.__name__.lower(): kind
+    for kind in (
+        torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam,
+        torch.optim.RAdam, torch.optim.Adamax, torch.optim.Adagrad, torch.optim.Adadelta,
+        torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD,
+    )
+}  # fmt: skip
+"""Optimisers that treat every coordinate alone, by name."""
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """The settings of local training. A client's optimiser starts fresh every round."""
+
+    local_epochs: int | None = 1
+    """Passes over the client's examples; or else ``local_steps``."""
+    local_steps: int | None = None
+    """Steps, each on a batch drawn anew from the client's examples."""
+    batch_size: int | None = 64
+    """None: all examples of the client in one batch."""
+    optimizer: str = "sgd"
+    optimizer_options: dict[str, Any] = field(default_factory=dict)
+    """``momentum``, ``weight_decay``, ``betas``, ... as the optimiser names them."""
+    loss: Loss = F.cross_entropy
+    augment: Augment | None = None
+
+
+def train_client(
+    model: nn.Module,
+    assignment: Assignment,
+    samples: Samples,
+    examples: range,
+    settings: LocalTraining,
+    *,
+    learning_rate: float,
+    seed: int,
+    round: int,
+    client: int,
+) -> ClientUpdate:
+    """Train the assigned slices, report what changed, and put the model back as it was.
+
+    ``examples`` are the client's examples in ``samples``. All randomness (batches, dropout,
+    augmentation) is keyed by (seed, round, client).
+    """
+    random = generator(seed, "batches", round=round, client=client)
+    torch.manual_seed(torch_seed(seed, "training", round=round, client=client))
+    augmenting = torch.Generator()
+    augmenting.manual_seed(torch_seed(seed, "augment", round=round, client=client))
+    model.train()
+    losses: list[Tensor] = []
+    with train_only(model, assignment) as part:
+        optimizer = OPTIMIZERS[settings.optimizer](
+            part.parameters(), lr=learning_rate, **settings.optimizer_options
+        )
+        for indices in batches(len(examples), settings, random):
+            inputs, targets = samples.batch(indices.add_(examples.start))
+            if settings.augment is not None:
+                inputs = settings.augment(inputs, augmenting)
+            loss = settings.loss(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(loss.detach())
+    update = part.update(num_examples=len(examples))
+    part.restore()
+    return ClientUpdate(
+        update.values,
+        update.num_examples,
+        update.norm,
+        {"loss": float(torch.stack(losses).mean())},
+    )
+
+
+def batches(
+    num_examples: int, settings: LocalTraining, random: np.random.Generator
+) -> Iterator[Tensor]:
+    """Indices of one batch after another."""
+    size = min(settings.batch_size or num_examples, num_examples)
+    if settings.local_steps is not None:
+        for _ in range(settings.local_steps):
+            yield torch.from_numpy(random.permutation(num_examples)[:size])
+        return
+    for _ in range(settings.local_epochs or 1):
+        yield from torch.from_numpy(random.permutation(num_examples)).split(size)
+
+
+def num_steps(num_examples: int, settings: LocalTraining) -> int:
+    """Steps a client with this many examples takes in a round."""
+    if settings.local_steps is not None:
+        return settings.local_steps
+    size = min(settings.batch_size or num_examples, num_examples)
+    return (settings.local_epochs or 1) * -(-num_examples // size)

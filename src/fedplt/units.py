@@ -1,0 +1,38 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+
+def bytes_text(number: float) -> str:
+    """
+    >>> bytes_text(25_321_880)
+    '25.3 MB'
+    """
+    return _scaled(number, "B")
+
+
+def flops_text(number: float) -> str:
+    """
+    >>> flops_text(1.5e12)
+    '1.5 TFLOP'
+    """
+    return _scaled(number, "FLOP")
+
+
+def duration_text(seconds: float) -> str:
+    """
+    >>> duration_text(75), duration_text(7322)
+    ('1:15', '2:02:02')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _scaled(number: float, unit: str) -> str:
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(number) < 1000 or prefix == "T":
+            digits = 0 if prefix == "" else 1
+            return f"{number:.{digits}f} {prefix}{unit}"
+        number /= 1000
+    raise AssertionError("unreachable")
