@@ -36,6 +36,12 @@ _HOMES = {
     "Layers": "fedplt.layers",
     "TensorSpec": "fedplt.layers",
     "FedpltError": "fedplt.errors",
+    "ConfigError": "fedplt.errors",
+    "CutError": "fedplt.errors",
+    "DataError": "fedplt.errors",
+    "PlanError": "fedplt.errors",
+    "RunError": "fedplt.errors",
+    "UpdateError": "fedplt.errors",
     "cut": "fedplt.cutting",
     "train_only": "fedplt.partial",
     "Part": "fedplt.partial",
@@ -66,7 +72,13 @@ if TYPE_CHECKING:
     from fedplt.allocation import balanced_allocation as balanced_allocation
     from fedplt.cutting import cut as cut
     from fedplt.data.samples import TrainingData as TrainingData
+    from fedplt.errors import ConfigError as ConfigError
+    from fedplt.errors import CutError as CutError
+    from fedplt.errors import DataError as DataError
     from fedplt.errors import FedpltError as FedpltError
+    from fedplt.errors import PlanError as PlanError
+    from fedplt.errors import RunError as RunError
+    from fedplt.errors import UpdateError as UpdateError
     from fedplt.federation.records import History as History
     from fedplt.layers import Layer as Layer
     from fedplt.layers import Layers as Layers

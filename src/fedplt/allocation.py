@@ -75,7 +75,9 @@ def balanced_allocation(layer_sizes: Sequence[int], ratio: float) -> Allocation:
     (0.1622..., 0.4963..., 1.0, 1.0)
     """
     sizes = _checked_sizes(layer_sizes)
-    return Allocation(sizes, tuple(balanced_layer_ratios(sizes, [_checked_ratio(ratio)])[0].tolist()))
+    return Allocation(
+        sizes, tuple(balanced_layer_ratios(sizes, [_checked_ratio(ratio)])[0].tolist())
+    )
 
 
 def allocation_of(layer_sizes: Sequence[int], layer_ratios: Sequence[float]) -> Allocation:
@@ -113,7 +115,7 @@ def balanced_layer_ratios(layer_sizes: Sequence[int], ratios: ArrayLike) -> NDAr
     level = levels[np.arange(len(ratio)), np.argmax(fits, axis=1)]
     shares = np.minimum(1.0, level[:, None] / sizes)
     shares[ratio >= 1] = 1.0
-    result = np.empty_like(shares)
+    result: NDArray[np.float64] = np.empty_like(shares)
     result[:, order] = shares
     return result
 

@@ -32,7 +32,10 @@ def whole_sublayers(layers: Layers, layer_ratios: NDArray[np.float64]) -> NDArra
     _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     weights = np.array([layer.sublayer_size for layer in layers], dtype=np.float64)
     rounded = np.stack(
-        [_round_up_some(counts[k], undecided[k], float(shares[k] @ weights), weights) for k in first]
+        [
+            _round_up_some(counts[k], undecided[k], float(shares[k] @ weights), weights)
+            for k in first
+        ]
     )
     result = rounded[inverse.reshape(-1)].astype(np.int32)
 

@@ -83,7 +83,9 @@ def _tensors(name: str, module: nn.Module, seen: dict[int, str]) -> list[TensorS
         raise CutError(f"module {name!r}: InstanceNorm with track_running_stats cannot be cut yet.")
     for key, parameter in own.items():
         if parameter.dtype != torch.float32:
-            raise CutError(f"{name}.{key} is {parameter.dtype}; only float32 models can be cut yet.")
+            raise CutError(
+                f"{name}.{key} is {parameter.dtype}; only float32 models can be cut yet."
+            )
         if id(parameter) in seen:
             raise CutError(
                 f"{name}.{key} is the same parameter as {seen[id(parameter)]}; "

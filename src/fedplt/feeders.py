@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedplt.state import evaluation_mode
+
 NORMS: tuple[type[nn.Module], ...] = (
     nn.modules.batchnorm._BatchNorm,
     nn.modules.instancenorm._InstanceNorm,
@@ -62,15 +64,13 @@ def _by_data_flow(
             handles.append(module.register_forward_hook(_note_output(name, producers)))
         elif isinstance(module, NORMS) and _width(module):
             handles.append(module.register_forward_pre_hook(_note_input(name, producers, sources)))
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        # In evaluation mode a forward pass leaves no trace in running statistics.
+        with evaluation_mode(model), torch.enable_grad(), torch.random.fork_rng(devices=[]):
             model(example)
     finally:
         for handle in handles:
             handle.remove()
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
     modules = dict(model.named_modules())
     result = {}
     for norm, feeding in sources.items():
@@ -87,9 +87,7 @@ def _note_output(name: str, producers: dict[Any, str]) -> Any:
     return hook
 
 
-def _note_input(
-    name: str, producers: dict[Any, str], sources: dict[str, set[str | None]]
-) -> Any:
+def _note_input(name: str, producers: dict[Any, str], sources: dict[str, set[str | None]]) -> Any:
     def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         sources.setdefault(name, set()).add(_producer(inputs[0].grad_fn, producers))
 

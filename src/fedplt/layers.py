@@ -125,7 +125,7 @@ class Layers(Sequence[Layer]):
     def tensor_segments(
         self, slices: Sequence[Ranges]
     ) -> Iterator[tuple[TensorSpec, int, int, int]]:
-        """``(tensor, first row, last row + 1, start in the flat state)`` of every slice, in order."""
+        """``(tensor, first row, end row, start in the flat state)`` of every slice, in order."""
         for offset, index, tensor in self.placed:
             row_size = tensor.num_elements // tensor.shape[tensor.axis]
             for start, stop in tensor.rows(slices[index], self.items[index].num_sublayers):

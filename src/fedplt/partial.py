@@ -1,9 +1,9 @@
 """Train a slice of a model in any training loop.
 
-    with fedplt.train_only(model, plan.client(3)) as part:
-        optimizer = torch.optim.SGD(part.parameters(), lr=0.01)
-        ...                                  # the usual loop
-    update = part.update(num_examples=600)   # what changed, nothing else
+with fedplt.train_only(model, plan.client(3)) as part:
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.01)
+    ...                                  # the usual loop
+update = part.update(num_examples=600)   # what changed, nothing else
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class Plan:
     @cached_property
     def _starts(self) -> NDArray[np.int32]:
         before = np.cumsum(self.counts, axis=0, dtype=np.int64) - self.counts
-        return (before % np.asarray(self.layers.num_sublayers)).astype(np.int32)
+        return np.asarray(before % np.asarray(self.layers.num_sublayers), dtype=np.int32)
 
     @cached_property
     def achieved_ratios(self) -> NDArray[np.float64]:
@@ -132,9 +132,7 @@ class Plan:
     def coverage(self) -> tuple[NDArray[np.int64], ...]:
         """Per layer, the number of clients that train each of its sub-layers."""
         result = []
-        for total, layer in zip(
-            self.counts.sum(axis=0, dtype=np.int64), self.layers, strict=True
-        ):
+        for total, layer in zip(self.counts.sum(axis=0, dtype=np.int64), self.layers, strict=True):
             each, rest = divmod(int(total), layer.num_sublayers)
             clients = np.full(layer.num_sublayers, each, dtype=np.int64)
             clients[:rest] += 1

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-
 if TYPE_CHECKING:
     from fedplt.plan import Plan
 
@@ -28,7 +27,7 @@ def summary(plan: Plan) -> str:
 
 
 def warnings(plan: Plan) -> list[str]:
-    """What the user should know before training: uncovered sub-layers and clients without a layer."""
+    """What to know before training: uncovered sub-layers, clients that lack a layer."""
     result = [f"WARNING: {entry}" for entry in plan.uncovered]
     for layer, without in zip(plan.layers, (plan.counts == 0).sum(axis=0), strict=True):
         if without:

@@ -12,6 +12,7 @@ from rich.progress import (
     DownloadColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -42,9 +43,9 @@ def rounds_progress(console: Console, done: int, rounds: int) -> Iterator[OnRoun
         def show(record: RoundRecord) -> None:
             for client, reason in record.rejected.items():
                 progress.console.print(f"round {record.round}: refused client {client}: {reason}")
-            numbers = _numbers(record) if record.accuracy is not None else None
-            fields = {"numbers": numbers} if numbers else {}
-            progress.update(task, completed=record.round, **fields)
+            if record.accuracy is not None:
+                progress.update(task, numbers=_numbers(record))
+            progress.update(task, completed=record.round)
 
         yield show
 
@@ -56,7 +57,9 @@ def _log_lines(console: Console, done: int, rounds: int) -> OnRound:
         nonlocal last
         now = time.monotonic()
         for client, reason in record.rejected.items():
-            console.print(f"round {record.round}: refused client {client}: {reason}", soft_wrap=True)
+            console.print(
+                f"round {record.round}: refused client {client}: {reason}", soft_wrap=True
+            )
         if record.round < rounds and (now - last < LOG_SECONDS or record.accuracy is None):
             return
         last = now
@@ -81,13 +84,13 @@ def fetch_progress(console: Console) -> Iterator[OnFetch]:
     """A bar per file that is fetched."""
     columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn()]
     with Progress(*columns, console=console, transient=True) as progress:
-        tasks: dict[str, object] = {}
+        tasks: dict[str, TaskID] = {}
 
         def show(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
                 tasks[what] = progress.add_task(what, total=total)
                 if not console.is_terminal:
                     console.print(f"fetching: {what}")
-            progress.update(tasks[what], completed=done)  # type: ignore[arg-type]
+            progress.update(tasks[what], completed=done)
 
         yield show

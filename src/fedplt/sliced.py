@@ -45,7 +45,7 @@ class _Linear(torch.autograd.Function):
         return F.linear(x, weight, bias)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad_x = grad @ weight if ctx.needs_input_grad[0] else None
@@ -72,7 +72,7 @@ class _Convolution(torch.autograd.Function):
         return torch.convolution(x, weight, bias, *geometry)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         whole = ctx.rows == ((0, len(weight)),)
@@ -80,15 +80,16 @@ class _Convolution(torch.autograd.Function):
 
         def gradients(start: int, stop: int, mask: list[bool]) -> list[Tensor]:
             part, rows = grad[:, start:stop], weight[start:stop]
-            return torch.ops.aten.convolution_backward(
+            all_three: list[Tensor] = torch.ops.aten.convolution_backward(
                 part, x, rows, [stop - start], *ctx.geometry, mask
             )
+            return all_three
 
         if whole:  # one call shares the work between the three gradients
-            grad_x, grad_w, grad_b = gradients(0, len(weight), [need_x, True, need_bias])
-            return grad_x, None, None, None, None, grad_w, *([grad_b] if need_bias else [])
+            grad_in, grad_w, grad_b = gradients(0, len(weight), [need_x, True, need_bias])
+            return grad_in, None, None, None, None, grad_w, *([grad_b] if need_bias else [])
         grad_x = gradients(0, len(weight), [True, False, False])[0] if need_x else None
-        parts = [gradients(*rows, [False, True, need_bias]) for rows in ctx.rows]
+        parts = [gradients(start, stop, [False, True, need_bias]) for start, stop in ctx.rows]
         biases = [part[2] for part in parts[: ctx.num_biases]]
         return grad_x, None, None, None, None, *(part[1] for part in parts), *biases
 
@@ -102,7 +103,7 @@ class _Assemble(torch.autograd.Function):
         return whole.view_as(whole)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return None, None, *(grad[start:stop] for start, stop in ctx.rows)
 
@@ -113,14 +114,14 @@ def assembled(module: nn.Module, name: str, trained: TrainedRows) -> Tensor | No
     leaves = trained.of(name)
     if tensor is None or not leaves:
         return tensor
-    result: Tensor = _Assemble.apply(tensor.detach(), trained.rows, *leaves)
+    result: Tensor = _Assemble.apply(tensor.detach(), trained.rows, *leaves)  # type: ignore[no-untyped-call]
     return result
 
 
 def _linear(module: nn.Linear, trained: TrainedRows, x: Tensor) -> Tensor:
     bias = None if module.bias is None else module.bias.detach()
     leaves = trained.of("weight") + trained.of("bias")
-    result: Tensor = _Linear.apply(x, module.weight.detach(), bias, trained.rows, *leaves)
+    result: Tensor = _Linear.apply(x, module.weight.detach(), bias, trained.rows, *leaves)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -136,7 +137,7 @@ def _conv2d(module: nn.Conv2d, trained: TrainedRows, x: Tensor) -> Tensor:
         assert weight is not None
         return torch.convolution(x, weight, bias_, *geometry)
     leaves = trained.of("weight") + trained.of("bias")
-    result: Tensor = _Convolution.apply(
+    result: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
         x, module.weight.detach(), bias, trained.rows, geometry, *leaves
     )
     return result

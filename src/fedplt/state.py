@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +26,18 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
         view.copy_(tensor.detach())
         tensor.data = view
     return flat
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; every module gets its own mode back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def named_tensors(layers: Layers, flat: Tensor) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from fedplt.update import ClientUpdate
 Loss = Callable[[Any, Any], Tensor]
 """Mean loss of a batch, from the model's outputs and the targets."""
 
-OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     kind.__name__.lower(): kind
     for kind in (
         torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam,
@@ -81,7 +81,7 @@ def train_client(
                 inputs = settings.augment(inputs, augmenting)
             loss = settings.loss(model(inputs), targets)
             optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             losses.append(loss.detach())
     update = part.update(num_examples=len(examples))

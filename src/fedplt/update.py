@@ -76,7 +76,7 @@ def validate(update: ClientUpdate, assignment: Assignment) -> None:
         )
     if update.num_examples < 1:
         raise UpdateError(f"it claims {update.num_examples} examples; at least 1 is needed.")
-    if not (np.isfinite(values.sum(dtype=np.float64)) and np.isfinite(update.norm)):
+    if not (np.isfinite(values).all() and np.isfinite(update.norm)):
         raise UpdateError(
             "it holds numbers that are not finite: the client's training diverged "
             "(try a lower learning rate)."

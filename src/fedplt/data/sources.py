@@ -105,7 +105,10 @@ class NpmPackage:
 
 def _download(address: str, target: Path, progress: Progress) -> None:
     request = urllib.request.Request(address, headers={"User-Agent": "fedplt"})
-    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as reply, target.open("wb") as out:
+    with (
+        urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as reply,
+        target.open("wb") as out,
+    ):
         total = int(reply.headers.get("Content-Length") or 0) or None
         done = 0
         while block := reply.read(1 << 20):
@@ -125,7 +128,12 @@ def _unpack(archive: Path, folder: Path) -> None:
 def _run(command: Sequence[str], folder: Path) -> None:
     try:
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise SourceError(f"'{' '.join(command[:2])} ...' took over {COMMAND_SECONDS} s") from error

@@ -123,7 +123,9 @@ def _topped_up(
     low, high = minimum, int(counts.max())
     while low < high:
         level = (low + high + 1) // 2
-        low, high = (level, high) if np.maximum(0, counts - level).sum() >= needed else (low, level - 1)
+        low, high = (
+            (level, high) if np.maximum(0, counts - level).sum() >= needed else (low, level - 1)
+        )
     gifts = np.maximum(0, counts - low)
     givers = np.flatnonzero(gifts)
     surplus = int(gifts.sum()) - needed

@@ -77,12 +77,15 @@ class RunFolder:
             return
         lock = (self.path / ".lock").open("a+")
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A record lock belongs to this process alone: workers that outlive it for a moment
+            # do not keep it, so that a killed run can be resumed at once.
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.seek(0)
+            owner = lock.read().strip() or "(unknown)"
+            lock.close()
             raise RunError(
-                f"{self.path} is in use by process {lock.read().strip() or '(unknown)'}. "
-                "Wait for it, or stop it first."
+                f"{self.path} is in use by process {owner}. Wait for it, or stop it first."
             ) from error
         lock.truncate(0)
         lock.write(str(os.getpid()))
@@ -157,7 +160,9 @@ class RunFolder:
                 metadata = json.loads(file.metadata()["fedplt"])
                 state: Tensor = file.get_tensor("state").clone()
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{path} cannot be read ({error}): this run cannot be resumed.") from error
+            raise RunError(
+                f"{path} cannot be read ({error}): this run cannot be resumed."
+            ) from error
         if metadata["format"] != FORMAT:
             raise RunError(f"{path} has format {metadata['format']}; this version reads {FORMAT}.")
         changed = _changed(metadata["config"], flatten(config))

@@ -23,11 +23,12 @@ from fedplt.data.sources import Progress
 from fedplt.errors import ConfigError, DataError, FedpltError, did_you_mean
 from fedplt.evaluation import Metric, accuracy
 from fedplt.federation.config import RunConfig
+from fedplt.imports import import_object
 from fedplt.layers import Layers
 from fedplt.methods import PlanRequest, make_method
-from fedplt.imports import import_object
 from fedplt.models import MODELS, build_model
 from fedplt.plan import Plan
+from fedplt.state import evaluation_mode
 from fedplt.training import OPTIMIZERS, LocalTraining, Loss
 
 
@@ -154,7 +155,9 @@ def _ratios(config: RunConfig, layers: Layers) -> list[float | Allocation]:
 
 
 def _learning_rates(config: RunConfig) -> NDArray[np.float64]:
-    rates = [group.learning_rate or config.training.learning_rate for group in config.clients.groups]
+    rates = [
+        group.learning_rate or config.training.learning_rate for group in config.clients.groups
+    ]
     return np.repeat(rates, config.clients.group_sizes())
 
 
@@ -192,7 +195,9 @@ def _split(config: RunConfig, train: Samples) -> splits.Split:
     except DataError as error:
         raise ConfigError(f"clients.num_clients, data.split: {error}") from error
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"data.split_file: {settings.split_file} cannot be read: {error}") from error
+        raise ConfigError(
+            f"data.split_file: {settings.split_file} cannot be read: {error}"
+        ) from error
 
 
 def _try_model(
@@ -201,10 +206,9 @@ def _try_model(
     """One small batch through the model, so that a mismatch is said now and not in a worker."""
     number = min(2, len(data.validation))
     inputs, targets = data.validation.batch(torch.arange(number))
-    was_training = model.training
     try:
-        with torch.no_grad():
-            outputs = model.eval()(inputs)
+        with evaluation_mode(model), torch.no_grad():
+            outputs = model(inputs)
             loss(outputs, targets)
             metric(outputs, targets)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -214,8 +218,6 @@ def _try_model(
             f"inputs have shape {shape}: {str(error).splitlines()[0]}. Set model.options to fit "
             "(fcn: num_inputs; cnn: num_channels and image_size; all: num_classes)."
         ) from error
-    finally:
-        model.train(was_training)
 
 
 def _try_optimizer(training: LocalTraining) -> None:

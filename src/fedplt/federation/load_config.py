@@ -87,7 +87,9 @@ def _apply(values: dict[str, Any], override: str) -> None:
 
 
 def _problem(error: dict[str, Any], text: str, where: str) -> str:
-    location = [part for part in error["loc"] if part not in ("int", "float") and part != "literal['full']"]
+    location = [
+        part for part in error["loc"] if part not in ("int", "float") and part != "literal['full']"
+    ]
     key = ".".join(map(str, location))
     if error["type"] == "extra_forbidden":
         message = f"there is no such key. {did_you_mean(str(location[-1]), _known_keys(location))}"

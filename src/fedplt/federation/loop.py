@@ -86,9 +86,9 @@ class Federation:
                 continue
             aggregator.add(update, assignment)
         if len(rejected) == len(clients):
-            client, reason = next(iter(rejected.items()))
+            first, reason = next(iter(rejected.items()))
             raise RunError(
-                f"round {round + 1}: every client's update was refused; client {client}: {reason}"
+                f"round {round + 1}: every client's update was refused; client {first}: {reason}"
             )
         aggregator.apply(self.state)
         cost = self._cost(bytes_up, len(clients))
@@ -101,9 +101,9 @@ class Federation:
             cost=cost,
             total=self.total,
             seconds=time.perf_counter() - started,
-            accuracy=evaluation and evaluation.score,
-            loss=evaluation and evaluation.loss,
-            client_accuracy=evaluation and self._client_accuracy(evaluation),
+            accuracy=evaluation.score if evaluation else None,
+            loss=evaluation.loss if evaluation else None,
+            client_accuracy=self._client_accuracy(evaluation) if evaluation else None,
             rejected=rejected,
         )
 

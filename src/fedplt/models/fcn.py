@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -20,7 +21,7 @@ def fcn(
     """
     widths = [num_inputs, *hidden, num_classes]
     modules: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
-    for index, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False), start=1):
+    for index, (inputs, outputs) in enumerate(pairwise(widths), start=1):
         if index > 1:
             modules[f"relu{index - 1}"] = nn.ReLU()
         modules[f"fc{index}"] = nn.Linear(inputs, outputs)

@@ -43,7 +43,7 @@ def plan_figure(plan: Plan) -> Figure:
     """Clients (rows) by sub-layers (columns) for every layer; colour tells the client's ratio."""
     clients = np.unique(np.linspace(0, plan.num_clients - 1, MAX_ROWS).astype(int))
     ratios = np.unique(-plan.ratios[clients])
-    shown = -ratios[: len(COLORS) - 1] if len(ratios) <= len(COLORS) else []
+    shown = -ratios if len(ratios) <= len(COLORS) else np.empty(0)
     width = max(7.2, 2.2 * len(plan.layers))
     figure = Figure(figsize=(width, 1.6 + 0.05 * min(len(clients), 80)), layout="constrained")
     panels: Any = figure.subplots(1, len(plan.layers), squeeze=False, sharey=True)[0]

@@ -57,7 +57,7 @@ class SimulatorEngine:
         # Forked workers start at once and see the data without a copy. Elsewhere than on Linux
         # a fork is not safe, so workers are spawned there.
         method = start_method or ("fork" if sys.platform == "linux" else "spawn")
-        context = torch_multiprocessing.get_context(method)
+        context: Any = torch_multiprocessing.get_context(method)
         self._connections: list[Connection] = []
         self._processes: list[multiprocessing.process.BaseProcess] = []
         for index in range(workers):
@@ -130,9 +130,8 @@ class SimulatorEngine:
         while any(pending.values()):
             if self.stop():
                 raise Interrupted
-            ready = wait([c for c, number in pending.items() if number], POLL_SECONDS)
+            ready: list[Any] = wait([c for c, number in pending.items() if number], POLL_SECONDS)
             for connection in ready:
-                assert isinstance(connection, Connection)
                 task, answer = self._receive(connection)
                 last_answer = time.monotonic()
                 pending[connection] -= 1

@@ -1,0 +1,161 @@
+"""Getting data: folders, the cache, sources in order, checksums, damage."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedplt import DataError
+from fedplt.data import catalog, decode
+from fedplt.data.sources import SourceError
+
+
+def write_idx(path: Path, array: np.ndarray, compress: bool = True) -> None:
+    header = b"\0\0\x08" + bytes([array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    data = header + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(data) if compress else data)
+
+
+@pytest.fixture
+def fashion(tmp_path):
+    """A folder with IDX files of a tiny stand-in: 20 training and 10 test images."""
+    folder, random = tmp_path / "files", np.random.default_rng(0)
+    folder.mkdir()
+    for name, number in (("train", 20), ("t10k", 10)):
+        images = random.integers(0, 256, (number, 28, 28))
+        write_idx(folder / f"{name}-images-idx3-ubyte.gz", images)
+        write_idx(folder / f"{name}-labels-idx1-ubyte", np.arange(number) % 10, compress=False)
+    return folder
+
+
+class FakeSource:
+    def __init__(self, folder=None, reason="no network"):
+        self.folder, self.reason, self.calls = folder, reason, 0
+
+    def __str__(self):
+        return "a fake source"
+
+    def fetch(self, folder, progress):
+        self.calls += 1
+        if self.folder is None:
+            raise SourceError(self.reason)
+        progress("files", 1, 2)
+        for path in self.folder.iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+
+
+@pytest.fixture
+def stand_in(monkeypatch, tmp_path, fashion):
+    """The catalogue's Fashion-MNIST, with the tiny stand-in's checksum and given sources."""
+    import dataclasses
+
+    monkeypatch.setenv("FEDPLT_CACHE", str(tmp_path / "cache"))
+
+    def use(*sources, checksum=None):
+        entry = dataclasses.replace(
+            catalog.CATALOG["fashion-mnist"],
+            checksum=checksum or catalog.checksum(decode.decode_idx(fashion)),
+            sources=sources,
+            usual_folders=[],
+            validation_per_class=1,
+        )
+        monkeypatch.setitem(catalog.CATALOG, "fashion-mnist", entry)
+
+    return use
+
+
+def test_from_a_folder_then_from_the_cache(stand_in, fashion):
+    broken = FakeSource()
+    stand_in(broken)
+    path = catalog.get("fashion-mnist", folder=fashion)
+    assert catalog.get("fashion-mnist") == path
+    assert broken.calls == 0
+    data = catalog.load("fashion-mnist")
+    assert (len(data.train), len(data.validation), len(data.test)) == (10, 10, 10)
+    assert data.validation.labels().tolist() == list(range(10))  # the first of each class
+    inputs = data.train.inputs
+    assert inputs.shape == (10, 1, 28, 28)
+    assert inputs.min() >= -1
+    assert inputs.max() <= 1
+
+
+def test_tries_sources_in_order(stand_in, fashion):
+    first, second, third = FakeSource(), FakeSource(fashion), FakeSource(fashion)
+    stand_in(first, second, third)
+    seen = []
+    catalog.get("fashion-mnist", progress=lambda *what: seen.append(what))
+    assert (first.calls, second.calls, third.calls) == (1, 1, 0)
+    assert seen == [("files", 1, 2)]
+
+
+def test_the_last_resort_says_what_to_do(stand_in, tmp_path):
+    stand_in(FakeSource(), FakeSource(reason="npm is not on this machine"))
+    with pytest.raises(DataError) as error:
+        catalog.get("fashion-mnist")
+    text = str(error.value)
+    assert "no network" in text
+    assert "npm is not on this machine" in text
+    assert "fedplt data get fashion-mnist --folder" in text
+    assert not list((tmp_path / "cache").glob("*")) if (tmp_path / "cache").exists() else True
+
+
+def test_wrong_content_is_never_kept(stand_in, fashion, tmp_path):
+    stand_in(FakeSource(fashion), checksum="0" * 64)
+    with pytest.raises(DataError, match="checksum"):
+        catalog.get("fashion-mnist")
+    assert not (tmp_path / "cache" / "fashion-mnist.safetensors").exists()
+
+
+def test_a_damaged_cache_is_named(stand_in, fashion):
+    stand_in()
+    path = catalog.get("fashion-mnist", folder=fashion)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(DataError, match="damaged"):
+        catalog.load("fashion-mnist")
+
+
+def test_folders_without_the_files(stand_in, tmp_path, fashion):
+    stand_in()
+    with pytest.raises(DataError, match="it needs train-images-idx3-ubyte"):
+        catalog.get("fashion-mnist", folder=tmp_path / "nowhere")
+    (fashion / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x14short")
+    with pytest.raises(DataError, match="not a complete IDX file"):
+        catalog.get("fashion-mnist", folder=fashion)
+
+
+def test_unknown_names():
+    with pytest.raises(DataError, match="Did you mean 'cifar10'"):
+        catalog.get("cifar-10")
+
+
+def test_both_forms_of_cifar_decode_alike(tmp_path):
+    random = np.random.default_rng(0)
+    binary, pictures = tmp_path / "bin" / "cifar-10-batches-bin", tmp_path / "png"
+    binary.mkdir(parents=True)
+    pictures.mkdir()
+    labels = []
+    for name in [*decode.TRAIN_BATCHES, "test_batch"]:
+        images = random.integers(0, 256, (10_000, 3, 1024), dtype=np.uint8)
+        label = random.integers(0, 10, 10_000, dtype=np.uint8)
+        rows = np.concatenate([label[:, None], images.reshape(10_000, 3072)], axis=1)
+        (binary / f"{name}.bin").write_bytes(rows.tobytes())
+        Image.fromarray(images.transpose(0, 2, 1)).save(pictures / f"{name}.png", compress_level=0)
+        labels.append(label)
+    (pictures / "train_lables.json").write_text(json.dumps(np.concatenate(labels[:5]).tolist()))
+    (pictures / "test_lables.json").write_text(json.dumps(labels[5].tolist()))
+    one, two = decode.decode_cifar_binary(tmp_path / "bin"), decode.decode_cifar_png(pictures)
+    assert catalog.checksum(one) == catalog.checksum(two)
+    assert one["train_images"].shape == (50_000, 3, 32, 32)
+
+
+@pytest.mark.data
+def test_the_real_fashion_mnist():
+    data = catalog.load("fashion-mnist")
+    assert (len(data.train), len(data.validation), len(data.test)) == (50_000, 10_000, 10_000)
+    assert np.bincount(data.validation.labels()).tolist() == [1000] * 10
+    assert np.bincount(data.train.labels()).tolist() == [5000] * 10

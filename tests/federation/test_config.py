@@ -1,0 +1,128 @@
+"""Configurations: every mistake gets one clear message that names the key."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedplt import ConfigError
+from fedplt.federation.config import ClientsConfig, GroupConfig, RunConfig, TrainingConfig
+from fedplt.federation.load_config import dump_config, load_config, override, parse_config
+
+SHIPPED = sorted(Path("configs").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_configurations_are_valid(path):
+    config = load_config(path)
+    assert RunConfig.model_validate(tomllib.loads(dump_config(config))) == config
+
+
+def refused(text: str, tmp_path: Path, *overrides: str) -> str:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load_config(path, overrides)
+    return str(error.value)
+
+
+GROUPS = """
+[clients]
+num_clients = 10
+
+[[clients.groups]]
+share = 0.5
+ratio = 1.0
+
+[[clients.groups]]
+share = {share}
+ratio = {ratio}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("raunds = 3", ["raunds", "Did you mean 'rounds'", "line 1"]),
+        ("[training]\nlearning_rat = 1.0", ["training.learning_rat", "'learning_rate'", "line 2"]),
+        ("[[clients.groups]]\nshare=1.0\nraito = 1.0", ["clients.groups.0.raito", "'ratio'"]),
+        ('rounds = "ten"', ["rounds", "valid integer", "'ten'", "line 1"]),
+        ("rounds = 0", ["rounds", "greater than or equal to 1", "0"]),
+        (GROUPS.format(share=0.4, ratio=0.5), ["shares add up to 0.9", "remaining 0.1", "line 2"]),
+        (GROUPS.format(share=0.6, ratio=0.5), ["shares add up to 1.1", "Lower some"]),
+        (GROUPS.format(share=0.5, ratio=1.5), ["clients.groups.1.ratio", "1.5", "line 11"]),
+        (GROUPS.format(share=0.5, ratio=0), ["clients.groups.1.ratio", "greater than 0"]),
+        ("[[clients.groups]]\nratio = 1.0", ["either share or num_clients"]),
+        ("[[clients.groups]]\nshare = 1.0", ["either ratio or layer_ratios"]),
+        ("[[clients.groups]]\nnum_clients = 3\nratio = 1.0", ["add up to 3", "is 50"]),
+        ("[training]\nlocal_epochs = 1\nlocal_steps = 2", ["either local_epochs or local_steps"]),
+        ('[training]\nbatch_size = "all"', ["training.batch_size", "'all'"]),
+        ('[training]\noptimizer = "sdg"', ["training.optimizer", "Did you mean 'sgd'"]),
+        ('[training]\nschedule = "cosine"', ["training.schedule", "'1/t'"]),
+        ('[data]\nsplit = "dirichelt"', ["data.split", "'dirichlet'"]),
+        ('[data]\nsplit = "given"', ["split_file"]),
+        ("[data]\nalpha = -1.0", ["data.alpha", "greater than 0"]),
+        ("[method]\nratio = 1", ["method.name is missing"]),
+        ("rounds = = 3", ["not valid TOML", "line 1"]),
+        ("seed = -1", ["seed", "greater than or equal to 0"]),
+    ],
+)
+def test_mistakes_are_named(text, expected, tmp_path):
+    message = refused(text, tmp_path)
+    for part in expected:
+        assert part in message
+    assert str(tmp_path / "run.toml") in message
+
+
+def test_all_mistakes_at_once(tmp_path):
+    message = refused('rounds = 0\nsed = 1\n[data]\nsplit = "x"', tmp_path)
+    assert len(message.splitlines()) == 3
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        load_config(tmp_path / "missing.toml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path)
+
+
+def test_overrides(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(GROUPS.format(share=0.5, ratio=0.5))
+    config = load_config(
+        path,
+        ["rounds=7", "training.batch_size=full", "clients.groups.1.ratio=0.25", "name=my run"],
+    )
+    assert config.rounds == 7
+    assert config.training.batch_size == "full"
+    assert config.clients.groups[1].ratio == 0.25
+    assert config.name == "my run"
+    assert "write key=value" in refused("", tmp_path, "rounds")
+    assert "nothing at 'clients.groups.9.ratio'" in refused(
+        GROUPS.format(share=0.5, ratio=0.5), tmp_path, "clients.groups.9.ratio=1"
+    )
+    assert override(config, ["seed=5"]).seed == 5
+
+
+def test_group_sizes_leave_nobody_out():
+    shares = [GroupConfig(share=s, ratio=1.0) for s in (0.1, 0.3, 0.6)]
+    assert ClientsConfig(num_clients=50, groups=shares).group_sizes() == [5, 15, 30]
+    for number in range(1, 40):
+        sizes = ClientsConfig(num_clients=number, groups=shares).group_sizes()
+        assert sum(sizes) == number
+
+
+def test_schedules():
+    constant = TrainingConfig()
+    assert [constant.rate_factor(t) for t in (0, 9)] == [1, 1]
+    falling = TrainingConfig(schedule="1/t")
+    assert [falling.rate_factor(t) for t in (0, 1, 3)] == [1, 1 / 2, 1 / 4]
+    later = TrainingConfig(schedule="constant-then-1/t", constant_rounds=10, decay_rounds=5.0)
+    assert [later.rate_factor(t) for t in (0, 10, 15)] == [1, 1, 1 / 2]
+
+
+def test_parse_from_python():
+    with pytest.raises(ConfigError, match="rounds"):
+        parse_config({"rounds": 0})

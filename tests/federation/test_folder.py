@@ -1,0 +1,116 @@
+"""Runs on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedplt import RunError
+from fedplt.federation.folder import RunFolder
+from fedplt.federation.load_config import override
+from fedplt.federation.records import RoundRecord, Totals
+from tests.federation.jobs import blob_job
+
+
+def record(number):
+    return RoundRecord(number, 5, 1.0, Totals(1, 2, 3.0), Totals(1, 2, 3.0), 0.1, accuracy=0.5)
+
+
+@pytest.fixture
+def job():
+    return blob_job()
+
+
+@pytest.fixture
+def folder(tmp_path, job):
+    folder = RunFolder.create(tmp_path / "run", job.config, job.plan)
+    state = torch.arange(job.layers.state_size, dtype=torch.float32)
+    folder.save_checkpoint(state, 3, Totals(7, 8, 9.0), job.plan, job.config)
+    return folder
+
+
+def test_checkpoints_come_back(folder, job):
+    state, done, total = folder.load_checkpoint(job.plan, job.config)
+    assert state.tolist() == list(range(job.layers.state_size))
+    assert (done, total) == (3, Totals(7, 8, 9.0))
+    assert folder.plan() == job.plan
+    assert folder.config() == job.config
+
+
+def test_existing_runs_are_never_overwritten(folder, job):
+    with pytest.raises(RunError, match="fedplt resume"):
+        RunFolder.create(folder.path, job.config, job.plan)
+
+
+def test_a_changed_configuration_is_refused_by_name(folder, job):
+    changed = override(job.config, ["training.batch_size=8", "seed=9"])
+    with pytest.raises(RunError) as error:
+        folder.load_checkpoint(job.plan, changed)
+    assert "training.batch_size was 16, is 8" in str(error.value)
+    assert "seed was 0, is 9" in str(error.value)
+    longer = override(job.config, ["rounds=99", "engine.workers=2", "checkpoint_every=1"])
+    assert folder.load_checkpoint(job.plan, longer)[1] == 3
+
+
+def test_another_model_is_refused(folder, job):
+    other = blob_job(model=torch.nn.Linear(6, 3))
+    with pytest.raises(RunError, match="belongs to plan"):
+        folder.load_checkpoint(other.plan, job.config)
+
+
+def test_damaged_checkpoints_are_refused(folder, job):
+    path = folder.path / "checkpoint.safetensors"
+    for data in (b"", b"\x80\x04junk", path.read_bytes()[:50]):
+        path.write_bytes(data)
+        with pytest.raises(RunError, match="cannot be resumed"):
+            folder.load_checkpoint(job.plan, job.config)
+
+
+def test_a_record_cut_short_is_left_out(folder):
+    for number in (1, 2, 3, 4):
+        folder.append(record(number))
+    with (folder.path / "rounds.jsonl").open("a") as out:
+        out.write('{"round": 5, "num_cl')
+    assert [r.round for r in folder.rounds()] == [1, 2, 3, 4]
+    assert [r.round for r in folder.keep_rounds(3)] == [1, 2, 3]
+    assert len((folder.path / "rounds.jsonl").read_text().splitlines()) == 3
+    assert folder.rounds()[0] == record(1)
+
+
+def test_one_writer_at_a_time(folder):
+    folder.lock()
+    assert f"is in use by process {os.getpid()}" in _lock_elsewhere(folder.path)
+    folder.unlock()
+    assert _lock_elsewhere(folder.path) == "locked"
+
+
+def _lock_elsewhere(path):
+    """What another process hears when it wants to write to the folder."""
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from fedplt.errors import RunError; from fedplt.federation.folder import RunFolder\n"
+        "folder = RunFolder(Path(sys.argv[1]))\n"
+        "try: folder.lock(); print('locked'); folder.unlock()\n"
+        "except RunError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_what_is_no_run_folder(tmp_path):
+    with pytest.raises(RunError, match="not a run folder"):
+        RunFolder.open(tmp_path)
+
+
+def test_the_final_model_is_plain_safetensors(folder):
+    folder.finish({"a.weight": torch.ones(2)}, {"test_accuracy": 0.5})
+    assert load_file(folder.path / "model.safetensors")["a.weight"].tolist() == [1, 1]
+    assert json.loads((folder.path / "result.json").read_text())["test_accuracy"] == 0.5
+    assert folder.history().test_accuracy == 0.5
+    assert not list(folder.path.glob(".*.part"))

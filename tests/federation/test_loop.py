@@ -1,0 +1,95 @@
+"""The round loop with an engine of plain functions: bad clients, costs, records."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedplt import ClientUpdate, RunError
+from fedplt.evaluation import Evaluation
+from fedplt.federation.engine import LocalResult
+from fedplt.federation.loop import Federation
+from tests.federation.jobs import blob_job
+
+
+class FakeEngine:
+    """Every client moves everything it trains by one, except where told otherwise."""
+
+    def __init__(self, job, bad=None):
+        self.job, self.bad = job, bad or {}
+
+    def train(self, clients, round, state):
+        return [LocalResult(k, int(self.job.num_examples[k]), 1.0, {"loss": 1.0}) for k in clients]
+
+    def collect(self, clients):
+        for client in clients:
+            size = self.job.plan.client(client).update_size
+            values = self.bad.get(client, np.ones(size, dtype=np.float32))
+            yield client, ClientUpdate(values, int(self.job.num_examples[client]), 1.0)
+
+    def evaluate(self, part, state):
+        return Evaluation(0.5, 0.75, np.array([1, 1, 1]), np.array([1.0, 0.5, 0.75]))
+
+    def close(self): ...
+
+
+def run(job, bad=None):
+    federation = Federation(job, FakeEngine(job, bad))
+    before = federation.state.clone()
+    history = federation.run()
+    return history, federation.state - before
+
+
+def test_everybody_moves_the_model():
+    history, change = run(blob_job(rounds=2))
+    assert torch.allclose(change, torch.full_like(change, 2.0))
+    assert [record.round for record in history.rounds] == [1, 2]
+
+
+def test_one_bad_client_never_spoils_a_round():
+    job = blob_job(rounds=1)
+    size = job.plan.client(1).update_size
+    poison = np.full(size, np.nan, dtype=np.float32)
+    history, change = run(job, {1: poison, 2: np.ones(3, dtype=np.float32)})
+    assert torch.isfinite(change).all()
+    rejected = history.rounds[0].rejected
+    assert set(rejected) == {"1", "2"}
+    assert "not finite" in rejected["1"]
+    assert "holds 3 numbers" in rejected["2"]
+
+
+def test_stops_when_every_update_is_bad():
+    job = blob_job(rounds=1)
+    poison = {
+        k: np.full(job.plan.client(k).update_size, np.inf, dtype=np.float32)
+        for k in range(job.plan.num_clients)
+    }
+    with pytest.raises(RunError, match="every client's update was refused"):
+        run(job, poison)
+
+
+def test_costs_add_up():
+    job = blob_job(rounds=3)
+    history, _ = run(job)
+    last = history.rounds[-1]
+    assert last.total.bytes_up == sum(record.cost.bytes_up for record in history.rounds)
+    per_round = history.rounds[0].cost
+    assert per_round.bytes_up < per_round.bytes_down
+    model, examples = job.layers.size, job.num_examples
+    expected = sum(
+        (2 + 4 * r) * model * n for r, n in zip(job.plan.achieved_ratios, examples, strict=True)
+    )
+    assert per_round.paper_flops == pytest.approx(expected)
+
+
+def test_evaluates_every_n_rounds_and_at_the_end():
+    history, _ = run(blob_job(rounds=5, evaluation={"every": 2}))
+    assert [record.round for record in history.evaluated] == [2, 4, 5]
+
+
+def test_per_client_accuracy():
+    history, _ = run(blob_job(rounds=1, evaluation={"per_client": True}))
+    seen = history.rounds[0].client_accuracy
+    assert seen["min"] <= seen["median"] <= seen["max"]
+    assert seen["mean"] == pytest.approx(0.75, abs=0.1)

@@ -1,0 +1,58 @@
+"""The oracle for partial training: full gradients times a mask, frozen entries restored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedplt.plan import Assignment
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "weight decay": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
+    # eps bounds Adam's amplification of gradients that are zero but for rounding.
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, eps=1e-3, weight_decay=0.1),
+}
+Batch = tuple[Tensor, Tensor]
+
+
+def masks(assignment: Assignment) -> dict[str, Tensor]:
+    """1 where the assignment trains (or moves a buffer), by tensor name."""
+    result = {spec.name: torch.zeros(spec.shape) for _, _, spec in assignment.layers.placed}
+    for spec, start, stop, _ in assignment.layers.tensor_segments(assignment.slices):
+        result[spec.name].narrow(spec.axis, start, stop - start).fill_(1)
+    return result
+
+
+def train_masked(
+    model: nn.Module,
+    assignment: Assignment,
+    batches: Sequence[Batch],
+    make_optimizer: Callable[..., torch.optim.Optimizer],
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    """Slow and obvious."""
+    mask = masks(assignment)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    old = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    optimizer = make_optimizer(model.parameters())
+    for inputs, targets in batches:
+        optimizer.zero_grad()
+        loss(model(inputs), targets).backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                parameter.grad *= mask.get(name, torch.zeros(()))
+        optimizer.step()
+        _put_back(tensors, old, mask)
+    _put_back(tensors, old, {**{name: torch.zeros(()) for name in tensors}, **mask})
+
+
+def _put_back(tensors: dict[str, Tensor], old: dict[str, Tensor], mask: dict[str, Tensor]) -> None:
+    """Frozen entries get their old values (batch counters only at the end)."""
+    with torch.no_grad():
+        for name, keep in mask.items():
+            tensors[name].copy_(torch.where(keep.bool(), tensors[name], old[name]))

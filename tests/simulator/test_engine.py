@@ -1,0 +1,198 @@
+"""Worker processes: same bits whatever their number, clear words when they fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from fedplt import RunError
+from fedplt.federation.engine import Interrupted
+from fedplt.federation.folder import RunFolder
+from fedplt.federation.loop import Federation
+from fedplt.simulator.engine import SimulatorEngine
+from fedplt.simulator.run import run_job
+from tests.conftest import small_model
+from tests.federation.jobs import RATIOS, blob_job
+
+
+def normed_model():
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3))
+
+
+def final_state(job, folder=None, **options):
+    history = run_job(job, folder, **options)
+    tensors = {name: value.clone() for name, value in job.model.state_dict().items()}
+    return history, tensors
+
+
+def same(one, two):
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+def without_time(history):
+    return [{**record.to_json(), "seconds": 0} for record in history.rounds]
+
+
+@pytest.mark.parametrize("make", [small_model, normed_model])
+def test_the_number_of_workers_changes_no_bit(make):
+    def run(**engine):
+        torch.manual_seed(0)
+        return final_state(blob_job(model=make(), engine=engine))
+
+    history, state = run(workers=1)
+    for engine in ({"workers": 2}, {"workers": 3}, {"workers": 2, "start_method": "spawn"}):
+        other_history, other_state = run(**engine)
+        assert same(state, other_state)
+        assert without_time(history) == without_time(other_history)
+    assert history.accuracy[-1] > history.accuracy[0]
+
+
+@pytest.mark.parametrize("make", [small_model, normed_model])
+def test_fedplt_at_ratio_one_is_fedavg_bit_for_bit(make):
+    def run(method, ratios):
+        torch.manual_seed(0)
+        return final_state(blob_job(ratios, model=make(), method={"name": method}))[1]
+
+    fedavg = run("fedavg", RATIOS)
+    assert same(fedavg, run("fedplt", [1.0] * 5))
+    assert not same(fedavg, run("fedplt", RATIOS))
+
+
+def test_learns():
+    history, _ = final_state(blob_job(rounds=15))
+    assert history.accuracy[-1] > 0.9
+    assert history.test_accuracy > 0.9
+
+
+def test_groups_and_schedules_set_the_rate():
+    job = blob_job(training={"schedule": "1/t"})
+    assert job.learning_rate(0, 0) == pytest.approx(0.1)
+    assert job.learning_rate(0, 3) == pytest.approx(0.025)
+
+
+def test_resumes_to_the_same_bits(tmp_path):
+    whole_history, whole = final_state(blob_job(rounds=6))
+    job = blob_job(rounds=6, checkpoint_every=2)
+    folder = RunFolder.create(tmp_path / "run", job.config, job.plan)
+
+    class Stop(Exception): ...
+
+    def stop(record):
+        if record.round == 5:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_job(job, folder, on_round=stop)
+    again = blob_job(rounds=6, checkpoint_every=2, model=small_model())
+    history, state = final_state(again, RunFolder.open(tmp_path / "run"), resume=True)
+    assert same(whole, state)
+    assert without_time(history) == without_time(whole_history)
+    assert without_time(RunFolder.open(tmp_path / "run").history()) == without_time(whole_history)
+
+
+def test_a_request_to_stop_saves_the_last_round(tmp_path):
+    job = blob_job(rounds=50)
+    folder = RunFolder.create(tmp_path / "run", job.config, job.plan)
+
+    def interrupt(record):
+        if record.round == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        run_job(job, folder, on_round=interrupt)
+    _, done, _ = folder.load_checkpoint(job.plan, job.config)
+    assert done == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class Broken(nn.Module):
+    """Fine in evaluation, fails in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        if self.training:
+            raise ValueError("a bug in the user's model")
+        return self.layer(x)
+
+
+def test_a_failing_client_is_named():
+    job = blob_job(model=Broken())
+    with pytest.raises(RunError, match=r"client \d, round 1 failed: ValueError: a bug in the user"):
+        run_job(job)
+
+
+def test_a_killed_worker_is_noticed():
+    job = blob_job(engine={"workers": 2})
+    engine = SimulatorEngine(job)
+    try:
+        federation = Federation(job, engine)
+        os.kill(engine._processes[0].pid, signal.SIGKILL)
+        with pytest.raises(RunError, match=r"fedplt-worker-0 died \(killed by signal 9"):
+            federation.run()
+    finally:
+        engine.close()
+
+
+def test_every_wait_has_a_deadline():
+    class Sleepy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, x):
+            if self.training:
+                import time
+
+                time.sleep(30)
+            return self.layer(x)
+
+    job = blob_job(model=Sleepy(), engine={"workers": 1, "timeout_seconds": 0.5})
+    with pytest.raises(RunError, match=r"no worker has answered for 0\.5 s"):
+        run_job(job)
+
+
+def test_spawned_workers_need_picklable_parts():
+    job = blob_job(engine={"workers": 1, "start_method": "spawn"})
+    object.__setattr__(job.training, "loss", lambda outputs, targets: outputs.sum())
+    with pytest.raises(RunError, match="no lambdas"):
+        SimulatorEngine(job)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="reads /proc")  # noqa: PTH112
+def test_workers_end_when_their_parent_is_killed():
+    import subprocess
+    import sys
+    import time
+    from pathlib import Path
+
+    script = (
+        "import time\n"
+        "from tests.federation.jobs import blob_job\n"
+        "from fedplt.simulator.engine import SimulatorEngine\n"
+        "engine = SimulatorEngine(blob_job(engine={'workers': 2}))\n"
+        "print(*[p.pid for p in engine._processes], flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    workers = [Path("/proc") / pid for pid in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 20
+    while any(_alive(worker) for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not any(_alive(worker) for worker in workers)
+
+
+def _alive(process):
+    try:
+        return ") Z" not in (process / "stat").read_text()
+    except OSError:
+        return False

@@ -1,0 +1,56 @@
+"""Block-wise weighted means, with literal numbers and against the obvious formula."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedplt import Aggregator, ClientUpdate, Layer, Layers, TensorSpec, make_plan
+from fedplt.plan import Assignment
+
+THREE = Layers((Layer("l", (TensorSpec("w", (3, 1)),), 3),))
+
+
+def sent(values, num_examples):
+    return ClientUpdate(np.asarray(values, dtype=np.float32), num_examples, 0.0)
+
+
+def test_three_numbers():
+    state = torch.tensor([10.0, 20.0, -0.0])
+    aggregator = Aggregator(THREE)
+    aggregator.add(sent([1.0, 2.0], 1), Assignment(THREE, ((range(2),),)))
+    aggregator.add(sent([4.0], 3), Assignment(THREE, ((range(1, 2),),)))
+    aggregator.apply(state)
+    assert state.tolist() == [11.0, 23.5, 0.0]  # 20 + (1 * 2 + 3 * 4) / 4
+    assert torch.signbit(state[2])  # nobody trained it: not even its sign of zero changes
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.05, 1), min_size=1, max_size=6), st.integers(0, 2**31))
+def test_equals_the_papers_weighted_mean(ratios, seed):
+    layers = Layers(
+        (
+            Layer("a", (TensorSpec("a.w", (6, 3)), TensorSpec("a.b", (6,))), 6),
+            Layer("t", (TensorSpec("t.w", (2, 8, 3), axis=1),), 4),
+            Layer("qkv", (TensorSpec("q.w", (12, 2), repeats=3),), 2),
+        )
+    )
+    random = np.random.default_rng(seed)
+    plan = make_plan(layers, ratios)
+    state = torch.from_numpy(random.normal(size=layers.state_size).astype(np.float32))
+    total, weight = np.zeros(layers.state_size), np.zeros(layers.state_size)
+    aggregator = Aggregator(layers)
+    for client in range(len(ratios)):
+        assignment = plan.client(client)
+        values = random.normal(size=assignment.update_size).astype(np.float32)
+        number = int(random.integers(1, 50))
+        aggregator.add(sent(values, number), assignment)
+        where = np.concatenate([np.arange(*segment) for segment in assignment.segments])
+        local = state.numpy()[where].astype(np.float64) + values
+        total[where] += number * local
+        weight[where] += number
+    expected = np.where(weight > 0, total / np.maximum(weight, 1), state.numpy())
+    aggregator.apply(state)
+    np.testing.assert_allclose(state.numpy(), expected, atol=1e-4)

@@ -1,0 +1,100 @@
+"""Local training: batches, settings, and that the model is put back."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+
+from fedplt import cut, make_plan
+from fedplt.data.samples import TensorSamples
+from fedplt.training import OPTIMIZERS, LocalTraining, batches, num_steps, train_client
+from tests.conftest import blobs, small_model
+
+
+def indices(number, **settings):
+    random = np.random.default_rng(0)
+    return [batch.tolist() for batch in batches(number, LocalTraining(**settings), random)]
+
+
+def test_an_epoch_sees_every_example_once():
+    got = indices(10, batch_size=4, local_epochs=2)
+    assert [len(batch) for batch in got] == [4, 4, 2, 4, 4, 2]
+    assert sorted(chain(*got[:3])) == sorted(chain(*got[3:])) == list(range(10))
+    assert got[:3] != got[3:]
+
+
+def test_steps_draw_batches_anew():
+    got = indices(10, batch_size=4, local_steps=5, local_epochs=None)
+    assert [len(set(batch)) for batch in got] == [4] * 5
+    assert [len(batch) for batch in indices(3, batch_size=64, local_steps=2)] == [3, 3]
+
+
+def test_full_batches():
+    assert [len(batch) for batch in indices(10, batch_size=None, local_epochs=3)] == [10] * 3
+
+
+@pytest.mark.parametrize("number", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize(
+    "settings", [{}, {"local_epochs": 3, "batch_size": None}, {"local_steps": 7}]
+)
+def test_num_steps_counts_batches(number, settings):
+    assert num_steps(number, LocalTraining(**settings)) == len(indices(number, **settings))
+
+
+def train(client=0, round=0, seed=0, **settings):
+    torch.manual_seed(0)
+    model = small_model()
+    plan = make_plan(cut(model), [0.5, 0.3])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    update = train_client(
+        model, plan.client(client), TensorSamples(*blobs(60)), range(30 * client, 30 * client + 30),
+        LocalTraining(**settings), learning_rate=0.1, seed=seed, round=round, client=client,
+    )  # fmt: skip
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    return update
+
+
+def test_is_keyed_by_seed_round_and_client():
+    first = train(batch_size=8)
+    assert np.array_equal(first.values, train(batch_size=8).values)
+    assert not np.array_equal(first.values, train(batch_size=8, round=1).values)
+    assert not np.array_equal(first.values, train(batch_size=8, seed=1).values)
+    assert first.num_examples == 30
+    assert first.metrics["loss"] > 0
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_moves_the_slice(name):
+    assert train(optimizer=name).norm > 0
+
+
+def test_full_gradient_descent_by_hand():
+    """One full-batch step changes the slice by minus the learning rate times the gradient."""
+    update = train(batch_size=None)
+    torch.manual_seed(0)
+    model = small_model()
+    inputs, targets = blobs(60)
+    torch.nn.functional.cross_entropy(model(inputs[:30]), targets[:30]).backward()
+    plan = make_plan(cut(model), [0.5, 0.3])
+    expected = [
+        -0.1 * dict(model.named_parameters())[spec.name].grad[start:stop].flatten()
+        for spec, start, stop, _ in plan.layers.tensor_segments(plan.client(0).slices)
+    ]
+    np.testing.assert_allclose(update.values, torch.cat(expected), atol=1e-6)
+
+
+def test_augmentation_gets_a_keyed_generator():
+    seen = []
+
+    def shift(inputs, generator):
+        seen.append(float(torch.rand((), generator=generator)))
+        return inputs + seen[-1]
+
+    plain, augmented = train(), train(augment=shift)
+    assert not np.array_equal(plain.values, augmented.values)
+    first, seen[:] = list(seen), []
+    train(augment=shift)
+    assert seen == first
