@@ -82,15 +82,22 @@ def _numbers(record: RoundRecord) -> str:
 @contextmanager
 def fetch_progress(console: Console) -> Iterator[OnFetch]:
     """A bar per file that is fetched."""
+    tasks: dict[str, TaskID] = {}
+    if not console.is_terminal:
+
+        def say(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = TaskID(len(tasks))
+                console.print(f"fetching: {what}", soft_wrap=True)
+
+        yield say
+        return
     columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn()]
     with Progress(*columns, console=console, transient=True) as progress:
-        tasks: dict[str, TaskID] = {}
 
         def show(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
                 tasks[what] = progress.add_task(what, total=total)
-                if not console.is_terminal:
-                    console.print(f"fetching: {what}")
             progress.update(tasks[what], completed=done)
 
         yield show

@@ -1,0 +1,44 @@
+# `make` alone explains the targets.
+VENV   := .venv
+PYTHON := $(VENV)/bin/python
+READY  := $(VENV)/.ready
+OUT    := runs/fashion-mnist-seed1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check fix bench docs clean
+
+help:
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt
+	python3 -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $(READY)
+
+setup: $(READY)  ## make .venv with fedplt and everything needed to work on it
+
+run: setup  ## train FedPLT on Fashion-MNIST with 50 unequal clients and leave a report
+	@if [ -f $(OUT)/model.safetensors ]; then $(VENV)/bin/fedplt report $(OUT); \
+	elif [ -d $(OUT) ]; then $(VENV)/bin/fedplt resume $(OUT); \
+	else $(VENV)/bin/fedplt run configs/fashion-mnist.toml --out $(OUT); fi
+
+test: setup  ## run all tests (a few minutes)
+	$(PYTHON) -m pytest -q
+
+check: setup  ## lint, formatting and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+fix: setup  ## repair lint and formatting
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: setup  ## time the simulator against a plain PyTorch loop on this machine
+	$(PYTHON) -m benchmarks
+
+docs: setup  ## run everything the README and the documents show
+	$(PYTHON) -m pytest -q tests/test_readme.py --doctest-modules src
+
+clean:  ## delete the environment and caches (never runs/)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build

@@ -1,0 +1,107 @@
+"""The Python front door: a model and data of the user's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import Dataset
+
+import fedplt
+from fedplt import ConfigError, DataError, RunError
+from tests.conftest import blobs, small_model
+
+FAST = {"training": {"learning_rate": 0.1, "batch_size": 16}, "engine": {"workers": 1}}
+
+
+def test_trains_in_place_and_writes_a_run_folder(tmp_path):
+    model = small_model()
+    history = fedplt.train(
+        model, blobs(300), blobs(90, 1),
+        ratios=[1.0, 0.5, 0.2], split="dirichlet", data={"alpha": 2.0}, rounds=20,
+        out=tmp_path / "run", **FAST,
+    )  # fmt: skip
+    inputs, targets = blobs(90, 1)
+    accuracy = float((model(inputs).argmax(1) == targets).float().mean())
+    assert accuracy == pytest.approx(history.accuracy[-1])
+    assert accuracy > 0.9
+    from safetensors.torch import load_file
+
+    fresh = small_model()
+    fresh.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
+    assert torch.equal(fresh(inputs), model(inputs))
+
+
+def test_resumes(tmp_path):
+    def run(rounds, **more):
+        torch.manual_seed(0)
+        model = small_model()
+        fedplt.train(
+            model, blobs(90), blobs(30, 1), ratios=[0.5] * 3, rounds=rounds, **FAST, **more
+        )
+        return model[0].weight
+
+    whole = run(6)
+    run(3, out=tmp_path / "run")
+    assert torch.equal(run(6, out=tmp_path / "run", resume=True), whole)
+    with pytest.raises(RunError, match="already exists"):
+        run(6, out=tmp_path / "run")
+
+
+class Lazy(Dataset):
+    def __init__(self, number, seed):
+        self.inputs, self.targets = blobs(number, seed)
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return self.inputs[index], int(self.targets[index])
+
+
+def test_datasets_and_tensors_give_the_same_bits():
+    weights = []
+    for train, validation in ((blobs(90), blobs(30, 1)), (Lazy(90, 0), Lazy(30, 1))):
+        torch.manual_seed(0)
+        model = small_model()
+        fedplt.train(model, train, validation, ratios=[0.5] * 3, rounds=2, split="shards", **FAST)
+        weights.append(model[0].weight)
+    assert torch.equal(*weights)
+
+
+def test_a_loss_and_a_metric_of_ones_own():
+    inputs = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
+    targets = inputs @ torch.tensor([[1.0], [2.0], [-1.0], [0.5]])
+    history = fedplt.train(
+        nn.Linear(4, 1), (inputs, targets), (inputs, targets),
+        ratios=[1.0, 1.0], rounds=20, loss=F.mse_loss,
+        metric=lambda outputs, targets: -((outputs - targets) ** 2).squeeze(1),
+        augment=lambda inputs, generator: inputs,
+        split=[range(60), range(60, 120)], **FAST,
+    )  # fmt: skip
+    assert history.accuracy[-1] > -0.1 > history.accuracy[0]
+
+
+def test_refusals():
+    def run(**changes):
+        settings = {"ratios": [0.5] * 3, "rounds": 1, **FAST, **changes}
+        train = settings.pop("train", blobs(90))
+        return fedplt.train(small_model(), train, blobs(30, 1), **settings)
+
+    with pytest.raises(ConfigError, match=r"clients\.num_clients"):
+        run(ratios=[0.5] * 91)
+    with pytest.raises(ConfigError, match="the split is for 2"):
+        run(split=[[0], [1]])
+    with pytest.raises(ConfigError, match="does not fit the data"):
+        run(loss=F.binary_cross_entropy)
+    with pytest.raises(ConfigError, match=r"training\.optimizer_options"):
+        run(training={"optimizer": "adam", "momentum": 0.9})
+    with pytest.raises(ConfigError, match="Did you mean 'fedplt'"):
+        run(method={"name": "fedpl"})
+    with pytest.raises(ConfigError, match="takes no options"):
+        run(method={"name": "fedavg", "speed": 3})
+    with pytest.raises(ConfigError, match=r"evaluation\.per_client"):
+        run(train=(blobs(90)[0], torch.rand(90, 3)), evaluation={"per_client": True})
+    with pytest.raises(DataError, match="90 inputs and 89 targets"):
+        run(train=(blobs(90)[0], blobs(89)[1]))

@@ -1,0 +1,208 @@
+"""The command line as people use it; killed runs in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from fedplt import cli
+
+CONFIG = """
+name = "tiny"
+rounds = 6
+checkpoint_every = 2
+
+[data]
+name = "tests.tiny:data"
+alpha = 0.5
+
+[model]
+name = "tests.tiny:model"
+
+[clients]
+num_clients = 5
+[[clients.groups]]
+share = 0.4
+ratio = 1.0
+[[clients.groups]]
+share = 0.6
+ratio = 0.3
+
+[training]
+learning_rate = 0.1
+batch_size = 16
+
+[engine]
+workers = 2
+"""
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def fedplt(monkeypatch, capfd):
+    """Run a command in this process: importing torch anew takes seconds."""
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["fedplt", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exited:
+            cli.main()
+        return Done(int(exited.value.code or 0), *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_plan(fedplt, config, tmp_path):
+    done = fedplt("plan", config, "--picture", tmp_path / "plan.png")
+    assert done.returncode == 0, done.stderr
+    assert "clients per sub-layer" in done.stdout
+    assert (tmp_path / "plan.png").stat().st_size > 5000
+    plan = json.loads(fedplt("plan", config, "--json").stdout)
+    assert len(plan["ratios"]) == 5
+    done = fedplt("plan", config, "--picture", tmp_path / "plan.bmp")
+    assert done.returncode == 2
+    assert ".png, .svg or .pdf" in done.stderr
+
+
+def test_run_then_report(fedplt, config, tmp_path):
+    folder = tmp_path / "run"
+    done = fedplt("run", config, "--out", folder, "--seed", 3, "--set", "rounds=3")
+    assert done.returncode == 0, done.stderr
+    assert "round 3/3  accuracy" in done.stdout
+    assert "report:" in done.stdout
+    names = {path.name for path in folder.iterdir()} - {".lock"}
+    assert names == {
+        "config.toml", "plan.json", "rounds.jsonl", "checkpoint.safetensors",
+        "model.safetensors", "result.json", "report.html",
+    }  # fmt: skip
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/png;base64") == 2
+    assert "uploaded" in page
+    (folder / "report.html").unlink()
+    assert fedplt("report", folder).returncode == 0
+    assert (folder / "report.html").exists()
+    again = fedplt("run", config, "--out", folder)
+    assert again.returncode == 2
+    assert "fedplt resume" in again.stderr
+    assert (folder / "model.safetensors").exists()
+
+
+def test_a_killed_run_resumes_to_the_same_bits(fedplt, config, tmp_path):
+    slow = ["--set", "rounds=40", "--set", "checkpoint_every=3"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert fedplt("run", config, "--out", whole, *slow).returncode == 0
+    command = [sys.executable, "-m", "fedplt.cli", "run", config, "--out", broken, *slow]
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
+    wait_for_rounds(broken, 5, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (broken / "model.safetensors").exists()
+    done = fedplt("resume", broken)
+    assert done.returncode == 0, done.stderr
+    one, two = (load_file(folder / "model.safetensors") for folder in (whole, broken))
+    assert all((one[name] == two[name]).all() for name in one)
+    assert numbers(whole) == numbers(broken)
+
+
+def test_ctrl_c_saves_and_stops(fedplt, config, tmp_path):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "fedplt.cli", "run", config, "--out", folder]
+    process = subprocess.Popen(
+        [*map(str, command), "--set", "rounds=100000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for_rounds(folder, 3, process)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130, stderr
+    assert f"fedplt resume {folder}" in stderr
+    assert "Traceback" not in stderr
+    done = fedplt("resume", folder, "--set", f"rounds={len(numbers(folder)) + 1}")
+    assert done.returncode == 0, done.stderr
+
+
+def wait_for_rounds(folder: Path, number: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while len(numbers(folder)) < number:
+        assert process.poll() is None, "the run ended too early"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def numbers(folder: Path) -> list[dict]:
+    path = folder / "rounds.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [{**json.loads(line), "seconds": 0} for line in lines if line.endswith("}")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--set", "clients.num_clients=1000"], "clients.num_clients"),
+        (["--set", "training.learning_rate=-1"], "training.learning_rate"),
+        (["--set", "data.name=fashion"], "Did you mean 'fashion-mnist'"),
+        (["--set", "model.name=fnc"], "Did you mean 'fcn'"),
+        (["--set", "model.options={wdth = 3}"], "It takes"),
+        (["--set", "method.name=scaffold"], "Known: fedavg, fedplt"),
+        (["--set", "data.split=given", "--set", "data.split_file=no.json"], "data.split_file"),
+        (["--set", "clients.groups.0.ratio=2"], "clients.groups.0.ratio"),
+        (["--set", "training.learning_rate=1e30"], "every client's update was refused"),
+    ],
+)
+def test_mistakes_end_with_one_message_and_code_2(fedplt, config, tmp_path, arguments, expected):
+    done = fedplt("run", config, "--out", tmp_path / "run", *arguments)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_resume_refuses_a_changed_configuration(fedplt, config, tmp_path):
+    folder = tmp_path / "run"
+    assert fedplt("run", config, "--out", folder, "--set", "rounds=1").returncode == 0
+    done = fedplt("resume", folder, "--set", "training.batch_size=8")
+    assert done.returncode == 2
+    assert "training.batch_size was 16, is 8" in done.stderr
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace("learning_rate = 0.1", "learning_rate = 0.2"))
+    done = fedplt("resume", folder)
+    assert done.returncode == 2
+    assert "training.learning_rate was 0.1, is 0.2" in done.stderr
+
+
+def test_what_is_no_run(fedplt, tmp_path):
+    for verb in ("resume", "report"):
+        done = fedplt(verb, tmp_path)
+        assert done.returncode == 2
+        assert "not a run folder" in done.stderr
+
+
+def test_help_and_version(fedplt):
+    done = fedplt("--help")
+    for verb in ("plan", "run", "resume", "report", "data"):
+        assert verb in done.stdout
+    assert fedplt("--version").stdout.startswith("fedplt 0.")
+    assert fedplt("data", "get", "nonsense").returncode == 2

@@ -1,0 +1,75 @@
+"""What the README and the documents show is run here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedplt.cli import app
+
+PAGES = [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    pattern = re.compile(rf"```{language}\n(.*?)```", re.DOTALL)
+    return [
+        (f"{page.name}:{number}", code)
+        for page in PAGES
+        for number, code in enumerate(pattern.findall(page.read_text()), start=1)
+    ]
+
+
+@pytest.mark.parametrize("code", [pytest.param(c, id=name) for name, c in blocks("python")])
+def test_python_code_runs(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README", "exec"), {"__name__": "__main__"})  # noqa: S102
+
+
+def commands() -> list[str]:
+    lines = [line for _, code in blocks("(?:sh|bash|console)") for line in code.splitlines()]
+    return sorted({line.split("#")[0].strip() for line in lines if line.startswith("fedplt ")})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_shown_commands_exist(command):
+    """Every verb and option that is shown is known (long runs are not run here)."""
+    verbs, words = [], shlex.split(command)[1:]
+    group = app
+    while words and not words[0].startswith("-"):
+        names = {c.name or c.callback.__name__ for c in group.registered_commands}
+        groups = {g.name: g.typer_instance for g in group.registered_groups}
+        verbs.append(words.pop(0))
+        if verbs[-1] in groups:
+            group = groups[verbs[-1]]
+            continue
+        assert verbs[-1] in names, command
+        break
+    text = CliRunner().invoke(app, [*verbs, "--help"], env={"COLUMNS": "200"}).output
+    for word in words:
+        if word.startswith("--"):
+            assert word.split("=")[0] in text, command
+
+
+def test_the_readmes_configurations_exist():
+    for page in PAGES:
+        for path in re.findall(r"configs/[\w./-]+\.toml", page.read_text()):
+            assert Path(path).is_file(), f"{page} names {path}"
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page} links to {target}"
+
+
+def test_make_explains_itself():
+    import subprocess
+
+    text = subprocess.run(["make"], capture_output=True, text=True, check=True).stdout
+    for target in ("setup", "run", "test", "check", "fix", "bench", "docs"):
+        assert re.search(rf"^\s*make {target}\b", text, re.MULTILINE), target
