@@ -6,6 +6,8 @@ import json
 import os
 import sys
 from pathlib import Path
+from statistics import fmean, pstdev
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -130,6 +132,27 @@ def report(folder: Folder) -> None:
     out.print(f"report: {_report(RunFolder.open(folder))}", soft_wrap=True)
 
 
+@app.command()
+def curve(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    picture: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curve.png"),
+) -> None:
+    """Draw accuracy curves; runs that differ only in their seed become mean and spread."""
+    from fedplt.federation.folder import RunFolder, by_configuration
+
+    groups = by_configuration([RunFolder.open(folder) for folder in folders])
+    for name, histories in groups.items():
+        finals = [100 * history.final_accuracy() for history in histories]
+        out.print(
+            f"{name}: {fmean(finals):.2f} +- {pstdev(finals):.2f} % ({len(finals)} runs, "
+            f"mean of the last 10 evaluations: {', '.join(f'{value:.2f}' for value in finals)})",
+            soft_wrap=True,
+        )
+    figures = _figures()
+    figures.save_figure(figures.accuracy_figure(groups), picture)
+    err.print(f"picture: {picture}", soft_wrap=True)
+
+
 @data_app.command("get")
 def data_get(
     name: Annotated[str, typer.Argument(help="fashion-mnist or cifar10.")],
@@ -169,12 +192,17 @@ def _report(folder: RunFolder) -> Path:
 
 
 def _draw_plan(made: Plan, picture: Path) -> None:
+    figures = _figures()
+    figures.save_figure(figures.plan_figure(made), picture)
+    err.print(f"picture: {picture}", soft_wrap=True)
+
+
+def _figures() -> ModuleType:
     try:
-        from fedplt.report.figures import plan_figure, save_figure
+        from fedplt.report import figures
     except ImportError as error:
         raise RunError(_NO_MATPLOTLIB) from error
-    save_figure(plan_figure(made), picture)
-    err.print(f"picture: {picture}", soft_wrap=True)
+    return figures
 
 
 _NO_MATPLOTLIB = "pictures and reports need matplotlib: pip install 'fedplt[report]'"

@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -188,6 +189,28 @@ class RunFolder:
 
     def load_model(self) -> dict[str, torch.Tensor]:
         return dict(load_file(self.path / "model.safetensors"))
+
+
+def by_configuration(folders: Sequence[RunFolder]) -> dict[str, list[History]]:
+    """Histories of runs; those that differ in nothing but the seed go together."""
+    groups: dict[str, list[History]] = {}
+    names: dict[str, str] = {}
+    for folder in folders:
+        history, config = folder.history(), folder.config()
+        if not history.evaluated:
+            raise RunError(f"{folder.path} has no evaluated round yet: nothing to draw.")
+        kept = {
+            key: value
+            for key, value in flatten(config).items()
+            if key != "seed" and not key.startswith(MAY_CHANGE)
+        }
+        key = json.dumps(kept, sort_keys=True)
+        label = f"{config.name} {config.method['name']}"
+        if key not in names:
+            taken = sum(name.startswith(label) for name in names.values())
+            names[key] = f"{label} ({taken + 1})" if taken else label
+        groups.setdefault(names[key], []).append(history)
+    return groups
 
 
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
