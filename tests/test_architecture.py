@@ -12,7 +12,7 @@ SOURCE = Path(fedplt.__file__).parent
 LAYERS = [
     {"allocation", "cost", "counts", "errors", "files", "imports", "layers", "plan",
      "plan_summary", "seeds", "units"},
-    {"aggregation", "cutting", "data", "evaluation", "feeders", "models", "partial", "sliced",
+    {"aggregation", "cutting", "data", "evaluation", "connections", "models", "partial", "sliced",
      "state", "training", "update"},
     {"methods"},
     {"federation"},

@@ -56,7 +56,18 @@ def batches(shape, number=3, size=7):
     return [(torch.randn(size, *shape), torch.randint(0, 4, (size,))) for _ in range(number)]
 
 
+def train_fused(model, assignment, data):
+    with train_only(model, assignment) as part:
+        part.fuse_sgd(0.1)
+        for inputs, targets in data:
+            F.cross_entropy(model(inputs), targets).backward()
+            part.step()
+    return part
+
+
 def train_sliced(model, assignment, data, make_optimizer):
+    if make_optimizer == "fused":
+        return train_fused(model, assignment, data)
     with train_only(model, assignment) as part:
         optimizer = make_optimizer(part.parameters())
         for inputs, targets in data:
@@ -66,10 +77,13 @@ def train_sliced(model, assignment, data, make_optimizer):
     return part
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "fused"])
 @pytest.mark.parametrize("case", CASES)
 def test_equals_masked_training(case, optimizer):
     make, shape = CASES[case]
+    make_optimizer, reference_optimizer = OPTIMIZERS.get(optimizer), OPTIMIZERS.get(optimizer)
+    if optimizer == "fused":
+        make_optimizer, reference_optimizer = "fused", OPTIMIZERS["sgd"]
     model = make()
     layers = cut(model, torch.randn(2, *shape))
     plan = make_plan(layers, [0.3, 0.15, 0.6, 1.0, 0.3])
@@ -78,8 +92,8 @@ def test_equals_masked_training(case, optimizer):
     for client in range(plan.num_clients):
         assignment = plan.client(client)
         ours, reference = copy.deepcopy(model), copy.deepcopy(model)
-        part = train_sliced(ours, assignment, data, OPTIMIZERS[optimizer])
-        train_masked(reference, assignment, data, OPTIMIZERS[optimizer], F.cross_entropy)
+        part = train_sliced(ours, assignment, data, make_optimizer)
+        train_masked(reference, assignment, data, reference_optimizer, F.cross_entropy)
         mask = masks(assignment)
         for name, tensor in ours.state_dict().items():
             if name in mask:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedplt.connections import NORMS, connections
 from fedplt.errors import CutError, did_you_mean
-from fedplt.feeders import NORMS, feeders
 from fedplt.layers import Layer, Layers, TensorSpec
 
 CUTTABLE: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d)
@@ -45,7 +45,7 @@ def cut(
     >>> [(layer.name, layer.size, layer.num_sublayers) for layer in cut(nn.Linear(3, 4))]
     [('model', 16, 4)]
     """
-    fed_by = feeders(model, CUTTABLE, example)
+    fed_by, edges = connections(model, CUTTABLE, example)
     members: dict[str, list[TensorSpec]] = {}
     seen: dict[int, str] = {}
     for name, module in model.named_modules():
@@ -55,9 +55,8 @@ def cut(
     if not members:
         raise CutError("the model has no trainable parameters: nothing to cut.")
     grouped = _grouped(members, groups or {})
-    return Layers(
-        tuple(_layer(name or "model", tensors, max_sublayers) for name, tensors in grouped.items())
-    )
+    layers = (_layer(name or "model", tensors, max_sublayers) for name, tensors in grouped.items())
+    return Layers(tuple(layers), edges)
 
 
 def _tensors(name: str, module: nn.Module, seen: dict[int, str]) -> list[TensorSpec]:

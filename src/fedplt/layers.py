@@ -80,10 +80,26 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Edge:
+    """One module's outputs reach another's inputs through operations that keep channels apart.
+
+    Channel c of the producer becomes ``columns`` inputs of the consumer, from ``c * columns`` on
+    (more than one after a flatten). ``norms`` are the norm modules on the way.
+    """
+
+    producer: str
+    consumer: str
+    columns: int = 1
+    norms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Layers(Sequence[Layer]):
     """All layers of a model, in the order of its flat state."""
 
     items: tuple[Layer, ...]
+    edges: tuple[Edge, ...] = ()
+    """Found where the model was cut with an example input; modules by name."""
 
     def __getitem__(self, index: Any) -> Any:
         return self.items[index]
@@ -131,16 +147,15 @@ class Layers(Sequence[Layer]):
             for start, stop in tensor.rows(slices[index], self.items[index].num_sublayers):
                 yield tensor, start, stop, offset + start * row_size
 
-    def segments(self, slices: Sequence[Ranges], *, buffers: bool = True) -> list[tuple[int, int]]:
+    def segments(self, slices: Sequence[Ranges]) -> list[tuple[int, int]]:
         """The slices as ascending, merged ``(start, stop)`` stretches of the flat state."""
         return merge(
             (begin, begin + (stop - start) * (tensor.num_elements // tensor.shape[tensor.axis]))
             for tensor, start, stop, begin in self.tensor_segments(slices)
-            if buffers or not tensor.is_buffer
         )
 
-    def to_json(self) -> list[dict[str, Any]]:
-        return [
+    def to_json(self) -> dict[str, Any]:
+        layers = [
             {
                 "name": layer.name,
                 "num_sublayers": layer.num_sublayers,
@@ -150,22 +165,24 @@ class Layers(Sequence[Layer]):
             }
             for layer in self.items
         ]
+        edges = [{**vars(edge), "norms": list(edge.norms)} for edge in self.edges]
+        return {"layers": layers, "edges": edges}
 
     @classmethod
-    def from_json(cls, data: list[dict[str, Any]]) -> Layers:
-        return cls(
-            tuple(
-                Layer(
-                    entry["name"],
-                    tuple(
-                        TensorSpec(**{**tensor, "shape": tuple(tensor["shape"])})
-                        for tensor in entry["tensors"]
-                    ),
-                    entry["num_sublayers"],
-                )
-                for entry in data
+    def from_json(cls, data: dict[str, Any]) -> Layers:
+        layers = (
+            Layer(
+                entry["name"],
+                tuple(
+                    TensorSpec(**{**tensor, "shape": tuple(tensor["shape"])})
+                    for tensor in entry["tensors"]
+                ),
+                entry["num_sublayers"],
             )
+            for entry in data["layers"]
         )
+        edges = (Edge(**{**edge, "norms": tuple(edge["norms"])}) for edge in data["edges"])
+        return cls(tuple(layers), tuple(edges))
 
 
 def merge(stretches: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:

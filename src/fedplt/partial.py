@@ -19,21 +19,22 @@ from fedplt.errors import CutError
 from fedplt.layers import TensorSpec
 from fedplt.plan import Assignment
 from fedplt.sliced import Rows, TrainedRows, forward_of
-from fedplt.update import ClientUpdate
+from fedplt.update import ClientUpdate, update_norm
 
 
 class Part:
     """The trained slices of a model: parameters to optimise, and what became of them."""
 
-    def __init__(self, model: nn.Module, assignment: Assignment) -> None:
+    def __init__(self, model: nn.Module, assignment: Assignment, *, keep_old: bool = True) -> None:
         self.assignment = assignment
         self._views: list[Tensor] = []  # every trained slice, in the order of the update
-        self._is_buffer: list[bool] = []
         self._parameters: list[nn.Parameter] = []
         self.modules: dict[str, TrainedRows] = {}
+        self._rate = 0.0
         for tensor, rows in _by_tensor(assignment):
             self._take(model, tensor, rows)
-        self._before = self._values()
+        self._connect()
+        self._before = self._values() if keep_old else None
 
     def _take(self, model: nn.Module, tensor: TensorSpec, rows: Rows) -> None:
         name, _, key = tensor.name.rpartition(".")
@@ -46,12 +47,43 @@ class Part:
             )
         views = [whole.narrow(tensor.axis, start, stop - start) for start, stop in rows]
         self._views += views
-        self._is_buffer += [tensor.is_buffer] * len(views)
         trained = self.modules.setdefault(name, TrainedRows(rows, {}))
         if not tensor.is_buffer:
             leaves = [nn.Parameter(view) for view in views]
             trained.leaves[key] = leaves
             self._parameters += leaves
+
+    def _connect(self) -> None:
+        """Tell modules whose input gradients are needed for a few columns only."""
+        for edge in self.assignment.layers.edges:
+            producer, consumer = (self.modules.get(n) for n in (edge.producer, edge.consumer))
+            if producer is None or consumer is None:
+                continue
+            norms = [self.modules.get(name) for name in edge.norms]
+            if all(norm is not None and norm.rows == producer.rows for norm in norms):
+                consumer.feeder, consumer.columns_per_channel = producer, edge.columns
+
+    def fuse_sgd(self, learning_rate: float) -> None:
+        """Let the backward pass do plain SGD at once: no gradient buffers, no optimiser pass.
+
+        Then every step is one forward pass, one backward pass and :meth:`step`. Modules called
+        more than once in a forward pass, and norms, are stepped in :meth:`step`.
+        """
+        self._rate = learning_rate
+        for trained in self.modules.values():
+            trained.rate = learning_rate
+
+    def begin_forward(self) -> None:
+        for trained in self.modules.values():
+            trained.calls = 0
+
+    def step(self) -> None:
+        """The part of a fused step that could not be done in the backward pass."""
+        with torch.no_grad():
+            for leaf in self._parameters:
+                if leaf.grad is not None:
+                    leaf.sub_(leaf.grad, alpha=self._rate)
+                    leaf.grad = None
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The trained slices, for any optimiser that treats every coordinate alone."""
@@ -63,17 +95,14 @@ class Part:
 
     def update(self, num_examples: int = 1) -> ClientUpdate:
         """What changed since the block was entered: the trained slices, in the plan's order."""
-        after, norm = self._values(), 0.0
-        torch.sub(after, self._before, out=after)
-        start = 0
-        for view, is_buffer in zip(self._views, self._is_buffer, strict=True):
-            if not is_buffer:
-                norm += float(after[start : start + view.numel()].square().sum())
-            start += view.numel()
-        return ClientUpdate(after.numpy(force=True), num_examples, norm**0.5)
+        assert self._before is not None
+        change = self._values().sub_(self._before)
+        norm = update_norm(change, self.assignment)
+        return ClientUpdate(change.numpy(force=True), num_examples, norm)
 
     def restore(self) -> None:
         """Put the values back that the slices had when the block was entered."""
+        assert self._before is not None
         start = 0
         with torch.no_grad():
             for view in self._views:
@@ -89,16 +118,22 @@ class Part:
 
 
 @contextmanager
-def train_only(model: nn.Module, assignment: Assignment) -> Iterator[Part]:
+def train_only(
+    model: nn.Module, assignment: Assignment, *, keep_old: bool = True
+) -> Iterator[Part]:
     """Inside the block, only the assigned slices of the model get gradients and move.
 
     Everything else keeps its bits. Weight gradients are computed for the trained rows only.
     Optimisers must treat every coordinate alone (SGD, Adam, ...; not LBFGS). After the block the
     model is an ordinary module again and keeps what was trained.
+
+    ``keep_old=False`` saves a copy of the slices where the caller has the old values anyway;
+    ``update()`` and ``restore()`` are not available then.
     """
-    part = Part(model, assignment)
+    part = Part(model, assignment, keep_old=keep_old)
     required = [(p, p.requires_grad) for p in model.parameters()]
     patched: list[nn.Module] = []
+    counting = model.register_forward_pre_hook(lambda *_: part.begin_forward())
     try:
         for parameter, _ in required:
             parameter.requires_grad_(False)
@@ -115,6 +150,7 @@ def train_only(model: nn.Module, assignment: Assignment) -> Iterator[Part]:
             patched.append(module)
         yield part
     finally:
+        counting.remove()
         for module in patched:
             del module.forward
         for parameter, requires in required:

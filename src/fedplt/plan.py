@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedplt.allocation import Allocation, balanced_layer_ratios
 from fedplt.counts import whole_sublayers
 from fedplt.errors import PlanError
-from fedplt.layers import Layers, Ranges
+from fedplt.layers import Layers, Ranges, merge
 
 FORMAT = 1
 
@@ -58,6 +58,17 @@ class Assignment:
     def segments(self) -> list[tuple[int, int]]:
         """What is uploaded, as ``(start, stop)`` stretches of the model's flat state."""
         return self.layers.segments(self.slices)
+
+    @cached_property
+    def parameter_segments(self) -> list[tuple[int, int]]:
+        """The ``(start, stop)`` stretches of an update that hold parameters, not buffers."""
+        stretches, place = [], 0
+        for tensor, start, stop, _ in self.layers.tensor_segments(self.slices):
+            size = (stop - start) * (tensor.num_elements // tensor.shape[tensor.axis])
+            if not tensor.is_buffer:
+                stretches.append((place, place + size))
+            place += size
+        return merge(iter(stretches))
 
     @cached_property
     def update_size(self) -> int:
@@ -185,7 +196,7 @@ class Plan:
         return {
             "format": FORMAT,
             "fingerprint": self.fingerprint,
-            "layers": self.layers.to_json(),
+            "model": self.layers.to_json(),
             "ratios": self.ratios.tolist(),
             "counts": self.counts.tolist(),
         }
@@ -196,7 +207,7 @@ class Plan:
             raise PlanError(
                 f"this plan has format {data.get('format')!r}; this version reads {FORMAT}."
             )
-        layers = Layers.from_json(data["layers"])
+        layers = Layers.from_json(data["model"])
         plan = cls(
             layers,
             np.array(data["ratios"], dtype=np.float64),

@@ -23,24 +23,55 @@ Rows = tuple[tuple[int, int], ...]
 """Trained rows of a tensor along its sliced axis, as ``(start, stop)`` pairs."""
 
 
-@dataclass
+@dataclass(eq=False)
 class TrainedRows:
-    """What is trained of one module: rows and, for each of its tensors, their leaf parameters."""
+    """What is trained of one module, and what its backward pass may leave out."""
 
     rows: Rows
     leaves: dict[str, list[nn.Parameter]]
+    rate: float | None = None
+    """Fused plain SGD: the backward pass itself moves the rows by this rate times the gradient."""
+    feeder: TrainedRows | None = None
+    """The module whose channels this one takes in, if the way between keeps channels apart."""
+    columns_per_channel: int = 1
+    calls: int = field(default=0, init=False)
+    """Since the model's last forward pass began; a module called twice is never fused."""
+    is_lowest: bool = field(default=False, init=False)
+    """Nothing below it is trained: its input needs no gradient."""
     num_batches: int = field(default=0, init=False)
 
     def of(self, name: str) -> list[nn.Parameter]:
         return self.leaves.get(name, [])
 
+    def called(self, x: Tensor) -> Rows | None:
+        """Note a call; the columns of the input that need a gradient (None: all of them).
+
+        Where the feeder is the lowest trained module, only its trained rows use the gradient.
+        """
+        self.calls += 1
+        self.is_lowest = not x.requires_grad
+        feeder, each = self.feeder, self.columns_per_channel
+        if feeder is None or not feeder.is_lowest or feeder.calls != 1 or self.calls != 1:
+            return None
+        return tuple((start * each, stop * each) for start, stop in feeder.rows)
+
+    def fused_rate(self) -> float | None:
+        """The rate of a fused step, or None where gradients are handed to the leaves."""
+        return self.rate if self.calls == 1 else None
+
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rows: Rows, *leaves: Tensor
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        trained: TrainedRows,
+        columns: Rows | None,
+        *leaves: Tensor,
     ) -> Tensor:
-        ctx.rows, ctx.num_biases = rows, len(leaves) - len(rows)
+        ctx.trained, ctx.columns, ctx.bias = trained, columns, bias
         ctx.save_for_backward(x, weight)
         return F.linear(x, weight, bias)
 
@@ -48,12 +79,34 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        grad_x = grad @ weight if ctx.needs_input_grad[0] else None
-        grad, x = grad.flatten(0, -2), x.flatten(0, -2)  # (samples, outputs), (samples, inputs)
-        parts = [grad[:, start:stop] for start, stop in ctx.rows]
-        weights = [part.T @ x for part in parts]
-        biases = [part.sum(0) for part in parts[: ctx.num_biases]]
-        return grad_x, None, None, None, *weights, *biases
+        trained: TrainedRows = ctx.trained
+        if grad.ndim > 2:
+            shape, x, grad = x.shape, x.flatten(0, -2), grad.flatten(0, -2)
+        else:
+            shape = None
+        grad_x = None  # (samples, inputs)
+        if ctx.needs_input_grad[0]:
+            grad_x = _input_gradient(grad, weight, ctx.columns)
+            grad_x = grad_x if shape is None else grad_x.view(shape)
+        parts = [grad[:, start:stop] for start, stop in trained.rows]
+        rate = trained.fused_rate()
+        if rate is not None:
+            for (start, stop), part in zip(trained.rows, parts, strict=True):
+                weight[start:stop].addmm_(part.T, x, alpha=-rate)
+                if ctx.bias is not None:
+                    ctx.bias[start:stop].sub_(part.sum(0), alpha=rate)
+            return grad_x, *[None] * (len(ctx.needs_input_grad) - 1)
+        biases = [part.sum(0) for part in parts] if ctx.bias is not None else []
+        return grad_x, None, None, None, None, *(part.T @ x for part in parts), *biases
+
+
+def _input_gradient(grad: Tensor, weight: Tensor, columns: Rows | None) -> Tensor:
+    if columns is None:
+        return grad @ weight
+    grad_x = grad.new_zeros(len(grad), weight.shape[1])
+    for start, stop in columns:
+        torch.mm(grad, weight[:, start:stop], out=grad_x[:, start:stop])
+    return grad_x
 
 
 class _Convolution(torch.autograd.Function):
@@ -63,11 +116,12 @@ class _Convolution(torch.autograd.Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        rows: Rows,
+        trained: TrainedRows,
+        columns: Rows | None,
         geometry: tuple[Any, ...],
         *leaves: Tensor,
     ) -> Tensor:
-        ctx.rows, ctx.geometry, ctx.num_biases = rows, geometry, len(leaves) - len(rows)
+        ctx.trained, ctx.columns, ctx.bias, ctx.geometry = trained, columns, bias, geometry
         ctx.save_for_backward(x, weight)
         return torch.convolution(x, weight, bias, *geometry)
 
@@ -75,23 +129,51 @@ class _Convolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        whole = ctx.rows == ((0, len(weight)),)
-        need_x, need_bias = ctx.needs_input_grad[0], ctx.num_biases > 0
+        trained: TrainedRows = ctx.trained
+        need_x, need_bias = ctx.needs_input_grad[0], ctx.bias is not None
+        grad_x = None
+        if trained.rows == ((0, len(weight)),) and ctx.columns is None:
+            # One call shares the work between the three gradients.
+            grad_x, *whole = _convolution_backward(ctx, grad, x, weight, [need_x, True, need_bias])
+            parts = [whole]
+        else:
+            if need_x:
+                grad_x = _convolution_input_gradient(ctx, grad, x, weight)
+            parts = [
+                _convolution_backward(
+                    ctx, grad[:, start:stop], x, weight[start:stop], [False, True, need_bias]
+                )[1:]
+                for start, stop in trained.rows
+            ]
+        rate = trained.fused_rate()
+        if rate is not None:
+            for (start, stop), (grad_w, grad_b) in zip(trained.rows, parts, strict=True):
+                weight[start:stop].sub_(grad_w, alpha=rate)
+                if ctx.bias is not None:
+                    ctx.bias[start:stop].sub_(grad_b, alpha=rate)
+            return grad_x, *[None] * (len(ctx.needs_input_grad) - 1)
+        biases = [part[1] for part in parts] if need_bias else []
+        return grad_x, None, None, None, None, None, *(part[0] for part in parts), *biases
 
-        def gradients(start: int, stop: int, mask: list[bool]) -> list[Tensor]:
-            part, rows = grad[:, start:stop], weight[start:stop]
-            all_three: list[Tensor] = torch.ops.aten.convolution_backward(
-                part, x, rows, [stop - start], *ctx.geometry, mask
-            )
-            return all_three
 
-        if whole:  # one call shares the work between the three gradients
-            grad_in, grad_w, grad_b = gradients(0, len(weight), [need_x, True, need_bias])
-            return grad_in, None, None, None, None, grad_w, *([grad_b] if need_bias else [])
-        grad_x = gradients(0, len(weight), [True, False, False])[0] if need_x else None
-        parts = [gradients(start, stop, [False, True, need_bias]) for start, stop in ctx.rows]
-        biases = [part[2] for part in parts[: ctx.num_biases]]
-        return grad_x, None, None, None, None, *(part[1] for part in parts), *biases
+def _convolution_backward(
+    ctx: Any, grad: Tensor, x: Tensor, weight: Tensor, mask: list[bool]
+) -> list[Tensor]:
+    gradients: list[Tensor] = torch.ops.aten.convolution_backward(
+        grad, x, weight, [len(weight)], *ctx.geometry, mask
+    )
+    return gradients
+
+
+def _convolution_input_gradient(ctx: Any, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    only_x = [True, False, False]
+    if ctx.columns is None:
+        return _convolution_backward(ctx, grad, x, weight, only_x)[0]
+    grad_x = torch.zeros_like(x)
+    for start, stop in ctx.columns:
+        part = _convolution_backward(ctx, grad, x[:, start:stop], weight[:, start:stop], only_x)
+        grad_x[:, start:stop] = part[0]
+    return grad_x
 
 
 class _Assemble(torch.autograd.Function):
@@ -119,26 +201,41 @@ def assembled(module: nn.Module, name: str, trained: TrainedRows) -> Tensor | No
 
 
 def _linear(module: nn.Linear, trained: TrainedRows, x: Tensor) -> Tensor:
+    columns = trained.called(x)
     bias = None if module.bias is None else module.bias.detach()
-    leaves = trained.of("weight") + trained.of("bias")
-    result: Tensor = _Linear.apply(x, module.weight.detach(), bias, trained.rows, *leaves)  # type: ignore[no-untyped-call]
+    result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
+        x,
+        module.weight.detach(),
+        bias,
+        trained,
+        columns,
+        *trained.of("weight"),
+        *trained.of("bias"),
+    )
     return result
 
 
 def _conv2d(module: nn.Conv2d, trained: TrainedRows, x: Tensor) -> Tensor:
+    columns = trained.called(x)
     padding: Any = module.padding
     if module.padding_mode != "zeros" or isinstance(padding, str):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
         x, padding = F.pad(x, module._reversed_padding_repeated_twice, mode=mode), (0, 0)
-    bias = None if module.bias is None else module.bias.detach()
     geometry = (module.stride, padding, module.dilation, False, (0, 0), module.groups)
     if module.groups > 1:
-        weight, bias_ = assembled(module, "weight", trained), assembled(module, "bias", trained)
+        weight, bias = assembled(module, "weight", trained), assembled(module, "bias", trained)
         assert weight is not None
-        return torch.convolution(x, weight, bias_, *geometry)
-    leaves = trained.of("weight") + trained.of("bias")
+        return torch.convolution(x, weight, bias, *geometry)
+    bias = None if module.bias is None else module.bias.detach()
     result: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
-        x, module.weight.detach(), bias, trained.rows, geometry, *leaves
+        x,
+        module.weight.detach(),
+        bias,
+        trained,
+        columns,
+        geometry,
+        *trained.of("weight"),
+        *trained.of("bias"),
     )
     return result
 

@@ -12,10 +12,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedplt.data.samples import Augment, Samples
-from fedplt.partial import train_only
+from fedplt.partial import Part, train_only
 from fedplt.plan import Assignment
 from fedplt.seeds import generator, torch_seed
-from fedplt.update import ClientUpdate
 
 Loss = Callable[[Any, Any], Tensor]
 """Mean loss of a batch, from the model's outputs and the targets."""
@@ -59,8 +58,8 @@ def train_client(
     seed: int,
     round: int,
     client: int,
-) -> ClientUpdate:
-    """Train the assigned slices, report what changed, and put the model back as it was.
+) -> float:
+    """Train the assigned slices of the model and return the mean training loss.
 
     ``examples`` are the client's examples in ``samples``. All randomness (batches, dropout,
     augmentation) is keyed by (seed, round, client).
@@ -71,27 +70,33 @@ def train_client(
     augmenting.manual_seed(torch_seed(seed, "augment", round=round, client=client))
     model.train()
     losses: list[Tensor] = []
-    with train_only(model, assignment) as part:
-        optimizer = OPTIMIZERS[settings.optimizer](
-            part.parameters(), lr=learning_rate, **settings.optimizer_options
-        )
+    with train_only(model, assignment, keep_old=False) as part:
+        step = _stepper(part, settings, learning_rate)
         for indices in batches(len(examples), settings, random):
             inputs, targets = samples.batch(indices.add_(examples.start))
             if settings.augment is not None:
                 inputs = settings.augment(inputs, augmenting)
             loss = settings.loss(model(inputs), targets)
-            optimizer.zero_grad()
             loss.backward()
-            optimizer.step()
+            step()
             losses.append(loss.detach())
-    update = part.update(num_examples=len(examples))
-    part.restore()
-    return ClientUpdate(
-        update.values,
-        update.num_examples,
-        update.norm,
-        {"loss": float(torch.stack(losses).mean())},
+    return float(torch.stack(losses).mean())
+
+
+def _stepper(part: Part, settings: LocalTraining, learning_rate: float) -> Callable[[], None]:
+    """What follows a backward pass. Plain SGD is fused into it: one update kernel, always."""
+    if settings.optimizer == "sgd" and not any(settings.optimizer_options.values()):
+        part.fuse_sgd(learning_rate)
+        return part.step
+    optimizer = OPTIMIZERS[settings.optimizer](
+        part.parameters(), lr=learning_rate, **settings.optimizer_options
     )
+
+    def step() -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def batches(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
+from torch import Tensor
 
 from fedplt.cost import safetensors_bytes
 from fedplt.errors import UpdateError
@@ -60,6 +62,12 @@ class ClientUpdate:
             if isinstance(error, UpdateError):
                 raise
             raise UpdateError(f"these bytes are not a client update: {error!r}") from error
+
+
+def update_norm(values: Tensor, assignment: Assignment) -> float:
+    """Euclidean norm of an update's parameters; buffers do not count."""
+    parts = (values[start:stop] for start, stop in assignment.parameter_segments)
+    return math.sqrt(math.fsum(float(part @ part) for part in parts))
 
 
 def validate(update: ClientUpdate, assignment: Assignment) -> None:

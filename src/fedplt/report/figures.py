@@ -25,7 +25,8 @@ def accuracy_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
     figure = Figure(figsize=(7.2, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for color, (label, group) in zip(COLORS, histories.items(), strict=False):
-        rounds = [record.round for record in group[0].evaluated]
+        shortest = min(group, key=lambda history: len(history.accuracy))
+        rounds = [record.round for record in shortest.evaluated]
         values = 100 * np.array([history.accuracy[: len(rounds)] for history in group])
         axes.plot(rounds, values.mean(axis=0), color=color, label=label, linewidth=1.6)
         if len(group) > 1:

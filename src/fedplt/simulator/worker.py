@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from fedplt.evaluation import evaluate_chunk
 from fedplt.federation.job import Job
+from fedplt.plan import Assignment
 from fedplt.state import bind_state
 from fedplt.training import train_client
+from fedplt.update import update_norm
 
 PARENT_CHECK_SECONDS = 1.0
 
@@ -73,9 +75,10 @@ class Worker:
     def _train(self, task: TrainTask) -> tuple[int, int, float, dict[str, float]]:
         job, client = self.job, task.client
         started = time.perf_counter()
-        update = train_client(
+        assignment = job.plan.client(client, task.round)
+        loss = train_client(
             self.model,
-            job.plan.client(client, task.round),
+            assignment,
             job.samples,
             job.examples(client),
             job.training,
@@ -84,10 +87,22 @@ class Worker:
             round=task.round,
             client=client,
         )
-        values = torch.from_numpy(update.values)
-        self.shared_updates[task.place : task.place + len(values)] = values
-        metrics = {**update.metrics, "seconds": time.perf_counter() - started}
-        return client, update.num_examples, update.norm, metrics
+        norm = self._upload(assignment, task.place)
+        metrics = {"loss": loss, "seconds": time.perf_counter() - started}
+        return client, len(job.examples(client)), norm, metrics
+
+    def _upload(self, assignment: Assignment, place: int) -> float:
+        """Put what changed into the shared array, the model back as it was; give the norm.
+
+        The global state has the old values, so nothing had to be copied before training.
+        """
+        update, done = self.shared_updates[place : place + assignment.update_size], 0
+        for start, stop in assignment.segments:
+            new, old = self.state[start:stop], self.shared_state[start:stop]
+            torch.sub(new, old, out=update[done : done + stop - start])
+            new.copy_(old)
+            done += stop - start
+        return update_norm(update, assignment)
 
 
 def worker_main(

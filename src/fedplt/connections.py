@@ -1,0 +1,188 @@
+"""How data flows between modules: which layer feeds a norm, and which feeds the next layer.
+
+With an example input, the autograd graph of one forward pass answers: walk back from a module's
+input through operations that act on each channel alone, to the module whose output it was. Without
+an example, the module registered just before a norm is taken as its feeder if its width matches,
+and nothing is said about the flow between layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedplt.layers import Edge
+from fedplt.state import evaluation_mode
+
+Kinds = tuple[type[nn.Module], ...]
+
+PER_CHANNEL_NORMS: Kinds = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.instancenorm._InstanceNorm,
+)
+NORMS: Kinds = (*PER_CHANNEL_NORMS, nn.LayerNorm, nn.GroupNorm)
+
+_ELEMENTWISE = (
+    "Relu", "LeakyRelu", "Gelu", "Silu", "Tanh", "Sigmoid", "Elu", "Hardtanh", "Hardswish",
+    "Clone", "NativeDropout",
+)  # fmt: skip
+_POOLING = ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool")
+_RESHAPING = ("View", "UnsafeView", "ReshapeAlias")
+_TURNING = ("Transpose", "Permute")
+
+
+def connections(
+    model: nn.Module, cuttable: Kinds, example: Any = None
+) -> tuple[dict[str, str], tuple[Edge, ...]]:
+    """The feeder of every norm that has a unique one, and the edges between cuttable modules."""
+    if example is None:
+        return _by_registration(model, cuttable), ()
+    trace = _Trace(model, cuttable, example)
+    return trace.feeders(), trace.edges()
+
+
+def _by_registration(model: nn.Module, cuttable: Kinds) -> dict[str, str]:
+    result: dict[str, str] = {}
+    previous: tuple[str, int] | None = None
+    for name, module in model.named_modules():
+        if isinstance(module, cuttable):
+            previous = (name, _width(module))
+        elif isinstance(module, NORMS) and _width(module):
+            if previous and previous[1] == _width(module):
+                result[name] = previous[0]
+            previous = None
+    return result
+
+
+class _Trace:
+    """Who produced what in one forward pass."""
+
+    def __init__(self, model: nn.Module, cuttable: Kinds, example: Any) -> None:
+        self.modules: dict[str, nn.Module] = dict(model.named_modules())
+        self.cuttable = cuttable
+        self.outputs: dict[Any, str] = {}  # autograd node of a module's output -> its name
+        self.inputs: dict[str, list[Any]] = {}  # name -> autograd nodes of its inputs, per call
+        self.dimensions: dict[str, int] = {}
+        handles = []
+        for name, module in self.modules.items():
+            if isinstance(module, cuttable) or isinstance(module, NORMS):  # noqa: SIM101 (mypy)
+                handles.append(module.register_forward_pre_hook(self._note_input(name)))
+                handles.append(module.register_forward_hook(self._note_output(name)))
+        try:
+            # In evaluation mode a forward pass leaves no trace in running statistics.
+            with evaluation_mode(model), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+                self.result = model(example)  # kept: nodes live as long as their graph
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _note_input(self, name: str) -> Any:
+        def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+            self.inputs.setdefault(name, []).append(inputs[0].grad_fn)
+            self.dimensions[name] = inputs[0].ndim
+
+        return hook
+
+    def _note_output(self, name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+            if output.grad_fn is not None:
+                self.outputs[output.grad_fn] = name
+
+        return hook
+
+    def feeders(self) -> dict[str, str]:
+        """Norm -> the one cuttable module, as wide as the norm, that its input comes from."""
+        result = {}
+        for name, nodes in self.inputs.items():
+            if not isinstance(self.modules[name], NORMS):
+                continue
+            sources = {self._feeder(node) for node in nodes}
+            source = next(iter(sources))
+            if len(sources) == 1 and source:
+                width = _width(self.modules[name])
+                if width and width == _width(self.modules[source]):
+                    result[name] = source
+        return result
+
+    def _feeder(self, node: Any) -> str | None:
+        while node is not None:
+            name = self.outputs.get(node)
+            if name is not None and isinstance(self.modules[name], self.cuttable):
+                return name
+            if name is None and not _is(node, *_ELEMENTWISE, *_POOLING, *_RESHAPING, *_TURNING):
+                return None  # a residual sum, a concatenation, an unknown operation
+            node = _first_input(node)
+        return None
+
+    def edges(self) -> tuple[Edge, ...]:
+        """Cuttable modules that are called once, with the one whose channels they take in."""
+        found = [
+            self._edge(name, nodes[0])
+            for name, nodes in self.inputs.items()
+            if len(nodes) == 1 and isinstance(self.modules[name], self.cuttable)
+        ]
+        return tuple(edge for edge in found if edge is not None)
+
+    def _edge(self, consumer: str, node: Any) -> Edge | None:
+        norms: list[str] = []
+        shape: list[int] | None = None  # of the activation before a flatten
+        pooled = False
+        while node is not None:
+            name = self.outputs.get(node)
+            if name is not None and isinstance(self.modules[name], self.cuttable):
+                # A convolution's channels are axis 1 everywhere. A Linear's outputs are the last
+                # axis, along which pooling mixes, as do norms unless it is also axis 1.
+                mixes = pooled or any(self.dimensions[norm] != 2 for norm in norms)
+                if isinstance(self.modules[name], nn.Linear) and mixes:
+                    return None
+                return self._checked(name, consumer, shape, norms)
+            if name is not None and isinstance(self.modules[name], PER_CHANNEL_NORMS):
+                norms.append(name)
+            elif _is(node, *_POOLING):
+                pooled = True
+            elif _is(node, *_RESHAPING) and shape is None:
+                shape = list(getattr(node, "_saved_self_sym_sizes", []))
+            elif name is not None or not _is(node, *_ELEMENTWISE):
+                return None
+            node = _first_input(node)
+        return None
+
+    def _checked(
+        self, producer: str, consumer: str, shape: list[int] | None, norms: list[str]
+    ) -> Edge | None:
+        width = _width(self.modules[producer])
+        weight: Any = self.modules[consumer].weight
+        taken = int(weight.shape[1])
+        if shape is None:
+            return Edge(producer, consumer, 1, tuple(norms)) if taken == width else None
+        # (batch, channels, ...) flattened: channel c lies at c * rest .. (c + 1) * rest - 1.
+        rest = taken // width
+        if len(shape) >= 2 and shape[1] == width and taken == width * rest:
+            remaining = 1
+            for size in shape[2:]:
+                remaining *= size
+            return Edge(producer, consumer, rest, tuple(norms)) if remaining == rest else None
+        return None
+
+
+def _is(node: Any, *kinds: str) -> bool:
+    """Whether an autograd node belongs to one of these operations (``MaxPool`` has variants)."""
+    name = type(node).__name__
+    return any(
+        name.startswith((f"{kind}Backward", f"{kind}1", f"{kind}2", f"{kind}3")) for kind in kinds
+    )
+
+
+def _first_input(node: Any) -> Any:
+    return next((parent for parent, _ in node.next_functions if parent is not None), None)
+
+
+def _width(module: nn.Module) -> int:
+    """Outputs of a cuttable module; channels of a norm module (0 if it has no tensors)."""
+    weight = getattr(module, "weight", None)
+    if isinstance(weight, torch.Tensor):
+        return int(weight.shape[0])
+    mean = getattr(module, "running_mean", None)
+    return int(mean.shape[0]) if isinstance(mean, torch.Tensor) else 0
