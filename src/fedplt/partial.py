@@ -47,11 +47,11 @@ class Part:
             )
         views = [whole.narrow(tensor.axis, start, stop - start) for start, stop in rows]
         self._views += views
-        trained = self.modules.setdefault(name, TrainedRows(rows, {}))
+        trained = self.modules.setdefault(name, TrainedRows(rows))
         if not tensor.is_buffer:
-            leaves = [nn.Parameter(view) for view in views]
-            trained.leaves[key] = leaves
-            self._parameters += leaves
+            trained.tensors[key], trained.views[key] = whole, views
+            trained.leaves[key] = [nn.Parameter(view) for view in views]
+            self._parameters += trained.leaves[key]
 
     def _connect(self) -> None:
         """Tell modules whose input gradients are needed for a few columns only."""
@@ -145,7 +145,7 @@ def train_only(
             if "forward" in vars(module):
                 raise CutError(f"module {name!r} has a replaced forward: it cannot be cut.")
             assert forward is not None, f"{name} was cut but has no sliced forward"
-            bound = functools.partial(forward, module, trained or TrainedRows((), {}))
+            bound = functools.partial(forward, module, trained or TrainedRows())
             module.forward = bound
             patched.append(module)
         yield part

@@ -10,6 +10,7 @@ whole weight gradient and hands out the trained rows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 Rows = tuple[tuple[int, int], ...]
 """Trained rows of a tensor along its sliced axis, as ``(start, stop)`` pairs."""
@@ -27,21 +27,23 @@ Rows = tuple[tuple[int, int], ...]
 class TrainedRows:
     """What is trained of one module, and what its backward pass may leave out."""
 
-    rows: Rows
-    leaves: dict[str, list[nn.Parameter]]
+    rows: Rows = ()
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    """The module's tensors without their gradients, by name."""
+    views: dict[str, list[Tensor]] = field(default_factory=dict)
+    """The trained rows of each tensor."""
+    leaves: dict[str, list[nn.Parameter]] = field(default_factory=dict)
+    """The same as parameters, for an optimiser."""
     rate: float | None = None
     """Fused plain SGD: the backward pass itself moves the rows by this rate times the gradient."""
     feeder: TrainedRows | None = None
     """The module whose channels this one takes in, if the way between keeps channels apart."""
     columns_per_channel: int = 1
-    calls: int = field(default=0, init=False)
+    calls: int = 0
     """Since the model's last forward pass began; a module called twice is never fused."""
-    is_lowest: bool = field(default=False, init=False)
+    is_lowest: bool = False
     """Nothing below it is trained: its input needs no gradient."""
-    num_batches: int = field(default=0, init=False)
-
-    def of(self, name: str) -> list[nn.Parameter]:
-        return self.leaves.get(name, [])
+    num_batches: int = 0
 
     def called(self, x: Tensor) -> Rows | None:
         """Note a call; the columns of the input that need a gradient (None: all of them).
@@ -53,51 +55,56 @@ class TrainedRows:
         feeder, each = self.feeder, self.columns_per_channel
         if feeder is None or not feeder.is_lowest or feeder.calls != 1 or self.calls != 1:
             return None
+        if feeder.rows == ((0, len(feeder.tensors["weight"])),):
+            return None
         return tuple((start * each, stop * each) for start, stop in feeder.rows)
 
     def fused_rate(self) -> float | None:
         """The rate of a fused step, or None where gradients are handed to the leaves."""
         return self.rate if self.calls == 1 else None
 
+    def all_leaves(self) -> list[nn.Parameter]:
+        return self.leaves["weight"] + self.leaves.get("bias", [])
+
+
+# The functions below keep what they need as plain attributes of ctx and slice as little as they
+# can: with small layers, Python between the kernels is what a step costs.
+
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        trained: TrainedRows,
-        columns: Rows | None,
-        *leaves: Tensor,
+        ctx: Any, x: Tensor, trained: TrainedRows, columns: Rows | None, *leaves: Tensor
     ) -> Tensor:
-        ctx.trained, ctx.columns, ctx.bias = trained, columns, bias
-        ctx.save_for_backward(x, weight)
-        return F.linear(x, weight, bias)
+        ctx.x, ctx.trained, ctx.columns = x, trained, columns
+        return F.linear(x, trained.tensors["weight"], trained.tensors.get("bias"))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        trained: TrainedRows = ctx.trained
-        if grad.ndim > 2:
-            shape, x, grad = x.shape, x.flatten(0, -2), grad.flatten(0, -2)
-        else:
-            shape = None
+        x, trained = ctx.x, ctx.trained
+        weight, shape = trained.tensors["weight"], x.shape
+        if grad.ndim != 2:
+            x, grad = x.reshape(-1, shape[-1]), grad.reshape(-1, grad.shape[-1])
         grad_x = None  # (samples, inputs)
         if ctx.needs_input_grad[0]:
             grad_x = _input_gradient(grad, weight, ctx.columns)
-            grad_x = grad_x if shape is None else grad_x.view(shape)
-        parts = [grad[:, start:stop] for start, stop in trained.rows]
+            grad_x = grad_x if len(shape) == 2 else grad_x.view(shape)
+        parts = [grad[:, start:stop].T for start, stop in trained.rows]  # (rows, samples)
         rate = trained.fused_rate()
-        if rate is not None:
-            for (start, stop), part in zip(trained.rows, parts, strict=True):
-                weight[start:stop].addmm_(part.T, x, alpha=-rate)
-                if ctx.bias is not None:
-                    ctx.bias[start:stop].sub_(part.sum(0), alpha=rate)
-            return grad_x, *[None] * (len(ctx.needs_input_grad) - 1)
-        biases = [part.sum(0) for part in parts] if ctx.bias is not None else []
-        return grad_x, None, None, None, None, *(part.T @ x for part in parts), *biases
+        if rate is None:
+            weights = [part @ x for part in parts]
+            biases = [part.sum(1) for part in parts] if "bias" in trained.leaves else []
+            return grad_x, None, None, *weights, *biases
+        for part, rows in zip(parts, trained.views["weight"], strict=True):
+            rows.addmm_(part, x, alpha=-rate)
+        for part, rows in zip(parts, trained.views.get("bias", ()), strict=False):
+            rows.addmv_(part, _ones(len(x)), alpha=-rate)
+        return grad_x, *[None] * (len(ctx.needs_input_grad) - 1)
+
+
+@functools.lru_cache(maxsize=16)
+def _ones(number: int) -> Tensor:
+    return torch.ones(number)
 
 
 def _input_gradient(grad: Tensor, weight: Tensor, columns: Rows | None) -> Tensor:
@@ -114,23 +121,21 @@ class _Convolution(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
         trained: TrainedRows,
         columns: Rows | None,
         geometry: tuple[Any, ...],
         *leaves: Tensor,
     ) -> Tensor:
-        ctx.trained, ctx.columns, ctx.bias, ctx.geometry = trained, columns, bias, geometry
-        ctx.save_for_backward(x, weight)
-        return torch.convolution(x, weight, bias, *geometry)
+        ctx.x, ctx.trained, ctx.columns, ctx.geometry = x, trained, columns, geometry
+        return torch.convolution(
+            x, trained.tensors["weight"], trained.tensors.get("bias"), *geometry
+        )
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        trained: TrainedRows = ctx.trained
-        need_x, need_bias = ctx.needs_input_grad[0], ctx.bias is not None
+        x, trained = ctx.x, ctx.trained
+        weight, need_x = trained.tensors["weight"], ctx.needs_input_grad[0]
+        need_bias = "bias" in trained.leaves
         grad_x = None
         if trained.rows == ((0, len(weight)),) and ctx.columns is None:
             # One call shares the work between the three gradients.
@@ -140,20 +145,19 @@ class _Convolution(torch.autograd.Function):
             if need_x:
                 grad_x = _convolution_input_gradient(ctx, grad, x, weight)
             parts = [
-                _convolution_backward(
-                    ctx, grad[:, start:stop], x, weight[start:stop], [False, True, need_bias]
-                )[1:]
-                for start, stop in trained.rows
+                _convolution_backward(ctx, grad[:, start:stop], x, rows, [False, True, need_bias])[
+                    1:
+                ]
+                for (start, stop), rows in zip(trained.rows, trained.views["weight"], strict=True)
             ]
+        gradients = [part[0] for part in parts] + [part[1] for part in parts if need_bias]
         rate = trained.fused_rate()
-        if rate is not None:
-            for (start, stop), (grad_w, grad_b) in zip(trained.rows, parts, strict=True):
-                weight[start:stop].sub_(grad_w, alpha=rate)
-                if ctx.bias is not None:
-                    ctx.bias[start:stop].sub_(grad_b, alpha=rate)
-            return grad_x, *[None] * (len(ctx.needs_input_grad) - 1)
-        biases = [part[1] for part in parts] if need_bias else []
-        return grad_x, None, None, None, None, None, *(part[0] for part in parts), *biases
+        if rate is None:
+            return grad_x, None, None, None, *gradients
+        moved = trained.views["weight"] + trained.views.get("bias", [])
+        for rows, gradient in zip(moved, gradients, strict=True):
+            rows.sub_(gradient, alpha=rate)
+        return grad_x, *[None] * (len(ctx.needs_input_grad) - 1)
 
 
 def _convolution_backward(
@@ -185,7 +189,6 @@ class _Assemble(torch.autograd.Function):
         return whole.view_as(whole)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return None, None, *(grad[start:stop] for start, stop in ctx.rows)
 
@@ -193,7 +196,7 @@ class _Assemble(torch.autograd.Function):
 def assembled(module: nn.Module, name: str, trained: TrainedRows) -> Tensor | None:
     """A module's tensor for use in a forward pass, with gradients for its trained rows."""
     tensor: Tensor | None = getattr(module, name)
-    leaves = trained.of(name)
+    leaves = trained.leaves.get(name)
     if tensor is None or not leaves:
         return tensor
     result: Tensor = _Assemble.apply(tensor.detach(), trained.rows, *leaves)  # type: ignore[no-untyped-call]
@@ -202,15 +205,8 @@ def assembled(module: nn.Module, name: str, trained: TrainedRows) -> Tensor | No
 
 def _linear(module: nn.Linear, trained: TrainedRows, x: Tensor) -> Tensor:
     columns = trained.called(x)
-    bias = None if module.bias is None else module.bias.detach()
     result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
-        x,
-        module.weight.detach(),
-        bias,
-        trained,
-        columns,
-        *trained.of("weight"),
-        *trained.of("bias"),
+        x, trained, columns, *trained.all_leaves()
     )
     return result
 
@@ -226,16 +222,8 @@ def _conv2d(module: nn.Conv2d, trained: TrainedRows, x: Tensor) -> Tensor:
         weight, bias = assembled(module, "weight", trained), assembled(module, "bias", trained)
         assert weight is not None
         return torch.convolution(x, weight, bias, *geometry)
-    bias = None if module.bias is None else module.bias.detach()
     result: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
-        x,
-        module.weight.detach(),
-        bias,
-        trained,
-        columns,
-        geometry,
-        *trained.of("weight"),
-        *trained.of("bias"),
+        x, trained, columns, geometry, *trained.all_leaves()
     )
     return result
 
