@@ -1,4 +1,4 @@
-"""How data flows between modules: which layer feeds a norm, and which feeds the next layer.
+"""How data flows between modules: which layer feeds a norm, and what lies above what.
 
 With an example input, the autograd graph of one forward pass answers: walk back from a module's
 input through operations that act on each channel alone, to the module whose output it was. Without
@@ -8,12 +8,13 @@ and nothing is said about the flow between layers.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import nn
 
-from fedplt.layers import Edge
+from fedplt.layers import ModuleFlow
 from fedplt.state import evaluation_mode
 
 Kinds = tuple[type[nn.Module], ...]
@@ -35,12 +36,12 @@ _TURNING = ("Transpose", "Permute")
 
 def connections(
     model: nn.Module, cuttable: Kinds, example: Any = None
-) -> tuple[dict[str, str], tuple[Edge, ...]]:
-    """The feeder of every norm that has a unique one, and the edges between cuttable modules."""
+) -> tuple[dict[str, str], tuple[ModuleFlow, ...]]:
+    """The feeder of every norm that has a unique one, and the flow through all modules."""
     if example is None:
         return _by_registration(model, cuttable), ()
     trace = _Trace(model, cuttable, example)
-    return trace.feeders(), trace.edges()
+    return trace.feeders(), trace.flow()
 
 
 def _by_registration(model: nn.Module, cuttable: Kinds) -> dict[str, str]:
@@ -65,6 +66,7 @@ class _Trace:
         self.outputs: dict[Any, str] = {}  # autograd node of a module's output -> its name
         self.inputs: dict[str, list[Any]] = {}  # name -> autograd nodes of its inputs, per call
         self.dimensions: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
         handles = []
         for name, module in self.modules.items():
             if isinstance(module, cuttable) or isinstance(module, NORMS):  # noqa: SIM101 (mypy)
@@ -89,6 +91,8 @@ class _Trace:
         def hook(module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
             if output.grad_fn is not None:
                 self.outputs[output.grad_fn] = name
+            elements = output.numel() // (len(output) * max(1, _width(module)))
+            self.positions[name] = self.positions.get(name, 0) + elements
 
         return hook
 
@@ -116,16 +120,36 @@ class _Trace:
             node = _first_input(node)
         return None
 
-    def edges(self) -> tuple[Edge, ...]:
-        """Cuttable modules that are called once, with the one whose channels they take in."""
-        found = [
-            self._edge(name, nodes[0])
-            for name, nodes in self.inputs.items()
-            if len(nodes) == 1 and isinstance(self.modules[name], self.cuttable)
-        ]
-        return tuple(edge for edge in found if edge is not None)
+    def flow(self) -> tuple[ModuleFlow, ...]:
+        """All modules that were called, in the order of their first call."""
+        return tuple(self._flow(name, nodes) for name, nodes in self.inputs.items())
 
-    def _edge(self, consumer: str, node: Any) -> Edge | None:
+    def _flow(self, name: str, nodes: list[Any]) -> ModuleFlow:
+        parents = sorted({parent for node in nodes for parent in self._parents(node)})
+        module = self.modules[name]
+        channels = None
+        if len(nodes) == 1 and isinstance(module, self.cuttable):
+            channels = self._channels_from(name, nodes[0])
+        feeder, columns, norms = channels or (None, 1, ())
+        whole = getattr(module, "groups", 1) != 1
+        return ModuleFlow(name, self.positions[name], tuple(parents), feeder, columns, norms, whole)
+
+    def _parents(self, node: Any) -> set[str]:
+        """The modules whose outputs a node depends on without another module in between."""
+        found, seen, todo = set(), set(), [node]
+        while todo:
+            node = todo.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if node in self.outputs:
+                found.add(self.outputs[node])
+            else:
+                todo += [parent for parent, _ in node.next_functions]
+        return found
+
+    def _channels_from(self, consumer: str, node: Any) -> tuple[str, int, tuple[str, ...]] | None:
+        """The feeder of a module, columns per channel, and the norms on the way."""
         norms: list[str] = []
         shape: list[int] | None = None  # of the activation before a flatten
         pooled = False
@@ -137,7 +161,8 @@ class _Trace:
                 mixes = pooled or any(self.dimensions[norm] != 2 for norm in norms)
                 if isinstance(self.modules[name], nn.Linear) and mixes:
                     return None
-                return self._checked(name, consumer, shape, norms)
+                columns = self._columns(name, consumer, shape)
+                return (name, columns, tuple(norms)) if columns else None
             if name is not None and isinstance(self.modules[name], PER_CHANNEL_NORMS):
                 norms.append(name)
             elif _is(node, *_POOLING):
@@ -149,22 +174,16 @@ class _Trace:
             node = _first_input(node)
         return None
 
-    def _checked(
-        self, producer: str, consumer: str, shape: list[int] | None, norms: list[str]
-    ) -> Edge | None:
+    def _columns(self, producer: str, consumer: str, shape: list[int] | None) -> int | None:
+        """Inputs of the consumer per channel of the producer, if they lie channel by channel."""
         width = _width(self.modules[producer])
         weight: Any = self.modules[consumer].weight
         taken = int(weight.shape[1])
         if shape is None:
-            return Edge(producer, consumer, 1, tuple(norms)) if taken == width else None
-        # (batch, channels, ...) flattened: channel c lies at c * rest .. (c + 1) * rest - 1.
-        rest = taken // width
-        if len(shape) >= 2 and shape[1] == width and taken == width * rest:
-            remaining = 1
-            for size in shape[2:]:
-                remaining *= size
-            return Edge(producer, consumer, rest, tuple(norms)) if remaining == rest else None
-        return None
+            return 1 if taken == width else None
+        # (batch, channels, ...) flattened: channel c lies at c * rest to (c + 1) * rest - 1.
+        rest = math.prod(shape[2:])
+        return rest if len(shape) >= 2 and shape[1] == width and taken == width * rest else None
 
 
 def _is(node: Any, *kinds: str) -> bool:

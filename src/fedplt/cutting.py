@@ -45,7 +45,7 @@ def cut(
     >>> [(layer.name, layer.size, layer.num_sublayers) for layer in cut(nn.Linear(3, 4))]
     [('model', 16, 4)]
     """
-    fed_by, edges = connections(model, CUTTABLE, example)
+    fed_by, flow = connections(model, CUTTABLE, example)
     members: dict[str, list[TensorSpec]] = {}
     seen: dict[int, str] = {}
     for name, module in model.named_modules():
@@ -56,7 +56,7 @@ def cut(
         raise CutError("the model has no trainable parameters: nothing to cut.")
     grouped = _grouped(members, groups or {})
     layers = (_layer(name or "model", tensors, max_sublayers) for name, tensors in grouped.items())
-    return Layers(tuple(layers), edges)
+    return Layers(tuple(layers), flow)
 
 
 def _tensors(name: str, module: nn.Module, seen: dict[int, str]) -> list[TensorSpec]:

@@ -80,17 +80,22 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Edge:
-    """One module's outputs reach another's inputs through operations that keep channels apart.
+class ModuleFlow:
+    """How data flows through one module with sliced tensors, seen with an example input."""
 
-    Channel c of the producer becomes ``columns`` inputs of the consumer, from ``c * columns`` on
-    (more than one after a flatten). ``norms`` are the norm modules on the way.
-    """
-
-    producer: str
-    consumer: str
+    name: str
+    positions: int
+    """How often its weights are applied per example (pixels of a convolution's output)."""
+    parents: tuple[str, ...]
+    """The modules right above it in the flow of data; what they train needs its input gradient."""
+    feeder: str | None = None
+    """The one module whose channels it takes in through operations that keep channels apart."""
     columns: int = 1
+    """Channel c of the feeder becomes inputs ``c * columns`` to ``(c + 1) * columns - 1``."""
     norms: tuple[str, ...] = ()
+    """Norm modules between the feeder and it."""
+    whole_gradient: bool = False
+    """Its weight gradient is computed whole, even where only some rows are trained."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +103,8 @@ class Layers(Sequence[Layer]):
     """All layers of a model, in the order of its flat state."""
 
     items: tuple[Layer, ...]
-    edges: tuple[Edge, ...] = ()
-    """Found where the model was cut with an example input; modules by name."""
+    flow: tuple[ModuleFlow, ...] = ()
+    """Known where the model was cut with an example input."""
 
     def __getitem__(self, index: Any) -> Any:
         return self.items[index]
@@ -165,8 +170,11 @@ class Layers(Sequence[Layer]):
             }
             for layer in self.items
         ]
-        edges = [{**vars(edge), "norms": list(edge.norms)} for edge in self.edges]
-        return {"layers": layers, "edges": edges}
+        flow = [
+            {**vars(module), "parents": list(module.parents), "norms": list(module.norms)}
+            for module in self.flow
+        ]
+        return {"layers": layers, "flow": flow}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Layers:
@@ -181,8 +189,13 @@ class Layers(Sequence[Layer]):
             )
             for entry in data["layers"]
         )
-        edges = (Edge(**{**edge, "norms": tuple(edge["norms"])}) for edge in data["edges"])
-        return cls(tuple(layers), tuple(edges))
+        flow = (
+            ModuleFlow(
+                **{**entry, "parents": tuple(entry["parents"]), "norms": tuple(entry["norms"])}
+            )
+            for entry in data["flow"]
+        )
+        return cls(tuple(layers), tuple(flow))
 
 
 def merge(stretches: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -55,13 +55,13 @@ class Part:
 
     def _connect(self) -> None:
         """Tell modules whose input gradients are needed for a few columns only."""
-        for edge in self.assignment.layers.edges:
-            producer, consumer = (self.modules.get(n) for n in (edge.producer, edge.consumer))
-            if producer is None or consumer is None:
+        for flow in self.assignment.layers.flow:
+            consumer, feeder = self.modules.get(flow.name), self.modules.get(flow.feeder or "")
+            if consumer is None or feeder is None or flow.feeder is None:
                 continue
-            norms = [self.modules.get(name) for name in edge.norms]
-            if all(norm is not None and norm.rows == producer.rows for norm in norms):
-                consumer.feeder, consumer.columns_per_channel = producer, edge.columns
+            norms = [self.modules.get(name) for name in flow.norms]
+            if all(norm is not None and norm.rows == feeder.rows for norm in norms):
+                consumer.feeder, consumer.columns_per_channel = feeder, flow.columns
 
     def fuse_sgd(self, learning_rate: float) -> None:
         """Let the backward pass do plain SGD at once: no gradient buffers, no optimiser pass.
