@@ -11,7 +11,7 @@ SOURCE = Path(fedplt.__file__).parent
 
 LAYERS = [
     {"allocation", "cost", "counts", "errors", "files", "imports", "layers", "plan",
-     "plan_summary", "seeds", "units"},
+     "plan_summary", "sampling", "seeds", "units"},
     {"aggregation", "cutting", "data", "evaluation", "connections", "models", "partial", "sliced",
      "state", "training", "update"},
     {"methods"},

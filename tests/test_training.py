@@ -10,7 +10,7 @@ import torch
 
 from fedplt import cut, make_plan
 from fedplt.data.samples import TensorSamples
-from fedplt.training import OPTIMIZERS, LocalTraining, batches, num_steps, train_client
+from fedplt.training import OPTIMIZERS, LocalTraining, batches, train_client
 from tests.conftest import blobs, small_model
 
 
@@ -34,14 +34,6 @@ def test_steps_draw_batches_anew():
 
 def test_full_batches():
     assert [len(batch) for batch in indices(10, batch_size=None, local_epochs=3)] == [10] * 3
-
-
-@pytest.mark.parametrize("number", [1, 63, 64, 65, 200])
-@pytest.mark.parametrize(
-    "settings", [{}, {"local_epochs": 3, "batch_size": None}, {"local_steps": 7}]
-)
-def test_num_steps_counts_batches(number, settings):
-    assert num_steps(number, LocalTraining(**settings)) == len(indices(number, **settings))
 
 
 def train(client=0, round=0, seed=0, **settings):

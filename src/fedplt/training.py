@@ -110,11 +110,3 @@ def batches(
         return
     for _ in range(settings.local_epochs or 1):
         yield from torch.from_numpy(random.permutation(num_examples)).split(size)
-
-
-def num_steps(num_examples: int, settings: LocalTraining) -> int:
-    """Steps a client with this many examples takes in a round."""
-    if settings.local_steps is not None:
-        return settings.local_steps
-    size = min(settings.batch_size or num_examples, num_examples)
-    return (settings.local_epochs or 1) * -(-num_examples // size)

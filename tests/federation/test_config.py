@@ -66,6 +66,11 @@ ratio = {ratio}
         ("[data]\nalpha = -1.0", ["data.alpha", "greater than 0"]),
         ("[method]\nratio = 1", ["method.name is missing"]),
         ("rounds = = 3", ["not valid TOML", "line 1"]),
+        ('[sampling]\nname = "uniform"', ["sampling", "num_clients go together"]),
+        (
+            '[sampling]\nname = "uniform"\nnum_clients = 51',
+            ["sampling.num_clients is 51, but there are 50 clients"],
+        ),
         ("seed = -1", ["seed", "greater than or equal to 0"]),
     ],
 )

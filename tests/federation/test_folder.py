@@ -19,7 +19,9 @@ from tests.federation.jobs import blob_job
 
 
 def record(number):
-    return RoundRecord(number, 5, 1.0, Totals(1, 2, 3.0), Totals(1, 2, 3.0), 0.1, accuracy=0.5)
+    return RoundRecord(
+        number, 5, 1.0, Totals(1, 2, 3, 4.0), Totals(1, 2, 3, 4.0), 0.1, accuracy=0.5
+    )
 
 
 @pytest.fixture
@@ -31,14 +33,14 @@ def job():
 def folder(tmp_path, job):
     folder = RunFolder.create(tmp_path / "run", job.config, job.plan)
     state = torch.arange(job.layers.state_size, dtype=torch.float32)
-    folder.save_checkpoint(state, 3, Totals(7, 8, 9.0), job.plan, job.config)
+    folder.save_checkpoint(state, 3, Totals(7, 8, 9, 1.0), job.plan, job.config)
     return folder
 
 
 def test_checkpoints_come_back(folder, job):
     state, done, total = folder.load_checkpoint(job.plan, job.config)
     assert state.tolist() == list(range(job.layers.state_size))
-    assert (done, total) == (3, Totals(7, 8, 9.0))
+    assert (done, total) == (3, Totals(7, 8, 9, 1.0))
     assert folder.plan() == job.plan
     assert folder.config() == job.config
 

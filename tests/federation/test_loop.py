@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from fedplt import ClientUpdate, RunError
+from fedplt.cost import exact_flops
 from fedplt.evaluation import Evaluation
-from fedplt.federation.engine import LocalResult
+from fedplt.federation.engine import Interrupted, LocalResult
+from fedplt.federation.folder import RunFolder
 from fedplt.federation.loop import Federation
 from tests.federation.jobs import blob_job
 
@@ -81,6 +83,42 @@ def test_costs_add_up():
         (2 + 4 * r) * model * n for r, n in zip(job.plan.achieved_ratios, examples, strict=True)
     )
     assert per_round.paper_flops == pytest.approx(expected)
+    exact = [exact_flops(job.plan.client(k)).total * examples[k] for k in range(len(examples))]
+    assert per_round.flops == sum(exact)
+
+
+def test_uniform_sampling_is_seeded_and_charged():
+    job = blob_job(rounds=6, sampling={"name": "uniform", "num_clients": 2})
+    chosen = [job.participants(round) for round in range(6)]
+    assert chosen == [job.participants(round) for round in range(6)]
+    assert all(len(set(clients)) == 2 and clients == sorted(clients) for clients in chosen)
+    assert len({tuple(clients) for clients in chosen}) > 1
+    history, _ = run(job)
+    assert [record.num_clients for record in history.rounds] == [2] * 6
+    full, _ = run(blob_job(rounds=1))
+    assert history.rounds[0].cost.bytes_down * 5 == full.rounds[0].cost.bytes_down * 2
+
+
+def test_an_interrupted_evaluation_leaves_the_last_round_to_save(tmp_path):
+    job = blob_job(rounds=3, checkpoint_every=100)
+    engine = FakeEngine(job)
+    folder = RunFolder.create(tmp_path / "run", job.config, job.plan)
+    federation = Federation(job, engine, folder)
+    before = federation.state.clone()
+    evaluate, calls = engine.evaluate, []
+
+    def stop_in_the_second(part, state):
+        calls.append(part)
+        if len(calls) == 2:
+            raise Interrupted
+        return evaluate(part, state)
+
+    engine.evaluate = stop_in_the_second
+    with pytest.raises(Interrupted):
+        federation.run()
+    state, done, _ = folder.load_checkpoint(job.plan, job.config)
+    assert done == 1
+    assert torch.allclose(state, before + 1)
 
 
 def test_evaluates_every_n_rounds_and_at_the_end():

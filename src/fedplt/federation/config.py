@@ -108,6 +108,20 @@ class ClientsConfig(_Section):
         return sizes
 
 
+class SamplingConfig(_Section):
+    """Who takes part in a round."""
+
+    name: Literal["all", "uniform"] = "all"
+    num_clients: Annotated[int, Field(ge=1)] | None = None
+    """For ``uniform``: how many, drawn anew every round."""
+
+    @model_validator(mode="after")
+    def _number(self) -> SamplingConfig:
+        if (self.name == "uniform") != (self.num_clients is not None):
+            raise ValueError("name = 'uniform' and num_clients go together: set both or neither")
+        return self
+
+
 class TrainingConfig(_Section):
     """What a client does in a round."""
 
@@ -181,9 +195,20 @@ class RunConfig(_Section):
     model: ModelConfig = ModelConfig()
     clients: ClientsConfig = ClientsConfig()
     method: dict[str, Any] = {"name": "fedplt"}
+    sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     engine: EngineConfig = EngineConfig()
+
+    @model_validator(mode="after")
+    def _enough_clients(self) -> RunConfig:
+        asked, there = self.sampling.num_clients or 1, self.clients.num_clients
+        if asked > there:
+            raise ValueError(
+                f"sampling.num_clients is {asked}, but there are {there} clients "
+                "(clients.num_clients). Lower the first or raise the second."
+            )
+        return self
 
     @field_validator("method")
     @classmethod

@@ -28,6 +28,7 @@ from fedplt.layers import Layers
 from fedplt.methods import PlanRequest, make_method
 from fedplt.models import MODELS, build_model
 from fedplt.plan import Plan
+from fedplt.sampling import uniform_sample
 from fedplt.state import evaluation_mode
 from fedplt.training import OPTIMIZERS, LocalTraining, Loss
 
@@ -60,6 +61,26 @@ class Job:
 
     def examples(self, client: int) -> range:
         return range(int(self.offsets[client]), int(self.offsets[client + 1]))
+
+    @property
+    def per_round(self) -> int:
+        """Clients that take part in a round."""
+        return self.config.sampling.num_clients or self.plan.num_clients
+
+    def participants(self, round: int) -> list[int]:
+        """Who takes part in this round, in ascending order."""
+        if self.config.sampling.name == "all":
+            return list(range(self.plan.num_clients))
+        seed = self.config.seed
+        chosen = uniform_sample(self.plan.num_clients, self.per_round, seed=seed, round=round)
+        return [int(client) for client in chosen]
+
+    def examples_seen(self, client: int) -> int:
+        """Examples that a client's local training in one round goes through."""
+        number, settings = len(self.examples(client)), self.training
+        if settings.local_steps is not None:
+            return settings.local_steps * min(settings.batch_size or number, number)
+        return number * (settings.local_epochs or 1)
 
     def learning_rate(self, client: int, round: int) -> float:
         return float(self.learning_rates[client] * self.config.training.rate_factor(round))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedplt.aggregation import Aggregator
-from fedplt.cost import download_bytes, paper_flops
+from fedplt.cost import download_bytes, exact_flops, paper_flops
 from fedplt.errors import ConfigError, DataError, RunError, UpdateError
 from fedplt.evaluation import Evaluation, label_shares
 from fedplt.federation.engine import Engine, Interrupted, LocalResult
@@ -18,7 +18,6 @@ from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.state import bind_state, named_tensors
-from fedplt.training import num_steps
 from fedplt.update import validate
 
 OnRound = Callable[[RoundRecord], None]
@@ -31,6 +30,7 @@ class Federation:
         self.job, self.engine, self.folder = job, engine, folder
         self.rounds_done = 0
         self.total = Totals()
+        self._flops: dict[tuple[int, ...], int] = {}
         self.records: list[RoundRecord] = []
         self.state = bind_state(job.model, job.layers)
         self._label_shares = self._per_client_shares()
@@ -52,9 +52,7 @@ class Federation:
         config = self.job.config
         try:
             while self.rounds_done < config.rounds:
-                record = self._round(self.rounds_done)
-                self.rounds_done += 1
-                self.records.append(record)
+                record = self.round()
                 if self.folder:
                     self.folder.append(record)
                 if self.rounds_done % config.checkpoint_every == 0:
@@ -66,10 +64,11 @@ class Federation:
         self._save()
         return self._finish()
 
-    def _round(self, round: int) -> RoundRecord:
+    def round(self) -> RoundRecord:
+        """One round: train, collect, validate, aggregate, evaluate."""
         started = time.perf_counter()
-        job = self.job
-        clients = range(job.plan.num_clients)
+        job, round = self.job, self.rounds_done
+        clients = job.participants(round)
         results = self.engine.train(clients, round, self.state)
         aggregator = Aggregator(job.layers)
         rejected: dict[str, str] = {}
@@ -90,12 +89,16 @@ class Federation:
             raise RunError(
                 f"round {round + 1}: every client's update was refused; client {first}: {reason}"
             )
-        aggregator.apply(self.state)
-        cost = self._cost(bytes_up, len(clients))
+        new_state = self.state.clone()
+        aggregator.apply(new_state)
+        evaluation = self._evaluate(round, new_state)
+        cost = self._cost(bytes_up, clients)
+        # Only now does the round count: an interrupted one must leave the last state to save.
+        self.state.copy_(new_state)
         self.total = self.total.plus(cost)
-        evaluation = self._evaluate(round)
-        return RoundRecord(
-            round=round + 1,
+        self.rounds_done += 1
+        record = RoundRecord(
+            round=self.rounds_done,
             num_clients=len(clients),
             train_loss=_mean_loss(results),
             cost=cost,
@@ -106,12 +109,14 @@ class Federation:
             client_accuracy=self._client_accuracy(evaluation) if evaluation else None,
             rejected=rejected,
         )
+        self.records.append(record)
+        return record
 
-    def _evaluate(self, round: int) -> Evaluation | None:
+    def _evaluate(self, round: int, state: Tensor) -> Evaluation | None:
         config = self.job.config
         if (round + 1) % config.evaluation.every and round + 1 < config.rounds:
             return None
-        return self.engine.evaluate("validation", self.state)
+        return self.engine.evaluate("validation", state)
 
     def _client_accuracy(self, evaluation: Evaluation) -> dict[str, float] | None:
         if self._label_shares is None:
@@ -135,17 +140,20 @@ class Federation:
         except DataError as error:
             raise ConfigError(f"evaluation.per_client: {error}") from error
 
-    def _cost(self, bytes_up: int, num_clients: int) -> Totals:
-        job, settings = self.job, self.job.training
-        flops = 0.0
-        for number, ratio in zip(job.num_examples, job.plan.achieved_ratios, strict=True):
-            size = min(settings.batch_size or int(number), int(number))
-            if settings.local_steps is not None:
-                seen = num_steps(int(number), settings) * size
-            else:
-                seen = int(number) * (settings.local_epochs or 1)
-            flops += paper_flops(job.layers.size, float(ratio), seen)
-        return Totals(bytes_up, num_clients * download_bytes(job.layers), flops)
+    def _cost(self, bytes_up: int, clients: Sequence[int]) -> Totals:
+        job, flops, paper = self.job, 0, 0.0
+        for client in clients:
+            seen = job.examples_seen(client)
+            flops += seen * self._flops_per_example(client)
+            paper += paper_flops(job.layers.size, float(job.plan.achieved_ratios[client]), seen)
+        return Totals(bytes_up, len(clients) * download_bytes(job.layers), flops, paper)
+
+    def _flops_per_example(self, client: int) -> int:
+        """Exact FLOPs depend on how many sub-layers are trained, not on which."""
+        counts = tuple(self.job.plan.counts[client].tolist())
+        if counts not in self._flops:
+            self._flops[counts] = exact_flops(self.job.plan.client(client)).total
+        return self._flops[counts]
 
     def _save(self) -> None:
         if self.folder:

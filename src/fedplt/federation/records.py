@@ -15,13 +15,16 @@ class Totals:
 
     bytes_up: int = 0
     bytes_down: int = 0
+    flops: int = 0
+    """Of the clients' training: matrix products and convolutions that really run."""
     paper_flops: float = 0.0
-    """By the paper's model, not exact FLOPs (docs/errata.md, 2)."""
+    """The same by the paper's model, whose backward pass scales with the ratio."""
 
     def plus(self, other: Totals) -> Totals:
         return Totals(
             self.bytes_up + other.bytes_up,
             self.bytes_down + other.bytes_down,
+            self.flops + other.flops,
             self.paper_flops + other.paper_flops,
         )
 

@@ -80,6 +80,7 @@ def _costs(history: History, plan: Plan) -> str:
         ("uploaded", bytes_text(total.bytes_up), bytes_text(total.bytes_up / rounds)),
         ("uploaded if all trained everything", bytes_text(full_up), bytes_text(full_up / rounds)),
         ("downloaded", bytes_text(total.bytes_down), bytes_text(total.bytes_down / rounds)),
+        ("computation, exact", flops_text(total.flops), flops_text(total.flops / rounds)),
         (
             "computation, the paper's model",
             flops_text(total.paper_flops),
@@ -93,9 +94,10 @@ def _costs(history: History, plan: Plan) -> str:
     mean = float(plan.achieved_ratios.mean())
     return (
         f"<table><tr><th></th><th>all rounds</th><th>per round</th></tr>{cells}</table>"
-        f"<p class='note'>A client trains {100 * mean:.1f} % of the model on average. The paper's "
-        "model of computation lets the whole backward pass scale with the trained fraction; a "
-        "real one saves less.</p>"
+        f"<p class='note'>A client trains {100 * mean:.1f} % of the model on average. Exact "
+        "computation counts the matrix products and convolutions of local training. The paper's "
+        "model lets the whole backward pass scale with the trained fraction; a real one saves "
+        "less.</p>"
     )
 
 

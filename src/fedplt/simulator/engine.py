@@ -49,8 +49,9 @@ class SimulatorEngine:
         self._results: dict[int, LocalResult] = {}
         self._sizes = job.plan.update_sizes
         self._state = torch.empty(job.layers.state_size).share_memory_()
-        self._updates = torch.empty(int(self._sizes.sum())).share_memory_()
-        workers = min(settings.workers or available_cores(), job.plan.num_clients)
+        largest = np.sort(self._sizes)[::-1][: job.per_round]
+        self._updates = torch.empty(int(largest.sum())).share_memory_()
+        workers = min(settings.workers or available_cores(), job.per_round)
         self._start(workers, settings.start_method)
 
     def _start(self, workers: int, start_method: str | None) -> None:

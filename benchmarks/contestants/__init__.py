@@ -1,0 +1,29 @@
+"""One script per contestant: ``python -m benchmarks.contestants.NAME JOB.npz [options]``.
+
+Each says ``ready`` when set up, then does one round (training and evaluation) for every line it
+reads and answers with the seconds it took.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+
+def serve(one_round: Callable[[], object]) -> None:
+    """Warm up with one round, then answer requests until the input ends."""
+    one_round()
+    wait_for_request(None)
+    while True:
+        started = time.perf_counter()
+        one_round()
+        if not wait_for_request(time.perf_counter() - started):
+            return
+
+
+def wait_for_request(seconds: float | None) -> bool:
+    """Answer (``ready`` or the seconds) and wait; False when there is nothing more to do."""
+    sys.__stdout__.write("answer ready\n" if seconds is None else f"answer {seconds}\n")
+    sys.__stdout__.flush()
+    return bool(sys.stdin.readline())
