@@ -81,11 +81,13 @@ def evaluate_chunk(
     number = len(indices)
     if scores.ndim == 0:
         return ChunkResult(number, mean_loss * number, float(scores) * number, None, None)
-    total = float(scores.sum(dtype=torch.float64))
+    scores = scores.to("cpu", torch.float64)
+    total = float(scores.sum())
     labels = label_scores = None
     if isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point():
+        targets = targets.cpu()
         labels = torch.bincount(targets).numpy()
-        label_scores = torch.bincount(targets, weights=scores.to(torch.float64)).numpy()
+        label_scores = torch.bincount(targets, weights=scores).numpy()
     return ChunkResult(number, mean_loss * number, total, labels, label_scores)
 
 

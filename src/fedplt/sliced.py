@@ -98,13 +98,13 @@ class _Linear(torch.autograd.Function):
         for part, rows in zip(parts, trained.views["weight"], strict=True):
             rows.addmm_(part, x, alpha=-rate)
         for part, rows in zip(parts, trained.views.get("bias", ()), strict=False):
-            rows.addmv_(part, _ones(len(x)), alpha=-rate)
+            rows.addmv_(part, _ones(len(x), x.device), alpha=-rate)
         return grad_x, *[None] * (len(ctx.needs_input_grad) - 1)
 
 
 @functools.lru_cache(maxsize=16)
-def _ones(number: int) -> Tensor:
-    return torch.ones(number)
+def _ones(number: int, device: torch.device) -> Tensor:
+    return torch.ones(number, device=device)
 
 
 def _input_gradient(grad: Tensor, weight: Tensor, columns: Rows | None) -> Tensor:

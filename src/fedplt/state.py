@@ -16,7 +16,8 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
 
     Writing to the array then changes the model, and training the model changes the array.
     """
-    flat = torch.empty(layers.state_size)
+    device = next(model.parameters()).device
+    flat = torch.empty(layers.state_size, device=device)
     for offset, _, spec in layers.placed:
         name, _, key = spec.name.rpartition(".")
         module = model.get_submodule(name)

@@ -32,6 +32,9 @@ class Samples(Protocol):
     def arranged(self, order: NDArray[np.int64]) -> Samples:
         """The same examples in another order (so that a client's lie together)."""
 
+    def to(self, device: torch.device) -> Samples:
+        """The same examples, with batches on this device."""
+
 
 @dataclass(frozen=True, eq=False)
 class TensorSamples:
@@ -51,7 +54,11 @@ class TensorSamples:
         return len(self.inputs)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        indices = indices.to(self.inputs.device)
         return self.inputs.index_select(0, indices), self.targets.index_select(0, indices)
+
+    def to(self, device: torch.device) -> TensorSamples:
+        return TensorSamples(self.inputs.to(device), self.targets.to(device))
 
     def labels(self) -> NDArray[np.int64]:
         return _as_labels(self.targets)
@@ -66,6 +73,7 @@ class DatasetSamples:
 
     dataset: Any
     order: NDArray[np.int64] | None = None
+    device: str = "cpu"
     _labels: list[NDArray[np.int64]] = field(default_factory=list, repr=False)
 
     def __len__(self) -> int:
@@ -77,7 +85,7 @@ class DatasetSamples:
         if not (isinstance(items[0], Sequence) and len(items[0]) == 2):
             raise DataError("items of a Dataset must be (input, target) pairs")
         inputs, targets = default_collate([tuple(item) for item in items])
-        return inputs, targets
+        return _moved(inputs, self.device), _moved(targets, self.device)
 
     def labels(self) -> NDArray[np.int64]:
         if not self._labels:
@@ -87,7 +95,10 @@ class DatasetSamples:
 
     def arranged(self, order: NDArray[np.int64]) -> DatasetSamples:
         absolute = order if self.order is None else self.order[order]
-        return DatasetSamples(self.dataset, absolute, self._labels)
+        return DatasetSamples(self.dataset, absolute, self.device, self._labels)
+
+    def to(self, device: torch.device) -> DatasetSamples:
+        return DatasetSamples(self.dataset, self.order, str(device), self._labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +126,15 @@ def as_samples(data: Any) -> Samples:
     )
 
 
+def _moved(batch: Any, device: str) -> Any:
+    """A collated batch on a device: tensors, or lists and dictionaries of them."""
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: _moved(value, device) for key, value in batch.items()}
+    return [_moved(value, device) for value in batch] if isinstance(batch, list) else batch
+
+
 def _is_pair(item: Any) -> bool:
     return isinstance(item, (tuple, list)) and len(item) == 2
 
@@ -125,4 +145,4 @@ def _as_labels(targets: Tensor) -> NDArray[np.int64]:
             f"targets have shape {tuple(targets.shape)} and type {targets.dtype}; this split or "
             "evaluation needs one integer label per example. Use an iid or a given split instead."
         )
-    return targets.numpy().astype(np.int64)
+    return np.asarray(targets.cpu().numpy(), dtype=np.int64)

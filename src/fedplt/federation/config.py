@@ -175,10 +175,12 @@ class EvaluationConfig(_Section):
 
 
 class EngineConfig(_Section):
-    """How the simulator runs; none of this changes the results."""
+    """How the simulator runs; none of this but the device changes a bit of the results."""
 
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
+    """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None
-    """Worker processes; by default one per core."""
+    """Worker processes; by default one per core (one on a GPU)."""
     start_method: Literal["fork", "spawn", "forkserver"] | None = None
     timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """Give up when no worker has answered for this long."""

@@ -34,7 +34,10 @@ from fedplt.files import write_atomically, write_text
 from fedplt.plan import Plan
 
 FORMAT = 1
-MAY_CHANGE = ("name", "rounds", "checkpoint_every", "engine.")
+MAY_CHANGE = (
+    "name", "rounds", "checkpoint_every",
+    "engine.workers", "engine.start_method", "engine.timeout_seconds",
+)  # fmt: skip
 """Keys that a resumed run may set anew: they change no bits of the rounds already run."""
 
 
@@ -202,7 +205,7 @@ def by_configuration(folders: Sequence[RunFolder]) -> dict[str, list[History]]:
         kept = {
             key: value
             for key, value in flatten(config).items()
-            if key != "seed" and not key.startswith(MAY_CHANGE)
+            if key != "seed" and key not in MAY_CHANGE
         }
         key = json.dumps(kept, sort_keys=True)
         label = f"{config.name} {config.method['name']}"
@@ -216,7 +219,5 @@ def by_configuration(folders: Sequence[RunFolder]) -> dict[str, list[History]]:
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     return [
-        f"{key} was {old.get(key)!r}, is {new.get(key)!r}"
-        for key in keys
-        if not key.startswith(MAY_CHANGE)
+        f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys if key not in MAY_CHANGE
     ]

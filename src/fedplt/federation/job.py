@@ -104,6 +104,7 @@ def make_job(
     augment: Callable[..., Any] | None = None,
 ) -> Job:
     """As above for a model and data at hand, with a loss and a metric of the user's own."""
+    _check_device(config.engine.device)
     _try_model(config, model, data, loss, metric)
     plan = plan_from_config(config, model, data.validation.batch(torch.arange(2))[0], ratios)
     split = split or _split(config, data.train)
@@ -218,6 +219,16 @@ def _split(config: RunConfig, train: Samples) -> splits.Split:
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
             f"data.split_file: {settings.split_file} cannot be read: {error}"
+        ) from error
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"engine.device: {device!r} cannot be used here ({reason}). Use 'cpu'."
         ) from error
 
 

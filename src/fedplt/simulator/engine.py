@@ -51,13 +51,15 @@ class SimulatorEngine:
         self._state = torch.empty(job.layers.state_size).share_memory_()
         largest = np.sort(self._sizes)[::-1][: job.per_round]
         self._updates = torch.empty(int(largest.sum())).share_memory_()
-        workers = min(settings.workers or available_cores(), job.per_round)
+        usual = available_cores() if settings.device == "cpu" else 1
+        workers = min(settings.workers or usual, job.per_round)
         self._start(workers, settings.start_method)
 
     def _start(self, workers: int, start_method: str | None) -> None:
-        # Forked workers start at once and see the data without a copy. Elsewhere than on Linux
-        # a fork is not safe, so workers are spawned there.
-        method = start_method or ("fork" if sys.platform == "linux" else "spawn")
+        # Forked workers start at once and see the data without a copy. Elsewhere than on Linux,
+        # and with a GPU, a fork is not safe, so workers are spawned there.
+        can_fork = sys.platform == "linux" and self.job.config.engine.device == "cpu"
+        method = start_method or ("fork" if can_fork else "spawn")
         context: Any = torch_multiprocessing.get_context(method)
         self._connections: list[Connection] = []
         self._processes: list[multiprocessing.process.BaseProcess] = []

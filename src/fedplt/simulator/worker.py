@@ -56,7 +56,10 @@ class Worker:
 
     def __init__(self, job: Job, shared_state: Tensor, shared_updates: Tensor) -> None:
         self.job = job
-        self.model: nn.Module = job.model
+        device = torch.device(job.config.engine.device)
+        self.model: nn.Module = job.model.to(device)
+        self.samples, self.validation = job.samples.to(device), job.validation.to(device)
+        self.test = None if job.test is None else job.test.to(device)
         self.shared_state, self.shared_updates = shared_state, shared_updates
         self.state = bind_state(self.model, job.layers)
         self.version = -1
@@ -66,7 +69,7 @@ class Worker:
             self.state.copy_(self.shared_state)
             self.version = task.version
         if isinstance(task, EvaluateTask):
-            samples = self.job.test if task.part == "test" else self.job.validation
+            samples = self.test if task.part == "test" else self.validation
             assert samples is not None
             job = self.job
             return evaluate_chunk(self.model, samples, task.chunk, job.training.loss, job.metric)
@@ -79,7 +82,7 @@ class Worker:
         loss = train_client(
             self.model,
             assignment,
-            job.samples,
+            self.samples,
             job.examples(client),
             job.training,
             learning_rate=job.learning_rate(client, task.round),
@@ -99,7 +102,7 @@ class Worker:
         update, done = self.shared_updates[place : place + assignment.update_size], 0
         for start, stop in assignment.segments:
             new, old = self.state[start:stop], self.shared_state[start:stop]
-            torch.sub(new, old, out=update[done : done + stop - start])
+            torch.sub(new.cpu(), old, out=update[done : done + stop - start])
             new.copy_(old)
             done += stop - start
         return update_norm(update, assignment)

@@ -1,0 +1,107 @@
+"""100,000 clients, 100 per round: memory, and time per participating client against 1,000 clients.
+
+Synthetic data, 12 examples per client. ``python -m benchmarks.scale``.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedplt.data.samples import TensorSamples, TrainingData
+from fedplt.data.splits import Split
+from fedplt.federation.job import make_job
+from fedplt.federation.load_config import parse_config
+from fedplt.federation.loop import Federation
+from fedplt.models import fcn
+from fedplt.simulator.engine import SimulatorEngine
+
+PER_ROUND = 100
+EXAMPLES = 12
+FEATURES = 64
+ROUNDS = 12
+
+
+def run(num_clients: int, connection: Any) -> None:
+    """Rounds on request; answers with seconds, and with memory at the end."""
+    number = num_clients * EXAMPLES
+    random = torch.Generator().manual_seed(0)
+    train = TensorSamples(
+        torch.randn(number, FEATURES, generator=random),
+        torch.randint(0, 10, (number,), generator=random),
+    )
+    validation = TensorSamples(train.inputs[:1000], train.targets[:1000])
+    started = time.perf_counter()
+    config = parse_config(
+        {
+            "rounds": 10**6,
+            "clients": {"num_clients": num_clients},
+            "sampling": {"name": "uniform", "num_clients": PER_ROUND},
+            "training": {"batch_size": EXAMPLES},
+        }
+    )
+    ratios = np.resize([1.0, 0.29, 0.29, 0.29, 0.06, 0.06, 0.06, 0.06, 0.06, 0.06], num_clients)
+    split = Split(np.arange(number), np.arange(num_clients + 1) * EXAMPLES)
+    data = TrainingData(train, validation)
+    job = make_job(config, fcn(num_inputs=FEATURES), data, split=split, ratios=ratios)
+    engine = SimulatorEngine(job)
+    federation = Federation(job, engine)
+    federation.round()
+    connection.send(time.perf_counter() - started)
+    while connection.recv() == "go":
+        started = time.perf_counter()
+        federation.round()
+        connection.send(time.perf_counter() - started)
+    pids = [os.getpid(), *(process.pid for process in engine._processes)]
+    data_bytes = train.inputs.numel() * 4 + train.targets.numel() * 8
+    connection.send((sum(_proportional_kilobytes(pid) for pid in pids) / 1000, data_bytes / 1e6))
+    engine.close()
+
+
+def _proportional_kilobytes(pid: int | None) -> int:
+    """Resident memory, shared pages divided among their users (Linux)."""
+    path = Path(f"/proc/{pid}/smaps_rollup")
+    lines = path.read_text().splitlines() if path.exists() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+
+
+def main() -> None:
+    context = multiprocessing.get_context("spawn")
+    fleets: dict[int, Any] = {}
+    out: dict[str, Any] = {"format": 1, "per_round": PER_ROUND, "examples": EXAMPLES, "fleets": {}}
+    for number in (1000, 100_000):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=run, args=(number, theirs))
+        process.start()
+        fleets[number] = (ours, process, ours.recv(), [])
+    for _ in range(ROUNDS):
+        for connection, _, _, seconds in fleets.values():
+            connection.send("go")
+            seconds.append(connection.recv())
+    for number, (connection, process, start, seconds) in fleets.items():
+        connection.send("stop")
+        megabytes, data = connection.recv()
+        process.join(30)
+        each = 1000 * min(seconds) / PER_ROUND
+        print(f"{number:>7} clients: {each:.2f} ms per participating client, plan and first round "
+              f"{start:.1f} s, {megabytes:.0f} MB in all ({data:.0f} MB of it data)")  # fmt: skip
+        out["fleets"][number] = {
+            "milliseconds_per_client": each, "start_seconds": start,
+            "megabytes": megabytes, "data_megabytes": data,
+        }  # fmt: skip
+    few, many = (out["fleets"][n]["milliseconds_per_client"] for n in (1000, 100_000))
+    print(f"time per participating client, 100,000 over 1,000 clients: {many / few:.3f}")
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(json.dumps(out, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
