@@ -5,7 +5,7 @@ READY  := $(VENV)/.ready
 OUT    := runs/fashion-mnist-seed1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fix bench docs clean
+.PHONY: help setup run test check fix bench bench-quick bench-peers docs clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,8 +34,20 @@ fix: setup  ## repair lint and formatting
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-bench: setup  ## time the simulator against a plain PyTorch loop on this machine
-	$(PYTHON) -m benchmarks
+bench: setup  ## all benchmarks on this machine, into results/ (about 15 minutes, quiet machine)
+	$(PYTHON) -m benchmarks.local results/local.json
+	$(PYTHON) -m benchmarks.scale results/scale.json
+	$(PYTHON) -m benchmarks.resnet results/resnet.json
+	$(PYTHON) -m benchmarks --out results/bench.json $(PEERS)
+
+bench-quick: setup  ## fedplt against a plain PyTorch loop, under a minute
+	$(PYTHON) -m benchmarks --quick
+
+bench-peers:  ## environments for Flower, pfl-research and FedJAX, then all benchmarks
+	python3 -m venv .venv-flower && .venv-flower/bin/pip install -q torch==2.13.0 "flwr[simulation]==1.41.0"
+	python3 -m venv .venv-pfl && .venv-pfl/bin/pip install -q torch==2.13.0 pfl==0.6.0
+	python3 -m venv .venv-fedjax && .venv-fedjax/bin/pip install -q fedjax==0.0.17 "jax[cpu]"
+	$(MAKE) bench PEERS="--flower .venv-flower/bin/python --pfl .venv-pfl/bin/python --fedjax .venv-fedjax/bin/python"
 
 docs: setup  ## run everything the README and the documents show
 	$(PYTHON) -m pytest -q tests/test_readme.py --doctest-modules src
