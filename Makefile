@@ -37,7 +37,6 @@ fix: setup  ## repair lint and formatting
 bench: setup  ## all benchmarks on this machine, into results/ (about 15 minutes, quiet machine)
 	$(PYTHON) -m benchmarks.local results/local.json
 	$(PYTHON) -m benchmarks.scale results/scale.json
-	$(PYTHON) -m benchmarks.resnet results/resnet.json
 	$(PYTHON) -m benchmarks --out results/bench.json $(PEERS)
 
 bench-quick: setup  ## fedplt against a plain PyTorch loop, under a minute

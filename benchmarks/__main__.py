@@ -16,8 +16,22 @@ from benchmarks.runner import Contestant, race
 FLEETS = {"fcn-784": "1.0,0.29,0.06", "fcn-3072": "1.0,0.23,0.06"}
 
 
+def resnet_contestants() -> list[Contestant]:
+    ours, plain = ["--model", "resnet8"], "plain_resnet"
+    last = ["--layout", "channels-last"]
+    return [
+        Contestant("fedplt FedAvg", "ours", "resnet8", ours),
+        Contestant("fedplt at 0.18", "ours", "resnet8", [*ours, "--ratios", "0.18"]),
+        Contestant("plain loop", plain, "resnet8"),
+        Contestant("plain loop, channels last", plain, "resnet8", last),
+        Contestant("plain, 1 thread", plain, "resnet8", [*last, "--threads", "1"]),
+    ]
+
+
 def contestants(job: str, quick: bool, peers: dict[str, str | None]) -> list[Contestant]:
     """Everybody who does this job."""
+    if job == "resnet8":
+        return resnet_contestants()
     ratio = FLEETS[job].split(",")[1]
     found = [
         Contestant("fedplt FedAvg", "ours", job),
@@ -57,8 +71,8 @@ def main() -> None:
     results: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory(prefix="fedplt-bench-") as folder:
         jobs.write(Path(folder))
-        for job in ["fcn-784"] if options.quick else list(FLEETS):
-            print(f"\n{job}: 50 clients, batch 64, one local epoch, evaluation on 10,000\n")
+        for job in ["fcn-784"] if options.quick else [*FLEETS, "resnet8"]:
+            print(f"\n{job}\n")
             racing = contestants(job, options.quick, peers)
             race(racing, Path(folder), passes)
             results[job] = {c.name: c.seconds for c in racing}

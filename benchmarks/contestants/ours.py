@@ -8,7 +8,14 @@ from pathlib import Path
 import torch
 
 from benchmarks.contestants import serve
-from benchmarks.jobs import BATCH_SIZE, LEARNING_RATE, NUM_CLIENTS, read
+from benchmarks.jobs import (
+    BATCH_SIZE,
+    LEARNING_RATE,
+    NUM_CLIENTS,
+    RESNET_CLIENTS,
+    RESNET_STEPS,
+    read,
+)
 from fedplt.data.samples import TensorSamples, TrainingData
 from fedplt.data.splits import Split
 from fedplt.federation.job import make_job
@@ -23,29 +30,39 @@ def main() -> None:
     parser.add_argument("job", type=Path)
     parser.add_argument("--ratios", default="1.0", help="one, or full,middle,low of the fleet")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--model", choices=["fcn", "resnet8"], default="fcn")
     options = parser.parse_args()
     data = read(options.job)
+    resnet = options.model == "resnet8"
+    number = RESNET_CLIENTS if resnet else NUM_CLIENTS
     given = [float(ratio) for ratio in options.ratios.split(",")]
     if len(given) == 1:
-        ratios = given * NUM_CLIENTS
+        ratios = given * number
     else:
         ratios = [given[0]] * 5 + [given[1]] * 15 + [given[2]] * 30
     config = parse_config(
         {
             "rounds": 1_000_000,
-            "clients": {"num_clients": NUM_CLIENTS},
-            "training": {"batch_size": BATCH_SIZE, "learning_rate": LEARNING_RATE},
+            "clients": {"num_clients": number},
+            "model": {"name": options.model},
+            "training": {
+                "batch_size": BATCH_SIZE,
+                "learning_rate": LEARNING_RATE,
+                **({"local_steps": RESNET_STEPS} if resnet else {}),
+            },
             "engine": {"workers": options.workers},
         }
     )
-    train = TensorSamples(torch.from_numpy(data.inputs), torch.from_numpy(data.labels))
+    shape = (-1, 3, 32, 32) if resnet else (-1, data.num_inputs)
+    train = TensorSamples(torch.from_numpy(data.inputs).view(shape), torch.from_numpy(data.labels))
     validation = TensorSamples(
-        torch.from_numpy(data.validation_inputs), torch.from_numpy(data.validation_labels)
+        torch.from_numpy(data.validation_inputs).view(shape),
+        torch.from_numpy(data.validation_labels),
     )
     order = torch.arange(len(train)).numpy()
     job = make_job(
         config,
-        build_model("fcn", {"num_inputs": data.num_inputs}, seed=1),
+        build_model(options.model, {} if resnet else {"num_inputs": data.num_inputs}, seed=1),
         TrainingData(train, validation),
         split=Split(order, data.offsets),
         ratios=ratios,

@@ -38,6 +38,16 @@ def test_all_kinds_behave_alike(data):
     assert again.labels().tolist() == [0, 2]
 
 
+@pytest.mark.parametrize("data", [(torch.randn(5, 3, 4, 4), torch.arange(5))])
+def test_channels_last_changes_the_layout_only(data):
+    for samples in (as_samples(data), as_samples(list(zip(*data, strict=True)))):
+        turned = samples.with_channels_last().arranged(np.array([3, 1, 0, 2, 4]))
+        inputs, targets = turned.batch(torch.tensor([0, 4]))
+        assert torch.equal(inputs, data[0][[3, 4]])
+        assert targets.tolist() == [3, 4]
+        assert inputs.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_lists_of_pairs_are_datasets():
     assert as_samples([(X[i], 0) for i in range(2)]).batch(torch.tensor([1]))[0].shape == (1, 2)
 

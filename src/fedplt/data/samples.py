@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +35,9 @@ class Samples(Protocol):
     def to(self, device: torch.device) -> Samples:
         """The same examples, with batches on this device."""
 
+    def with_channels_last(self) -> Samples:
+        """The same examples; images lie in memory as convolutions like them."""
+
 
 @dataclass(frozen=True, eq=False)
 class TensorSamples:
@@ -42,6 +45,8 @@ class TensorSamples:
 
     inputs: Tensor
     targets: Tensor
+    channels_last: bool = False
+    """Inputs are kept as (examples, height, width, channels)."""
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.targets):
@@ -55,10 +60,20 @@ class TensorSamples:
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         indices = indices.to(self.inputs.device)
-        return self.inputs.index_select(0, indices), self.targets.index_select(0, indices)
+        inputs = self.inputs.index_select(0, indices)
+        if self.channels_last:
+            inputs = inputs.permute(0, 3, 1, 2)
+        return inputs, self.targets.index_select(0, indices)
 
     def to(self, device: torch.device) -> TensorSamples:
-        return TensorSamples(self.inputs.to(device), self.targets.to(device))
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+
+    def with_channels_last(self) -> TensorSamples:
+        if self.channels_last or self.inputs.ndim != 4:
+            return self
+        return replace(
+            self, inputs=self.inputs.permute(0, 2, 3, 1).contiguous(), channels_last=True
+        )
 
     def labels(self) -> NDArray[np.int64]:
         return _as_labels(self.targets)
@@ -66,7 +81,8 @@ class TensorSamples:
     def arranged(self, order: NDArray[np.int64]) -> TensorSamples:
         if np.array_equal(order, np.arange(len(self))):
             return self
-        return TensorSamples(*self.batch(torch.from_numpy(order)))
+        chosen = torch.from_numpy(order)
+        return replace(self, inputs=self.inputs[chosen], targets=self.targets[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +92,7 @@ class DatasetSamples:
     dataset: Any
     order: NDArray[np.int64] | None = None
     device: str = "cpu"
+    channels_last: bool = False
     _labels: list[NDArray[np.int64]] = field(default_factory=list, repr=False)
 
     def __len__(self) -> int:
@@ -87,6 +104,8 @@ class DatasetSamples:
         if not (isinstance(items[0], Sequence) and len(items[0]) == 2):
             raise DataError("items of a Dataset must be (input, target) pairs")
         inputs, targets = default_collate([tuple(item) for item in items])
+        if self.channels_last and isinstance(inputs, Tensor) and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
         return _moved(inputs, self.device), _moved(targets, self.device)
 
     def labels(self) -> NDArray[np.int64]:
@@ -97,10 +116,13 @@ class DatasetSamples:
 
     def arranged(self, order: NDArray[np.int64]) -> DatasetSamples:
         absolute = order if self.order is None else self.order[order]
-        return DatasetSamples(self.dataset, absolute, self.device, self._labels)
+        return replace(self, order=absolute)
 
     def to(self, device: torch.device) -> DatasetSamples:
-        return DatasetSamples(self.dataset, self.order, str(device), self._labels)
+        return replace(self, device=str(device))
+
+    def with_channels_last(self) -> DatasetSamples:
+        return replace(self, channels_last=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -128,9 +128,14 @@ def make_job(
         augment=augment,
     )
     _try_optimizer(training)
+    train, validation, test = data.train.arranged(split.order), data.validation, data.test
+    if any(isinstance(module, nn.Conv2d) for module in model.modules()):
+        train, validation = train.with_channels_last(), validation.with_channels_last()
+        if test is not None:
+            test = validation if test is data.validation else test.with_channels_last()
     return Job(
-        config, model, plan, data.train.arranged(split.order), split.offsets,
-        data.validation, data.test, training, _learning_rates(config), metric,
+        config, model, plan, train, split.offsets, validation, test,
+        training, _learning_rates(config), metric,
     )  # fmt: skip
 
 
