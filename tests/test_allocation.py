@@ -138,6 +138,7 @@ def test_more_ratio_never_trains_less_of_a_layer(layer_sizes, ratio):
 
 def test_imbalance_is_infinite_where_only_the_best_is_even():
     assert allocation_of([100, 100], [1.0, 0.0]).relative_imbalance == math.inf
+    assert allocation_of([300, 200, 100], [0.1, 0.2, 0.1]).relative_imbalance == math.inf
 
 
 @pytest.mark.parametrize("ratio", [0.0, -0.1, 1.1, math.nan])

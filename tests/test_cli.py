@@ -78,6 +78,9 @@ def test_plan(fedplt, config, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "clients per sub-layer" in done.stdout
     assert (tmp_path / "plan.png").stat().st_size > 5000
+    done = fedplt("plan", config, "--set", "model.name=resnet8")
+    assert done.returncode == 2
+    assert "does not fit the data" in done.stderr
     plan = json.loads(fedplt("plan", config, "--json").stdout)
     assert len(plan["ratios"]) == 5
     done = fedplt("plan", config, "--picture", tmp_path / "plan.bmp")
@@ -170,6 +173,16 @@ def numbers(folder: Path) -> list[dict]:
         (["--set", "method.name=scaffold"], "Known: fedavg, fedplt"),
         (["--set", "data.split=given", "--set", "data.split_file=no.json"], "data.split_file"),
         (["--set", "clients.groups.0.ratio=2"], "clients.groups.0.ratio"),
+        (["--set", "rounds=abc"], "(set by --set)"),
+        (["--set", "model.name=math:pi"], "name a function"),
+        (["--set", "data.name=math:pi"], "name a function"),
+        (["--set", "model.name=.x:y"], "cannot be imported"),
+        (["--set", "data.name=os:abort_", "--set", "model.name=fcn"], "cannot be imported"),
+        (["--set", "data.name=os:getcwd"], "not a TrainingData"),
+        (["--set", "data.name=tests.tiny:fails"], "tests.tiny:fails' failed: OSError"),
+        (["--set", "clients.num_clients=1"], "is nobody"),
+        (["--set", "model.name=torch.nn:Linear"], "It takes"),
+        (["--set", "engine.device=cuda:9"], "engine.device"),
         (["--set", "training.learning_rate=1e30"], "every client's update was refused"),
     ],
 )
@@ -191,6 +204,28 @@ def test_resume_refuses_a_changed_configuration(fedplt, config, tmp_path):
     done = fedplt("resume", folder)
     assert done.returncode == 2
     assert "training.learning_rate was 0.1, is 0.2" in done.stderr
+
+
+def test_a_run_continued_forgets_its_old_end(fedplt, config, tmp_path):
+    folder = tmp_path / "run"
+    assert fedplt("run", config, "--out", folder, "--set", "rounds=1").returncode == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedplt.cli", "resume", str(folder), "--set", "rounds=100000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for_rounds(folder, 4, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 130
+    assert not (folder / "model.safetensors").exists()
+    assert fedplt("report", folder).returncode == 0
+    assert "on the test set" not in (folder / "report.html").read_text()
+    assert "done already" in fedplt("resume", folder, "--set", "rounds=1").stderr
+
+
+def test_names_with_brackets(fedplt, config, tmp_path):
+    done = fedplt("run", config, "--out", tmp_path / "a[b]c", "--set", "rounds=1")
+    assert "a[b]c/model.safetensors" in done.stdout
 
 
 def test_what_is_no_run(fedplt, tmp_path):

@@ -96,6 +96,34 @@ def test_frozen_modules_are_left_out():
         cut(model)
 
 
+class Standardised(nn.Conv2d):
+    def forward(self, input):
+        weight = self.weight - self.weight.mean()
+        return torch.nn.functional.conv2d(input, weight, self.bias)
+
+
+class Functional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.b(input=torch.nn.functional.linear(x, self.a.weight, self.a.bias))
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element")
+def test_what_only_looks_known_is_refused():
+    with pytest.raises(CutError, match=r"'0' \(Standardised\) computes something of its own"):
+        cut(nn.Sequential(Standardised(1, 2, 3)))
+    with pytest.raises(CutError, match=r"'a' \(Linear\) was not called"):
+        cut(Functional(), torch.zeros(2, 4))
+    parametrized = nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
+    with pytest.raises(CutError, match="parametrized"):
+        cut(parametrized)
+    with pytest.raises(CutError, match="width of 0"):
+        cut(nn.Linear(3, 0))
+
+
 def test_refusals_name_the_module():
     with pytest.raises(CutError, match=r"'1' \(LSTM\)"):
         cut(nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 3)))

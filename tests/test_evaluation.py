@@ -38,6 +38,10 @@ def test_client_scores_follow_the_clients_labels():
     scores = evaluation.client_scores(shares)
     assert scores[[0, 1, 3]].tolist() == [1, 0, 1]
     assert np.isnan(scores[2])  # no evaluation example has this client's label
+    wider = Evaluation(0.0, 0.5, np.array([10, 10, 5, 5]), np.array([10.0, 0.0, 5.0, 5.0]))
+    assert wider.client_scores(shares).tolist() == [1, 0, 1, 1]
+    narrower = Evaluation(0.0, 0.5, np.array([10]), np.array([10.0]))
+    assert narrower.client_scores(shares)[[0, 3]].tolist() == [1, 1]
 
 
 def test_a_mean_metric_works_but_not_per_client():

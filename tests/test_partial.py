@@ -122,7 +122,7 @@ def test_equals_masked_training_for_any_allocation(data):
     torch.manual_seed(0)
     modules = [nn.Linear(a, b) for a, b in pairwise(widths)]
     model = nn.Sequential(*[m for module in modules for m in (module, nn.Tanh())])
-    layers = cut(model)
+    layers = cut(model, torch.zeros(2, widths[0]))
     assignment = make_plan(layers, [allocation_of(layers.sizes, q)] * 4).client(client)
     examples = [(torch.randn(4, widths[0]), torch.randn(4, widths[-1]))]
     ours, reference = copy.deepcopy(model), copy.deepcopy(model)
@@ -193,6 +193,24 @@ def test_a_last_batch_of_one_example_is_fine():
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
     with train_only(model, make_plan(cut(model), [0.5]).client(0)):
         assert model(torch.randn(1, 4)).isfinite().all()
+
+
+def test_gradients_of_gradients_are_refused():
+    model = dense()
+    with train_only(model, make_plan(cut(model), [0.5]).client(0)) as part:
+        loss = model(torch.randn(3, 10)).sum()
+        with pytest.raises(RuntimeError, match="gradients of gradients"):
+            torch.autograd.grad(loss, list(part.parameters()), create_graph=True)
+
+
+def test_changed_inputs_are_noticed_as_in_torch():
+    model = dense()
+    with train_only(model, make_plan(cut(model), [0.5]).client(0)):
+        inputs = torch.randn(3, 10) * 1.0
+        loss = model(inputs).sum()
+        inputs.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
 
 
 def test_cleans_up_after_an_error():

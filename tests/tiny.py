@@ -10,5 +10,9 @@ def model():
     return small_model()
 
 
+def fails():
+    raise OSError("no such disk")
+
+
 def data():
     return blob_data()

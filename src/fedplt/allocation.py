@@ -57,7 +57,7 @@ class Allocation:
         # Rounding leaves differences of about 1e-16 between allocations that are the same.
         if math.isclose(own, best, rel_tol=1e-9, abs_tol=1e-15):
             return 0.0
-        return math.inf if best == 0 else (own - best) / best
+        return math.inf if best < 1e-15 else (own - best) / best
 
     def _imbalance(self) -> float:
         even = 1 / len(self.layer_sizes)

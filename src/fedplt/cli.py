@@ -29,8 +29,8 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Get the built-in data sets.")
 app.add_typer(data_app, name="data")
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, markup=False)
+err = Console(stderr=True, highlight=False, markup=False)
 
 Config = Annotated[Path, typer.Argument(help="A run configuration (TOML), see configs/.")]
 Set = Annotated[
@@ -96,11 +96,10 @@ def run(
     RunFolder.refuse_existing(path)
     with fetch_progress(err) as progress:
         job = job_from_config(settings, progress)
-    folder = RunFolder.create(path, settings, job.plan)
     out.print(job.plan.summary() + "\n", soft_wrap=True)
     with _stopping(path), rounds_progress(out, 0, settings.rounds) as on_round:
-        run_job(job, folder, on_round=on_round)
-    _finish(folder)
+        run_job(job, path, on_round=on_round)
+    _finish(RunFolder.open(path))
 
 
 @app.command()
@@ -118,10 +117,9 @@ def resume(folder: Folder, set_: Set = None) -> None:
     with fetch_progress(err) as progress:
         job, done = prepare_resume(RunFolder.open(folder), change, progress)
     out.print(f"{done} of {job.config.rounds} rounds are done.")
-    opened = RunFolder.open(folder)
     with _stopping(folder), rounds_progress(out, done, job.config.rounds) as on_round:
-        run_job(job, opened, resume=True, on_round=on_round)
-    _finish(opened)
+        run_job(job, folder, resume=True, on_round=on_round)
+    _finish(RunFolder.open(folder))
 
 
 @app.command()
@@ -140,7 +138,8 @@ def curve(
     """Draw accuracy curves; runs that differ only in their seed become mean and spread."""
     from fedplt.federation.folder import RunFolder, by_configuration
 
-    groups = by_configuration([RunFolder.open(folder) for folder in folders])
+    different = {folder.resolve(): folder for folder in folders}
+    groups = by_configuration([RunFolder.open(folder) for folder in different.values()])
     for name, histories in groups.items():
         finals = [100 * history.final_accuracy() for history in histories]
         out.print(
@@ -233,8 +232,8 @@ def main() -> None:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
-        err.print("[bold red]error:[/] ", end="")
-        err.print(str(error), markup=False, soft_wrap=True)
+        err.print("error: ", end="", style="bold red")
+        err.print(str(error), soft_wrap=True)
         sys.exit(2)
 
 

@@ -70,7 +70,9 @@ class _Trace:
         handles = []
         for name, module in self.modules.items():
             if isinstance(module, cuttable) or isinstance(module, NORMS):  # noqa: SIM101 (mypy)
-                handles.append(module.register_forward_pre_hook(self._note_input(name)))
+                handles.append(
+                    module.register_forward_pre_hook(self._note_input(name), with_kwargs=True)
+                )
                 handles.append(module.register_forward_hook(self._note_output(name)))
         try:
             # In evaluation mode a forward pass leaves no trace in running statistics.
@@ -81,9 +83,10 @@ class _Trace:
                 handle.remove()
 
     def _note_input(self, name: str) -> Any:
-        def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-            self.inputs.setdefault(name, []).append(inputs[0].grad_fn)
-            self.dimensions[name] = inputs[0].ndim
+        def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+            x = inputs[0] if inputs else named["input"]
+            self.inputs.setdefault(name, []).append(x.grad_fn)
+            self.dimensions[name] = x.ndim
 
         return hook
 
@@ -156,12 +159,7 @@ class _Trace:
         while node is not None:
             name = self.outputs.get(node)
             if name is not None and isinstance(self.modules[name], self.cuttable):
-                # A convolution's channels are axis 1 everywhere. A Linear's outputs are the last
-                # axis, along which pooling mixes, as do norms unless it is also axis 1.
-                mixes = pooled or any(self.dimensions[norm] != 2 for norm in norms)
-                if isinstance(self.modules[name], nn.Linear) and mixes:
-                    return None
-                columns = self._columns(name, consumer, shape)
+                columns = self._columns(name, consumer, shape, norms, pooled)
                 return (name, columns, tuple(norms)) if columns else None
             if name is not None and isinstance(self.modules[name], PER_CHANNEL_NORMS):
                 norms.append(name)
@@ -174,16 +172,33 @@ class _Trace:
             node = _first_input(node)
         return None
 
-    def _columns(self, producer: str, consumer: str, shape: list[int] | None) -> int | None:
-        """Inputs of the consumer per channel of the producer, if they lie channel by channel."""
+    def _columns(
+        self, producer: str, consumer: str, shape: list[int] | None, norms: list[str], pooled: bool
+    ) -> int | None:
+        """Inputs of the consumer per channel of the producer, if they lie channel by channel.
+
+        A convolution's channels are axis 1, a Linear's outputs the last axis; only what keeps
+        them there is let through, and None means that it is not certain.
+        """
         width = _width(self.modules[producer])
         weight: Any = self.modules[consumer].weight
         taken = int(weight.shape[1])
-        if shape is None:
-            return 1 if taken == width else None
+        from_linear, to_linear = (
+            isinstance(self.modules[name], nn.Linear) for name in (producer, consumer)
+        )
+        if any(_width(self.modules[norm]) != width for norm in norms):
+            return None
+        if from_linear and to_linear:
+            # Pooling mixes along the last axis, and so do norms unless it is also axis 1.
+            mixed = pooled or any(self.dimensions[norm] != 2 for norm in norms)
+            return 1 if shape is None and not mixed and taken == width else None
+        if not from_linear and not to_linear:
+            return 1 if shape is None and taken == width else None
+        if from_linear or shape is None or self.dimensions[consumer] != 2 or shape[1] != width:
+            return None
         # (batch, channels, ...) flattened: channel c lies at c * rest to (c + 1) * rest - 1.
         rest = math.prod(shape[2:])
-        return rest if len(shape) >= 2 and shape[1] == width and taken == width * rest else None
+        return rest if len(shape) >= 3 and taken == width * rest else None
 
 
 def _is(node: Any, *kinds: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import nn
 from fedplt.connections import NORMS, connections
 from fedplt.errors import CutError, did_you_mean
 from fedplt.layers import Layer, Layers, TensorSpec
+from fedplt.sliced import FORWARDS
 
 CUTTABLE: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d)
 """Modules that are cut along axis 0 of their weight and bias."""
@@ -46,10 +47,17 @@ def cut(
     [('model', 16, 4)]
     """
     fed_by, flow = connections(model, CUTTABLE, example)
+    called = {module.name for module in flow}
     members: dict[str, list[TensorSpec]] = {}
     seen: dict[int, str] = {}
     for name, module in model.named_modules():
         tensors = _tensors(name, module, seen)
+        if tensors and example is not None and name not in called:
+            raise CutError(
+                f"module {name!r} ({type(module).__name__}) was not called for the example input. "
+                "If its weights are used in another way, it cannot be cut yet; if it is not used, "
+                "set requires_grad = False on its parameters."
+            )
         if tensors:
             members.setdefault(fed_by.get(name, name), []).extend(tensors)
     if not members:
@@ -73,6 +81,7 @@ def _tensors(name: str, module: nn.Module, seen: dict[int, str]) -> list[TensorS
             f"{', '.join(kind.__name__ for kind in CUTTABLE)} and norm modules. "
             "Set requires_grad = False on its parameters to leave them untrained."
         )
+    _check_usual(name, module, own)
     if len(trainable) < len(own):
         frozen = ", ".join(key for key in own if key not in trainable)
         raise CutError(
@@ -93,6 +102,23 @@ def _tensors(name: str, module: nn.Module, seen: dict[int, str]) -> list[TensorS
         seen[id(parameter)] = _join(name, key)
     sliced = [TensorSpec(_join(name, key), tuple(p.shape)) for key, p in own.items()]
     return sliced + _running_statistics(name, module)
+
+
+def _check_usual(name: str, module: nn.Module, own: Collection[str]) -> None:
+    """Refuse modules that only look like a kind whose training is known."""
+    kind = next(kind for kind in type(module).__mro__ if kind in FORWARDS)
+    if type(module).forward is not kind.forward:
+        raise CutError(
+            f"module {name!r} ({type(module).__name__}) computes something of its own: it is a "
+            f"{kind.__name__} with another forward, which cannot be cut yet."
+        )
+    if set(own) - {"weight", "bias"} or "weight" not in own:
+        raise CutError(
+            f"module {name!r} ({type(module).__name__}) has the parameters {', '.join(own)}: "
+            "parametrized and weight-normed modules cannot be cut yet."
+        )
+    if any(0 in parameter.shape for parameter in module.parameters(recurse=False)):
+        raise CutError(f"module {name!r} has a width of 0; give it at least one output.")
 
 
 def _running_statistics(name: str, module: nn.Module) -> list[TensorSpec]:

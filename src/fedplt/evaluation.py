@@ -46,9 +46,12 @@ class Evaluation:
             raise DataError(
                 "per-client evaluation needs integer labels and a metric with one score per example"
             )
-        known = self.label_counts > 0
-        scores = self.label_scores[known] / self.label_counts[known]
-        shares = label_shares[:, : len(known)][:, known]
+        width = max(len(self.label_counts), label_shares.shape[1])
+        counts = np.pad(self.label_counts, (0, width - len(self.label_counts)))
+        sums = np.pad(self.label_scores, (0, width - len(self.label_scores)))
+        known = counts > 0
+        scores = sums[known] / counts[known]
+        shares = np.pad(label_shares, ((0, 0), (0, width - label_shares.shape[1])))[:, known]
         weight = shares.sum(axis=1)
         means: NDArray[np.float64] = np.full(len(shares), math.nan)
         np.divide(shares @ scores, weight, out=means, where=weight > 0)

@@ -17,8 +17,12 @@ def import_object(path: str, key: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except Exception as error:  # the user's module may raise anything while it is imported
         raise ConfigError(
-            f"{key}: {path!r} cannot be imported ({error}). Is it installed, or in this folder?"
+            f"{key}: {path!r} cannot be imported ({type(error).__name__}: {error}). "
+            "Is it installed, or in this folder?"
         ) from error
+    if not callable(found):
+        raise ConfigError(f"{key}: {path!r} is a {type(found).__name__}; name a function instead.")
+    return found

@@ -67,8 +67,13 @@ class TrainedRows:
         return self.leaves["weight"] + self.leaves.get("bias", [])
 
 
-# The functions below keep what they need as plain attributes of ctx and slice as little as they
-# can: with small layers, Python between the kernels is what a step costs.
+# The functions below do as little as they can between the kernels: with small layers, Python is
+# what a step costs.
+
+
+def _refuse_second_derivatives() -> None:
+    if torch.is_grad_enabled():  # only where backward was called with create_graph
+        raise RuntimeError("train_only does not support gradients of gradients (create_graph)")
 
 
 class _Linear(torch.autograd.Function):
@@ -76,12 +81,14 @@ class _Linear(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, trained: TrainedRows, columns: Rows | None, *leaves: Tensor
     ) -> Tensor:
-        ctx.x, ctx.trained, ctx.columns = x, trained, columns
+        ctx.save_for_backward(x)
+        ctx.trained, ctx.columns = trained, columns
         return F.linear(x, trained.tensors["weight"], trained.tensors.get("bias"))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, trained = ctx.x, ctx.trained
+        _refuse_second_derivatives()
+        (x,), trained = ctx.saved_tensors, ctx.trained
         weight, shape = trained.tensors["weight"], x.shape
         if grad.ndim != 2:
             x, grad = x.reshape(-1, shape[-1]), grad.reshape(-1, grad.shape[-1])
@@ -126,14 +133,16 @@ class _Convolution(torch.autograd.Function):
         geometry: tuple[Any, ...],
         *leaves: Tensor,
     ) -> Tensor:
-        ctx.x, ctx.trained, ctx.columns, ctx.geometry = x, trained, columns, geometry
+        ctx.save_for_backward(x)
+        ctx.trained, ctx.columns, ctx.geometry = trained, columns, geometry
         return torch.convolution(
             x, trained.tensors["weight"], trained.tensors.get("bias"), *geometry
         )
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, trained = ctx.x, ctx.trained
+        _refuse_second_derivatives()
+        (x,), trained = ctx.saved_tensors, ctx.trained
         weight, need_x = trained.tensors["weight"], ctx.needs_input_grad[0]
         need_bias = "bias" in trained.leaves
         grad_x = None
@@ -190,6 +199,7 @@ class _Assemble(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        _refuse_second_derivatives()
         return None, None, *(grad[start:stop] for start, stop in ctx.rows)
 
 
@@ -203,16 +213,16 @@ def assembled(module: nn.Module, name: str, trained: TrainedRows) -> Tensor | No
     return result
 
 
-def _linear(module: nn.Linear, trained: TrainedRows, x: Tensor) -> Tensor:
-    columns = trained.called(x)
+def _linear(module: nn.Linear, trained: TrainedRows, input: Tensor) -> Tensor:
+    columns = trained.called(input)
     result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
-        x, trained, columns, *trained.all_leaves()
+        input, trained, columns, *trained.all_leaves()
     )
     return result
 
 
-def _conv2d(module: nn.Conv2d, trained: TrainedRows, x: Tensor) -> Tensor:
-    columns = trained.called(x)
+def _conv2d(module: nn.Conv2d, trained: TrainedRows, input: Tensor) -> Tensor:
+    x, columns = input, trained.called(input)
     padding: Any = module.padding
     if module.padding_mode != "zeros" or isinstance(padding, str):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
@@ -228,20 +238,20 @@ def _conv2d(module: nn.Conv2d, trained: TrainedRows, x: Tensor) -> Tensor:
     return result
 
 
-def _batch_norm(module: Any, trained: TrainedRows, x: Tensor) -> Tensor:
+def _batch_norm(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
     """Batch statistics while training; only the trained channels' running statistics move."""
     weight, bias = assembled(module, "weight", trained), assembled(module, "bias", trained)
     mean, var = module.running_mean, module.running_var
     use_batch = module.training or mean is None
-    if module.training and x.numel() == x.shape[1]:
-        use_batch = mean is None  # one value per channel has no variance: a last batch of one
+    if input.numel() == input.shape[1] and mean is not None:
+        use_batch = False  # one value per channel has no variance: a last batch of one
     if not (use_batch and module.training and mean is not None):
-        return F.batch_norm(x, mean, var, weight, bias, use_batch, 0.0, module.eps)
+        return torch.batch_norm(input, weight, bias, mean, var, use_batch, 0.0, module.eps, False)
     trained.num_batches += 1
     # Without a momentum torch averages over all batches so far; here, over this client's batches.
     momentum = 1 / trained.num_batches if module.momentum is None else module.momentum
     moved_mean, moved_var = mean.clone(), var.clone()
-    y = F.batch_norm(x, moved_mean, moved_var, weight, bias, True, momentum, module.eps)
+    y = F.batch_norm(input, moved_mean, moved_var, weight, bias, True, momentum, module.eps)
     with torch.no_grad():
         for start, stop in trained.rows:
             mean[start:stop] = moved_mean[start:stop]
@@ -249,19 +259,19 @@ def _batch_norm(module: Any, trained: TrainedRows, x: Tensor) -> Tensor:
     return y
 
 
-def _instance_norm(module: Any, trained: TrainedRows, x: Tensor) -> Tensor:
+def _instance_norm(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
     weight, bias = assembled(module, "weight", trained), assembled(module, "bias", trained)
-    return F.instance_norm(x, None, None, weight, bias, True, 0.0, module.eps)
+    return F.instance_norm(input, None, None, weight, bias, True, 0.0, module.eps)
 
 
-def _layer_norm(module: nn.LayerNorm, trained: TrainedRows, x: Tensor) -> Tensor:
+def _layer_norm(module: nn.LayerNorm, trained: TrainedRows, input: Tensor) -> Tensor:
     weight, bias = assembled(module, "weight", trained), assembled(module, "bias", trained)
-    return F.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
+    return F.layer_norm(input, module.normalized_shape, weight, bias, module.eps)
 
 
-def _group_norm(module: nn.GroupNorm, trained: TrainedRows, x: Tensor) -> Tensor:
+def _group_norm(module: nn.GroupNorm, trained: TrainedRows, input: Tensor) -> Tensor:
     weight, bias = assembled(module, "weight", trained), assembled(module, "bias", trained)
-    return F.group_norm(x, module.num_groups, weight, bias, module.eps)
+    return F.group_norm(input, module.num_groups, weight, bias, module.eps)
 
 
 FORWARDS: dict[type[nn.Module], Callable[[Any, TrainedRows, Tensor], Tensor]] = {
@@ -275,5 +285,8 @@ FORWARDS: dict[type[nn.Module], Callable[[Any, TrainedRows, Tensor], Tensor]] = 
 
 
 def forward_of(module: nn.Module) -> Callable[[Any, TrainedRows, Tensor], Tensor] | None:
-    """The forward pass for a module's kind, or None where there is none."""
+    """The forward pass for a module's kind, or None where there is none.
+
+    Parameters are named ``input`` as in torch's modules: a model may pass them by name.
+    """
     return next((FORWARDS[kind] for kind in type(module).__mro__ if kind in FORWARDS), None)

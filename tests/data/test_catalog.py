@@ -111,12 +111,25 @@ def test_wrong_content_is_never_kept(stand_in, fashion, tmp_path):
     assert not (tmp_path / "cache" / "fashion-mnist.safetensors").exists()
 
 
-def test_a_damaged_cache_is_named(stand_in, fashion):
-    stand_in()
+def test_a_damaged_cache_is_fetched_again(stand_in, fashion):
+    source = FakeSource(fashion)
+    stand_in(source)
     path = catalog.get("fashion-mnist", folder=fashion)
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match="damaged"):
-        catalog.load("fashion-mnist")
+    for damage in (path.read_bytes()[:100], b""):
+        path.write_bytes(damage)
+        assert len(catalog.load("fashion-mnist").test) == 10
+    assert source.calls == 2
+
+
+def test_a_source_with_rubbish_is_passed_over(stand_in, fashion, tmp_path):
+    portal = tmp_path / "portal"
+    portal.mkdir()
+    for path in fashion.iterdir():
+        (portal / path.name).write_text("<html>please log in</html>")
+    good = FakeSource(fashion)
+    stand_in(FakeSource(portal), good)
+    catalog.get("fashion-mnist")
+    assert good.calls == 1
 
 
 def test_folders_without_the_files(stand_in, tmp_path, fashion):
@@ -125,6 +138,10 @@ def test_folders_without_the_files(stand_in, tmp_path, fashion):
         catalog.get("fashion-mnist", folder=tmp_path / "nowhere")
     (fashion / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x14short")
     with pytest.raises(DataError, match="not a complete IDX file"):
+        catalog.get("fashion-mnist", folder=fashion)
+    images = fashion / "train-images-idx3-ubyte.gz"
+    images.write_bytes(images.read_bytes()[:200])
+    with pytest.raises(DataError, match="not a complete gzip file"):
         catalog.get("fashion-mnist", folder=fashion)
 
 

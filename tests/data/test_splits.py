@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -74,6 +76,10 @@ def test_given_splits():
         ([[0, 5]], "client 0 has index 5; the data has examples 0 to 4"),
         ([[-1]], "index -1"),
         ([], "empty"),
+        ({"0": [1], "1": [2]}, "a dict; give a list"),
+        ([[0.9]], "whole numbers"),
+        ([["1"]], "whole numbers"),
+        ([[[1]]], "whole numbers"),
     ]:
         with pytest.raises(DataError, match=reason):
             split_given(indices, 5)
@@ -82,8 +88,9 @@ def test_given_splits():
 def test_refusals():
     with pytest.raises(DataError, match="10 clients with at least 11 examples each need 110"):
         split_dirichlet(LABELS[:100], 10, alpha=0.1, min_examples=11)
-    with pytest.raises(DataError, match="alpha is -1"):
-        split_dirichlet(LABELS, 10, alpha=-1)
+    for alpha in (-1, float("inf"), float("nan"), 1e308):
+        with pytest.raises(DataError, match=re.escape(f"alpha is {alpha}")):
+            split_dirichlet(LABELS, 10, alpha=alpha)
     with pytest.raises(DataError, match="Use fewer clients"):
         split_iid(5, 6)
     with pytest.raises(DataError, match="at least 1"):

@@ -114,9 +114,11 @@ def test_overrides(tmp_path):
 def test_group_sizes_leave_nobody_out():
     shares = [GroupConfig(share=s, ratio=1.0) for s in (0.1, 0.3, 0.6)]
     assert ClientsConfig(num_clients=50, groups=shares).group_sizes() == [5, 15, 30]
-    for number in range(1, 40):
+    for number in range(5, 40):
         sizes = ClientsConfig(num_clients=number, groups=shares).group_sizes()
         assert sum(sizes) == number
+    with pytest.raises(ValueError, match="is nobody"):
+        ClientsConfig(num_clients=2, groups=shares)
 
 
 def test_schedules():

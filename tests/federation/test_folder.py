@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from fedplt import RunError
+from fedplt.data.samples import TensorSamples
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import override
 from fedplt.federation.records import RoundRecord, Totals
@@ -31,14 +33,14 @@ def job():
 
 @pytest.fixture
 def folder(tmp_path, job):
-    folder = RunFolder.create(tmp_path / "run", job.config, job.plan)
+    folder = RunFolder.create(tmp_path / "run", job)
     state = torch.arange(job.layers.state_size, dtype=torch.float32)
-    folder.save_checkpoint(state, 3, Totals(7, 8, 9, 1.0), job.plan, job.config)
+    folder.save_checkpoint(state, 3, Totals(7, 8, 9, 1.0), job)
     return folder
 
 
 def test_checkpoints_come_back(folder, job):
-    state, done, total = folder.load_checkpoint(job.plan, job.config)
+    state, done, total = folder.load_checkpoint(job)
     assert state.tolist() == list(range(job.layers.state_size))
     assert (done, total) == (3, Totals(7, 8, 9, 1.0))
     assert folder.plan() == job.plan
@@ -47,23 +49,37 @@ def test_checkpoints_come_back(folder, job):
 
 def test_existing_runs_are_never_overwritten(folder, job):
     with pytest.raises(RunError, match="fedplt resume"):
-        RunFolder.create(folder.path, job.config, job.plan)
+        RunFolder.create(folder.path, job)
 
 
 def test_a_changed_configuration_is_refused_by_name(folder, job):
-    changed = override(job.config, ["training.batch_size=8", "seed=9"])
+    def changed(*overrides):
+        return replace(job, config=override(job.config, overrides))
+
     with pytest.raises(RunError) as error:
-        folder.load_checkpoint(job.plan, changed)
+        folder.load_checkpoint(changed("training.batch_size=8", "seed=9"))
     assert "training.batch_size was 16, is 8" in str(error.value)
     assert "seed was 0, is 9" in str(error.value)
-    longer = override(job.config, ["rounds=99", "engine.workers=2", "checkpoint_every=1"])
-    assert folder.load_checkpoint(job.plan, longer)[1] == 3
+    longer = changed("rounds=99", "engine.workers=2", "checkpoint_every=1")
+    assert folder.load_checkpoint(longer)[1] == 3
+    with pytest.raises(RunError, match="3 are done already"):
+        folder.load_checkpoint(changed("rounds=2"))
+
+
+def test_changed_data_is_refused(folder, job):
+    other = replace(job, samples=TensorSamples(job.samples.inputs + 1, job.samples.targets))
+    with pytest.raises(RunError, match="training data or its split"):
+        folder.load_checkpoint(other)
+    offsets = job.offsets.copy()
+    offsets[1] += 1
+    with pytest.raises(RunError, match="training data or its split"):
+        folder.load_checkpoint(replace(job, offsets=offsets))
 
 
 def test_another_model_is_refused(folder, job):
     other = blob_job(model=torch.nn.Linear(6, 3))
     with pytest.raises(RunError, match="belongs to plan"):
-        folder.load_checkpoint(other.plan, job.config)
+        folder.load_checkpoint(replace(job, plan=other.plan))
 
 
 def test_damaged_checkpoints_are_refused(folder, job):
@@ -71,7 +87,7 @@ def test_damaged_checkpoints_are_refused(folder, job):
     for data in (b"", b"\x80\x04junk", path.read_bytes()[:50]):
         path.write_bytes(data)
         with pytest.raises(RunError, match="cannot be resumed"):
-            folder.load_checkpoint(job.plan, job.config)
+            folder.load_checkpoint(job)
 
 
 def test_a_record_cut_short_is_left_out(folder):
@@ -83,6 +99,28 @@ def test_a_record_cut_short_is_left_out(folder):
     assert [r.round for r in folder.keep_rounds(3)] == [1, 2, 3]
     assert len((folder.path / "rounds.jsonl").read_text().splitlines()) == 3
     assert folder.rounds()[0] == record(1)
+
+
+def test_damaged_records_are_never_dropped(folder):
+    for number in (1, 2, 3):
+        folder.append(record(number))
+    path = folder.path / "rounds.jsonl"
+    text = path.read_text()
+    path.write_text(text.replace('{"round": 2', '{"round" 2'))
+    with pytest.raises(RunError, match="damaged in line 2"):
+        folder.keep_rounds(3)
+    path.write_text("\n".join(text.splitlines()[1:]))
+    with pytest.raises(RunError, match="has 2 of the 3 rounds"):
+        folder.keep_rounds(3)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(RunError, match="cannot be read"):
+        folder.rounds()
+    for name, reader in (("result.json", folder.history), ("plan.json", folder.plan)):
+        path.write_text(text)
+        for rubbish in ("[1]", "{", '"x"'):
+            (folder.path / name).write_text(rubbish)
+            with pytest.raises(RunError, match=name):
+                reader()
 
 
 def test_one_writer_at_a_time(folder):
@@ -111,8 +149,13 @@ def test_what_is_no_run_folder(tmp_path):
 
 
 def test_the_final_model_is_plain_safetensors(folder):
-    folder.finish({"a.weight": torch.ones(2)}, {"test_accuracy": 0.5})
+    folder.append(record(1))
+    folder.finish({"a.weight": torch.ones(2)}, {"rounds": 1, "test_accuracy": 0.5})
     assert load_file(folder.path / "model.safetensors")["a.weight"].tolist() == [1, 1]
     assert json.loads((folder.path / "result.json").read_text())["test_accuracy"] == 0.5
     assert folder.history().test_accuracy == 0.5
+    folder.append(record(2))
+    assert folder.history().test_accuracy is None  # it was measured after another round
+    folder.reopen()
+    assert not (folder.path / "model.safetensors").exists()
     assert not list(folder.path.glob(".*.part"))

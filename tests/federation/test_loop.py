@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -22,7 +24,11 @@ class FakeEngine:
         self.job, self.bad = job, bad or {}
 
     def train(self, clients, round, state):
-        return [LocalResult(k, int(self.job.num_examples[k]), 1.0, {"loss": 1.0}) for k in clients]
+        def loss(client):
+            return math.nan if client in self.bad else 1.0
+
+        numbers = self.job.num_examples
+        return [LocalResult(k, int(numbers[k]), 1.0, {"loss": loss(k)}) for k in clients]
 
     def collect(self, clients):
         for client in clients:
@@ -58,6 +64,7 @@ def test_one_bad_client_never_spoils_a_round():
     rejected = history.rounds[0].rejected
     assert set(rejected) == {"1", "2"}
     assert "not finite" in rejected["1"]
+    assert history.rounds[0].train_loss == 1.0  # of the others
     assert "holds 3 numbers" in rejected["2"]
 
 
@@ -102,7 +109,7 @@ def test_uniform_sampling_is_seeded_and_charged():
 def test_an_interrupted_evaluation_leaves_the_last_round_to_save(tmp_path):
     job = blob_job(rounds=3, checkpoint_every=100)
     engine = FakeEngine(job)
-    folder = RunFolder.create(tmp_path / "run", job.config, job.plan)
+    folder = RunFolder.create(tmp_path / "run", job)
     federation = Federation(job, engine, folder)
     before = federation.state.clone()
     evaluate, calls = engine.evaluate, []
@@ -116,7 +123,7 @@ def test_an_interrupted_evaluation_leaves_the_last_round_to_save(tmp_path):
     engine.evaluate = stop_in_the_second
     with pytest.raises(Interrupted):
         federation.run()
-    state, done, _ = folder.load_checkpoint(job.plan, job.config)
+    state, done, _ = folder.load_checkpoint(job)
     assert done == 1
     assert torch.allclose(state, before + 1)
 

@@ -18,6 +18,8 @@ from fedplt.simulator.run import run_job
 from tests.conftest import small_model
 from tests.federation.jobs import RATIOS, blob_job
 
+LAMBDA = lambda outputs, targets: outputs.sum()  # noqa: E731
+
 
 def normed_model():
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3))
@@ -69,15 +71,46 @@ def test_learns():
 
 
 def test_groups_and_schedules_set_the_rate():
-    job = blob_job(training={"schedule": "1/t"})
-    assert job.learning_rate(0, 0) == pytest.approx(0.1)
-    assert job.learning_rate(0, 3) == pytest.approx(0.025)
+    groups = [
+        {"num_clients": 1, "ratio": 1.0, "learning_rate": 0.3},
+        {"num_clients": 4, "ratio": 0.5},
+    ]
+    clients = {"num_clients": 5, "groups": groups}
+    job = blob_job(training={"schedule": "1/t"}, clients=clients)
+    assert [job.learning_rate(k, 0) for k in (0, 1, 4)] == pytest.approx([0.3, 0.1, 0.1])
+    assert job.learning_rate(1, 3) == pytest.approx(0.025)
+    one = final_state(blob_job(rounds=1, clients=clients))[1]
+    other = final_state(blob_job(rounds=1))[1]
+    assert not same(one, other)
+
+
+class Counting(nn.Module):
+    """Keeps a buffer of its own that every training batch moves."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        if self.training:
+            self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return self.layer(x - self.mean)
+
+
+@pytest.mark.filterwarnings("default")
+def test_buffers_of_ones_own_do_not_leak_between_clients():
+    def run(workers):
+        torch.manual_seed(0)
+        return final_state(blob_job(model=Counting(), engine={"workers": workers}))[1]
+
+    assert same(run(1), run(3))
 
 
 def test_resumes_to_the_same_bits(tmp_path):
     whole_history, whole = final_state(blob_job(rounds=6))
     job = blob_job(rounds=6, checkpoint_every=2)
-    folder = RunFolder.create(tmp_path / "run", job.config, job.plan)
+    folder = tmp_path / "run"
 
     class Stop(Exception): ...
 
@@ -88,7 +121,7 @@ def test_resumes_to_the_same_bits(tmp_path):
     with pytest.raises(Stop):
         run_job(job, folder, on_round=stop)
     again = blob_job(rounds=6, checkpoint_every=2, model=small_model())
-    history, state = final_state(again, RunFolder.open(tmp_path / "run"), resume=True)
+    history, state = final_state(again, folder, resume=True)
     assert same(whole, state)
     assert without_time(history) == without_time(whole_history)
     assert without_time(RunFolder.open(tmp_path / "run").history()) == without_time(whole_history)
@@ -96,15 +129,14 @@ def test_resumes_to_the_same_bits(tmp_path):
 
 def test_a_request_to_stop_saves_the_last_round(tmp_path):
     job = blob_job(rounds=50)
-    folder = RunFolder.create(tmp_path / "run", job.config, job.plan)
 
     def interrupt(record):
         if record.round == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted):
-        run_job(job, folder, on_round=interrupt)
-    _, done, _ = folder.load_checkpoint(job.plan, job.config)
+        run_job(job, tmp_path / "run", on_round=interrupt)
+    _, done, _ = RunFolder.open(tmp_path / "run").load_checkpoint(job)
     assert done == 3
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -160,9 +192,18 @@ def test_every_wait_has_a_deadline():
 
 def test_spawned_workers_need_picklable_parts():
     job = blob_job(engine={"workers": 1, "start_method": "spawn"})
-    object.__setattr__(job.training, "loss", lambda outputs, targets: outputs.sum())
-    with pytest.raises(RunError, match="no lambdas"):
-        SimulatorEngine(job)
+    for loss in (lambda outputs, targets: outputs.sum(), LAMBDA):
+        object.__setattr__(job.training, "loss", loss)
+        with pytest.raises(RunError, match="no lambdas"):
+            SimulatorEngine(job)
+
+
+def test_a_run_that_cannot_start_leaves_no_folder(tmp_path):
+    job = blob_job(engine={"workers": 1, "start_method": "spawn"})
+    object.__setattr__(job.training, "loss", LAMBDA)
+    with pytest.raises(RunError):
+        run_job(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="reads /proc")  # noqa: PTH112

@@ -83,6 +83,41 @@ def test_a_loss_and_a_metric_of_ones_own():
     assert history.accuracy[-1] > -0.1 > history.accuracy[0]
 
 
+class Viewing(nn.Module):
+    """Insists on the usual memory layout."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(1, 4, 3, padding=1), nn.Linear(4 * 36, 3)
+
+    def forward(self, x):
+        x = torch.relu(self.conv(x))
+        return self.head(x.view(x.size(0), -1))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_models_that_insist_on_a_layout_get_it(channels):
+    inputs, labels = torch.randn(60, channels, 6, 6), torch.arange(60) % 3
+    model = Viewing()
+    model.conv = nn.Conv2d(channels, 4, 3, padding=1)
+    history = fedplt.train(
+        model, (inputs, labels), (inputs, labels), ratios=[0.5] * 3, rounds=2, **FAST
+    )
+    assert len(history.rounds) == 2
+
+
+def test_learning_rates_per_client():
+    weights = []
+    for rates in (None, [0.1] * 3, [0.1, 0.1, 0.2]):
+        torch.manual_seed(0)
+        model = small_model()
+        data = blobs(90), blobs(30, 1)
+        fedplt.train(model, *data, ratios=[0.5] * 3, rounds=1, learning_rates=rates, **FAST)
+        weights.append(model[0].weight)
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
 def test_refusals():
     def run(**changes):
         settings = {"ratios": [0.5] * 3, "rounds": 1, **FAST, **changes}
@@ -103,5 +138,13 @@ def test_refusals():
         run(method={"name": "fedavg", "speed": 3})
     with pytest.raises(ConfigError, match=r"evaluation\.per_client"):
         run(train=(blobs(90)[0], torch.rand(90, 3)), evaluation={"per_client": True})
+    with pytest.raises(ConfigError, match="ratios and learning_rates"):
+        run(clients={"groups": []})
+    with pytest.raises(ConfigError, match="needs out"):
+        run(resume=True)
+    with pytest.raises(ConfigError, match="2 were given for 3 clients"):
+        run(learning_rates=[0.1, 0.1])
+    with pytest.raises(ConfigError, match="has 3 outputs, but training labels go up to 3"):
+        run(train=(blobs(90)[0], torch.arange(90) % 4))
     with pytest.raises(DataError, match="90 inputs and 89 targets"):
         run(train=(blobs(90)[0], blobs(89)[1]))

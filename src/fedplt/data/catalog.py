@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedplt.data.decode import Arrays, decode_cifar_binary, decode_cifar_png, decode_idx
@@ -108,23 +108,25 @@ def get(name: str, *, folder: Path | None = None, progress: Progress | None = No
         if arrays is None:
             raise DataError(f"{folder} does not hold {name}: it needs {wanted.usual_files}.")
         return _keep(wanted, arrays, cached)
-    if cached.exists():
+    if _is_whole(cached):
         return cached
-    for usual in wanted.usual_folders:
-        if usual.is_dir() and (arrays := _decode(wanted, usual)) is not None:
-            return _keep(wanted, arrays, cached)
     reasons = []
+    for usual in wanted.usual_folders:
+        try:
+            if usual.is_dir() and (arrays := _decode(wanted, usual)) is not None:
+                return _keep(wanted, arrays, cached)
+        except DataError as error:
+            reasons.append(f"  - {usual}: {error}")
     for source in wanted.sources:
         with tempfile.TemporaryDirectory(prefix="fedplt-") as scratch:
             try:
                 source.fetch(Path(scratch), progress or (lambda *_: None))
-            except SourceError as error:
+                arrays = _decode(wanted, Path(scratch))
+                if arrays is not None:
+                    return _keep(wanted, arrays, cached)
+                reasons.append(f"  - {source}: it did not hold the expected files")
+            except (SourceError, DataError) as error:  # perhaps the next one is better
                 reasons.append(f"  - {source}: {error}")
-                continue
-            arrays = _decode(wanted, Path(scratch))
-            if arrays is not None:
-                return _keep(wanted, arrays, cached)
-            reasons.append(f"  - {source}: it did not hold the expected files")
     raise DataError(
         f"{name} could not be fetched:\n" + "\n".join(reasons) + "\n"
         f"Download {wanted.usual_files} on any machine, put them into a folder, and run\n"
@@ -136,10 +138,7 @@ def load(name: str, *, progress: Progress | None = None) -> TrainingData:
     """A built-in data set, normalised, in its training, validation and test parts."""
     wanted = catalogued(name)
     path = get(name, progress=progress)
-    try:
-        arrays = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise DataError(f"{path} is damaged ({error}). Delete it; it is fetched again.") from error
+    arrays = load_file(path)
     labels = arrays["train_labels"].astype(np.int64)
     held_out = np.zeros(len(labels), dtype=bool)
     for label in range(10):
@@ -155,6 +154,17 @@ def load(name: str, *, progress: Progress | None = None) -> TrainingData:
     train = samples("train_images", labels, ~held_out)
     validation = samples("train_images", labels, held_out) if held_out.any() else test
     return TrainingData(train, validation, test)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file of the cache can be used; a damaged one is fetched again."""
+    try:
+        with safe_open(path, "np") as file:
+            return set(file.keys()) == {
+                f"{part}_{what}" for part in ("train", "test") for what in ("images", "labels")
+            }
+    except (SafetensorError, OSError):
+        return False
 
 
 def _decode(wanted: Catalogued, folder: Path) -> Arrays | None:

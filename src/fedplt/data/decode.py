@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +36,11 @@ def decode_idx(folder: Path) -> Arrays | None:
         if path is None:
             return None
         data = path.read_bytes()
-        arrays[key] = _idx(gzip.decompress(data) if path.suffix == ".gz" else data, path)
+        try:
+            data = gzip.decompress(data) if path.suffix == ".gz" else data
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{path} is not a complete gzip file ({error})") from error
+        arrays[key] = _idx(data, path)
     for key in ("train_images", "test_images"):
         arrays[key] = arrays[key][:, None]  # one channel
     return arrays
@@ -75,14 +80,20 @@ def decode_cifar_png(folder: Path) -> Arrays | None:
     batches = []
     for path in paths:
         assert path is not None
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("RGB"))  # (10000, 1024, 3)
+        try:
+            with Image.open(path) as picture:
+                pixels = np.asarray(picture.convert("RGB"))  # (10000, 1024, 3)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(f"{path} is not a complete PNG picture ({error})") from error
         if pixels.shape != (10_000, 1024, 3):
             raise DataError(f"{path} has shape {pixels.shape}, not (10000, 1024, 3)")
         batches.append(pixels.transpose(0, 2, 1).reshape(10_000, 3072))
-    train_labels, test_labels = (
-        np.array(json.loads(path.read_text()), dtype=np.uint8) for path in labels if path
-    )
+    try:
+        train_labels, test_labels = (
+            np.array(json.loads(path.read_text()), dtype=np.uint8) for path in labels if path
+        )
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"the labels in {labels[0]} or {labels[1]} are damaged") from error
     return _cifar(np.concatenate(batches[:5]), train_labels, batches[5], test_labels)
 
 

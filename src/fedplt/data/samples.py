@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -37,6 +38,9 @@ class Samples(Protocol):
 
     def with_channels_last(self) -> Samples:
         """The same examples; images lie in memory as convolutions like them."""
+
+    def checksum(self, start: int) -> int:
+        """Changes (most likely) when the examples or their order change."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +82,10 @@ class TensorSamples:
     def labels(self) -> NDArray[np.int64]:
         return _as_labels(self.targets)
 
+    def checksum(self, start: int) -> int:
+        targets = zlib.crc32(self.targets.cpu().contiguous().numpy().tobytes(), start)
+        return zlib.crc32(self.inputs.cpu().contiguous().numpy().data, targets)
+
     def arranged(self, order: NDArray[np.int64]) -> TensorSamples:
         if np.array_equal(order, np.arange(len(self))):
             return self
@@ -114,6 +122,10 @@ class DatasetSamples:
             self._labels.append(_as_labels(torch.as_tensor(np.array(targets))))
         return self._labels[0] if self.order is None else self._labels[0][self.order]
 
+    def checksum(self, start: int) -> int:
+        order = np.arange(len(self)) if self.order is None else self.order
+        return zlib.crc32(order.tobytes(), start)
+
     def arranged(self, order: NDArray[np.int64]) -> DatasetSamples:
         absolute = order if self.order is None else self.order[order]
         return replace(self, order=absolute)
@@ -132,6 +144,12 @@ class TrainingData:
     train: Samples
     validation: Samples
     test: Samples | None = None
+
+    def with_channels_last(self) -> TrainingData:
+        train, validation = self.train.with_channels_last(), self.validation.with_channels_last()
+        if self.test is None or self.test is self.validation:
+            return TrainingData(train, validation, None if self.test is None else validation)
+        return TrainingData(train, validation, self.test.with_channels_last())
 
 
 def as_samples(data: Any) -> Samples:

@@ -19,6 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from fedplt.errors import DataError
 from fedplt.seeds import generator
 
+MAX_ALPHA = 1e6
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -56,8 +58,10 @@ def split_dirichlet(
     that have the most.
     """
     labels = np.asarray(labels)
-    if not alpha > 0:
-        raise DataError(f"alpha is {alpha}; Dirichlet needs a positive number (0.1 is very skewed)")
+    if not 0 < alpha <= MAX_ALPHA:
+        raise DataError(
+            f"alpha is {alpha}; it must lie in (0, {MAX_ALPHA:g}]: 0.1 is very skewed, 100 even."
+        )
     _check_enough(len(labels), num_clients, min_examples)
     random = generator(seed, "split")
     owner = np.empty(len(labels), dtype=np.int64)
@@ -85,12 +89,20 @@ def split_shards(
 
 def split_given(indices: Sequence[ArrayLike], num_examples: int) -> Split:
     """A split that somebody else made: one array of example indices per client."""
-    pieces = [np.asarray(piece, dtype=np.int64).reshape(-1) for piece in indices]
-    if not pieces:
-        raise DataError("the split is empty; give one index array per client.")
-    for client, piece in enumerate(pieces):
-        if not len(piece):
+    if isinstance(indices, (dict, str)) or not len(indices):
+        raise DataError(
+            f"the split is {'empty' if not len(indices) else f'a {type(indices).__name__}'}; "
+            "give a list with one list of example indices per client."
+        )
+    pieces = []
+    for client, given in enumerate(indices):
+        piece = np.asarray(given)
+        if not piece.size:
             raise DataError(f"client {client} has no examples; every client needs at least one.")
+        if piece.ndim != 1 or not np.issubdtype(piece.dtype, np.integer):
+            raise DataError(f"client {client}: give a list of whole numbers, not {given!r:.60}.")
+        pieces.append(piece.astype(np.int64))
+    for client, piece in enumerate(pieces):
         if piece.min() < 0 or piece.max() >= num_examples:
             raise DataError(
                 f"client {client} has index {piece.min() if piece.min() < 0 else piece.max()}; "

@@ -25,7 +25,7 @@ class DataConfig(_Section):
     name: str = "fashion-mnist"
     """``fashion-mnist``, ``cifar10``, or ``package.module:function`` giving a TrainingData."""
     split: Literal["dirichlet", "iid", "shards", "given"] = "dirichlet"
-    alpha: Annotated[float, Field(gt=0)] = 0.2
+    alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.2
     """Dirichlet concentration: small is skewed."""
     min_examples: Annotated[int, Field(ge=1)] = 10
     """Every client gets at least this many (Dirichlet)."""
@@ -107,6 +107,17 @@ class ClientsConfig(_Section):
             sizes[index] += 1
         return sizes
 
+    @model_validator(mode="after")
+    def _nobody_vanishes(self) -> ClientsConfig:
+        sizes = self.group_sizes()
+        if 0 in sizes:
+            index = sizes.index(0)
+            raise ValueError(
+                f"groups.{index}: a share of {self.groups[index].share} of {self.num_clients} "
+                "clients is nobody. Raise the share or num_clients, or drop the group."
+            )
+        return self
+
 
 class SamplingConfig(_Section):
     """Who takes part in a round."""
@@ -181,7 +192,7 @@ class EngineConfig(_Section):
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None
     """Worker processes; by default one per core (one on a GPU)."""
-    start_method: Literal["fork", "spawn", "forkserver"] | None = None
+    start_method: Literal["fork", "spawn"] | None = None
     timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """Give up when no worker has answered for this long."""
 

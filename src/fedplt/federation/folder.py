@@ -21,13 +21,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from fedplt.errors import RunError
 from fedplt.federation.config import RunConfig
+from fedplt.federation.job import Job
 from fedplt.federation.load_config import dump_config, flatten, load_config
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.files import write_atomically, write_text
@@ -49,7 +49,7 @@ class RunFolder:
         self._lock: IO[str] | None = None
 
     @classmethod
-    def create(cls, path: Path, config: RunConfig, plan: Plan) -> RunFolder:
+    def create(cls, path: Path, job: Job) -> RunFolder:
         """A new folder for a new run; an existing run is never overwritten."""
         cls.refuse_existing(path)
         try:
@@ -57,8 +57,8 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{path} cannot be made: {error.strerror}") from error
         folder = cls(path)
-        folder.write_config(config)
-        write_text(path / "plan.json", json.dumps(plan.to_json()))
+        folder.write_config(job.config)
+        write_text(path / "plan.json", json.dumps(job.plan.to_json()))
         return folder
 
     @staticmethod
@@ -111,57 +111,77 @@ class RunFolder:
         path = self.path / "plan.json"
         try:
             return Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path} cannot be read: {error}") from error
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RunError(f"{path} cannot be read: {error!r}") from error
 
     def append(self, record: RoundRecord) -> None:
         with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as out:
             out.write(json.dumps(record.to_json()) + "\n")
 
     def rounds(self) -> list[RoundRecord]:
-        """All complete records; a line that a crash cut short is left out."""
+        """All complete records; a last line that a crash cut short is left out."""
         path = self.path / "rounds.jsonl"
-        records = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        lines = _read(path).splitlines() if path.exists() else []
+        records: list[RoundRecord] = []
+        for number, line in enumerate(lines, start=1):
             try:
                 records.append(RoundRecord.from_json(json.loads(line)))
-            except (json.JSONDecodeError, TypeError, KeyError):
-                break
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                if number < len(lines):
+                    raise RunError(f"{path} is damaged in line {number}: {error!r}") from error
         return records
 
     def history(self) -> History:
-        path = self.path / "result.json"
-        result = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return History(self.rounds(), result.get("test_accuracy"), result.get("test_loss"))
+        """Everything written down; a result counts only for the rounds it was made after."""
+        path, records = self.path / "result.json", self.rounds()
+        result: Any = {}
+        if path.exists():
+            try:
+                result = dict(json.loads(_read(path)))
+            except (ValueError, TypeError) as error:
+                raise RunError(f"{path} is damaged: {error}") from error
+        if not records or result.get("rounds") != records[-1].round:
+            result = {}
+        return History(records, result.get("test_accuracy"), result.get("test_loss"))
 
     def keep_rounds(self, number: int) -> list[RoundRecord]:
         """Forget records of rounds after the checkpoint: they are run again."""
         records = [record for record in self.rounds() if record.round <= number]
+        if [record.round for record in records] != list(range(1, number + 1)):
+            raise RunError(
+                f"{self.path / 'rounds.jsonl'} has {len(records)} of the {number} rounds that the "
+                "checkpoint counts: it was damaged or edited, and cannot be continued."
+            )
         lines = [json.dumps(record.to_json()) + "\n" for record in records]
         write_text(self.path / "rounds.jsonl", "".join(lines))
         return records
 
-    def save_checkpoint(
-        self, state: Tensor, rounds_done: int, total: Totals, plan: Plan, config: RunConfig
-    ) -> None:
+    def reopen(self) -> None:
+        """More rounds are to come: what told of the end no longer holds."""
+        for name in ("result.json", "model.safetensors", "report.html"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def save_checkpoint(self, state: Tensor, rounds_done: int, total: Totals, job: Job) -> None:
         metadata = {
             "format": FORMAT,
             "rounds_done": rounds_done,
             "total": vars(total),
-            "plan": plan.fingerprint,
-            "config": flatten(config),
+            "plan": job.plan.fingerprint,
+            "data": job.data_fingerprint,
+            "config": flatten(job.config),
         }
         write_atomically(
             self.path / "checkpoint.safetensors",
             lambda path: save_file({"state": state}, path, {"fedplt": json.dumps(metadata)}),
         )
 
-    def load_checkpoint(self, plan: Plan, config: RunConfig) -> tuple[Tensor, int, Totals]:
-        """State, rounds done and totals, if they belong to this plan and configuration."""
+    def load_checkpoint(self, job: Job) -> tuple[Tensor, int, Totals]:
+        """State, rounds done and totals, if they belong to this configuration, plan and data."""
+        plan, config = job.plan, job.config
         path = self.path / "checkpoint.safetensors"
         try:
             with safe_open(path, "pt") as file:
-                metadata = json.loads(file.metadata()["fedplt"])
+                metadata: Any = json.loads(file.metadata()["fedplt"])
                 state: Tensor = file.get_tensor("state").clone()
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise RunError(
@@ -181,7 +201,15 @@ class RunFolder:
                 f"{path} belongs to plan {metadata['plan']}, but this model and fleet give plan "
                 f"{plan.fingerprint}. The model's code must have changed since; start a new run."
             )
-        return state, int(metadata["rounds_done"]), Totals(**metadata["total"])
+        if metadata["data"] != job.data_fingerprint:
+            raise RunError(
+                f"the training data or its split is not what {self.path} was started with "
+                f"({job.data_fingerprint} instead of {metadata['data']}). Start a new run."
+            )
+        done = int(metadata["rounds_done"])
+        if config.rounds < done:
+            raise RunError(f"rounds: {done} are done already; set at least as many.")
+        return state, done, Totals(**metadata["total"])
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
         write_atomically(
@@ -190,8 +218,12 @@ class RunFolder:
         )
         write_text(self.path / "result.json", json.dumps({"format": FORMAT, **result}, indent=2))
 
-    def load_model(self) -> dict[str, torch.Tensor]:
-        return dict(load_file(self.path / "model.safetensors"))
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
 
 
 def by_configuration(folders: Sequence[RunFolder]) -> dict[str, list[History]]:
@@ -217,7 +249,10 @@ def by_configuration(folders: Sequence[RunFolder]) -> dict[str, list[History]]:
 
 
 def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    usual = flatten(RunConfig())  # for keys that did not exist when the run was started
+    old, new = {**usual, **old}, {**usual, **new}
     return [
-        f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys if key not in MAY_CHANGE
+        f"{key} was {old.get(key)!r}, is {new.get(key)!r}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and key not in MAY_CHANGE
     ]

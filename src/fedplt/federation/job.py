@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,13 @@ from fedplt.data.samples import Samples, TrainingData
 from fedplt.data.sources import Progress
 from fedplt.errors import ConfigError, DataError, FedpltError, did_you_mean
 from fedplt.evaluation import Metric, accuracy
+from fedplt.federation.checks import (
+    check_device,
+    check_labels,
+    likes_channels_last,
+    try_model,
+    try_optimizer,
+)
 from fedplt.federation.config import RunConfig
 from fedplt.imports import import_object
 from fedplt.layers import Layers
@@ -29,8 +38,7 @@ from fedplt.methods import PlanRequest, make_method
 from fedplt.models import MODELS, build_model
 from fedplt.plan import Plan
 from fedplt.sampling import uniform_sample
-from fedplt.state import evaluation_mode
-from fedplt.training import OPTIMIZERS, LocalTraining, Loss
+from fedplt.training import LocalTraining, Loss
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +58,12 @@ class Job:
     learning_rates: NDArray[np.float64]
     """Per client, before the schedule."""
     metric: Metric
+
+    @cached_property
+    def data_fingerprint(self) -> str:
+        """Changes with the split and the training data (of a Dataset: with its size)."""
+        checksum = zlib.crc32(np.ascontiguousarray(self.offsets).tobytes(), len(self.samples))
+        return f"{self.samples.checksum(checksum):08x}"
 
     @property
     def layers(self) -> Layers:
@@ -99,14 +113,20 @@ def make_job(
     *,
     split: splits.Split | None = None,
     ratios: Sequence[float | Allocation] | None = None,
+    learning_rates: Sequence[float] | None = None,
     loss: Loss = torch.nn.functional.cross_entropy,
     metric: Metric = accuracy,
     augment: Callable[..., Any] | None = None,
 ) -> Job:
     """As above for a model and data at hand, with a loss and a metric of the user's own."""
-    _check_device(config.engine.device)
-    _try_model(config, model, data, loss, metric)
-    plan = plan_from_config(config, model, data.validation.batch(torch.arange(2))[0], ratios)
+    check_device(config.engine.device)
+    if not len(data.train) or not len(data.validation):
+        raise DataError("the training or the validation data is empty; both need examples.")
+    example = data.validation.batch(torch.arange(min(2, len(data.validation))))
+    outputs = try_model(config, model, *example, loss, metric)
+    if loss is torch.nn.functional.cross_entropy:
+        check_labels(data.train, outputs)
+    plan = plan_from_config(config, model, example[0], ratios)
     split = split or _split(config, data.train)
     if split.num_clients != plan.num_clients:
         raise ConfigError(
@@ -127,15 +147,20 @@ def make_job(
         loss=loss,
         augment=augment,
     )
-    _try_optimizer(training)
-    train, validation, test = data.train.arranged(split.order), data.validation, data.test
-    if any(isinstance(module, nn.Conv2d) for module in model.modules()):
-        train, validation = train.with_channels_last(), validation.with_channels_last()
-        if test is not None:
-            test = validation if test is data.validation else test.with_channels_last()
+    try_optimizer(training)
+    if learning_rates is None:
+        learning_rates = _learning_rates(config).tolist()
+    if len(learning_rates) != plan.num_clients or not min(learning_rates) > 0:
+        raise ConfigError(
+            f"learning_rates: {len(learning_rates)} were given for {plan.num_clients} clients; "
+            "give one per client, all positive."
+        )
+    data = TrainingData(data.train.arranged(split.order), data.validation, data.test)
+    if likes_channels_last(model, example[0]):
+        data = data.with_channels_last()
     return Job(
-        config, model, plan, train, split.offsets, validation, test,
-        training, _learning_rates(config), metric,
+        config, model, plan, data.train, split.offsets, data.validation, data.test,
+        training, np.asarray(learning_rates, dtype=np.float64), metric,
     )  # fmt: skip
 
 
@@ -143,10 +168,12 @@ def plan_without_data(config: RunConfig) -> Plan:
     """The plan that :func:`job_from_config` would make, without fetching a built-in data set."""
     model = build_model(config.model.name, config.model.options, config.seed)
     if config.data.name in CATALOG:
-        example = torch.zeros(2, *CATALOG[config.data.name].shape)
+        example = torch.zeros(2, *CATALOG[config.data.name].shape), torch.zeros(2).long()
     else:
-        example = _data(config, None).validation.batch(torch.arange(2))[0]
-    return plan_from_config(config, model, example)
+        data = _data(config, None)
+        example = data.validation.batch(torch.arange(min(2, len(data.validation))))
+    try_model(config, model, *example, torch.nn.functional.cross_entropy, accuracy)
+    return plan_from_config(config, model, example[0])
 
 
 def plan_from_config(
@@ -197,7 +224,13 @@ def _data(config: RunConfig, progress: Progress | None) -> TrainingData:
             f"data.name: there is no data set {name!r}. {did_you_mean(name, CATALOG)} "
             "Your own is named by import path: 'my_package.data:load'."
         )
-    data = import_object(name, "data.name")()
+    load = import_object(name, "data.name")
+    try:
+        data = load()
+    except FedpltError:
+        raise
+    except Exception as error:  # the user's function may raise anything
+        raise ConfigError(f"data.name: {name!r} failed: {type(error).__name__}: {error}") from error
     if not isinstance(data, TrainingData):
         raise ConfigError(f"data.name: {name!r} gave a {type(data).__name__}, not a TrainingData.")
     return data
@@ -224,46 +257,4 @@ def _split(config: RunConfig, train: Samples) -> splits.Split:
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(
             f"data.split_file: {settings.split_file} cannot be read: {error}"
-        ) from error
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"engine.device: {device!r} cannot be used here ({reason}). Use 'cpu'."
-        ) from error
-
-
-def _try_model(
-    config: RunConfig, model: nn.Module, data: TrainingData, loss: Loss, metric: Metric
-) -> None:
-    """One small batch through the model, so that a mismatch is said now and not in a worker."""
-    number = min(2, len(data.validation))
-    inputs, targets = data.validation.batch(torch.arange(number))
-    try:
-        with evaluation_mode(model), torch.no_grad():
-            outputs = model(inputs)
-            loss(outputs, targets)
-            metric(outputs, targets)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else type(inputs).__name__
-        raise ConfigError(
-            f"model.name: {config.model.name!r} does not fit the data {config.data.name!r}, whose "
-            f"inputs have shape {shape}: {str(error).splitlines()[0]}. Set model.options to fit "
-            "(fcn: num_inputs; cnn: num_channels and image_size; all: num_classes)."
-        ) from error
-
-
-def _try_optimizer(training: LocalTraining) -> None:
-    try:
-        OPTIMIZERS[training.optimizer](
-            [nn.Parameter(torch.zeros(1))], lr=0.1, **training.optimizer_options
-        )
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"training.optimizer_options: {training.optimizer} does not take "
-            f"{training.optimizer_options}: {error}"
         ) from error

@@ -29,7 +29,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     for override in overrides:
         _apply(values, override)
-    return parse_config(values, text, str(path))
+    return parse_config(values, text, str(path), _keys(overrides))
 
 
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
@@ -37,15 +37,21 @@ def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     values = config.model_dump(exclude_none=True, mode="json")
     for entry in overrides:
         _apply(values, entry)
-    return parse_config(values)
+    return parse_config(values, overridden=_keys(overrides))
 
 
-def parse_config(values: dict[str, Any], text: str = "", where: str = "") -> RunConfig:
+def _keys(overrides: Sequence[str]) -> list[str]:
+    return [override.partition("=")[0].strip() for override in overrides]
+
+
+def parse_config(
+    values: dict[str, Any], text: str = "", where: str = "", overridden: Sequence[str] = ()
+) -> RunConfig:
     """Validate plain values; one :class:`ConfigError` names every wrong key."""
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        problems = [_problem(dict(entry), text, where) for entry in error.errors()]
+        problems = [_problem(dict(entry), text, where, overridden) for entry in error.errors()]
         raise ConfigError("\n".join(problems)) from None
 
 
@@ -86,7 +92,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"--set {override}: there is nothing at {key!r} to set.") from error
 
 
-def _problem(error: dict[str, Any], text: str, where: str) -> str:
+def _problem(error: dict[str, Any], text: str, where: str, overridden: Sequence[str]) -> str:
     location = [
         part for part in error["loc"] if part not in ("int", "float") and part != "literal['full']"
     ]
@@ -97,6 +103,8 @@ def _problem(error: dict[str, Any], text: str, where: str) -> str:
         message = str(error["ctx"]["error"])
     else:
         message = f"{error['msg']}, but it is {error['input']!r}."
+    if any(f"{key}.".startswith(f"{given}.") for given in overridden):
+        return f"{key}: {message} (set by --set)"
     line = _line_of(text, location)
     place = f" (in {where}{f', line {line}' if line else ''})" if where else ""
     return f"{key}: {message}{place}" if key else f"{message}{place}"

@@ -43,9 +43,11 @@ class Federation:
         """Continue from the folder's checkpoint."""
         assert self.folder is not None
         job = self.job
-        state, self.rounds_done, self.total = self.folder.load_checkpoint(job.plan, job.config)
+        state, self.rounds_done, self.total = self.folder.load_checkpoint(job)
         self.state.copy_(state)
         self.records = self.folder.keep_rounds(self.rounds_done)
+        if self.rounds_done < job.config.rounds:
+            self.folder.reopen()
 
     def run(self, on_round: OnRound = lambda record: None) -> History:
         """All remaining rounds. On :class:`Interrupted` the last complete round is saved."""
@@ -100,7 +102,7 @@ class Federation:
         record = RoundRecord(
             round=self.rounds_done,
             num_clients=len(clients),
-            train_loss=_mean_loss(results),
+            train_loss=_mean_loss([r for r in results if str(r.client) not in rejected]),
             cost=cost,
             total=self.total,
             seconds=time.perf_counter() - started,
@@ -157,10 +159,7 @@ class Federation:
 
     def _save(self) -> None:
         if self.folder:
-            job = self.job
-            self.folder.save_checkpoint(
-                self.state, self.rounds_done, self.total, job.plan, job.config
-            )
+            self.folder.save_checkpoint(self.state, self.rounds_done, self.total, self.job)
 
     def _finish(self) -> History:
         result: dict[str, float | None] = {}
@@ -169,7 +168,8 @@ class Federation:
             result = {"test_accuracy": test.score, "test_loss": test.loss}
         history = History(self.records, **result)
         if self.folder:
-            final = {"accuracy_last_10": history.final_accuracy(), **result}
+            accuracy = history.final_accuracy()
+            final = {"rounds": self.rounds_done, "accuracy_last_10": accuracy, **result}
             self.folder.finish(_all_tensors(self.job, self.state), final)
         return history
 

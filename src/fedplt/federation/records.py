@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -49,11 +50,18 @@ class RoundRecord:
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value not in (None, {})}
+        """Plain values; what is unknown or not a number is left out (JSON has no NaN)."""
+        values = asdict(self)
+        return {key: value for key, value in values.items() if not _is_nothing(value)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RoundRecord:
+        data = {"train_loss": math.nan, **data}
         return cls(**{**data, "cost": Totals(**data["cost"]), "total": Totals(**data["total"])})
+
+
+def _is_nothing(value: Any) -> bool:
+    return value in (None, {}) or (isinstance(value, float) and not math.isfinite(value))
 
 
 @dataclass(frozen=True)
@@ -76,4 +84,4 @@ class History:
     def final_accuracy(self, last: int = 10) -> float:
         """Mean accuracy of the last evaluated rounds."""
         tail = self.accuracy[-last:]
-        return sum(tail) / len(tail)
+        return sum(tail) / len(tail) if tail else math.nan

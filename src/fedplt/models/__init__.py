@@ -54,6 +54,13 @@ def model_spec(name: str) -> ModelSpec:
     return ModelSpec(import_object(name, "model.name"))
 
 
+def _parameters(build: Callable[..., object]) -> str:
+    try:
+        return ", ".join(inspect.signature(build).parameters) or "no options"
+    except (TypeError, ValueError):  # some built-ins do not tell
+        return "see its documentation"
+
+
 def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
     """Build a model with initial weights that depend on the seed alone."""
     build = model_spec(name).build
@@ -61,11 +68,12 @@ def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
         torch.manual_seed(torch_seed(seed, "model"))
         try:
             model = build(**options)
-        except TypeError as error:
-            known = ", ".join(inspect.signature(build).parameters)
+        except ConfigError:
+            raise
+        except Exception as error:  # the user's function may raise anything
             raise ConfigError(
-                f"model.options: {name!r} was called with {dict(options)} ({error}). "
-                f"It takes: {known or 'no options'}."
+                f"model.options: {name!r} was called with {dict(options)} "
+                f"({type(error).__name__}: {error}). It takes: {_parameters(build)}."
             ) from error
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model.name: {name!r} gave a {type(model).__name__}, not a torch module")

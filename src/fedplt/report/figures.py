@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def accuracy_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
     """Accuracy by round; several histories of one label (seeds) as mean and spread."""
     figure = Figure(figsize=(7.2, 3.8), layout="constrained")
     axes = figure.add_subplot()
-    for color, (label, group) in zip(COLORS, histories.items(), strict=False):
+    for color, (label, group) in zip(cycle(COLORS), histories.items(), strict=False):
         shortest = min(group, key=lambda history: len(history.accuracy))
         rounds = [record.round for record in shortest.evaluated]
         values = 100 * np.array([history.accuracy[: len(rounds)] for history in group])

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,10 @@ from fedplt.simulator.worker import EvaluateTask, Failure, TrainTask, worker_mai
 from fedplt.update import ClientUpdate
 
 POLL_SECONDS = 0.2
+SPAWNED = (
+    "Spawned workers need a model, loss, metric and data that can be pickled (no lambdas), and a "
+    "script whose top level is under: if __name__ == '__main__'."
+)
 QUEUED_PER_WORKER = 2  # one being done, one waiting: no worker waits for a message
 
 
@@ -60,6 +65,7 @@ class SimulatorEngine:
         # and with a GPU, a fork is not safe, so workers are spawned there.
         can_fork = sys.platform == "linux" and self.job.config.engine.device == "cpu"
         method = start_method or ("fork" if can_fork else "spawn")
+        self._method = method
         context: Any = torch_multiprocessing.get_context(method)
         self._connections: list[Connection] = []
         self._processes: list[multiprocessing.process.BaseProcess] = []
@@ -73,13 +79,9 @@ class SimulatorEngine:
             )
             try:
                 process.start()
-            except (AttributeError, TypeError, RuntimeError) as error:
+            except (AttributeError, TypeError, RuntimeError, PicklingError) as error:
                 self.close()
-                raise RunError(
-                    f"the workers cannot be started by {method!r}: {error}. Spawned workers need "
-                    "a model, loss, metric and data that can be pickled (no lambdas), and a "
-                    "script whose top level is under 'if __name__ == \"__main__\":'."
-                ) from error
+                raise RunError(f"the workers cannot be started: {error}. {SPAWNED}") from error
             theirs.close()
             self._connections.append(ours)
             self._processes.append(process)
@@ -174,6 +176,8 @@ class SimulatorEngine:
         process.join(1)
         code = process.exitcode
         how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        if self._method == "spawn" and code == 1:  # it never came as far as its first task
+            return RunError(f"{process.name} could not start. {SPAWNED}")
         return RunError(
             f"{process.name} died ({how}); was it killed, or out of memory? "
             "Fewer workers (engine.workers) need less."

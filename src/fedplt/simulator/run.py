@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from fedplt.allocation import Allocation
 from fedplt.data.samples import Augment, TrainingData, as_samples
 from fedplt.data.sources import Progress
 from fedplt.data.splits import Split, split_given
-from fedplt.errors import RunError
+from fedplt.errors import ConfigError, RunError
 from fedplt.evaluation import Metric, accuracy
 from fedplt.federation.config import RunConfig
 from fedplt.federation.folder import RunFolder
@@ -32,27 +32,33 @@ FROM_PYTHON = "(given from Python)"
 
 def run_job(
     job: Job,
-    folder: RunFolder | None = None,
+    out: Path | None = None,
     *,
     resume: bool = False,
     on_round: OnRound = lambda record: None,
 ) -> History:
-    """Run a job to its last round. Ctrl-C saves and raises ``Interrupted``."""
+    """Run a job to its last round, in a folder if one is given.
+
+    Ctrl-C saves and raises ``Interrupted``. A run that cannot start leaves no folder behind.
+    """
+    folder = RunFolder.open(out) if out and resume else None
     if folder:
         folder.lock()
-    with _stoppable() as stop:
-        engine = SimulatorEngine(job, stop)
-        try:
-            federation = Federation(job, engine, folder)
+    try:
+        with _stoppable() as stop, closing(SimulatorEngine(job, stop)) as engine:
+            federation = Federation(job, engine)
+            if out and not resume:
+                folder = RunFolder.create(out, job)
+                folder.lock()
+            federation.folder = folder
             if resume:
                 federation.resume()
             else:
                 federation.start()
             return federation.run(on_round)
-        finally:
-            engine.close()
-            if folder:
-                folder.unlock()
+    finally:
+        if folder:
+            folder.unlock()
 
 
 def prepare_resume(
@@ -70,7 +76,7 @@ def prepare_resume(
     folder.lock()
     try:
         job = job_from_config(config, progress)
-        _, done, _ = folder.load_checkpoint(job.plan, config)
+        _, done, _ = folder.load_checkpoint(job)
         folder.write_config(config)
     finally:
         folder.unlock()
@@ -85,6 +91,7 @@ def train(
     ratios: Sequence[float | Allocation],
     rounds: int,
     split: str | Split | Sequence[Any] = "iid",
+    learning_rates: Sequence[float] | None = None,
     test: Any = None,
     loss: Loss = torch.nn.functional.cross_entropy,
     metric: Metric = accuracy,
@@ -102,6 +109,7 @@ def train(
         train, validation, test: ``(inputs, targets)`` tensors or Datasets.
         ratios: one per client: the fraction of the model it trains.
         split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client.
+        learning_rates: one per client, where they differ (else ``training["learning_rate"]``).
         loss: mean loss from outputs and targets. metric: score per example (or its mean).
         augment: changes a batch of training inputs: ``augment(inputs, generator)``.
         out: a run folder (config, plan, records, checkpoints, final model); None: nothing on disk.
@@ -109,6 +117,8 @@ def train(
         settings: the rest of a run configuration, as in TOML: ``training={"learning_rate": 0.1}``,
             ``data={"alpha": 0.1}``, ``method={"name": "fedavg"}``, ``engine={"workers": 2}``, ...
     """
+    if "clients" in settings:
+        raise ConfigError("clients: ratios and learning_rates tell who the clients are.")
     data = TrainingData(
         as_samples(train), as_samples(validation), None if test is None else as_samples(test)
     )
@@ -129,14 +139,18 @@ def train(
         }
     )
     job = make_job(
-        config, model, data, split=given, ratios=ratios, loss=loss, metric=metric, augment=augment
-    )
-    folder = None
-    if out is not None and resume:
-        folder = RunFolder.open(Path(out))
-    elif out is not None:
-        folder = RunFolder.create(Path(out), config, job.plan)
-    return run_job(job, folder, resume=resume, on_round=on_round)
+        config, model, data,
+        split=given, ratios=ratios, learning_rates=learning_rates,
+        loss=loss, metric=metric, augment=augment,
+    )  # fmt: skip
+    path = None if out is None else Path(out)
+    if resume:
+        if path is None:
+            raise ConfigError("resume=True needs out: the folder of the run to continue.")
+        folder = RunFolder.open(path)
+        folder.load_checkpoint(job)  # refuses before anything is written
+        folder.write_config(config)
+    return run_job(job, path, resume=resume, on_round=on_round)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 import traceback
+import warnings
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -63,6 +64,12 @@ class Worker:
         self.shared_state, self.shared_updates = shared_state, shared_updates
         self.state = bind_state(self.model, job.layers)
         self.version = -1
+        shared = {spec.name for _, _, spec in job.layers.placed}
+        self.other_buffers = {
+            name: (buffer, buffer.clone())
+            for name, buffer in self.model.named_buffers()
+            if name not in shared
+        }
 
     def do(self, task: Any) -> Any:
         if task.version != self.version:  # the server has a new global state
@@ -91,6 +98,7 @@ class Worker:
             client=client,
         )
         norm = self._upload(assignment, task.place)
+        self._put_buffers_back()
         metrics = {"loss": loss, "seconds": time.perf_counter() - started}
         return client, len(job.examples(client)), norm, metrics
 
@@ -106,6 +114,17 @@ class Worker:
             new.copy_(old)
             done += stop - start
         return update_norm(update, assignment)
+
+    def _put_buffers_back(self) -> None:
+        """Buffers that nobody averages must not carry one client's training into the next."""
+        for name, (buffer, old) in self.other_buffers.items():
+            if not torch.equal(buffer, old):
+                buffer.copy_(old)
+                warnings.warn(
+                    f"buffer {name} changes in training; fedplt shares only running statistics of "
+                    "norms, so it is put back to its initial value after every client.",
+                    stacklevel=2,
+                )
 
 
 def worker_main(
@@ -123,8 +142,6 @@ def worker_main(
         try:
             task = connection.recv()
         except EOFError:
-            return
-        if task is None:
             return
         try:
             answer = worker.do(task)
