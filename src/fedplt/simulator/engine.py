@@ -42,6 +42,14 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def usual_start_method(device: str) -> str:
+    """Forked workers start at once and see the data without a copy.
+
+    Elsewhere than on Linux, and with a GPU, a fork is not safe: workers are spawned there.
+    """
+    return "fork" if sys.platform == "linux" and device == "cpu" else "spawn"
+
+
 class SimulatorEngine:
     """Trains and evaluates in ``workers`` processes."""
 
@@ -61,10 +69,7 @@ class SimulatorEngine:
         self._start(workers, settings.start_method)
 
     def _start(self, workers: int, start_method: str | None) -> None:
-        # Forked workers start at once and see the data without a copy. Elsewhere than on Linux,
-        # and with a GPU, a fork is not safe, so workers are spawned there.
-        can_fork = sys.platform == "linux" and self.job.config.engine.device == "cpu"
-        method = start_method or ("fork" if can_fork else "spawn")
+        method = start_method or usual_start_method(self.job.config.engine.device)
         self._method = method
         context: Any = torch_multiprocessing.get_context(method)
         self._connections: list[Connection] = []
