@@ -72,7 +72,7 @@ def balanced_allocation(layer_sizes: Sequence[int], ratio: float) -> Allocation:
     :math:`x_l = \min(\bar x_l, \tau)` (water-filling); :math:`\tau` is computed in closed form.
 
     >>> balanced_allocation([401_920, 131_328, 32_896, 1_290], 0.29).layer_ratios
-    (0.1622..., 0.4963..., 1.0, 1.0)
+    (0.1621..., 0.4963..., 1.0, 1.0)
     """
     sizes = _checked_sizes(layer_sizes)
     return Allocation(
