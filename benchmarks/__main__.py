@@ -62,16 +62,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="plain loop only, under a minute")
     parser.add_argument("--passes", type=int)
+    parser.add_argument("--jobs", nargs="+", choices=[*FLEETS, "resnet8"])
     parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
     for peer in ("flower", "pfl", "fedjax"):
         parser.add_argument(f"--{peer}", help="Python of an environment that has it")
     options = parser.parse_args()
     peers = {name: getattr(options, name) for name in ("flower", "pfl", "fedjax")}
     passes = options.passes or (3 if options.quick else 7)
+    chosen = ["fcn-784"] if options.quick else [*FLEETS, "resnet8"]
     results: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory(prefix="fedplt-bench-") as folder:
         jobs.write(Path(folder))
-        for job in ["fcn-784"] if options.quick else [*FLEETS, "resnet8"]:
+        for job in options.jobs or chosen:
             print(f"\n{job}\n")
             racing = contestants(job, options.quick, peers)
             race(racing, Path(folder), passes)

@@ -55,9 +55,14 @@ class TrainedRows:
         feeder, each = self.feeder, self.columns_per_channel
         if feeder is None or not feeder.is_lowest or feeder.calls != 1 or self.calls != 1:
             return None
-        if feeder.rows == ((0, len(feeder.tensors["weight"])),):
+        if feeder.is_whole:
             return None
         return tuple((start * each, stop * each) for start, stop in feeder.rows)
+
+    @functools.cached_property
+    def is_whole(self) -> bool:
+        """Every row is trained."""
+        return self.rows == ((0, len(self.tensors["weight"])),)
 
     def fused_rate(self) -> float | None:
         """The rate of a fused step, or None where gradients are handed to the leaves."""
@@ -96,7 +101,10 @@ class _Linear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = _input_gradient(grad, weight, ctx.columns)
             grad_x = grad_x if len(shape) == 2 else grad_x.view(shape)
-        parts = [grad[:, start:stop].T for start, stop in trained.rows]  # (rows, samples)
+        if trained.is_whole:
+            parts = [grad.T]  # (rows, samples)
+        else:
+            parts = [grad[:, start:stop].T for start, stop in trained.rows]
         rate = trained.fused_rate()
         if rate is None:
             weights = [part @ x for part in parts]
@@ -146,7 +154,7 @@ class _Convolution(torch.autograd.Function):
         weight, need_x = trained.tensors["weight"], ctx.needs_input_grad[0]
         need_bias = "bias" in trained.leaves
         grad_x = None
-        if trained.rows == ((0, len(weight)),) and ctx.columns is None:
+        if trained.is_whole and ctx.columns is None:
             # One call shares the work between the three gradients.
             grad_x, *whole = _convolution_backward(ctx, grad, x, weight, [need_x, True, need_bias])
             parts = [whole]

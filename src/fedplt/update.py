@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -84,7 +85,10 @@ def validate(update: ClientUpdate, assignment: Assignment) -> None:
         )
     if update.num_examples < 1:
         raise UpdateError(f"it claims {update.num_examples} examples; at least 1 is needed.")
-    if not (np.isfinite(values).all() and np.isfinite(update.norm)):
+    # One pass: a sum of squares is finite if and only if all numbers are (and not astronomical).
+    vector = torch.from_numpy(values)
+    squares = float(vector @ vector)
+    if not (math.isfinite(squares) and math.isfinite(update.norm)):
         raise UpdateError(
             "it holds numbers that are not finite: the client's training diverged "
             "(try a lower learning rate)."
