@@ -10,7 +10,6 @@ import dataclasses
 import gc
 import json
 import multiprocessing
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -78,6 +77,8 @@ def race(alternatives: dict[str, Callable[[], None]]) -> dict[str, float]:
 
 def memory(name: str, options: dict[str, Any], shape: tuple[int, ...], ratio: float) -> float:
     """Peak MB of a fresh process that trains such a client with momentum and packs its update."""
+    if not Path("/proc/self/clear_refs").exists():
+        return float("nan")
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         return pool.apply(_train_once, (name, options, shape, ratio))
@@ -87,7 +88,7 @@ def _train_once(name: str, options: dict[str, Any], shape: tuple[int, ...], rati
     torch.set_num_threads(1)
     model = build_model(name, options, seed=0).train()
     assignment = plan_for(name, options, shape, ratio).client(1)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _start_watching_memory()
     with train_only(model, assignment) as part:
         optimizer = torch.optim.SGD(part.parameters(), lr=1e-3, momentum=0.9)
         for _ in range(3):
@@ -96,8 +97,18 @@ def _train_once(name: str, options: dict[str, Any], shape: tuple[int, ...], rati
             loss.backward()
             optimizer.step()
     part.update(BATCH).to_bytes()
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return kilobytes / 1000 if sys.platform == "linux" else kilobytes / 1e6
+    return (_status("VmHWM") - before) / 1000
+
+
+def _start_watching_memory() -> int:
+    """Forget the highest memory so far (Linux); kB in use now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key))
 
 
 def main() -> None:
