@@ -15,10 +15,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fedplt.chain import chained
 from fedplt.errors import CutError
 from fedplt.layers import TensorSpec
 from fedplt.plan import Assignment
-from fedplt.sliced import Rows, TrainedRows, forward_of
+from fedplt.sliced import forward_of
+from fedplt.trained import Rows, TrainedRows
 from fedplt.update import ClientUpdate, update_norm
 
 
@@ -138,6 +140,12 @@ def train_only(
         for parameter, _ in required:
             parameter.requires_grad_(False)
         for name, module in model.named_modules():
+            if isinstance(module, nn.Sequential) and "forward" not in vars(module):
+                chain = chained(module, name, part.modules)
+                if chain is not None:
+                    module.forward = chain  # type: ignore[method-assign]
+                    patched.append(module)
+                continue
             trained = part.modules.get(name)
             if trained is None and not _has_statistics(module):
                 continue

@@ -12,71 +12,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor, nn
 
-Rows = tuple[tuple[int, int], ...]
-"""Trained rows of a tensor along its sliced axis, as ``(start, stop)`` pairs."""
-
-
-@dataclass(eq=False)
-class TrainedRows:
-    """What is trained of one module, and what its backward pass may leave out."""
-
-    rows: Rows = ()
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    """The module's tensors without their gradients, by name."""
-    views: dict[str, list[Tensor]] = field(default_factory=dict)
-    """The trained rows of each tensor."""
-    leaves: dict[str, list[nn.Parameter]] = field(default_factory=dict)
-    """The same as parameters, for an optimiser."""
-    rate: float | None = None
-    """Fused plain SGD: the backward pass itself moves the rows by this rate times the gradient."""
-    feeder: TrainedRows | None = None
-    """The module whose channels this one takes in, if the way between keeps channels apart."""
-    columns_per_channel: int = 1
-    calls: int = 0
-    """Since the model's last forward pass began; a module called twice is never fused."""
-    is_lowest: bool = False
-    """Nothing below it is trained: its input needs no gradient."""
-    num_batches: int = 0
-
-    def called(self, x: Tensor) -> Rows | None:
-        """Note a call; the columns of the input that need a gradient (None: all of them).
-
-        Where the feeder is the lowest trained module, only its trained rows use the gradient.
-        """
-        self.calls += 1
-        self.is_lowest = not x.requires_grad
-        feeder, each = self.feeder, self.columns_per_channel
-        if feeder is None or not feeder.is_lowest or feeder.calls != 1 or self.calls != 1:
-            return None
-        if feeder.is_whole:
-            return None
-        return tuple((start * each, stop * each) for start, stop in feeder.rows)
-
-    @functools.cached_property
-    def is_whole(self) -> bool:
-        """Every row is trained."""
-        return self.rows == ((0, len(self.tensors["weight"])),)
-
-    def fused_rate(self) -> float | None:
-        """The rate of a fused step, or None where gradients are handed to the leaves."""
-        return self.rate if self.calls == 1 else None
-
-    def all_leaves(self) -> list[nn.Parameter]:
-        return self.leaves["weight"] + self.leaves.get("bias", [])
-
+from fedplt.trained import Rows, TrainedRows
 
 # The functions below do as little as they can between the kernels: with small layers, Python is
 # what a step costs.
 
 
-def _refuse_second_derivatives() -> None:
+def refuse_second_derivatives() -> None:
     if torch.is_grad_enabled():  # only where backward was called with create_graph
         raise RuntimeError("train_only does not support gradients of gradients (create_graph)")
 
@@ -92,29 +40,33 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        _refuse_second_derivatives()
+        refuse_second_derivatives()
         (x,), trained = ctx.saved_tensors, ctx.trained
         weight, shape = trained.tensors["weight"], x.shape
         if grad.ndim != 2:
             x, grad = x.reshape(-1, shape[-1]), grad.reshape(-1, grad.shape[-1])
         grad_x = None  # (samples, inputs)
         if ctx.needs_input_grad[0]:
-            grad_x = _input_gradient(grad, weight, ctx.columns)
+            grad_x = input_gradient(grad, weight, ctx.columns)
             grad_x = grad_x if len(shape) == 2 else grad_x.view(shape)
-        if trained.is_whole:
-            parts = [grad.T]  # (rows, samples)
-        else:
-            parts = [grad[:, start:stop].T for start, stop in trained.rows]
-        rate = trained.fused_rate()
-        if rate is None:
-            weights = [part @ x for part in parts]
-            biases = [part.sum(1) for part in parts] if "bias" in trained.leaves else []
-            return grad_x, None, None, *weights, *biases
-        for part, rows in zip(parts, trained.views["weight"], strict=True):
-            rows.addmm_(part, x, alpha=-rate)
-        for part, rows in zip(parts, trained.views.get("bias", ()), strict=False):
-            rows.addmv_(part, _ones(len(x), x.device), alpha=-rate)
-        return grad_x, *[None] * (len(ctx.needs_input_grad) - 1)
+        return grad_x, None, None, *move_rows(trained, grad, x)
+
+
+def move_rows(trained: TrainedRows, grad: Tensor, x: Tensor) -> list[Tensor | None]:
+    """A fused step in the rows of a Linear; where there is none, gradients for its leaves."""
+    if trained.is_whole:
+        parts = [grad.T]  # (rows, samples)
+    else:
+        parts = [grad[:, start:stop].T for start, stop in trained.rows]
+    rate = trained.fused_rate()
+    if rate is None:
+        biases = [part.sum(1) for part in parts] if "bias" in trained.leaves else []
+        return [*(part @ x for part in parts), *biases]
+    for part, rows in zip(parts, trained.views["weight"], strict=True):
+        rows.addmm_(part, x, alpha=-rate)
+    for part, rows in zip(parts, trained.views.get("bias", ()), strict=False):
+        rows.addmv_(part, _ones(len(x), x.device), alpha=-rate)
+    return [None] * len(trained.all_leaves())
 
 
 @functools.lru_cache(maxsize=16)
@@ -122,7 +74,7 @@ def _ones(number: int, device: torch.device) -> Tensor:
     return torch.ones(number, device=device)
 
 
-def _input_gradient(grad: Tensor, weight: Tensor, columns: Rows | None) -> Tensor:
+def input_gradient(grad: Tensor, weight: Tensor, columns: Rows | None) -> Tensor:
     if columns is None:
         return grad @ weight
     grad_x = grad.new_zeros(len(grad), weight.shape[1])
@@ -149,7 +101,7 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        _refuse_second_derivatives()
+        refuse_second_derivatives()
         (x,), trained = ctx.saved_tensors, ctx.trained
         weight, need_x = trained.tensors["weight"], ctx.needs_input_grad[0]
         need_bias = "bias" in trained.leaves
@@ -207,7 +159,7 @@ class _Assemble(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        _refuse_second_derivatives()
+        refuse_second_derivatives()
         return None, None, *(grad[start:stop] for start, stop in ctx.rows)
 
 
@@ -222,7 +174,7 @@ def assembled(module: nn.Module, name: str, trained: TrainedRows) -> Tensor | No
 
 
 def _linear(module: nn.Linear, trained: TrainedRows, input: Tensor) -> Tensor:
-    columns = trained.called(input)
+    columns = trained.called(input.requires_grad)
     result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
         input, trained, columns, *trained.all_leaves()
     )
@@ -230,7 +182,7 @@ def _linear(module: nn.Linear, trained: TrainedRows, input: Tensor) -> Tensor:
 
 
 def _conv2d(module: nn.Conv2d, trained: TrainedRows, input: Tensor) -> Tensor:
-    x, columns = input, trained.called(input)
+    x, columns = input, trained.called(input.requires_grad)
     padding: Any = module.padding
     if module.padding_mode != "zeros" or isinstance(padding, str):
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
