@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-START_SECONDS = 300
-
 
 @dataclass
 class Contestant:

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from fedplt.layers import dotted
 from fedplt.sliced import input_gradient, move_rows, refuse_second_derivatives
 from fedplt.trained import Rows, TrainedRows
 
@@ -119,7 +120,7 @@ def _runs(
         children = []
         yield _Run(list(sequential), [])
     for name, module in children:
-        full = f"{prefix}.{name}" if prefix else name
+        full = dotted(prefix, name)
         usual = not _has_hooks(module)
         if usual and type(module) is nn.Linear and full in trained and trained[full].rows:
             run.modules.append(module)

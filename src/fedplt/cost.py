@@ -15,7 +15,7 @@ import json
 from dataclasses import dataclass
 
 from fedplt.errors import CutError
-from fedplt.layers import Layers, ModuleFlow, Ranges, TensorSpec
+from fedplt.layers import Layers, ModuleFlow, Ranges, TensorSpec, dotted
 from fedplt.plan import Assignment
 
 FORWARD_FLOPS_PER_PARAMETER = 2
@@ -62,7 +62,7 @@ def module_flops(assignment: Assignment) -> dict[str, Flops]:
     needs = _need_input_gradients(layers, trained)
     result = {}
     for module in layers.flow:
-        entry = weights.get(_weight_name(module.name))
+        entry = weights.get(dotted(module.name, "weight"))
         if entry is None or len(entry[1].shape) < 2:
             continue  # norms: no matrix product
         index, weight = entry
@@ -74,16 +74,10 @@ def module_flops(assignment: Assignment) -> dict[str, Flops]:
     return result
 
 
-def _weight_name(module: str) -> str:
-    return f"{module}.weight" if module else "weight"
-
-
 def _own(module: ModuleFlow, tensors: dict[str, tuple[int, TensorSpec]]) -> str:
     """A tensor that tells which layer a module belongs to."""
-    for name in (_weight_name(module.name), f"{module.name}.bias", f"{module.name}.running_mean"):
-        if name in tensors:
-            return name
-    return ""
+    names = (dotted(module.name, key) for key in ("weight", "bias", "running_mean"))
+    return next((name for name in names if name in tensors), "")
 
 
 def _need_input_gradients(layers: Layers, trained: dict[str, Ranges]) -> dict[str, bool]:
@@ -105,7 +99,7 @@ def _needed_columns(
         return 1.0
     if module.whole_gradient or any(trained.get(norm) != trained[feeder] for norm in module.norms):
         return 1.0
-    weight = _weight_name(feeder)
+    weight = dotted(feeder, "weight")
     index = next(index for _, index, tensor in layers.placed if tensor.name == weight)
     total: int = layers[index].num_sublayers
     return sum(len(part) for part in trained[feeder]) / total

@@ -17,7 +17,7 @@ from torch import nn
 
 from fedplt.connections import NORMS, connections
 from fedplt.errors import CutError, did_you_mean
-from fedplt.layers import Layer, Layers, TensorSpec
+from fedplt.layers import Layer, Layers, TensorSpec, dotted
 from fedplt.sliced import FORWARDS
 
 CUTTABLE: tuple[type[nn.Module], ...] = (nn.Linear, nn.Conv2d)
@@ -99,8 +99,8 @@ def _tensors(name: str, module: nn.Module, seen: dict[int, str]) -> list[TensorS
                 f"{name}.{key} is the same parameter as {seen[id(parameter)]}; "
                 "tied weights cannot be cut yet."
             )
-        seen[id(parameter)] = _join(name, key)
-    sliced = [TensorSpec(_join(name, key), tuple(p.shape)) for key, p in own.items()]
+        seen[id(parameter)] = dotted(name, key)
+    sliced = [TensorSpec(dotted(name, key), tuple(p.shape)) for key, p in own.items()]
     return sliced + _running_statistics(name, module)
 
 
@@ -123,7 +123,7 @@ def _check_usual(name: str, module: nn.Module, own: Collection[str]) -> None:
 
 def _running_statistics(name: str, module: nn.Module) -> list[TensorSpec]:
     return [
-        TensorSpec(_join(name, key), tuple(buffer.shape), is_buffer=True)
+        TensorSpec(dotted(name, key), tuple(buffer.shape), is_buffer=True)
         for key, buffer in module.named_buffers(recurse=False)
         if key in RUNNING_STATISTICS
     ]
@@ -165,7 +165,3 @@ def _layer(name: str, tensors: list[TensorSpec], max_sublayers: int | None) -> L
             n for n in range(1, min(num_sublayers, max_sublayers) + 1) if num_sublayers % n == 0
         )
     return Layer(name, tuple(tensors), num_sublayers)
-
-
-def _join(module: str, key: str) -> str:
-    return f"{module}.{key}" if module else key

@@ -42,6 +42,11 @@ class TensorSpec:
         return math.prod(self.shape)
 
     @property
+    def row_size(self) -> int:
+        """Numbers in one row of the sliced axis."""
+        return self.num_elements // self.shape[self.axis]
+
+    @property
     def width(self) -> int:
         """Rows (output neurons, channels) in one stretch of the sliced axis."""
         return self.shape[self.axis] // self.repeats
@@ -148,14 +153,13 @@ class Layers(Sequence[Layer]):
     ) -> Iterator[tuple[TensorSpec, int, int, int]]:
         """``(tensor, first row, end row, start in the flat state)`` of every slice, in order."""
         for offset, index, tensor in self.placed:
-            row_size = tensor.num_elements // tensor.shape[tensor.axis]
             for start, stop in tensor.rows(slices[index], self.items[index].num_sublayers):
-                yield tensor, start, stop, offset + start * row_size
+                yield tensor, start, stop, offset + start * tensor.row_size
 
     def segments(self, slices: Sequence[Ranges]) -> list[tuple[int, int]]:
         """The slices as ascending, merged ``(start, stop)`` stretches of the flat state."""
         return merge(
-            (begin, begin + (stop - start) * (tensor.num_elements // tensor.shape[tensor.axis]))
+            (begin, begin + (stop - start) * tensor.row_size)
             for tensor, start, stop, begin in self.tensor_segments(slices)
         )
 
@@ -196,6 +200,15 @@ class Layers(Sequence[Layer]):
             for entry in data["flow"]
         )
         return cls(tuple(layers), tuple(flow))
+
+
+def dotted(module: str, name: str) -> str:
+    """The name of a module's tensor or child; the model itself has the empty name.
+
+    >>> dotted("fc1", "weight"), dotted("", "weight")
+    ('fc1.weight', 'weight')
+    """
+    return f"{module}.{name}" if module else name
 
 
 def merge(stretches: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -64,7 +64,7 @@ class Assignment:
         """The ``(start, stop)`` stretches of an update that hold parameters, not buffers."""
         stretches, place = [], 0
         for tensor, start, stop, _ in self.layers.tensor_segments(self.slices):
-            size = (stop - start) * (tensor.num_elements // tensor.shape[tensor.axis])
+            size = (stop - start) * tensor.row_size
             if not tensor.is_buffer:
                 stretches.append((place, place + size))
             place += size

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fedplt.layers import Layers
+from fedplt.layers import Layers, TensorSpec
 
 
 def bind_state(model: nn.Module, layers: Layers) -> Tensor:
@@ -21,8 +21,7 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
     for offset, _, spec in layers.placed:
         name, _, key = spec.name.rpartition(".")
         module = model.get_submodule(name)
-        moved = [spec.shape[spec.axis], *spec.shape[: spec.axis], *spec.shape[spec.axis + 1 :]]
-        view = flat[offset : offset + spec.num_elements].view(moved).movedim(0, spec.axis)
+        view = _view(flat, offset, spec)
         tensor = getattr(module, key)
         view.copy_(tensor.detach())
         tensor.data = view
@@ -43,9 +42,13 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 def named_tensors(layers: Layers, flat: Tensor) -> dict[str, Tensor]:
     """The flat state as ordinary named tensors (copies), as in ``model.state_dict()``."""
-    result = {}
-    for offset, _, spec in layers.placed:
-        moved = [spec.shape[spec.axis], *spec.shape[: spec.axis], *spec.shape[spec.axis + 1 :]]
-        view = flat[offset : offset + spec.num_elements].view(moved).movedim(0, spec.axis)
-        result[spec.name] = view.contiguous().clone()
-    return result
+    return {
+        spec.name: _view(flat, offset, spec).contiguous().clone()
+        for offset, _, spec in layers.placed
+    }
+
+
+def _view(flat: Tensor, offset: int, spec: TensorSpec) -> Tensor:
+    """One tensor's place in the flat state, in the tensor's own shape."""
+    moved = [spec.shape[spec.axis], *spec.shape[: spec.axis], *spec.shape[spec.axis + 1 :]]
+    return flat[offset : offset + spec.num_elements].view(moved).movedim(0, spec.axis)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -43,7 +43,3 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go of all resources; safe to call twice."""
-
-
-Stop = Callable[[], bool]
-"""Tells whether the user asked to stop; engines look often."""

@@ -51,8 +51,9 @@ def run_job(
                 folder = RunFolder.create(out, job)
                 folder.lock()
             federation.folder = folder
-            if resume:
-                federation.resume()
+            if folder and resume:
+                federation.resume()  # refuses before anything is written
+                folder.write_config(job.config)
             else:
                 federation.start()
             return federation.run(on_round)
@@ -77,7 +78,6 @@ def prepare_resume(
     try:
         job = job_from_config(config, progress)
         _, done, _ = folder.load_checkpoint(job)
-        folder.write_config(config)
     finally:
         folder.unlock()
     return job, done
@@ -119,11 +119,15 @@ def train(
     """
     if "clients" in settings:
         raise ConfigError("clients: ratios and learning_rates tell who the clients are.")
+    if resume and out is None:
+        raise ConfigError("resume=True needs out: the folder of the run to continue.")
     data = TrainingData(
         as_samples(train), as_samples(validation), None if test is None else as_samples(test)
     )
-    given = None if isinstance(split, (str, Split)) else split_given(split, len(data.train))
-    given = split if isinstance(split, Split) else given
+    if isinstance(split, (str, Split)):
+        given = None if isinstance(split, str) else split
+    else:
+        given = split_given(split, len(data.train))
     config = parse_config(
         {
             "seed": seed,
@@ -143,14 +147,7 @@ def train(
         split=given, ratios=ratios, learning_rates=learning_rates,
         loss=loss, metric=metric, augment=augment,
     )  # fmt: skip
-    path = None if out is None else Path(out)
-    if resume:
-        if path is None:
-            raise ConfigError("resume=True needs out: the folder of the run to continue.")
-        folder = RunFolder.open(path)
-        folder.load_checkpoint(job)  # refuses before anything is written
-        folder.write_config(config)
-    return run_job(job, path, resume=resume, on_round=on_round)
+    return run_job(job, None if out is None else Path(out), resume=resume, on_round=on_round)
 
 
 @contextmanager
