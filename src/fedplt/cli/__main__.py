@@ -1,0 +1,5 @@
+"""``python -m fedplt.cli``."""
+
+from fedplt.cli import main
+
+main()

