@@ -35,8 +35,8 @@ def test_a_newcomers_odd_model(fedplt, tmp_path, monkeypatch):
 
 
 def test_json_and_options(fedplt):
-    _, out, _ = fedplt(
-        "cnn", "--never", "conv*", "--group", "all=fc*", "--max-sublayers", "2", "--json"
+    done = fedplt(
+        "cut", "cnn", "--never", "conv*", "--group", "all=fc*", "--max-sublayers", "2", "--json"
     )
     layers = json.loads(done.stdout)["layers"]
     assert [(layer["name"], layer["num_sublayers"]) for layer in layers] == [("all", 2)]
