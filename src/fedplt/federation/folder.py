@@ -17,7 +17,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -161,7 +161,15 @@ class RunFolder:
         for name in ("result.json", "model.safetensors", "report.html"):
             (self.path / name).unlink(missing_ok=True)
 
-    def save_checkpoint(self, state: Tensor, rounds_done: int, total: Totals, job: Job) -> None:
+    def save_checkpoint(
+        self,
+        state: Tensor,
+        rounds_done: int,
+        total: Totals,
+        job: Job,
+        more: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """The global state, and whatever else later rounds depend on (``more``)."""
         metadata = {
             "format": FORMAT,
             "rounds_done": rounds_done,
@@ -172,8 +180,15 @@ class RunFolder:
         }
         write_atomically(
             self.path / "checkpoint.safetensors",
-            lambda path: save_file({"state": state}, path, {"fedplt": json.dumps(metadata)}),
+            lambda path: save_file(
+                {"state": state, **(more or {})}, path, {"fedplt": json.dumps(metadata)}
+            ),
         )
+
+    def checkpoint_tensors(self) -> dict[str, Tensor]:
+        """Everything in a checkpoint that :meth:`load_checkpoint` has found good, by name."""
+        with safe_open(self.path / "checkpoint.safetensors", "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
     def load_checkpoint(self, job: Job) -> tuple[Tensor, int, Totals]:
         """State, rounds done and totals, if they belong to this configuration, plan and data."""

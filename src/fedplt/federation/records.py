@@ -47,6 +47,8 @@ class RoundRecord:
     """Mean (by examples), std, min, median, max over clients."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
+    sampling: dict[str, Any] | None = None
+    """How the clients were chosen (``docs/sampling.md``); nothing where all take part."""
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
