@@ -53,6 +53,16 @@ class Aggregator:
             self._expected = _no_weights(self.layers)
         _count(self._expected, assignment, weight)
 
+    def divisors(self) -> Tensor:
+        """What each number of the flat state will be divided by."""
+        weights = self._expected or self._weights
+        return torch.cat(
+            [
+                _by_row(weights[index], spec).repeat_interleave(spec.row_size)
+                for _, index, spec in self.layers.placed
+            ]
+        ).to(torch.float32)
+
     def apply(self, state: Tensor) -> None:
         """Add the weighted mean of the updates to the state, in place."""
         divisors = self._expected or self._weights
