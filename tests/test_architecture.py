@@ -12,8 +12,8 @@ SOURCE = Path(fedplt.__file__).parent
 LAYERS = [
     {"allocation", "cost", "counts", "errors", "files", "imports", "layers", "plan",
      "plan_summary", "sampling", "seeds", "units"},
-    {"aggregation", "chain", "connections", "cutting", "data", "evaluation", "models", "partial",
-     "sliced", "state", "trained", "training", "update"},
+    {"aggregation", "chain", "connections", "cutting", "data", "diagnostics", "evaluation",
+     "models", "partial", "sliced", "state", "trained", "training", "update"},
     {"methods"},
     {"federation"},
     {"simulator"},

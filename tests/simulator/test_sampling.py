@@ -32,7 +32,11 @@ SAMPLERS = [
 def test_same_bits_with_two_workers_and_resumed(sampling, tmp_path):
     def job(workers):
         torch.manual_seed(0)
-        settings = {"checkpoint_every": 2, "engine": {"workers": workers}}
+        settings = {
+            "checkpoint_every": 2,
+            "engine": {"workers": workers},
+            "diagnostics": {"enabled": True, "window": 3},
+        }
         return blob_job(rounds=6, model=small_model(), sampling=sampling, **settings)
 
     class Stop(Exception): ...

@@ -172,6 +172,14 @@ class EvaluationConfig(_Section):
     """Also on data that follows each client's labels."""
 
 
+class DiagnosticsConfig(_Section):
+    """Whether each round records how the global model moves (``docs/diagnostics.md``)."""
+
+    enabled: bool = False
+    window: Annotated[int, Field(ge=1)] = 10
+    """Rounds that the effective perturbation looks back; one copy of the model is kept for each."""
+
+
 class EngineConfig(_Section):
     """How the simulator runs; none of this but the device changes a bit of the results."""
 
@@ -198,6 +206,7 @@ class RunConfig(_Section):
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedplt.aggregation import Aggregator
 from fedplt.cost import download_bytes, exact_flops, paper_flops
+from fedplt.diagnostics import Diagnostics
 from fedplt.errors import ConfigError, DataError, RunError, UpdateError
 from fedplt.evaluation import Evaluation, label_shares
 from fedplt.federation.engine import Engine, Interrupted, LocalResult
@@ -18,6 +19,7 @@ from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import ClientSampler, Selection
+from fedplt.plan import Assignment
 from fedplt.state import bind_state, named_tensors
 from fedplt.update import ClientUpdate, validate
 
@@ -35,6 +37,8 @@ class Federation:
         self.records: list[RoundRecord] = []
         self.state = bind_state(job.model, job.layers)
         self.sampler = ClientSampler(job)
+        settings = job.config.diagnostics
+        self.diagnostics = Diagnostics(job.layers, settings.window) if settings.enabled else None
         self._label_shares = self._per_client_shares()
 
     def start(self) -> None:
@@ -47,7 +51,10 @@ class Federation:
         job = self.job
         state, self.rounds_done, self.total = self.folder.load_checkpoint(job)
         self.state.copy_(state)
-        self.sampler.restore(self.folder.checkpoint_tensors())
+        more = self.folder.checkpoint_tensors()
+        self.sampler.restore(more)
+        if self.diagnostics:
+            self.diagnostics.restore(more)
         self.records = self.folder.keep_rounds(self.rounds_done)
         if self.rounds_done < job.config.rounds:
             self.folder.reopen()
@@ -80,6 +87,7 @@ class Federation:
             selection = self.sampler.after_training(round, results)
         aggregator = self._aggregator(selection)
         rejected = dict(selection.refused)
+        accepted: list[Assignment] = []
         bytes_up = selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
@@ -92,12 +100,16 @@ class Federation:
                 rejected[str(client)] = str(error)
                 continue
             aggregator.add(update, assignment, self._weight(update, client, selection))
+            accepted.append(assignment)
         self._stop_if_all_are_bad(len(trained), rejected)
         new_state = self.state.clone()
         aggregator.apply(new_state)
         evaluation = self._evaluate(round, new_state)
         cost = self._cost(bytes_up, selection.bytes_down, trained)
         # Only now does the round count: an interrupted one must leave the last state to save.
+        diagnostics = None
+        if self.diagnostics:
+            diagnostics = self.diagnostics.observe(self.state, new_state, accepted)
         self.state.copy_(new_state)
         self.sampler.remember(results)
         self.total = self.total.plus(cost)
@@ -114,6 +126,7 @@ class Federation:
             client_accuracy=self._client_accuracy(evaluation) if evaluation else None,
             rejected=rejected,
             sampling=selection.record,
+            diagnostics=diagnostics,
         )
         self.records.append(record)
         return record
@@ -190,9 +203,10 @@ class Federation:
 
     def _save(self) -> None:
         if self.folder:
-            self.folder.save_checkpoint(
-                self.state, self.rounds_done, self.total, self.job, self.sampler.tensors()
-            )
+            more = self.sampler.tensors()
+            if self.diagnostics:
+                more |= self.diagnostics.tensors()
+            self.folder.save_checkpoint(self.state, self.rounds_done, self.total, self.job, more)
 
     def _finish(self) -> History:
         result: dict[str, float | None] = {}
