@@ -27,7 +27,7 @@ from fedplt.layers import Layers, merge
 from fedplt.plan import Assignment
 
 CHUNK = 16_384
-"""Sums of so few numbers are never split over threads: the same bits however many there are."""
+"""So few numbers are never split over threads: the same bits however many there are."""
 
 
 class Diagnostics:
@@ -87,9 +87,11 @@ class Diagnostics:
         """Squared distance of two states, layer by layer; buffers do not count."""
         return [
             math.fsum(
-                float(torch.linalg.vector_norm(chunk, dtype=torch.float64)) ** 2
+                float(torch.linalg.vector_norm(after - before, dtype=torch.float64)) ** 2
                 for start, stop in stretches
-                for chunk in (new[start:stop] - old[start:stop]).split(CHUNK)
+                for after, before in zip(
+                    new[start:stop].split(CHUNK), old[start:stop].split(CHUNK), strict=True
+                )
             )
             for stretches in self._stretches
         ]
