@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedplt.federation.engine import LocalResult
 from fedplt.federation.job import Job
-from fedplt.federation.sampling_record import sampling_record
+from fedplt.federation.sampling_record import chosen_record, sampling_record
 from fedplt.sampling import (
     approximate_probabilities,
     independent_sample,
@@ -57,7 +57,7 @@ class ClientSampler:
             return self._by_last_norms(round) if settings.norms == "last" else None
         chosen = self.job.participants(round)
         chances = np.full(number, len(chosen) / number)
-        record = {"chosen": chosen} if settings.name == "uniform" else None
+        record = chosen_record(chosen) if settings.name == "uniform" else None
         return Selection(chosen, chances, record=record)
 
     def after_training(self, round: int, results: Sequence[LocalResult]) -> Selection:

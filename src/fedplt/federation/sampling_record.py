@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedplt.sampling import sampling_variance
 
 MAX_LISTED = 200
-"""Fleets up to this size are listed client by client; larger ones are summarised."""
+"""So many clients are listed one by one; more are summarised."""
 
 
 def sampling_record(
@@ -36,17 +36,21 @@ def sampling_record(
         "expected_cost": float(costs @ probabilities),
         "cost": float(costs[chosen].sum()),
         "num_trained": num_trained,
-        "num_chosen": len(chosen),
+        **chosen_record(chosen),
         "probabilities": _compact(probabilities),
         "variance": variance,
         "uniform_variance": uniform,
         "variance_ratio": variance / uniform if uniform > 0 else None,
     }
-    if len(chosen) <= MAX_LISTED:
-        record["chosen"] = chosen
     if not chosen:
         record["note"] = "nobody was chosen: the model stays as it was"
     return {key: value for key, value in record.items() if _says_something(value)}
+
+
+def chosen_record(chosen: list[int]) -> dict[str, Any]:
+    """How many were chosen, and who, unless they are very many."""
+    listed = {"chosen": chosen} if len(chosen) <= MAX_LISTED else {}
+    return {"num_chosen": len(chosen), **listed}
 
 
 def _compact(probabilities: NDArray[np.float64]) -> list[float] | dict[str, float]:
