@@ -12,7 +12,7 @@ import torch
 from fedplt import ClientUpdate, RunError
 from fedplt.cost import download_bytes
 from fedplt.evaluation import Evaluation
-from fedplt.federation.engine import LocalResult
+from fedplt.federation.engine import Interrupted, LocalResult
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.loop import Federation
 from fedplt.federation.sampling_config import NORM_BASED
@@ -189,3 +189,32 @@ def test_known_norms_are_in_the_checkpoint(tmp_path):
     )
     assert not torch.isnan(again.sampler.tensors()["sampling.last_norms"]).all()
     assert len(RATIOS) == len(again.sampler.tensors()["sampling.last_norms"])
+
+
+def test_an_interrupted_round_leaves_nothing_behind(tmp_path):
+    """What later rounds depend on is saved as it was after the last complete round."""
+    sampling = {"name": "ocs", "budget": 4.0, "norms": "last"}
+    job = blob_job(rounds=3, sampling=sampling, diagnostics={"enabled": True, "window": 2})
+    folder = RunFolder.create(tmp_path / "run", job)
+    engine = Engine(job)
+    run = Federation(job, engine, folder)
+    evaluate, after_one = engine.evaluate, {}
+
+    def remember(record):
+        tensors = {**run.sampler.tensors(), **run.diagnostics.tensors()}
+        after_one.update({name: tensor.clone() for name, tensor in tensors.items()})
+        engine.norms = dict.fromkeys(range(5), 99.0)
+
+    def stop_in_the_second(part, state):
+        if run.rounds_done == 1:
+            raise Interrupted
+        return evaluate(part, state)
+
+    engine.evaluate = stop_in_the_second
+    with pytest.raises(Interrupted):
+        run.run(remember)
+    assert len(engine.trained) == 2
+    saved = folder.checkpoint_tensors()
+    assert after_one.keys() < saved.keys()
+    for name, tensor in after_one.items():
+        assert torch.equal(saved[name].nan_to_num(-1), tensor.nan_to_num(-1)), name

@@ -22,7 +22,7 @@ def paper_probabilities(
 
     and sets :math:`p_k = (\kappa - \sum_j r_j + \sum_{\mathcal O} r_j)\, n_k \lVert U_k\rVert /
     (\sqrt{r_k} \sum_{\mathcal O} a_j)` in :math:`\mathcal O`, 1 outside. Whoever draws with these
-    must clip them. Where all ratios are 1 it is the optimum.
+    must clip them. Even where all ratios are 1 it may be above 1, by its stopping test.
 
     >>> paper_probabilities([1.0, 1.0, 1.0], 1, [0.04, 1.0, 1.0], budget=1.5).round(3)
     array([3.409, 0.682, 0.682])
