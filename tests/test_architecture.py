@@ -10,10 +10,12 @@ import fedplt
 SOURCE = Path(fedplt.__file__).parent
 
 LAYERS = [
-    {"allocation", "cost", "counts", "errors", "files", "imports", "layers", "plan",
+    {"allocation", "cost", "counts", "errors", "files", "flow", "imports", "layers",
+     "layers_summary", "patterns", "plan",
      "plan_summary", "sampling", "seeds", "units"},
     {"aggregation", "chain", "connections", "cutting", "data", "diagnostics", "evaluation",
-     "models", "partial", "sliced", "state", "trained", "training", "update"},
+     "kinds", "models", "partial", "products",
+     "sliced", "state", "trace", "trained", "training", "update"},
     {"methods"},
     {"federation"},
     {"simulator"},

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedplt.data.samples import Samples
 from fedplt.errors import DataError
+from fedplt.state import call_model
 from fedplt.training import Loss
 
 CHUNK = 1000
@@ -78,7 +79,7 @@ def evaluate_chunk(
     model.eval()
     with torch.no_grad():
         inputs, targets = samples.batch(indices)
-        outputs = model(inputs)
+        outputs = call_model(model, inputs)
         mean_loss = float(loss(outputs, targets))
         scores = metric(outputs, targets)
     number = len(indices)

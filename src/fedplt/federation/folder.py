@@ -167,9 +167,9 @@ class RunFolder:
         rounds_done: int,
         total: Totals,
         job: Job,
-        more: Mapping[str, Tensor] | None = None,
+        extras: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """The global state, and whatever else later rounds depend on (``more``)."""
+        """``extras``: what else the next round needs (a server's memory, clients' own norms)."""
         metadata = {
             "format": FORMAT,
             "rounds_done": rounds_done,
@@ -181,14 +181,9 @@ class RunFolder:
         write_atomically(
             self.path / "checkpoint.safetensors",
             lambda path: save_file(
-                {"state": state, **(more or {})}, path, {"fedplt": json.dumps(metadata)}
+                {"state": state, **(extras or {})}, path, {"fedplt": json.dumps(metadata)}
             ),
         )
-
-    def checkpoint_tensors(self) -> dict[str, Tensor]:
-        """Everything in a checkpoint that :meth:`load_checkpoint` has found good, by name."""
-        with safe_open(self.path / "checkpoint.safetensors", "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
     def load_checkpoint(self, job: Job) -> tuple[Tensor, int, Totals]:
         """State, rounds done and totals, if they belong to this configuration, plan and data."""
@@ -225,6 +220,12 @@ class RunFolder:
         if config.rounds < done:
             raise RunError(f"rounds: {done} are done already; set at least as many.")
         return state, done, Totals(**metadata["total"])
+
+    def load_extras(self) -> dict[str, Tensor]:
+        """What the checkpoint has besides the state; :meth:`load_checkpoint` has checked it."""
+        with safe_open(self.path / "checkpoint.safetensors", "pt") as file:
+            names = set(file.keys()) - {"state"}
+            return {name: file.get_tensor(name).clone() for name in sorted(names)}
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
         write_atomically(

@@ -51,10 +51,10 @@ class Federation:
         job = self.job
         state, self.rounds_done, self.total = self.folder.load_checkpoint(job)
         self.state.copy_(state)
-        more = self.folder.checkpoint_tensors()
-        self.sampler.restore(more)
+        extras = self.folder.load_extras()
+        self.sampler.restore(extras)
         if self.diagnostics:
-            self.diagnostics.restore(more)
+            self.diagnostics.restore(extras)
         self.records = self.folder.keep_rounds(self.rounds_done)
         if self.rounds_done < job.config.rounds:
             self.folder.reopen()
@@ -203,10 +203,10 @@ class Federation:
 
     def _save(self) -> None:
         if self.folder:
-            more = self.sampler.tensors()
+            extras = self.sampler.tensors()
             if self.diagnostics:
-                more |= self.diagnostics.tensors()
-            self.folder.save_checkpoint(self.state, self.rounds_done, self.total, self.job, more)
+                extras |= self.diagnostics.tensors()
+            self.folder.save_checkpoint(self.state, self.rounds_done, self.total, self.job, extras)
 
     def _finish(self) -> History:
         result: dict[str, float | None] = {}
