@@ -64,6 +64,6 @@ def test_expected_clients_are_the_divisor():
     aggregator.expect(second, 3)
     assert aggregator.divisors().tolist() == [1, 4, 3]
     aggregator.add(sent([1.0, 2.0], 1), first, weight=1 / 0.5)  # chosen with probability a half
-    aggregator.apply(state)
+    assert aggregator.apply(state).tolist() == [True, True, False]
     assert state.tolist() == [12.0, 21.0, 0.0]  # 20 + 2 * 2 / 4
     assert torch.signbit(state[2])  # its client was not chosen

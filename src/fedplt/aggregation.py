@@ -63,19 +63,25 @@ class Aggregator:
             ]
         ).to(torch.float32)
 
-    def apply(self, state: Tensor) -> None:
-        """Add the weighted mean of the updates to the state, in place."""
+    def apply(self, state: Tensor) -> Tensor:
+        """Add the weighted mean of the updates to the state, in place.
+
+        Returns which coordinates somebody trained.
+        """
+        touched = torch.zeros(len(state), dtype=torch.bool)
         divisors = self._expected or self._weights
         for offset, index, spec in self.layers.placed:
             rows = _by_row(self._weights[index], spec)
             divisor = _by_row(divisors[index], spec).to(torch.float32)[:, None]
             place = slice(offset, offset + spec.num_elements)
             old, total = (flat[place].view(len(rows), -1) for flat in (state, self._total))
+            touched[place].view(len(rows), -1)[rows > 0] = True
             if bool((rows > 0).all()):
                 old.add_(total / divisor)
             else:  # rows nobody trained are not even added zero: -0.0 + 0.0 changes a bit
                 trained = rows > 0
                 old[trained] += total[trained] / divisor[trained]
+        return touched
 
 
 def _no_weights(layers: Layers) -> list[Tensor]:

@@ -16,7 +16,7 @@ kept: the memory is one copy of the model's state per round of the window, and a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from fedplt.layers import Layers, merge
-from fedplt.plan import Assignment
 
 CHUNK = 16_384
 """So few numbers are never split over threads: the same bits however many there are."""
@@ -46,10 +45,12 @@ class Diagnostics:
         self._last_trained = [np.zeros(layer.num_sublayers, dtype=np.int32) for layer in layers]
         """The round in which each sub-layer was last trained; 0 is never."""
 
-    def observe(
-        self, before: Tensor, after: Tensor, trained: Iterable[Assignment]
-    ) -> dict[str, Any]:
-        """The numbers of a round that moved the state and added these clients' updates."""
+    def observe(self, before: Tensor, after: Tensor, touched: Tensor) -> dict[str, Any]:
+        """The numbers of a round that moved the state.
+
+        ``touched`` says which coordinates of the flat state somebody trained, as
+        :meth:`fedplt.Aggregator.apply` gives it.
+        """
         row = self._rounds % self.window
         self._rounds += 1
         self._states[row] = before
@@ -57,10 +58,7 @@ class Diagnostics:
         self._paths[row], self._lengths[row] = np.sqrt(steps), math.sqrt(math.fsum(steps))
         first = self._rounds % self.window if self._rounds >= self.window else 0
         moved = self._squares(self._states[first], after)
-        for assignment in trained:
-            for last, ranges in zip(self._last_trained, assignment.slices, strict=True):
-                for part in ranges:
-                    last[part.start : part.stop] = self._rounds
+        self._note_trained(touched)
         aligned = [
             _ratio(math.sqrt(square), float(path))
             for square, path in zip(moved, self._paths.sum(axis=0), strict=True)
@@ -95,6 +93,16 @@ class Diagnostics:
             )
             for stretches in self._stretches
         ]
+
+    def _note_trained(self, touched: Tensor) -> None:
+        """A sub-layer was trained if any of its parameters was."""
+        for offset, index, spec in self.layers.placed:
+            if not spec.is_buffer:
+                last = self._last_trained[index]
+                parts = touched[offset : offset + spec.num_elements].view(
+                    spec.repeats, len(last), -1
+                )
+                last[parts.any(dim=2).any(dim=0).numpy()] = self._rounds
 
     def _ages(self, last: Any) -> dict[str, float | int | None]:
         ages = self._rounds - last[last > 0]

@@ -19,7 +19,6 @@ from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import ClientSampler, Selection
-from fedplt.plan import Assignment
 from fedplt.state import bind_state, named_tensors
 from fedplt.update import ClientUpdate, validate
 
@@ -87,7 +86,6 @@ class Federation:
             selection = self.sampler.after_training(round, results)
         aggregator = self._aggregator(selection)
         rejected = dict(selection.refused)
-        accepted: list[Assignment] = []
         bytes_up = selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
@@ -100,16 +98,15 @@ class Federation:
                 rejected[str(client)] = str(error)
                 continue
             aggregator.add(update, assignment, self._weight(update, client, selection))
-            accepted.append(assignment)
         self._stop_if_all_are_bad(len(trained), rejected)
         new_state = self.state.clone()
-        aggregator.apply(new_state)
+        touched = aggregator.apply(new_state)
         evaluation = self._evaluate(round, new_state)
         cost = self._cost(bytes_up, selection.bytes_down, trained)
         # Only now does the round count: an interrupted one must leave the last state to save.
         diagnostics = None
         if self.diagnostics:
-            diagnostics = self.diagnostics.observe(self.state, new_state, accepted)
+            diagnostics = self.diagnostics.observe(self.state, new_state, touched)
         self.state.copy_(new_state)
         self.sampler.remember(results)
         self.total = self.total.plus(cost)
