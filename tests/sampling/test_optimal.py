@@ -14,7 +14,8 @@ from scipy.optimize import LinearConstraint, minimize
 from fedplt import SamplingError
 from fedplt.sampling import sampling_probabilities, sampling_variance
 
-NORMS = st.floats(0, 1e3)
+# Not so small that the test's own divisions lose digits; test_awkward_fleets has the extremes.
+NORMS = st.one_of(st.just(0.0), st.floats(1e-100, 1e3))
 
 
 @st.composite

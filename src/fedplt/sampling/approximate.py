@@ -47,10 +47,8 @@ def approximate_probabilities(
     for done in range(1, exchanges + 1):
         below = result < 1
         uncertain, expected = float(costs[below].sum()), float(costs[below] @ result[below])
-        if expected == 0:
+        left = budget - whole + uncertain
+        if expected == 0 or left <= expected * (1 + 1e-12):
             return result, done
-        factor = (budget - whole + uncertain) / expected
-        if factor <= 1 + 1e-12:
-            return result, done
-        result[below] = np.minimum(1.0, factor * result[below])
+        result[below] = np.minimum(1.0, left * (result[below] / expected))
     return result, exchanges
