@@ -54,3 +54,16 @@ def test_equals_the_papers_weighted_mean(ratios, seed):
     expected = np.where(weight > 0, total / np.maximum(weight, 1), state.numpy())
     aggregator.apply(state)
     np.testing.assert_allclose(state.numpy(), expected, atol=1e-4)
+
+
+def test_expected_clients_are_the_divisor():
+    state = torch.tensor([10.0, 20.0, -0.0])
+    aggregator = Aggregator(THREE)
+    first, second = Assignment(THREE, ((range(2),),)), Assignment(THREE, ((range(1, 3),),))
+    aggregator.expect(first, 1)
+    aggregator.expect(second, 3)
+    assert aggregator.divisors().tolist() == [1, 4, 3]
+    aggregator.add(sent([1.0, 2.0], 1), first, weight=1 / 0.5)  # chosen with probability a half
+    assert aggregator.apply(state).tolist() == [True, True, False]
+    assert state.tolist() == [12.0, 21.0, 0.0]  # 20 + 2 * 2 / 4
+    assert torch.signbit(state[2])  # its client was not chosen

@@ -41,7 +41,9 @@ _HOMES = {
     "DataError": "fedplt.errors",
     "PlanError": "fedplt.errors",
     "RunError": "fedplt.errors",
+    "SamplingError": "fedplt.errors",
     "UpdateError": "fedplt.errors",
+    "sampling_probabilities": "fedplt.sampling",
     "cut": "fedplt.cutting",
     "train_only": "fedplt.partial",
     "Part": "fedplt.partial",
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from fedplt.errors import FedpltError as FedpltError
     from fedplt.errors import PlanError as PlanError
     from fedplt.errors import RunError as RunError
+    from fedplt.errors import SamplingError as SamplingError
     from fedplt.errors import UpdateError as UpdateError
     from fedplt.federation.records import History as History
     from fedplt.layers import Layer as Layer
@@ -88,5 +91,6 @@ if TYPE_CHECKING:
     from fedplt.plan import Assignment as Assignment
     from fedplt.plan import Plan as Plan
     from fedplt.plan import make_plan as make_plan
+    from fedplt.sampling import sampling_probabilities as sampling_probabilities
     from fedplt.simulator.run import train as train
     from fedplt.update import ClientUpdate as ClientUpdate

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedplt.errors import did_you_mean
+from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.training import OPTIMIZERS
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
@@ -126,20 +127,6 @@ class ClientsConfig(_Section):
         return self
 
 
-class SamplingConfig(_Section):
-    """Who takes part in a round."""
-
-    name: Literal["all", "uniform"] = "all"
-    num_clients: Annotated[int, Field(ge=1)] | None = None
-    """For ``uniform``: how many, drawn anew every round."""
-
-    @model_validator(mode="after")
-    def _number(self) -> SamplingConfig:
-        if (self.name == "uniform") != (self.num_clients is not None):
-            raise ValueError("name = 'uniform' and num_clients go together: set both or neither")
-        return self
-
-
 class TrainingConfig(_Section):
     """What a client does in a round."""
 
@@ -192,6 +179,14 @@ class EvaluationConfig(_Section):
     """Also on data that follows each client's labels."""
 
 
+class DiagnosticsConfig(_Section):
+    """Whether each round records how the global model moves (``docs/diagnostics.md``)."""
+
+    enabled: bool = False
+    window: Annotated[int, Field(ge=1)] = 10
+    """Rounds that the effective perturbation looks back; one copy of the model is kept for each."""
+
+
 class EngineConfig(_Section):
     """How the simulator runs; none of this but the device changes a bit of the results."""
 
@@ -218,6 +213,7 @@ class RunConfig(_Section):
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
@@ -227,6 +223,12 @@ class RunConfig(_Section):
             raise ValueError(
                 f"sampling.num_clients is {asked}, but there are {there} clients "
                 "(clients.num_clients). Lower the first or raise the second."
+            )
+        if (self.sampling.budget or 0) > there:
+            raise ValueError(
+                f"sampling.budget is {self.sampling.budget:g}, but there are {there} clients "
+                "(clients.num_clients): everybody would always be chosen. Lower the budget, or set "
+                "sampling.name = 'all'."
             )
         return self
 

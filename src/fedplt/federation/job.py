@@ -78,11 +78,11 @@ class Job:
 
     @property
     def per_round(self) -> int:
-        """Clients that take part in a round."""
+        """Clients that train in a round, at most."""
         return self.config.sampling.num_clients or self.plan.num_clients
 
     def participants(self, round: int) -> list[int]:
-        """Who takes part in this round, in ascending order."""
+        """Who takes part in this round, in ascending order, where norms do not matter."""
         if self.config.sampling.name == "all":
             return list(range(self.plan.num_clients))
         seed = self.config.seed

@@ -11,14 +11,16 @@ from torch import Tensor
 
 from fedplt.aggregation import Aggregator
 from fedplt.cost import download_bytes, exact_flops, paper_flops
+from fedplt.diagnostics import Diagnostics
 from fedplt.errors import ConfigError, DataError, RunError, UpdateError
 from fedplt.evaluation import Evaluation, label_shares
 from fedplt.federation.engine import Engine, Interrupted, LocalResult
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
 from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.sampler import ClientSampler, Selection
 from fedplt.state import bind_state, named_tensors
-from fedplt.update import validate
+from fedplt.update import ClientUpdate, validate
 
 OnRound = Callable[[RoundRecord], None]
 
@@ -33,6 +35,9 @@ class Federation:
         self._flops: dict[tuple[int, ...], int] = {}
         self.records: list[RoundRecord] = []
         self.state = bind_state(job.model, job.layers)
+        self.sampler = ClientSampler(job)
+        settings = job.config.diagnostics
+        self.diagnostics = Diagnostics(job.layers, settings.window) if settings.enabled else None
         self._label_shares = self._per_client_shares()
 
     def start(self) -> None:
@@ -45,6 +50,10 @@ class Federation:
         job = self.job
         state, self.rounds_done, self.total = self.folder.load_checkpoint(job)
         self.state.copy_(state)
+        extras = self.folder.load_extras()
+        self.sampler.restore(extras)
+        if self.diagnostics:
+            self.diagnostics.restore(extras)
         self.records = self.folder.keep_rounds(self.rounds_done)
         if self.rounds_done < job.config.rounds:
             self.folder.reopen()
@@ -67,17 +76,20 @@ class Federation:
         return self._finish()
 
     def round(self) -> RoundRecord:
-        """One round: train, collect, validate, aggregate, evaluate."""
+        """One round: choose, train, collect, validate, aggregate, evaluate."""
         started = time.perf_counter()
         job, round = self.job, self.rounds_done
-        clients = job.participants(round)
-        results = self.engine.train(clients, round, self.state)
-        aggregator = Aggregator(job.layers)
-        rejected: dict[str, str] = {}
-        bytes_up = 0
+        selection = self.sampler.before_training(round)
+        trained = list(range(job.plan.num_clients)) if selection is None else selection.clients
+        results = self.engine.train(trained, round, self.state) if trained else []
+        if selection is None:
+            selection = self.sampler.after_training(round, results)
+        aggregator = self._aggregator(selection)
+        rejected = dict(selection.refused)
+        bytes_up = selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
-        for client, update in self.engine.collect(clients):
+        for client, update in self.engine.collect(selection.clients):
             assignment = job.plan.client(client, round)
             bytes_up += update.num_bytes
             try:
@@ -85,23 +97,23 @@ class Federation:
             except UpdateError as error:
                 rejected[str(client)] = str(error)
                 continue
-            aggregator.add(update, assignment)
-        if len(rejected) == len(clients):
-            first, reason = next(iter(rejected.items()))
-            raise RunError(
-                f"round {round + 1}: every client's update was refused; client {first}: {reason}"
-            )
+            aggregator.add(update, assignment, self._weight(update, client, selection))
+        self._stop_if_all_are_bad(len(trained), rejected)
         new_state = self.state.clone()
-        aggregator.apply(new_state)
+        touched = aggregator.apply(new_state)
         evaluation = self._evaluate(round, new_state)
-        cost = self._cost(bytes_up, clients)
+        cost = self._cost(bytes_up, selection.bytes_down, trained)
         # Only now does the round count: an interrupted one must leave the last state to save.
+        diagnostics = None
+        if self.diagnostics:
+            diagnostics = self.diagnostics.observe(self.state, new_state, touched)
         self.state.copy_(new_state)
+        self.sampler.remember(results)
         self.total = self.total.plus(cost)
         self.rounds_done += 1
         record = RoundRecord(
             round=self.rounds_done,
-            num_clients=len(clients),
+            num_clients=len(selection.clients),
             train_loss=_mean_loss([r for r in results if str(r.client) not in rejected]),
             cost=cost,
             total=self.total,
@@ -110,9 +122,36 @@ class Federation:
             loss=evaluation.loss if evaluation else None,
             client_accuracy=self._client_accuracy(evaluation) if evaluation else None,
             rejected=rejected,
+            sampling=selection.record,
+            diagnostics=diagnostics,
         )
         self.records.append(record)
         return record
+
+    def _aggregator(self, selection: Selection) -> Aggregator:
+        job, aggregator = self.job, Aggregator(self.job.layers)
+        if job.config.sampling.estimator_used == "unbiased":
+            for client, number in enumerate(job.num_examples.tolist()):
+                if str(client) not in selection.refused:
+                    aggregator.expect(job.plan.client(client, self.rounds_done), number)
+        return aggregator
+
+    def _weight(self, update: ClientUpdate, client: int, selection: Selection) -> float:
+        """Who is rarely chosen counts more when chosen."""
+        settings = self.job.config.sampling
+        if settings.by_norm or settings.estimator_used == "unbiased":
+            return update.num_examples / float(selection.probabilities[client])
+        return update.num_examples
+
+    def _stop_if_all_are_bad(self, num_trained: int, rejected: dict[str, str]) -> None:
+        """A single client may be all that was drawn: it alone does not end a run."""
+        alone = num_trained == 1 and self.job.config.sampling.by_norm
+        if rejected and len(rejected) == num_trained and not alone:
+            first, reason = next(iter(rejected.items()))
+            raise RunError(
+                f"round {self.rounds_done + 1}: every client's update was refused; "
+                f"client {first}: {reason}"
+            )
 
     def _evaluate(self, round: int, state: Tensor) -> Evaluation | None:
         config = self.job.config
@@ -142,13 +181,15 @@ class Federation:
         except DataError as error:
             raise ConfigError(f"evaluation.per_client: {error}") from error
 
-    def _cost(self, bytes_up: int, clients: Sequence[int]) -> Totals:
+    def _cost(self, bytes_up: int, bytes_down: int, clients: Sequence[int]) -> Totals:
+        """Of a round in which these clients got the model and trained."""
         job, flops, paper = self.job, 0, 0.0
         for client in clients:
             seen = job.examples_seen(client)
             flops += seen * self._flops_per_example(client)
             paper += paper_flops(job.layers.size, float(job.plan.achieved_ratios[client]), seen)
-        return Totals(bytes_up, len(clients) * download_bytes(job.layers), flops, paper)
+        bytes_down += len(clients) * download_bytes(job.layers)
+        return Totals(bytes_up, bytes_down, flops, paper)
 
     def _flops_per_example(self, client: int) -> int:
         """Exact FLOPs depend on how many sub-layers are trained, not on which."""
@@ -159,7 +200,10 @@ class Federation:
 
     def _save(self) -> None:
         if self.folder:
-            self.folder.save_checkpoint(self.state, self.rounds_done, self.total, self.job)
+            extras = self.sampler.tensors()
+            if self.diagnostics:
+                extras |= self.diagnostics.tensors()
+            self.folder.save_checkpoint(self.state, self.rounds_done, self.total, self.job, extras)
 
     def _finish(self) -> History:
         result: dict[str, float | None] = {}

@@ -47,6 +47,10 @@ class RoundRecord:
     """Mean (by examples), std, min, median, max over clients."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
+    sampling: dict[str, Any] | None = None
+    """How the clients were chosen (``docs/sampling.md``); nothing where all take part."""
+    diagnostics: dict[str, Any] | None = None
+    """How the global model moved (``docs/diagnostics.md``), where that is asked for."""
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from fedplt.federation.load_config import dump_config
 from fedplt.federation.records import History
 from fedplt.files import write_text
 from fedplt.plan import Plan
+from fedplt.report.dynamics import diagnostics_figure, sampling_figure
 from fedplt.report.figures import accuracy_figure, plan_figure
 from fedplt.units import bytes_text, flops_text
 
@@ -44,6 +45,8 @@ def write_report(folder: RunFolder) -> Path:
         "<h2>Who trains what</h2>",
         _image(plan_figure(plan), "clients by sub-layers"),
         f"<pre>{html.escape(plan.summary())}</pre>",
+        _sampling(history, config.sampling.name),
+        _diagnostics(history, config.diagnostics.window),
         "<h2>Costs</h2>",
         _costs(history, plan),
         _rejected(history),
@@ -70,6 +73,46 @@ def _headline(history: History, rounds: int) -> str:
     if history.test_accuracy is not None:
         text += f"; {100 * history.test_accuracy:.1f} % on the test set"
     return text + ".</p>"
+
+
+def _sampling(history: History, name: str) -> str:
+    figure = sampling_figure(history)
+    if figure is None:
+        return ""
+    said = [record.sampling for record in history.rounds if record.sampling]
+    text = f"{name}: {sum(r.num_clients for r in history.rounds) / len(history.rounds):.1f} clients"
+    text += " uploaded per round on average"
+    if "budget" in said[0]:
+        spent = sum(entry["cost"] for entry in said) / len(said)
+        text += f", costing {spent:.2f} of a budget of {said[0]['budget']:g}"
+    ratios = sorted(entry["variance_ratio"] for entry in said if "variance_ratio" in entry)
+    if ratios:
+        text += f"; the median variance is {ratios[len(ratios) // 2]:.2f} times that of uniform "
+        text += "sampling at the same budget"
+    nobody = sum(record.num_clients == 0 for record in history.rounds)
+    if nobody:
+        text += f". In {nobody} rounds nobody was chosen, and the model stayed as it was"
+    picture = _image(figure, "client sampling by round")
+    return f"<h2>Client sampling</h2>{picture}<p class='note'>{html.escape(text)}.</p>"
+
+
+def _diagnostics(history: History, window: int) -> str:
+    figure = diagnostics_figure(history)
+    if figure is None:
+        return ""
+    last = next(r.diagnostics for r in reversed(history.rounds) if r.diagnostics)
+    text = f"Effective perturbation looks back over {window} rounds; 1 is a straight way."
+    if "layer_divergence" in last:
+        text += f" Divergence of the layers in the last round: {last['layer_divergence']:.3f}."
+    never = {
+        name: layer["never_trained"]
+        for name, layer in last["layers"].items()
+        if layer["never_trained"]
+    }
+    for name, number in never.items():
+        text += f" {number} sub-layers of {name} were never trained."
+    picture = _image(figure, "update magnitude, effective perturbation, ages")
+    return f"<h2>How the model moved</h2>{picture}<p class='note'>{html.escape(text)}</p>"
 
 
 def _costs(history: History, plan: Plan) -> str:

@@ -6,6 +6,7 @@ uses one thread. Work is dealt longest first; results do not depend on who does 
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import sys
@@ -50,6 +51,21 @@ def usual_start_method(device: str) -> str:
     return "fork" if sys.platform == "linux" and device == "cpu" else "spawn"
 
 
+def _room(job: Job) -> int:
+    """Numbers in the updates of one round, at most."""
+    sizes, sampling = job.plan.update_sizes, job.config.sampling
+    most = int(np.sort(sizes)[::-1][: job.per_round].sum())
+    if not (sampling.by_norm and sampling.norms == "last"):
+        return most
+    # Independent draws have no largest number but all. Bernstein's inequality: not more than this
+    # but for one round in e^30, where expected updates cost the budget.
+    largest, costs = int(sizes.max()), np.ones(len(sizes))
+    if sampling.name != "ocs":
+        costs = job.plan.achieved_ratios
+    expected = (sampling.budget or 0) * float((sizes / costs).max())
+    return min(most, math.ceil(expected + math.sqrt(60 * largest * expected) + 20 * largest))
+
+
 class SimulatorEngine:
     """Trains and evaluates in ``workers`` processes."""
 
@@ -62,8 +78,7 @@ class SimulatorEngine:
         self._results: dict[int, LocalResult] = {}
         self._sizes = job.plan.update_sizes
         self._state = torch.empty(job.layers.state_size).share_memory_()
-        largest = np.sort(self._sizes)[::-1][: job.per_round]
-        self._updates = torch.empty(int(largest.sum())).share_memory_()
+        self._updates = torch.empty(_room(job)).share_memory_()
         usual = available_cores() if settings.device == "cpu" else 1
         workers = min(settings.workers or usual, job.per_round)
         self._start(workers, settings.start_method)
@@ -98,6 +113,11 @@ class SimulatorEngine:
             size = int(self._sizes[client])
             self._places[client] = (place, place + size)
             place += size
+        if place > len(self._updates):
+            raise RunError(
+                f"round {round + 1}: {len(clients)} clients were drawn, far above the budget, and "
+                "their updates do not fit into the memory set aside. Set sampling.norms = 'fresh'."
+            )
         plan, examples = self.job.plan, self.job.num_examples
         work = examples[list(clients)] * (1 + 2 * plan.achieved_ratios[list(clients)])
         tasks = [

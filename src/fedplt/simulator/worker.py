@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedplt.aggregation import Aggregator
 from fedplt.evaluation import evaluate_chunk
 from fedplt.federation.job import Job
 from fedplt.plan import Assignment
@@ -64,6 +65,7 @@ class Worker:
         self.shared_state, self.shared_updates = shared_state, shared_updates
         self.state = bind_state(self.model, job.layers)
         self.version = -1
+        self.divisors: tuple[int, Tensor] | None = None
         shared = {spec.name for _, _, spec in job.layers.placed}
         self.other_buffers = {
             name: (buffer, buffer.clone())
@@ -97,23 +99,36 @@ class Worker:
             round=task.round,
             client=client,
         )
-        norm = self._upload(assignment, task.place)
+        update = self.shared_updates[task.place : task.place + assignment.update_size]
+        norm = self._upload(assignment, update)
         self._put_buffers_back()
         metrics = {"loss": loss, "seconds": time.perf_counter() - started}
+        if job.config.sampling.objective == "aggregate":
+            metrics["weighted_norm"] = self._weighted_norm(assignment, update, task.round)
         return client, len(job.examples(client)), norm, metrics
 
-    def _upload(self, assignment: Assignment, place: int) -> float:
+    def _upload(self, assignment: Assignment, update: Tensor) -> float:
         """Put what changed into the shared array, the model back as it was; give the norm.
 
         The global state has the old values, so nothing had to be copied before training.
         """
-        update, done = self.shared_updates[place : place + assignment.update_size], 0
+        done = 0
         for start, stop in assignment.segments:
             new, old = self.state[start:stop], self.shared_state[start:stop]
             torch.sub(new.cpu(), old, out=update[done : done + stop - start])
             new.copy_(old)
             done += stop - start
         return update_norm(update, assignment)
+
+    def _weighted_norm(self, assignment: Assignment, update: Tensor, round: int) -> float:
+        """The norm of the update as it will be aggregated: divided by the weight of each block."""
+        if self.divisors is None or self.divisors[0] != round:
+            aggregator = Aggregator(self.job.layers)
+            for client, number in enumerate(self.job.num_examples.tolist()):
+                aggregator.expect(self.job.plan.client(client, round), number)
+            self.divisors = (round, aggregator.divisors())
+        parts = [self.divisors[1][start:stop] for start, stop in assignment.segments]
+        return update_norm(update / torch.cat(parts), assignment)
 
     def _put_buffers_back(self) -> None:
         """Buffers that nobody averages must not carry one client's training into the next."""

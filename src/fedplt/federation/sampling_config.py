@@ -1,0 +1,61 @@
+"""The ``[sampling]`` section: who takes part in a round."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+Estimator = Literal["unbiased", "renormalised"]
+NORM_BASED = ("ocs", "fedplt-ocs", "paper-ocs", "approximate-ocs")
+"""Samplers that choose by the norms of the clients' updates."""
+
+
+class SamplingConfig(BaseModel, extra="forbid", frozen=True, strict=True):
+    """Who takes part in a round."""
+
+    name: Literal["all", "uniform", "ocs", "fedplt-ocs", "paper-ocs", "approximate-ocs"] = "all"
+    num_clients: Annotated[int, Field(ge=1)] | None = None
+    """For ``uniform``: how many, drawn anew every round."""
+    budget: Annotated[float, Field(gt=0)] | None = None
+    """For the others: expected uploads per round, in clients for ``ocs``, else in whole models."""
+    norms: Literal["fresh", "last"] = "fresh"
+    """``fresh``: all train and send their norm. ``last``: only the chosen train at all."""
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """For ``last``: the part of the budget that is spent uniformly, so that all stay reachable."""
+    objective: Literal["sum", "aggregate"] = "sum"
+    """What varies least: the sum of updates (as in the paper), or what is added to the model."""
+    estimator: Estimator | None = None
+    """By default ``renormalised`` for ``all`` and ``uniform``, ``unbiased`` for the others."""
+
+    @property
+    def by_norm(self) -> bool:
+        return self.name in NORM_BASED
+
+    @property
+    def estimator_used(self) -> Estimator:
+        return self.estimator or ("unbiased" if self.by_norm else "renormalised")
+
+    @model_validator(mode="after")
+    def _fits_the_name(self) -> SamplingConfig:
+        if (self.name == "uniform") != (self.num_clients is not None):
+            raise ValueError("name = 'uniform' and num_clients go together: set both or neither")
+        if self.by_norm and self.budget is None:
+            unit = "clients" if self.name == "ocs" else "whole models"
+            raise ValueError(
+                f"name = {self.name!r} needs a budget, the expected uploads per round in {unit}, "
+                "such as budget = 5.0"
+            )
+        if not self.by_norm:
+            given = self.model_fields_set & {"budget", "norms", "floor", "objective"}
+            unused = sorted(key for key in given if getattr(self, key) != _default(key))
+            if unused:
+                raise ValueError(
+                    f"name = {self.name!r} does not use {', '.join(unused)}: leave it out, or "
+                    f"choose one of {', '.join(NORM_BASED)}"
+                )
+        return self
+
+
+def _default(key: str) -> object:
+    return SamplingConfig.model_fields[key].default

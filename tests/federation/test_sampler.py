@@ -1,0 +1,220 @@
+"""Rounds with client sampling: who trains, who uploads, what it costs, what is written down."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedplt import ClientUpdate, RunError
+from fedplt.cost import download_bytes
+from fedplt.evaluation import Evaluation
+from fedplt.federation.engine import Interrupted, LocalResult
+from fedplt.federation.folder import RunFolder
+from fedplt.federation.loop import Federation
+from fedplt.federation.sampling_config import NORM_BASED
+from fedplt.sampling import sampling_probabilities
+from tests.federation.jobs import RATIOS, blob_job
+
+NORMS = {0: 1.0, 1: 2.0, 2: 3.0, 3: 0.5, 4: 4.0}
+
+
+class Engine:
+    """Client k moves everything it trains by k + 1, and says the norms it is told to say."""
+
+    def __init__(self, job, norms=None):
+        self.job, self.norms = job, norms or NORMS
+        self.trained, self.collected = [], []
+
+    def train(self, clients, round, state):
+        self.trained.append(list(clients))
+        numbers = self.job.num_examples
+        return [LocalResult(k, int(numbers[k]), self.norms[k], {"loss": 1.0}) for k in clients]
+
+    def collect(self, clients):
+        self.collected.append(list(clients))
+        for k in clients:
+            size = self.job.plan.client(k).update_size
+            values = np.full(size, k + 1.0, dtype=np.float32)
+            yield k, ClientUpdate(values, int(self.job.num_examples[k]), self.norms[k])
+
+    def evaluate(self, part, state):
+        return Evaluation(0.5, 0.75, np.array([1]), np.array([1.0]))
+
+    def close(self): ...
+
+
+def federation(told=None, rounds=1, **sampling):
+    job = blob_job(rounds=rounds, sampling=sampling)
+    return Federation(job, Engine(job, told))
+
+
+def test_with_fresh_norms_all_train_and_the_chosen_upload():
+    run = federation(rounds=8, name="fedplt-ocs", budget=1.0)
+    history, job = run.run(), run.job
+    assert run.engine.trained == [[0, 1, 2, 3, 4]] * 8
+    norms = [NORMS[k] for k in range(5)]
+    p = sampling_probabilities(norms, job.num_examples, job.plan.achieved_ratios, 1.0)
+    for record, uploaded in zip(history.rounds, run.engine.collected, strict=True):
+        said = record.sampling
+        assert said["chosen"] == uploaded
+        assert record.num_clients == len(uploaded)
+        np.testing.assert_allclose(said["probabilities"], p, rtol=1e-3)
+        assert said["expected_cost"] == pytest.approx(1.0)
+        assert said["variance"] <= said["uniform_variance"]
+        assert said["variance_ratio"] <= 1
+    assert len({tuple(uploaded) for uploaded in run.engine.collected}) > 1
+
+
+def test_what_is_sent_is_charged():
+    run = federation(name="fedplt-ocs", budget=1.0)
+    cost = run.run().rounds[0].cost
+    (chosen,), layers = run.engine.collected, run.job.layers
+    updates = sum(update.num_bytes for _, update in Engine(run.job).collect(chosen))
+    assert cost.bytes_up == updates + 5 * 8  # everybody's norm
+    assert cost.bytes_down == 5 * download_bytes(layers) + 5  # the model; upload or not
+    last = federation(name="fedplt-ocs", budget=1.0, norms="last")
+    cost = last.run().rounds[0].cost
+    (chosen,) = last.engine.collected
+    updates = sum(update.num_bytes for _, update in Engine(run.job).collect(chosen))
+    assert cost.bytes_up == updates
+    assert cost.bytes_down == len(chosen) * download_bytes(layers)
+    everybody = federation(name="all").run().rounds[0].cost
+    assert cost.flops < everybody.flops
+
+
+def test_with_last_known_norms_only_the_chosen_train():
+    run = federation(rounds=30, name="fedplt-ocs", budget=1.0, norms="last", floor=0.2)
+    history = run.run()
+    chosen = [record.sampling["chosen"] for record in history.rounds]
+    assert [clients for clients in chosen if clients] == run.engine.trained
+    first, last = history.rounds[0].sampling, history.rounds[-1].sampling
+    assert len(set(first["probabilities"])) == 1  # nothing is known yet
+    ratios = run.job.plan.achieved_ratios
+    assert min(last["probabilities"]) >= 0.2 * 1.0 / ratios.sum() - 1e-3
+    best = sampling_probabilities([NORMS[k] for k in range(5)], run.job.num_examples, ratios, 1.0)
+    expected = 0.8 * best + 0.2 / ratios.sum()
+    np.testing.assert_allclose(last["probabilities"], expected, rtol=1e-3)
+
+
+def test_nobody_chosen_leaves_the_model_as_it_was():
+    run = federation(rounds=12, name="ocs", budget=0.3, norms="last")
+    states = [run.state.clone()]
+    history = run.run(lambda record: states.append(run.state.clone()))
+    empty = [record.round for record in history.rounds if not record.num_clients]
+    assert empty
+    for number in empty:
+        record = history.rounds[number - 1]
+        assert torch.equal(states[number], states[number - 1])
+        assert "nobody was chosen" in record.sampling["note"]
+        assert math.isnan(record.train_loss)
+        assert record.cost.bytes_up == record.cost.flops == 0
+        json.dumps(record.to_json(), allow_nan=False)
+
+
+def test_a_diverged_client_is_left_out_before_anybody_uploads():
+    run = federation({**NORMS, 2: math.nan, 4: math.inf}, name="ocs", budget=3.0)
+    record = run.run().rounds[0]
+    assert set(record.rejected) == {"2", "4"}
+    assert "nan" in record.rejected["2"]
+    assert record.sampling["chosen"] == [0, 1, 3]  # the budget reaches for all others
+    assert torch.isfinite(run.state).all()
+    with pytest.raises(RunError, match="every client's update was refused"):
+        federation(dict.fromkeys(range(5), math.nan), name="ocs", budget=3.0).run()
+
+
+@pytest.mark.parametrize("name", NORM_BASED)
+def test_a_budget_for_all_is_full_participation_bit_for_bit(name):
+    everybody = federation(rounds=3, name="all")
+    everybody.run()
+    for estimator in ("unbiased", "renormalised"):
+        run = federation(rounds=3, name=name, budget=5.0, estimator=estimator)
+        run.run()
+        assert torch.equal(run.state, everybody.state)
+
+
+def changes(estimator, rounds=600, **sampling):
+    """What each of many rounds added to the model, (rounds, numbers)."""
+    run = federation(rounds=rounds, estimator=estimator, **sampling)
+    run.state.zero_()
+    states = [run.state.clone()]
+    run.run(lambda record: states.append(run.state.clone()))
+    return torch.stack(states).double().diff(dim=0).numpy()
+
+
+def deviation(samples, expected):
+    """Mean minus expectation of every block, in standard errors."""
+    error = samples.std(axis=0) / math.sqrt(len(samples))
+    return np.abs(samples.mean(axis=0) - expected) / np.maximum(error, 1e-4)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        *({"name": name, "budget": 1.2} for name in NORM_BASED),
+        {"name": "fedplt-ocs", "budget": 1.2, "norms": "last"},
+        {"name": "uniform", "num_clients": 2},
+    ],
+    ids=lambda sampling: "-".join(map(str, sampling.values())),
+)
+def test_unbiased_is_unbiased_in_every_block_and_renormalised_is_not(sampling):
+    expected = changes(None, rounds=1, name="all")[0]
+    assert len(np.unique(expected.round(4))) > 2  # blocks differ
+    assert deviation(changes("unbiased", **sampling), expected).max() < 5
+    assert deviation(changes("renormalised", **sampling), expected).max() > 8
+
+
+def test_large_fleets_are_summarised():
+    run = blob_job([0.5] * 250, data={"min_examples": 1}, rounds=1,
+                   sampling={"name": "ocs", "budget": 20.0})  # fmt: skip
+    record = Federation(run, Engine(run, dict.fromkeys(range(250), 2.0))).round()
+    assert set(record.sampling["probabilities"]) == {"min", "median", "mean", "max", "num_certain"}
+    assert record.sampling["probabilities"]["mean"] == pytest.approx(20 / 250)
+    assert len(json.dumps(record.to_json())) < 2000
+
+
+def test_known_norms_are_in_the_checkpoint(tmp_path):
+    job = blob_job(rounds=4, sampling={"name": "ocs", "budget": 3.0, "norms": "last"})
+    folder = RunFolder.create(tmp_path / "run", job)
+    run = Federation(job, Engine(job), folder)
+    run.run()
+    again = Federation(job, Engine(job), folder)
+    again.resume()
+    assert torch.equal(
+        again.sampler.tensors()["sampling.last_norms"],
+        run.sampler.tensors()["sampling.last_norms"],
+    )
+    assert not torch.isnan(again.sampler.tensors()["sampling.last_norms"]).all()
+    assert len(RATIOS) == len(again.sampler.tensors()["sampling.last_norms"])
+
+
+def test_an_interrupted_round_leaves_nothing_behind(tmp_path):
+    """What later rounds depend on is saved as it was after the last complete round."""
+    sampling = {"name": "ocs", "budget": 4.0, "norms": "last"}
+    job = blob_job(rounds=3, sampling=sampling, diagnostics={"enabled": True, "window": 2})
+    folder = RunFolder.create(tmp_path / "run", job)
+    engine = Engine(job)
+    run = Federation(job, engine, folder)
+    evaluate, after_one = engine.evaluate, {}
+
+    def remember(record):
+        tensors = {**run.sampler.tensors(), **run.diagnostics.tensors()}
+        after_one.update({name: tensor.clone() for name, tensor in tensors.items()})
+        engine.norms = dict.fromkeys(range(5), 99.0)
+
+    def stop_in_the_second(part, state):
+        if run.rounds_done == 1:
+            raise Interrupted
+        return evaluate(part, state)
+
+    engine.evaluate = stop_in_the_second
+    with pytest.raises(Interrupted):
+        run.run(remember)
+    assert len(engine.trained) == 2
+    saved = folder.load_extras()
+    assert after_one.keys() == saved.keys()
+    for name, tensor in after_one.items():
+        assert torch.equal(saved[name].nan_to_num(-1), tensor.nan_to_num(-1)), name
