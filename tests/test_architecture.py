@@ -10,7 +10,7 @@ import fedplt
 SOURCE = Path(fedplt.__file__).parent
 
 LAYERS = [
-    {"allocation", "cost", "counts", "errors", "files", "imports", "layers", "plan",
+    {"allocation", "cost", "counts", "errors", "files", "fleet", "imports", "layers", "plan",
      "plan_summary", "sampling", "seeds", "units"},
     {"aggregation", "chain", "connections", "cutting", "data", "evaluation", "models", "partial",
      "sliced", "state", "trained", "training", "update"},

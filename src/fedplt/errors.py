@@ -4,6 +4,7 @@
     ├── ConfigError    a run configuration is wrong; names the key
     ├── CutError       a model cannot be cut into layers and sub-layers
     ├── PlanError      ratios or allocations that no plan can satisfy
+    ├── FleetError     devices that cannot be read, or no plan for them
     ├── DataError      data is missing, damaged, or cannot be split as asked
     ├── UpdateError    a client's update does not fit what the client was assigned
     └── RunError       a run folder or a running engine is in the wrong state
@@ -32,6 +33,10 @@ class CutError(FedpltError, ValueError):
 
 class PlanError(FedpltError, ValueError):
     """Ratios or allocations that no plan can satisfy."""
+
+
+class FleetError(FedpltError, ValueError):
+    """Devices are described wrongly, or cannot be planned for."""
 
 
 class DataError(FedpltError, ValueError):

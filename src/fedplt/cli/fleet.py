@@ -1,0 +1,134 @@
+"""Verbs about devices: plan a fleet, measure this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedplt.cli.app import app, figures, save_picture
+from fedplt.errors import FleetError
+
+if TYPE_CHECKING:
+    from fedplt.fleet import Workload
+    from fedplt.fleet.settings import TargetSettings, WorkSettings
+
+Model = Annotated[
+    str | None, typer.Option(help="A built-in model, or package.module:function (exact FLOPs).")
+]
+InputShape = Annotated[
+    str | None, typer.Option(help="Of one example, such as 3,32,32; built-in models know theirs.")
+]
+
+
+@app.command()
+def fleet(
+    devices: Annotated[Path, typer.Argument(help="Devices: a .toml or .csv file.")],
+    model: Model = None,
+    input_shape: InputShape = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Take model and local work from this run configuration.")
+    ] = None,
+    deadline: Annotated[float | None, typer.Option(help="Aim for this many seconds.")] = None,
+    percentile: Annotated[
+        float | None, typer.Option(help="Aim for this percentile of the full training times.")
+    ] = None,
+    min_ratio: Annotated[float | None, typer.Option(help="The smallest ratio to give.")] = None,
+    freeze: Annotated[
+        bool, typer.Option("--freeze", help="Devices that cannot keep up may freeze first layers.")
+    ] = False,
+    local_steps: Annotated[
+        bool, typer.Option("--local-steps", help="... or else take fewer local steps.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw times into this .png, .svg or .pdf.")
+    ] = None,
+) -> None:
+    """What should each device train so that nobody straggles?"""
+    from fedplt.fleet import fleet_json, fleet_summary, plan_fleet, read_fleet
+    from fedplt.fleet.settings import target_settings, work_settings
+
+    if deadline is not None and percentile is not None:
+        raise FleetError("--deadline and --percentile: give one of them.")
+    if run is not None and model is not None:
+        raise FleetError("--run and --model: give one of them.")
+    file = read_fleet(devices)
+    work = work_settings(file.work)
+    if model is not None:
+        work = replace(work, cost="exact", model=model, options={}, num_parameters=0)
+    if input_shape is not None:
+        work = replace(work, input_shape=parse_shape(input_shape))
+    goal = _with_flags(
+        target_settings(file.target), deadline, percentile, min_ratio, freeze, local_steps
+    )
+    made = plan_fleet(
+        file.devices,
+        _workload(work) if run is None else _run_workload(run),
+        goal.target(),
+        min_ratio=goal.min_ratio,
+        may_freeze=goal.may_freeze,
+        may_cut_steps=goal.may_cut_steps,
+    )
+    typer.echo(json.dumps(fleet_json(made), indent=2) if as_json else fleet_summary(made))
+    if picture:
+        figures()  # says what to install where matplotlib is missing
+        from fedplt.report.fleet_figures import fleet_figure
+
+        save_picture(fleet_figure(made), picture)
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise FleetError(f"--input-shape {text}: write it like 784 or 3,32,32.")
+    return shape
+
+
+def _with_flags(
+    goal: TargetSettings,
+    deadline: float | None,
+    percentile: float | None,
+    min_ratio: float | None,
+    freeze: bool,
+    local_steps: bool,
+) -> TargetSettings:
+    """What the command line says goes before what the file says."""
+    if deadline is not None:
+        goal = replace(goal, rule="deadline", seconds=deadline)
+    if percentile is not None:
+        goal = replace(goal, rule="percentile", percentile=percentile)
+    if min_ratio is not None:
+        goal = replace(goal, min_ratio=min_ratio)
+    return replace(
+        goal,
+        may_freeze=goal.may_freeze or freeze,
+        may_cut_steps=goal.may_cut_steps or local_steps,
+    )
+
+
+def _workload(work: WorkSettings) -> Workload:
+    if work.cost == "paper" and work.num_parameters:
+        return work.paper_workload(work.num_parameters)
+    from fedplt.fleet import ExactWorkload
+    from fedplt.models.example import example_model
+
+    _, _, layers = example_model(work.model, work.options, work.input_shape)
+    if work.cost == "paper":
+        return work.paper_workload(layers.size)
+    return ExactWorkload(layers, work.local_steps, work.batch_size)
+
+
+def _run_workload(path: Path) -> Workload:
+    from fedplt.federation.fleet import nominal_workload
+    from fedplt.federation.job import plan_without_data
+    from fedplt.federation.load_config import load_config
+
+    config = load_config(path)
+    return nominal_workload(config, plan_without_data(config).layers)

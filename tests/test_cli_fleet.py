@@ -1,0 +1,71 @@
+"""``fedplt fleet`` as people use it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.test_cli import fedplt  # noqa: F401 (a fixture)
+
+
+def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):  # noqa: F811
+    picture = tmp_path / "fleet.png"
+    done = fedplt("fleet", "configs/fleets/kitchen.csv", "--picture", picture)
+    assert done.returncode == 0, done.stderr
+    assert "microcontroller misses the target" in done.stdout
+    assert "exact FLOPs" in done.stdout
+    assert picture.stat().st_size > 10_000
+
+
+def test_json_and_flags(fedplt):  # noqa: F811
+    done = fedplt(
+        "fleet", "configs/fleets/kitchen.csv", "--run", "configs/fashion-mnist.toml",
+        "--deadline", 12, "--freeze", "--local-steps", "--min-ratio", 0.05, "--json",
+    )  # fmt: skip
+    plan = json.loads(done.stdout)
+    assert plan["target"] == {"rule": "deadline", "seconds": 12.0}
+    assert all(entry["feasible"] for entry in plan["devices"])
+    assert all(entry["ratio"] >= 0.05 for entry in plan["devices"])
+    slow = plan["devices"][2]
+    assert slow["traded"]
+    assert slow["seconds"]["planned"] <= 12
+    assert "16 local steps of 64" in plan["work"]
+
+
+def test_the_papers_example(fedplt):  # noqa: F811
+    done = fedplt("fleet", "configs/fleets/paper-example.toml")
+    for number in ("5.59", "9.52", "13.85", "17.65", "0.6930", "the paper's cost model"):
+        assert number in done.stdout
+    exact = fedplt("fleet", "configs/fleets/paper-example.toml", "--model", "cnn")
+    assert "exact FLOPs" in exact.stdout
+    half = fedplt("fleet", "configs/fleets/paper-example.toml", "--percentile", 50)
+    assert "Target 9.52 s" in half.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--deadline", -1], "more than 0"),
+        (["--deadline", 1, "--percentile", 2], "give one of them"),
+        (["--run", "x.toml", "--model", "fcn"], "give one of them"),
+        (["--model", "fnc"], "Did you mean 'fcn'"),
+        (["--model", "tests.tiny:model"], "--input-shape"),
+        (["--model", "tests.tiny:model", "--input-shape", "7"], "does not take inputs of shape"),
+        (["--input-shape", "a"], "write it like"),
+        (["--min-ratio", 0], "it lies in (0, 1]"),
+        (["--picture", "x.gif"], ".png, .svg or .pdf"),
+    ],
+)
+def test_mistakes(fedplt, arguments, expected):  # noqa: F811
+    done = fedplt("fleet", "configs/fleets/kitchen.csv", *arguments)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_your_own_model(fedplt):  # noqa: F811
+    model = ["--model", "tests.tiny:model", "--input-shape", "6"]
+    done = fedplt("fleet", "configs/fleets/kitchen.csv", *model)
+    assert done.returncode == 0, done.stderr
+    assert "83 parameters" in done.stdout
