@@ -11,7 +11,7 @@ SOURCE = Path(fedplt.__file__).parent
 
 LAYERS = [
     {"allocation", "cost", "counts", "errors", "files", "fleet", "imports", "layers", "plan",
-     "plan_summary", "sampling", "seeds", "units"},
+     "plan_summary", "sampling", "seeds", "theory", "units"},
     {"aggregation", "chain", "connections", "cutting", "data", "evaluation", "models", "partial",
      "sliced", "state", "trained", "training", "update"},
     {"methods"},
