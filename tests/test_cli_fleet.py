@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.test_cli import fedplt  # noqa: F401 (a fixture)
+from tests.test_cli import config, fedplt  # noqa: F401 (fixtures)
 
 
 def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):  # noqa: F811
@@ -69,3 +69,17 @@ def test_your_own_model(fedplt):  # noqa: F811
     done = fedplt("fleet", "configs/fleets/kitchen.csv", *model)
     assert done.returncode == 0, done.stderr
     assert "83 parameters" in done.stdout
+
+
+def test_a_run_on_devices_shows_the_plan_and_the_simulated_time(fedplt, config, tmp_path):  # noqa: F811
+    devices = tmp_path / "devices.csv"
+    devices.write_text("name,count,mflops,kbps_down,kbps_up\nfast,2,9,90,90\nslow,3,2,50,20\n")
+    text = config.read_text().split("[[clients.groups]]")[0] + "[training]\nbatch_size = 16\n"
+    config.write_text(text + f'[fleet]\ndevices = "{devices}"\ndropout = 0.3\n')
+    folder = tmp_path / "run"
+    done = fedplt("run", config, "--out", folder, "--set", "rounds=3")
+    assert done.returncode == 0, done.stderr
+    assert "Target" in done.stdout
+    page = (folder / "report.html").read_text()
+    assert "simulated" in page
+    assert "clients away" in page

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedplt.errors import did_you_mean
+from fedplt.federation.fleet_config import FleetConfig
 from fedplt.training import OPTIMIZERS
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
@@ -212,6 +213,7 @@ class RunConfig(_Section):
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     engine: EngineConfig = EngineConfig()
+    fleet: FleetConfig | None = None
 
     @model_validator(mode="after")
     def _enough_clients(self) -> RunConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from fedplt.aggregation import Aggregator
 from fedplt.cost import download_bytes, exact_flops, paper_flops
 from fedplt.errors import ConfigError, DataError, RunError, UpdateError
 from fedplt.evaluation import Evaluation, label_shares
+from fedplt.federation.availability import Availability
 from fedplt.federation.engine import Engine, Interrupted, LocalResult
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
@@ -34,6 +36,7 @@ class Federation:
         self.records: list[RoundRecord] = []
         self.state = bind_state(job.model, job.layers)
         self._label_shares = self._per_client_shares()
+        self._availability = Availability(job)
 
     def start(self) -> None:
         """Note the initial state, so that a run killed in its first round resumes too."""
@@ -70,8 +73,9 @@ class Federation:
         """One round: train, collect, validate, aggregate, evaluate."""
         started = time.perf_counter()
         job, round = self.job, self.rounds_done
-        clients = job.participants(round)
-        results = self.engine.train(clients, round, self.state)
+        attendance = self._availability.attend(job.participants(round), round)
+        clients = attendance.present
+        results = self.engine.train(clients, round, self.state) if clients else []
         aggregator = Aggregator(job.layers)
         rejected: dict[str, str] = {}
         bytes_up = 0
@@ -86,7 +90,7 @@ class Federation:
                 rejected[str(client)] = str(error)
                 continue
             aggregator.add(update, assignment)
-        if len(rejected) == len(clients):
+        if clients and len(rejected) == len(clients):
             first, reason = next(iter(rejected.items()))
             raise RunError(
                 f"round {round + 1}: every client's update was refused; client {first}: {reason}"
@@ -94,7 +98,7 @@ class Federation:
         new_state = self.state.clone()
         aggregator.apply(new_state)
         evaluation = self._evaluate(round, new_state)
-        cost = self._cost(bytes_up, clients)
+        cost = replace(self._cost(bytes_up, clients), simulated_seconds=attendance.seconds)
         # Only now does the round count: an interrupted one must leave the last state to save.
         self.state.copy_(new_state)
         self.total = self.total.plus(cost)
@@ -110,6 +114,8 @@ class Federation:
             loss=evaluation.loss if evaluation else None,
             client_accuracy=self._client_accuracy(evaluation) if evaluation else None,
             rejected=rejected,
+            dropped=attendance.dropped,
+            late=attendance.late,
         )
         self.records.append(record)
         return record

@@ -20,6 +20,8 @@ class Totals:
     """Of the clients' training: matrix products and convolutions that really run."""
     paper_flops: float = 0.0
     """The same by the paper's model, whose backward pass scales with the ratio."""
+    simulated_seconds: float = 0.0
+    """On the clients' own devices, the slowest of each round counting; 0 without ``[fleet]``."""
 
     def plus(self, other: Totals) -> Totals:
         return Totals(
@@ -27,6 +29,7 @@ class Totals:
             self.bytes_down + other.bytes_down,
             self.flops + other.flops,
             self.paper_flops + other.paper_flops,
+            self.simulated_seconds + other.simulated_seconds,
         )
 
 
@@ -47,6 +50,10 @@ class RoundRecord:
     """Mean (by examples), std, min, median, max over clients."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
+    dropped: list[int] = field(default_factory=list)
+    """Clients that were away by chance (``fleet.dropout``)."""
+    late: list[int] = field(default_factory=list)
+    """Clients left out because they would miss the deadline (``fleet.round_deadline``)."""
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
@@ -61,7 +68,7 @@ class RoundRecord:
 
 
 def _is_nothing(value: Any) -> bool:
-    return value in (None, {}) or (isinstance(value, float) and not math.isfinite(value))
+    return value in (None, {}, []) or (isinstance(value, float) and not math.isfinite(value))
 
 
 @dataclass(frozen=True)

@@ -183,13 +183,13 @@ class _Planner:
         largest, steps = self._largest_ratio(device), self.workload.local_steps
         if largest >= self.min_ratio:
             return self._entry(device, full, largest, steps)
-        needed = f"{largest:.3g}" if largest > 0 else "0"
+        needed = f"only ratio {largest:.3g} would fit" if largest > 0 else "no ratio would fit"
         for frozen in range(1, self.workload.num_layers) if self.may_freeze else ():
             ratio = self._largest_ratio(device, frozen)
             if ratio >= self.min_ratio:
                 traded = (
                     f"freezes the first {frozen} of {self.workload.num_layers} layers to train "
-                    f"ratio {ratio:.3g} (with all layers: {needed})"
+                    f"ratio {ratio:.3g} (with all layers {needed})"
                 )
                 return self._entry(device, full, ratio, steps, frozen, traded=traded)
         if self.may_cut_steps:
@@ -199,7 +199,7 @@ class _Planner:
                 traded = (
                     f"takes {fewer} of {steps} local steps"
                     + (f", freezes the first {-shallow} layers" if shallow else "")
-                    + f" to train ratio {self.min_ratio:g} (with all steps and layers: {needed})"
+                    + f" to train ratio {self.min_ratio:g} (else {needed})"
                 )
                 return self._entry(device, full, self.min_ratio, fewer, -shallow, traded=traded)
         return self._entry(device, full, self.min_ratio, steps, reason=self._reason(device))
