@@ -13,7 +13,7 @@ LAYERS = [
     {"allocation", "cost", "counts", "errors", "files", "fleet", "imports", "layers", "plan",
      "plan_summary", "sampling", "seeds", "theory", "units"},
     {"aggregation", "chain", "connections", "cutting", "data", "evaluation", "models", "partial",
-     "sliced", "state", "trained", "training", "update"},
+     "probing", "sliced", "state", "trained", "training", "update"},
     {"methods"},
     {"federation"},
     {"simulator"},

@@ -83,3 +83,31 @@ def test_a_run_on_devices_shows_the_plan_and_the_simulated_time(fedplt, config, 
     page = (folder / "report.html").read_text()
     assert "simulated" in page
     assert "clients away" in page
+
+
+def test_probe_prints_a_device_that_fleet_reads(fedplt, tmp_path):  # noqa: F811
+    model = ["tests.tiny:model", "--input-shape", "6"]
+    done = fedplt("probe", *model, "--passes", 1, "--name", "my box", "--up", "3 Mbit/s")
+    assert done.returncode == 0, done.stderr
+    assert "on average over the ratios" in done.stdout
+    path = tmp_path / "devices.toml"
+    path.write_text(done.stdout[done.stdout.index("[[device]]") :])
+    shown = fedplt("fleet", path)
+    assert shown.returncode == 0, shown.stderr
+    assert "my box" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["fnc"], "Did you mean 'fcn'"),
+        (["fcn", "--up", "20"], "has no unit"),
+        (["fcn", "--options", "{"], "not valid JSON"),
+        (["fcn", "--options", '{"wdth": 3}'], "It takes"),
+        (["fcn", "--input-shape", "3"], "does not take inputs of shape [3]"),
+    ],
+)
+def test_probe_mistakes(fedplt, arguments, expected):  # noqa: F811
+    done = fedplt("probe", *arguments)
+    assert done.returncode == 2
+    assert expected in done.stderr

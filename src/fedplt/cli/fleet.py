@@ -81,6 +81,39 @@ def fleet(
         save_picture(fleet_figure(made), picture)
 
 
+@app.command()
+def probe(
+    model: Annotated[str, typer.Argument(help="A built-in model, or package.module:function.")],
+    input_shape: InputShape = None,
+    options: Annotated[
+        str | None, typer.Option(help="Of the model, as JSON: '{\"num_inputs\": 3072}'.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1)] = 64,
+    passes: Annotated[int, typer.Option(min=1, help="More is slower and steadier.")] = 12,
+    name: Annotated[str, typer.Option(help="Of this machine, in the profile.")] = "this-machine",
+    down: Annotated[str, typer.Option(help="Its bandwidth, which is not measured.")] = "100 Mbit/s",
+    up: Annotated[str, typer.Option(help="The same for uploads.")] = "20 Mbit/s",
+) -> None:
+    """Measure how fast this machine trains a model, and print it as a device."""
+    from fedplt.fleet.devices import FIELDS
+    from fedplt.fleet.quantities import parse_quantity
+    from fedplt.models.example import example_model
+    from fedplt.probing import probe
+
+    bandwidths = parse_quantity(FIELDS[1], down), parse_quantity(FIELDS[2], up)
+    try:
+        arguments = json.loads(options or "{}")
+    except ValueError as error:
+        raise FleetError(f"--options {options}: not valid JSON ({error}).") from error
+    shape = parse_shape(input_shape) if input_shape else ()
+    found = probe(*example_model(model, arguments, shape), batch_size=batch_size, passes=passes)
+    profile = found.profile(name, *bandwidths)  # refuses what no device has
+    typer.echo(found.summary() + "\n\nFor a fleet file (the bandwidths were not measured):\n")
+    typer.echo(f"[[device]]\nname = {json.dumps(profile.name)}")
+    typer.echo(f'speed = "{profile.flops_per_second / 1e9:.3g} GFLOP/s"')
+    typer.echo(f'down = "{down}"\nup = "{up}"')
+
+
 def parse_shape(text: str) -> tuple[int, ...]:
     try:
         shape = tuple(int(part) for part in text.split(","))
