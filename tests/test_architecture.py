@@ -17,7 +17,7 @@ LAYERS = [
     {"methods"},
     {"federation"},
     {"simulator"},
-    {"progress", "report"},
+    {"experiments", "progress", "report"},
     {"cli"},
 ]  # fmt: skip
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
