@@ -40,6 +40,8 @@ def test_counterexample(fedplt, tmp_path):  # noqa: F811
         (["--ratio", 0], "lies in (0, 1]"),
         (["--schedule", "1/t"], "constant or decaying"),
         (["--step-size", 0], "all positive"),
+        (["--step-size", 100], "training diverges"),
+        (["--problem", "logistic", "--step-size", 1000], "training diverges"),
     ],
 )
 def test_mistakes(fedplt, arguments, expected):  # noqa: F811

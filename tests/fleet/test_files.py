@@ -90,6 +90,7 @@ HEADER = "name,gflops,mbps_down,mbps_up\n"
         ("name,gflops,speed,mbps_down,mbps_up\n", "gflops and speed say the same thing"),
         ("name,name,speed,mbps_down,mbps_up\n", "'name' is there twice"),
         ("name,count,gflops,mbps_down,mbps_up\nphone,2.5,1,2,3\n", "column count: '2.5'"),
+        ("name,count,gflops,mbps_down,mbps_up\nphone,99999999,1,2,3\n", "from 1 to 1,000,000"),
     ],
 )
 def test_wrong_csv_is_said(tmp_path, text, expected):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -128,6 +129,41 @@ def test_who_is_feasible_meets_the_target_and_nobody_could_train_more(devices, t
     fleet_summary(plan)
 
 
+@given(profiles, st.floats(0.01, 1e3), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_exact_plans_meet_their_targets_too(device, seconds, min_ratio, free):
+    plan = plan_fleet(
+        [device], exact_fcn(), Target("deadline", seconds),
+        min_ratio=min_ratio, may_freeze=free, may_cut_steps=free,
+    )  # fmt: skip
+    (entry,) = plan.devices
+    assert entry.ratio >= min_ratio
+    if entry.feasible:
+        assert round_time(device, entry.work).total <= seconds * (1 + 1e-9)
+        assert device.memory_bytes is None or entry.work.memory_bytes <= device.memory_bytes * (
+            1 + 1e-9
+        )
+        if entry.ratio < 1 and not entry.traded:
+            more = exact_fcn().work(min(1.0, entry.ratio * 1.01))
+            slow = round_time(device, more).total >= seconds * (1 - 1e-9)
+            assert slow or more.memory_bytes >= device.memory_bytes * (1 - 1e-9)
+
+
+def test_many_different_devices_are_planned_quickly():
+    import time
+
+    random = np.random.default_rng(0)
+    devices = [
+        DeviceProfile(f"d{i}", 10 ** random.uniform(8, 11), 10 ** random.uniform(6, 9), 1e7)
+        for i in range(2000)
+    ]
+    workload = exact_fcn()
+    started = time.perf_counter()
+    plan = plan_fleet(devices, workload, Target("percentile", 20))
+    assert time.perf_counter() - started < 10
+    assert len({entry.ratio for entry in plan.devices}) > 500
+
+
 def test_the_fastest_device_trains_everything(example):
     *_, plan = example
     assert max(entry.ratio for entry in plan.devices) == 1.0
@@ -163,11 +199,16 @@ def test_memory_limits_the_ratio():
     assert entry.ratio == pytest.approx(0.5)  # 4 MB of model, 2 * 4 MB * ratio on top
 
 
-@pytest.fixture(scope="module")
-def exact():
+@cache
+def exact_fcn():
     from fedplt.models.example import example_model
 
     return ExactWorkload(example_model("fcn")[2], local_steps=16, batch_size=64)
+
+
+@pytest.fixture
+def exact():
+    return exact_fcn()
 
 
 def test_exact_costs_grow_with_the_ratio_and_save_less_than_the_paper_says(exact):
@@ -201,6 +242,8 @@ def test_freezing_and_fewer_steps_are_said(exact):
     frozen = plan_fleet([device], exact, target, may_freeze=True).devices[0]
     assert frozen.feasible
     assert frozen.frozen_layers > 0
+    left = sum(exact.layers.sizes[frozen.frozen_layers :]) / exact.layers.size
+    assert frozen.ratio <= left  # of the whole model
     assert "freezes the first" in frozen.traded
     steps = plan_fleet([device], exact, target, may_cut_steps=True).devices[0]
     assert steps.feasible

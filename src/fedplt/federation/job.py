@@ -137,6 +137,9 @@ def make_job(
     if loss is torch.nn.functional.cross_entropy:
         check_labels(data.train, outputs)
     plan = plan_from_config(config, model, example[0], ratios, len(data.train))
+    devices = client_devices(config, plan.layers, len(data.train))
+    if devices is not None and ratios is not None:
+        devices = ClientDevices(devices.profiles)  # what was given goes before what was planned
     split = split or _split(config, data.train)
     if split.num_clients != plan.num_clients:
         raise ConfigError(
@@ -171,7 +174,7 @@ def make_job(
     return Job(
         config, model, plan, data.train, split.offsets, data.validation, data.test,
         training, np.asarray(learning_rates, dtype=np.float64), metric,
-        client_devices(config, plan.layers, len(data.train)),
+        devices,
     )  # fmt: skip
 
 

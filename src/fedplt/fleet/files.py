@@ -32,6 +32,7 @@ from fedplt.fleet.quantities import COLUMNS, as_number, needed_columns, parse_qu
 
 _OPTIONAL = {"latency_seconds", "memory_bytes"}
 _WORDS = {"name", "count"}
+MAX_COUNT = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,10 @@ def _number(key: str, value: Any) -> float:
 
 def _count(value: Any, name: str, place: str) -> int:
     text = str(value)
-    if isinstance(value, bool) or not re.fullmatch(r"\d+", text) or int(text) < 1:
+    whole = not isinstance(value, bool) and re.fullmatch(r"\d{1,7}", text)
+    if not whole or not 1 <= int(text) <= MAX_COUNT:
         raise FleetError(
-            f"{place}, device {name!r}, column count: {value!r} is not a whole number of devices."
+            f"{place}, device {name!r}, column count: {value!r} is not a number of devices; give a "
+            f"whole number from 1 to {MAX_COUNT:,}."
         )
     return int(text)

@@ -11,17 +11,20 @@ and the planner chooses the largest ratio whose time is within the target.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
 from fedplt.fleet.workload import Work, Workload
 
-_BISECTIONS = 50
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,24 @@ def plan_fleet(
     return FleetPlan(tuple(entries), seconds, target, workload.describe())
 
 
-@dataclass(frozen=True)
+def _crossing(knots: NDArray[np.float64], values: Sequence[float], limit: float) -> float:
+    """The largest ratio whose (ascending) value is within the limit.
+
+    >>> _crossing(np.array([0.0, 1.0]), [2.0, 6.0], 3.0)
+    0.25
+    """
+    # The fastest device defines the target: a last bit must not cost it its ratio of 1.
+    if values[-1] <= limit * (1 + _ROUNDING):
+        return float(knots[-1])
+    above = bisect_right(values, limit)
+    if above == 0:
+        return 0.0
+    low, high = values[above - 1], values[above]
+    share = (limit - low) / (high - low)
+    return float(knots[above - 1] + share * (knots[above] - knots[above - 1]))
+
+
+@dataclass(frozen=True, eq=False)
 class _Planner:
     workload: Workload
     seconds: float
@@ -207,21 +227,24 @@ class _Planner:
     def _fits(self, device: DeviceProfile, work: Work) -> bool:
         if device.memory_bytes is not None and work.memory_bytes > device.memory_bytes:
             return False
-        # The fastest device defines the target: a last bit must not cost it its ratio of 1.
-        return round_time(device, work).total <= self.seconds * (1 + 1e-12)
+        return round_time(device, work).total <= self.seconds * (1 + _ROUNDING)
 
     def _largest_ratio(self, device: DeviceProfile, frozen: int = 0) -> float:
-        """Cost grows with the ratio, so bisect; 0 where nothing fits."""
-        if self._fits(device, self.workload.work(1.0, frozen=frozen)):
-            return 1.0
-        low, high = 0.0, 1.0
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            if self._fits(device, self.workload.work(middle, frozen=frozen)):
-                low = middle
-            else:
-                high = middle
-        return low
+        """Where time or memory, linear between the knots, reach their limits; 0: nothing fits."""
+        knots = self.workload.knots(frozen)
+        works = self._works(frozen)
+        times = [round_time(device, work).total for work in works]
+        largest = _crossing(knots, times, self.seconds)
+        if device.memory_bytes is not None:
+            needs = [work.memory_bytes for work in works]
+            largest = min(largest, _crossing(knots, needs, device.memory_bytes))
+        return largest
+
+    @cache  # noqa: B019 (lives as long as one call of plan_fleet)
+    def _works(self, frozen: int) -> list[Work]:
+        return [
+            self.workload.work(float(ratio), frozen=frozen) for ratio in self.workload.knots(frozen)
+        ]
 
     def _most_steps(self, device: DeviceProfile, frozen: int) -> int:
         low, high = 0, self.workload.local_steps

@@ -63,6 +63,9 @@ class Workload(Protocol):
     def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
         """The work at a ratio, with fewer local steps or the first ``frozen`` layers left out."""
 
+    def knots(self, frozen: int = 0) -> NDArray[np.float64]:
+        """Ratios between which the work is linear, ascending; the last is all but the frozen."""
+
     def describe(self) -> str: ...
 
 
@@ -92,6 +95,9 @@ class PaperWorkload:
             size,
             ratio * size,
         )
+
+    def knots(self, frozen: int = 0) -> NDArray[np.float64]:
+        return np.array([0.0, 1.0])
 
     def describe(self) -> str:
         return (
@@ -126,6 +132,9 @@ class ExactWorkload:
             float(np.interp(ratio, ratios, upload)),
         )
 
+    def knots(self, frozen: int = 0) -> NDArray[np.float64]:
+        return self._curve(frozen)[0]
+
     @cached_property
     def _forward(self) -> int:
         return exact_flops(make_plan(self.layers, [1.0]).client(0)).forward
@@ -133,7 +142,9 @@ class ExactWorkload:
     @cache  # noqa: B019 (lives as long as the workload, a few arrays)
     def _curve(self, frozen: int) -> tuple[NDArray[np.float64], ...]:
         """Ratios, and at each the backward FLOPs per example and the bytes of an update."""
-        grid = np.unique(np.concatenate([np.geomspace(1e-3, 1, 60), np.linspace(0.02, 1, 50)]))
+        most = sum(self.layers.sizes[frozen:]) / self.layers.size
+        grid = np.concatenate([np.geomspace(1e-3 * most, most, 60), np.linspace(0.02, most, 50)])
+        grid = np.unique(np.minimum(grid, most))
         points = []
         for ratio in grid:
             allocation = frozen_prefix_allocation(self.layers.sizes, float(ratio), frozen)
@@ -155,7 +166,7 @@ class ExactWorkload:
 def frozen_prefix_allocation(layer_sizes: tuple[int, ...], ratio: float, frozen: int) -> Allocation:
     """The balanced allocation of a ratio over all layers but the first ``frozen``.
 
-    The ratio is of the whole model; where the layers that are left are smaller, all of them.
+    The ratio is of the whole model, at most all of the layers that are left.
 
     >>> frozen_prefix_allocation((300, 100, 100), 0.1, 1).layer_ratios
     (0.0, 0.25, 0.25)

@@ -160,7 +160,7 @@ class RidgeLogistic:
     def gradients(self, points: Matrix) -> Matrix:
         return np.array(
             [
-                -(x.T @ (y / (1 + np.exp(y * (x @ w))))) / len(y) + self.ridge * w
+                -(x.T @ (y * _falling(y * (x @ w)))) / len(y) + self.ridge * w
                 for x, y, w in zip(self.features, self.labels, points, strict=True)
             ]
         )
@@ -175,7 +175,7 @@ class RidgeLogistic:
             gradient = weights @ self.gradients(self._spread(point))
             hessian = self.ridge * np.eye(self.dimension)
             for weight, x, y in zip(weights, self.features, self.labels, strict=True):
-                chance = 1 / (1 + np.exp(y * (x @ point)))
+                chance = _falling(y * (x @ point))
                 hessian += weight * (x.T * (chance * (1 - chance))) @ x / len(y)
             step = np.linalg.solve(hessian, gradient)
             value, size = weights @ self.losses(self._spread(point)), 1.0
@@ -185,6 +185,11 @@ class RidgeLogistic:
             if np.linalg.norm(step) < 1e-13:
                 break
         return point
+
+
+def _falling(margin: Vector) -> Vector:
+    """1 / (1 + exp(margin)), without overflow."""
+    return np.asarray(0.5 * (1 - np.tanh(margin / 2)))
 
 
 def _check_weights(weights: Vector) -> None:

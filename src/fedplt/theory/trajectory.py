@@ -13,6 +13,8 @@ from fedplt.seeds import generator
 from fedplt.theory.alignment import masked_alignments
 from fedplt.theory.problems import Matrix, Problem, Vector
 
+DIVERGED = 1e12
+
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
@@ -92,6 +94,12 @@ def static_partial_training(
             noises = random.normal(size=gradients.shape) * noise / np.sqrt(dimension)
             models = models - step_size * np.where(masks, gradients + noises, 0.0)
             distances.append(float(np.sum((weights @ models - optimum) ** 2)))
+            if not distances[-1] < DIVERGED * (1 + distances[0]):
+                raise FedpltError(
+                    f"training diverges: in round {round + 1} the squared distance to the optimum "
+                    f"is {distances[-1]:.3g}. The step size is {step_size:.3g}; choose one well "
+                    f"below 2 / L = {2 / problem.smoothness:.3g}."
+                )
         models = np.tile(weights @ models, (clients, 1))
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     alignments, descents, local, global_, smooth, convex = columns
