@@ -208,12 +208,12 @@ class RunConfig(_Section):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     clients: ClientsConfig = ClientsConfig()
+    fleet: FleetConfig | None = None
     method: dict[str, Any] = {"name": "fedplt"}
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     engine: EngineConfig = EngineConfig()
-    fleet: FleetConfig | None = None
 
     @model_validator(mode="after")
     def _enough_clients(self) -> RunConfig:

@@ -181,13 +181,15 @@ def make_job(
 def plan_without_data(config: RunConfig) -> Plan:
     """The plan that :func:`job_from_config` would make, without fetching a built-in data set."""
     model = build_model(config.model.name, config.model.options, config.seed)
+    num_examples = None
     if config.data.name in CATALOG:
         example = torch.zeros(2, *CATALOG[config.data.name].shape), torch.zeros(2).long()
     else:
         data = _data(config, None)
+        num_examples = len(data.train)
         example = data.validation.batch(torch.arange(min(2, len(data.validation))))
     try_model(config, model, *example, torch.nn.functional.cross_entropy, accuracy)
-    return plan_from_config(config, model, example[0])
+    return plan_from_config(config, model, example[0], num_examples=num_examples)
 
 
 def plan_from_config(

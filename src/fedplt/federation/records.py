@@ -48,12 +48,12 @@ class RoundRecord:
     loss: float | None = None
     client_accuracy: dict[str, float] | None = None
     """Mean (by examples), std, min, median, max over clients."""
-    rejected: dict[str, str] = field(default_factory=dict)
-    """Clients whose update was refused, and why."""
     dropped: list[int] = field(default_factory=list)
     """Clients that were away by chance (``fleet.dropout``)."""
     late: list[int] = field(default_factory=list)
     """Clients left out because they would miss the deadline (``fleet.round_deadline``)."""
+    rejected: dict[str, str] = field(default_factory=dict)
+    """Clients whose update was refused, and why."""
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:

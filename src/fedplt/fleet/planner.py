@@ -213,7 +213,11 @@ class _Planner:
                 )
                 return self._entry(device, full, ratio, steps, frozen, traded=traded)
         if self.may_cut_steps:
-            depths = range(self.workload.num_layers if self.may_freeze else 1)
+            depths = [  # of which enough is left to train the smallest ratio
+                frozen
+                for frozen in range(self.workload.num_layers if self.may_freeze else 1)
+                if self.workload.knots(frozen)[-1] >= self.min_ratio
+            ]
             fewer, shallow = max((self._most_steps(device, frozen), -frozen) for frozen in depths)
             if fewer:
                 traded = (
