@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,17 @@ def test_mistakes(fedplt, arguments, expected):  # noqa: F811
     assert "Traceback" not in done.stderr
 
 
+def test_wrong_settings_in_the_file_name_it(fedplt, tmp_path):  # noqa: F811
+    path = tmp_path / "wrong.toml"
+    path.write_text(
+        "[work]\nmodel = 3\n"
+        + Path("configs/fleets/paper-example.toml").read_text().split('fastest"')[1]
+    )
+    done = fedplt("fleet", path)
+    assert done.returncode == 2
+    assert "wrong.toml: work.model is 3" in done.stderr.replace("\n", "")
+
+
 def test_your_own_model(fedplt):  # noqa: F811
     model = ["--model", "tests.tiny:model", "--input-shape", "6"]
     done = fedplt("fleet", "configs/fleets/kitchen.csv", *model)
@@ -103,6 +115,7 @@ def test_probe_prints_a_device_that_fleet_reads(fedplt, tmp_path):  # noqa: F811
         (["fnc"], "Did you mean 'fcn'"),
         (["fcn", "--up", "20"], "has no unit"),
         (["fcn", "--options", "{"], "not valid JSON"),
+        (["fcn", "--options", "3"], "not an object"),
         (["fcn", "--options", '{"wdth": 3}'], "It takes"),
         (["fcn", "--input-shape", "3"], "does not take inputs of shape [3]"),
     ],

@@ -28,6 +28,8 @@ def toml(tmp_path, text):
         "name,gflops,mbps_down,mbps_up,latency_ms,memory_gb\nphone,80,120,40,200,2\n",
         "name;gflops;down;up;latency;memory\n# a comment\nphone;80;120 Mbit/s;5 MB/s;0.2 s;2 GB\n",
         "name,speed,down_mbps,up,latency_s,memory_mb\n\nphone,80 GFLOP/s,120,40Mbps,0.2,2000\n",
+        "# tabs\nname\tgflops\tmbps_down\tmbps_up\tlatency_ms\tmemory_gb\n"
+        "phone\t80\t120\t40\t200\t2",
         "\ufeffname, tflops, kbps_down, gbps_up, latency_seconds, memory_bytes\n"
         '"phone", 0.08, 120_000, 0.04, 2e-1, 2e9\n',
     ],

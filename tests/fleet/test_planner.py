@@ -270,7 +270,12 @@ def test_freezing_needs_exact_costs(example):
         ({"local_steps": 0}, "work.local_steps is 0"),
         ({"num_parameters": 5}, "cost = 'paper'"),
         ({"cost": "papr"}, "Did you mean 'paper'"),
-        ({"input_shape": "3x3"}, "like \\[3, 32, 32\\]"),
+        ({"input_shape": "3x3"}, r"such as \[3, 32, 32\]"),
+        ({"input_shape": [3, True]}, r"write it like \[3, 32, 32\]"),
+        ({"model": 3}, "work.model is 3; give a name"),
+        ({"options": 3}, "work.options is 3; give a table"),
+        ({"local_steps": True}, "work.local_steps is True"),
+        ({"bytes_per_parameter": -1}, "positive"),
     ],
 )
 def test_wrong_work_is_said(values, expected):
@@ -285,6 +290,8 @@ def test_wrong_work_is_said(values, expected):
         ({"rule": "deadlin"}, "Did you mean 'deadline'"),
         ({"rule": "percentile", "percentile": 101}, "between 0 and 100"),
         ({"rule": "deadline", "seconds": "5"}, "target.seconds is '5'"),
+        ({"rule": 3}, "target.rule is 3"),
+        ({"may_freeze": "yes"}, "give true or false"),
     ],
 )
 def test_wrong_targets_are_said(values, expected):

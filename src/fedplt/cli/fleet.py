@@ -57,14 +57,15 @@ def fleet(
     if run is not None and model is not None:
         raise FleetError("--run and --model: give one of them.")
     file = read_fleet(devices)
-    work = work_settings(file.work)
+    try:
+        work, goal = work_settings(file.work), target_settings(file.target)
+    except FleetError as error:
+        raise FleetError(f"{devices}: {error}") from error
     if model is not None:
         work = replace(work, cost="exact", model=model, options={}, num_parameters=0)
     if input_shape is not None:
         work = replace(work, input_shape=parse_shape(input_shape))
-    goal = _with_flags(
-        target_settings(file.target), deadline, percentile, min_ratio, freeze, local_steps
-    )
+    goal = _with_flags(goal, deadline, percentile, min_ratio, freeze, local_steps)
     made = plan_fleet(
         file.devices,
         _workload(work) if run is None else _run_workload(run),
@@ -103,6 +104,8 @@ def probe(
     bandwidths = parse_quantity(FIELDS[1], down), parse_quantity(FIELDS[2], up)
     try:
         arguments = json.loads(options or "{}")
+        if not isinstance(arguments, dict):
+            raise ValueError("not an object")
     except ValueError as error:
         raise FleetError(f"--options {options}: not valid JSON ({error}).") from error
     shape = parse_shape(input_shape) if input_shape else ()

@@ -15,8 +15,8 @@ from fedplt.errors import FedpltError
 @app.command()
 def theory(
     problem: Annotated[str, typer.Option(help="quadratic or logistic (ridge).")] = "quadratic",
-    clients: Annotated[int, typer.Option(min=1)] = 6,
-    dimension: Annotated[int, typer.Option(min=1)] = 12,
+    clients: Annotated[int, typer.Option(min=1, max=500)] = 6,
+    dimension: Annotated[int, typer.Option(min=1, max=500)] = 12,
     ratio: Annotated[float, typer.Option(help="What every client trains of the model.")] = 0.5,
     heterogeneity: Annotated[float, typer.Option(min=0, help="How far clients differ.")] = 0.05,
     rounds: Annotated[int, typer.Option(min=1)] = 100,

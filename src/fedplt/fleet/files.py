@@ -83,11 +83,12 @@ def read_fleet(path: Path) -> FleetFile:
 
 def _csv_rows(text: str, path: Path) -> list[tuple[str, dict[str, Any]]]:
     lines = text.splitlines()
-    if not any(line.strip() for line in lines):
+    if not any(line.strip() and not line.startswith("#") for line in lines):
         raise FleetError(
             f"{path} is empty. Its first line names the columns: name,gflops,mbps_down,mbps_up."
         )
-    separator = ";" if lines[0].count(";") > lines[0].count(",") else ","
+    first = next(line for line in lines if line.strip() and not line.startswith("#"))
+    separator = max(",;\t", key=first.count)
     reader = csv.reader(io.StringIO(text), delimiter=separator)
     header: list[str] = []
     rows: list[tuple[str, dict[str, Any]]] = []
@@ -167,7 +168,7 @@ def _check_columns(names: list[str], place: str) -> None:
 
 
 def _profile(row: dict[str, Any], place: str) -> DeviceProfile:
-    name = str(row.get("name", "")).strip()
+    name = " ".join(str(row.get("name", "")).split())  # one line, for tables
     if not name:
         raise FleetError(f"{place}, column name: a device has no name. Give it one.")
     numbers: dict[str, Any] = {}

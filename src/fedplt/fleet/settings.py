@@ -31,11 +31,10 @@ class WorkSettings:
         if self.cost not in ("exact", "paper"):
             raise FleetError(f"work.cost is {self.cost!r}. {did_you_mean(str(self.cost), _COSTS)}")
         for name in ("local_steps", "batch_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise FleetError(f"work.{name} is {value!r}; give a whole number, at least 1.")
-        if not isinstance(self.num_parameters, int) or self.num_parameters < 0:
-            raise FleetError(f"work.num_parameters is {self.num_parameters!r}; give a number.")
+            if getattr(self, name) < 1:
+                raise FleetError(f"work.{name} is {getattr(self, name)}; give at least 1.")
+        if self.num_parameters < 0 or not self.bytes_per_parameter > 0:
+            raise FleetError("work.num_parameters and work.bytes_per_parameter are positive.")
         if self.num_parameters and self.cost == "exact":
             raise FleetError(
                 "work.num_parameters: exact FLOPs are counted from a model. Set work.model, or "
@@ -73,28 +72,45 @@ _COSTS = ("exact", "paper")
 _RULES = ("fastest", "deadline", "percentile")
 
 
+_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "cost": (str, "'exact' or 'paper'"),
+    "model": (str, "a name, such as 'fcn'"),
+    "options": (dict, "a table, such as { num_inputs = 3072 }"),
+    "input_shape": (list, "a list, such as [3, 32, 32]"),
+    "num_parameters": (int, "a whole number"),
+    "bytes_per_parameter": ((int, float), "a number"),
+    "local_steps": (int, "a whole number"),
+    "batch_size": (int, "a whole number"),
+    "rule": (str, "'fastest', 'deadline' or 'percentile'"),
+    "seconds": ((int, float), "a number"),
+    "percentile": ((int, float), "a number"),
+    "min_ratio": ((int, float), "a number"),
+    "may_freeze": (bool, "true or false"),
+    "may_cut_steps": (bool, "true or false"),
+}
+
+
 def work_settings(values: Mapping[str, Any]) -> WorkSettings:
-    given = dict(values)
-    _known(given, WorkSettings, "work")
+    given = _checked(values, WorkSettings, "work")
     if "input_shape" in given:
         shape = given["input_shape"]
-        if not isinstance(shape, list) or not all(isinstance(n, int) and n > 0 for n in shape):
+        if not all(type(number) is int and number > 0 for number in shape):
             raise FleetError(f"work.input_shape is {shape!r}; write it like [3, 32, 32].")
         given["input_shape"] = tuple(shape)
     return WorkSettings(**given)
 
 
 def target_settings(values: Mapping[str, Any]) -> TargetSettings:
-    _known(values, TargetSettings, "target")
-    for name in ("seconds", "percentile", "min_ratio"):
-        value = values.get(name, 1.0)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise FleetError(f"target.{name} is {value!r}; give a number.")
-    return TargetSettings(**values)
+    return TargetSettings(**_checked(values, TargetSettings, "target"))
 
 
-def _known(values: Mapping[str, Any], kind: type[Any], section: str) -> None:
+def _checked(values: Mapping[str, Any], kind: type[Any], section: str) -> dict[str, Any]:
+    """Unknown keys and values of the wrong kind are refused (true is no number)."""
     names = [entry.name for entry in fields(kind)]
-    for key in values:
+    for key, value in values.items():
         if key not in names:
             raise FleetError(f"{section}: there is no key {key!r}. {did_you_mean(key, names)}")
+        wanted, words = _KINDS[key]
+        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+            raise FleetError(f"{section}.{key} is {value!r}; give {words}.")
+    return dict(values)
