@@ -24,7 +24,8 @@ def masks(assignment: Assignment) -> dict[str, Tensor]:
     """1 where the assignment trains (or moves a buffer), by tensor name."""
     result = {spec.name: torch.zeros(spec.shape) for _, _, spec in assignment.layers.placed}
     for spec, start, stop, _ in assignment.layers.tensor_segments(assignment.slices):
-        result[spec.name].narrow(spec.axis, start, stop - start).fill_(1)
+        mask = result[spec.name]
+        (mask.narrow(spec.axis, start, stop - start) if spec.shape else mask).fill_(1)
     return result
 
 

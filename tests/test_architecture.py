@@ -10,10 +10,12 @@ import fedplt
 SOURCE = Path(fedplt.__file__).parent
 
 LAYERS = [
-    {"allocation", "cost", "counts", "errors", "files", "fleet", "imports", "layers", "plan",
+    {"allocation", "cost", "counts", "errors", "files", "fleet", "flow", "imports", "layers",
+     "layers_summary", "patterns", "plan",
      "plan_summary", "sampling", "seeds", "theory", "units"},
-    {"aggregation", "chain", "connections", "cutting", "data", "evaluation", "models", "partial",
-     "probing", "sliced", "state", "trained", "training", "update"},
+    {"aggregation", "chain", "connections", "cutting", "data", "evaluation", "kinds", "models",
+     "partial", "probing", "products",
+     "sliced", "state", "trace", "trained", "training", "update"},
     {"methods"},
     {"federation"},
     {"simulator"},

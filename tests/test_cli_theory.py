@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from tests.test_cli import fedplt  # noqa: F401 (a fixture)
 
-
-def test_theory(fedplt, tmp_path):  # noqa: F811
+def test_theory(fedplt, tmp_path):
     picture = tmp_path / "theory.png"
     done = fedplt("theory", "--picture", picture)
     assert done.returncode == 0, done.stderr
@@ -17,7 +15,7 @@ def test_theory(fedplt, tmp_path):  # noqa: F811
     assert picture.stat().st_size > 10_000
 
 
-def test_options(fedplt, tmp_path):  # noqa: F811
+def test_options(fedplt, tmp_path):
     flags = ["--problem", "logistic", "--schedule", "decaying", "--noise", 0.1, "--repeats", 3]
     done = fedplt("theory", *flags, "--rounds", 20, "--local-steps", 2, "--json")
     found = json.loads(done.stdout)
@@ -26,7 +24,7 @@ def test_options(fedplt, tmp_path):  # noqa: F811
     assert found["step_sizes"][0] > found["step_sizes"][-1]
 
 
-def test_counterexample(fedplt, tmp_path):  # noqa: F811
+def test_counterexample(fedplt, tmp_path):
     done = fedplt("theory", "--counterexample", "--picture", tmp_path / "broken.svg")
     assert "Only the stated conditions hold: the bound is not proven, and it is broken" in (
         done.stdout
@@ -44,7 +42,7 @@ def test_counterexample(fedplt, tmp_path):  # noqa: F811
         (["--problem", "logistic", "--step-size", 1000], "training diverges"),
     ],
 )
-def test_mistakes(fedplt, arguments, expected):  # noqa: F811
+def test_mistakes(fedplt, arguments, expected):
     done = fedplt("theory", *arguments)
     assert done.returncode == 2
     assert expected in done.stderr

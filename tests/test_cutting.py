@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedplt import CutError, cut
+from fedplt import CutError, PlanError, cut, make_plan
 from fedplt.models import MODELS, cnn, fcn, resnet8
 
 
@@ -92,48 +92,115 @@ def test_frozen_modules_are_left_out():
     model.fc2.requires_grad_(False)
     assert [layer.name for layer in cut(model)] == ["fc1", "fc3", "fc4"]
     model.fc2.bias.requires_grad_(True)
-    with pytest.raises(CutError, match="frozen in part"):
-        cut(model)
+    layers = cut(model)
+    assert [layer.name for layer in layers] == ["fc1", "fc2", "fc3", "fc4"]
+    assert layers[1].size == 256  # its bias alone
+    assert "fc2.weight" in [entry.name for entry in layers.about if not entry.is_layer]
 
 
-class Standardised(nn.Conv2d):
-    def forward(self, input):
-        weight = self.weight - self.weight.mean()
-        return torch.nn.functional.conv2d(input, weight, self.bias)
+def test_layers_never_and_always_trained():
+    model, example = cnn(), torch.zeros(2, 1, 28, 28)
+    layers = cut(model, example, never="conv*", always=["fc2"])
+    assert [layer.name for layer in layers] == ["fc1", "fc2"]
+    assert [layer.always for layer in layers] == [False, True]
+    assert "never, as asked for" in layers.summary()
+    assert "by every client (always)" in layers.summary()
+    plan = make_plan(layers, [0.5, 0.1, 1.0])
+    assert plan.counts[:, 1].tolist() == [10, 10, 10]
+    assert plan.achieved_ratios == pytest.approx([0.5, 0.1, 1.0], abs=0.01)
+    with pytest.raises(PlanError, match=r"client 1 has ratio 0.001.*always trained are 0.0"):
+        make_plan(layers, [0.5, 0.001])
+    with pytest.raises(CutError, match=r"never: no layer matches 'backbone'"):
+        cut(model, never="backbone")
+    with pytest.raises(CutError, match="no trainable parameters"):
+        cut(model, never="*")
 
 
-class Functional(nn.Module):
+def test_fused_projections_are_cut_alike():
+    model = nn.Sequential()
+    model.add_module("qkv", nn.Linear(4, 12))
+    model.add_module("both", nn.Linear(12, 8))
+    by_name = cut(model)
+    assert by_name.num_sublayers == (4, 8)
+    assert cut(model, fused={"qkv": 1, "both": 2}).num_sublayers == (12, 4)
+    rows = by_name[0].tensors[0].rows((range(1, 2),), 4)
+    assert rows == [(1, 2), (5, 6), (9, 10)]
+    with pytest.raises(CutError, match="12 outputs, which are not 5 equal stretches"):
+        cut(model, fused={"qkv": 5})
+
+
+def test_attention_is_cut_by_head():
+    layers = cut(nn.MultiheadAttention(8, 4, add_bias_kv=True))
+    assert [(layer.name, layer.num_sublayers) for layer in layers] == [
+        ("model", 4),
+        ("out_proj", 8),
+    ]
+    weight = layers[0].tensors[0]
+    assert weight.rows((range(3, 4),), 4) == [(6, 8), (14, 16), (22, 24)]
+
+
+def test_groups_of_channels_stay_together():
+    layers = cut(nn.Sequential(nn.Conv2d(8, 12, 3, groups=4), nn.BatchNorm2d(12)))
+    assert layers.num_sublayers == (4,)
+    assert layers[0].tensors[0].rows((range(1, 3),), 4) == [(3, 9)]
+    layers = cut(nn.ConvTranspose2d(6, 8, 3, groups=2))
+    assert layers.num_sublayers == (4,)
+    assert [t.rows((range(1, 2),), 4) for t in layers[0].tensors] == [[(1, 2)], [(1, 2), (5, 6)]]
+
+
+def test_tied_weights_are_counted_once():
+    model = nn.Sequential(nn.Embedding(7, 3), nn.Linear(3, 7))
+    model[1].weight = model[0].weight
+    layers = cut(model, torch.zeros(2, 4, dtype=torch.long))
+    assert [(layer.name, layer.size, layer.num_sublayers) for layer in layers] == [("0", 28, 7)]
+    assert "1 (tied)" in layers.summary()
+
+
+class Unused(nn.Module):
     def __init__(self):
         super().__init__()
-        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
 
     def forward(self, x):
         return self.b(input=torch.nn.functional.linear(x, self.a.weight, self.a.bias))
 
 
+def test_what_is_not_used_is_left_out_and_said():
+    with pytest.warns(UserWarning, match=r"does not use them: c.weight, c.bias"):
+        layers = cut(Unused(), torch.zeros(2, 4))
+    assert [layer.name for layer in layers] == ["a", "b"]
+    assert "the example input does not use it" in layers.summary()
+
+
+def test_inputs_by_name_and_by_position():
+    model = nn.Bilinear(3, 4, 5)
+    x, y = torch.zeros(2, 3), torch.zeros(2, 4)
+    assert cut(model, (x, y)).about == cut(model, {"input1": x, "input2": y}).about
+
+
+class OwnStatistics(nn.BatchNorm1d):
+    def forward(self, input):
+        return super().forward(input)
+
+
 @pytest.mark.filterwarnings("ignore:Initializing zero-element")
-def test_what_only_looks_known_is_refused():
-    with pytest.raises(CutError, match=r"'0' \(Standardised\) computes something of its own"):
-        cut(nn.Sequential(Standardised(1, 2, 3)))
-    with pytest.raises(CutError, match=r"'a' \(Linear\) was not called"):
-        cut(Functional(), torch.zeros(2, 4))
-    parametrized = nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
-    with pytest.raises(CutError, match="parametrized"):
-        cut(parametrized)
-    with pytest.raises(CutError, match="width of 0"):
-        cut(nn.Linear(3, 0))
-
-
-def test_refusals_name_the_module():
-    with pytest.raises(CutError, match=r"'1' \(LSTM\)"):
-        cut(nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 3)))
-    tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    tied[1].weight = tied[0].weight
-    with pytest.raises(CutError, match=r"1.weight is the same parameter as 0.weight"):
-        cut(tied)
-    with pytest.raises(CutError, match="float64"):
-        cut(nn.Linear(3, 3).double())
-    with pytest.raises(CutError, match="no trainable parameters"):
-        cut(nn.ReLU())
-    with pytest.raises(CutError, match="no single layer feeds it"):
-        cut(nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.Linear(3, 3)))
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda: nn.Linear(3, 0), "width of 0"),
+        (nn.ReLU, "no trainable parameters"),
+        (
+            lambda: nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.Linear(3, 3)),
+            "no single layer feeds it",
+        ),
+        (lambda: nn.Embedding(5, 3, max_norm=1.0), "max_norm = None"),
+        (lambda: nn.Embedding(5, 3, sparse=True), "sparse = False"),
+        (lambda: nn.LazyLinear(3), "Run the model once"),
+        (lambda: nn.Linear(3, 3, dtype=torch.complex64), "complex64"),
+        (lambda: nn.Sequential(nn.Linear(3, 3), OwnStatistics(3)), "'1' .OwnStatistics. keeps"),
+    ],
+)
+def test_refusals_say_what_to_do(model, words):
+    with pytest.raises(CutError, match=words):
+        cut(model())

@@ -34,9 +34,17 @@ def test_probing_leaves_the_threads_alone_and_partial_training_is_faster():
     assert found.mean_error < 0.6  # the machine may be busy
 
 
-def test_only_classifiers():
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Unflatten(1, (2, 2)))
-    from fedplt import cut
+def test_any_model_that_gives_a_tensor():
+    found = probe(*example_model("text"), ratios=(1.0,), batch_size=2, passes=1, steps=1)
+    assert found.steps[0].flops > 0
 
-    with pytest.raises(ConfigError, match="classifiers"):
-        probe(model, torch.zeros(2, 4), cut(model, torch.zeros(2, 4)))
+    class Pair(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x), x
+
+    _, example, layers = example_model("torch.nn:Linear", LINEAR, (4,))
+    with pytest.raises(ConfigError, match="not a tuple"):
+        probe(Pair(4, 3), example, layers)
+
+
+LINEAR = {"in_features": 4, "out_features": 3}

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedplt.layers import dotted
-from fedplt.sliced import input_gradient, move_rows, refuse_second_derivatives
+from fedplt.sliced.linear import input_gradient, move_rows, refuse_second_derivatives
 from fedplt.trained import Rows, TrainedRows
 
 _relu_backward = torch.ops.aten.threshold_backward

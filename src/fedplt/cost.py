@@ -12,10 +12,12 @@ pass scales with the ratio (``docs/errata.md``, 2). The two are never printed as
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedplt.errors import CutError
-from fedplt.layers import Layers, ModuleFlow, Ranges, TensorSpec, dotted
+from fedplt.flow import ModuleFlow
+from fedplt.layers import Layers, Ranges
 from fedplt.plan import Assignment
 
 FORWARD_FLOPS_PER_PARAMETER = 2
@@ -33,6 +35,13 @@ class Flops:
     input_gradients: int
     weight_gradients: int
 
+    def plus(self, other: Flops) -> Flops:
+        return Flops(
+            self.forward + other.forward,
+            self.input_gradients + other.input_gradients,
+            self.weight_gradients + other.weight_gradients,
+        )
+
     @property
     def total(self) -> int:
         return self.forward + self.input_gradients + self.weight_gradients
@@ -40,69 +49,97 @@ class Flops:
 
 def exact_flops(assignment: Assignment) -> Flops:
     """FLOPs that training this assignment takes per example."""
-    by_module = module_flops(assignment).values()
-    return Flops(
-        sum(flops.forward for flops in by_module),
-        sum(flops.input_gradients for flops in by_module),
-        sum(flops.weight_gradients for flops in by_module),
-    )
+    total = _product_flops(assignment)
+    for flops in module_flops(assignment).values():
+        total = total.plus(flops)
+    return total
 
 
 def module_flops(assignment: Assignment) -> dict[str, Flops]:
-    """The same for each module with a weight matrix, by name."""
+    """The same for each module of a known kind with a weight matrix, by name."""
     layers = assignment.layers
-    if not layers.flow:
+    if not layers.flow and not layers.products:
         raise CutError("costs need the flow of data: cut the model with an example input.")
-    weights = {tensor.name: (index, tensor) for _, index, tensor in layers.placed}
-    trained = {
-        module.name: assignment.slices[weights[_own(module, weights)][0]]
-        for module in layers.flow
-        if _own(module, weights) in weights
-    }
+    trained = _trained(assignment)
     needs = _need_input_gradients(layers, trained)
-    result = {}
+    result: dict[str, Flops] = {}
     for module in layers.flow:
-        entry = weights.get(dotted(module.name, "weight"))
-        if entry is None or len(entry[1].shape) < 2:
+        if module.weight is None:
             continue  # norms: no matrix product
-        index, weight = entry
-        whole = 2 * module.positions * weight.num_elements
-        rows = sum(len(part) for part in assignment.slices[index]) / layers[index].num_sublayers
-        gradient_rows = 1.0 if module.whole_gradient and rows else rows
-        columns = _needed_columns(module, layers, trained, needs) if needs[module.name] else 0.0
-        result[module.name] = Flops(whole, round(whole * columns), round(whole * gradient_rows))
+        whole = 2 * module.positions * module.weight_size
+        rows = _fraction(trained.get(module.weight))
+        columns = 0.0
+        if _depends(module.parents, trained, needs):
+            columns = _needed_columns(module, trained, needs)
+        call = Flops(round(whole), round(whole * columns), round(whole * rows))
+        result[module.name] = result.get(module.name, Flops(0, 0, 0)).plus(call)
     return result
 
 
-def _own(module: ModuleFlow, tensors: dict[str, tuple[int, TensorSpec]]) -> str:
-    """A tensor that tells which layer a module belongs to."""
-    names = (dotted(module.name, key) for key in ("weight", "bias", "running_mean"))
-    return next((name for name in names if name in tensors), "")
+Trained = dict[str, tuple[Ranges, int]]
+"""Trained sub-layers, and how many there are, of every module and tensor that has some."""
 
 
-def _need_input_gradients(layers: Layers, trained: dict[str, Ranges]) -> dict[str, bool]:
-    """Which modules have something trained above them in the flow (flow order is call order)."""
-    needs: dict[str, bool] = {}
-    for module in layers.flow:
-        needs[module.name] = any(
-            needs.get(parent, False) or bool(trained.get(parent)) for parent in module.parents
-        )
+def _trained(assignment: Assignment) -> Trained:
+    result: Trained = {}
+    layers = assignment.layers
+    for _, index, tensor in layers.placed:
+        slices = assignment.slices[index]
+        if slices:
+            entry = (slices, layers[index].num_sublayers)
+            result[tensor.name] = result[tensor.name.rpartition(".")[0]] = entry
+    for module in layers.flow:  # a tied weight is trained with the module that owns it
+        if module.weight in result:
+            result.setdefault(module.name, result[module.weight])
+    return result
+
+
+def _fraction(entry: tuple[Ranges, int] | None) -> float:
+    return sum(len(part) for part in entry[0]) / entry[1] if entry else 0.0
+
+
+def _need_input_gradients(layers: Layers, trained: Trained) -> dict[str, bool]:
+    """Which modules have something trained above them in the flow, in some call."""
+    needs = dict.fromkeys((module.name for module in layers.flow), False)
+    changed = True
+    while changed:  # once, unless a module is called again further down
+        changed = False
+        for module in layers.flow:
+            if not needs[module.name] and _depends(module.parents, trained, needs):
+                needs[module.name] = changed = True
     return needs
 
 
-def _needed_columns(
-    module: ModuleFlow, layers: Layers, trained: dict[str, Ranges], needs: dict[str, bool]
-) -> float:
+def _depends(sources: Sequence[str], trained: Trained, needs: dict[str, bool]) -> bool:
+    return any(needs.get(source, False) or source in trained for source in sources)
+
+
+def _needed_columns(module: ModuleFlow, trained: Trained, needs: dict[str, bool]) -> float:
     """Fraction of a module's input columns whose gradient is computed."""
     feeder = module.feeder
-    if feeder is None or needs[feeder] or not trained.get(module.name) or not trained.get(feeder):
+    if feeder is None or needs.get(feeder) or module.name not in trained or feeder not in trained:
         return 1.0
-    if module.whole_gradient or any(trained.get(norm) != trained[feeder] for norm in module.norms):
+    if any(trained.get(norm) != trained[feeder] for norm in module.norms):
         return 1.0
-    weight = dotted(feeder, "weight")
-    index = next(index for _, index, tensor in layers.placed if tensor.name == weight)
-    total: int = layers[index].num_sublayers
-    return sum(len(part) for part in trained[feeder]) / total
+    return _fraction(trained[feeder])
+
+
+def _product_flops(assignment: Assignment) -> Flops:
+    """Of products that no module of a known kind makes."""
+    layers, trained = assignment.layers, _trained(assignment)
+    needs = _need_input_gradients(layers, trained)
+    forward = inputs = weights = 0.0
+    for product in layers.products:
+        forward += product.flops
+        wanted = [_depends(sources, trained, needs) for sources in product.operands]
+        if product.joint:
+            inputs += product.flops * product.joint * any(wanted)
+        elif product.sliced:
+            inputs += product.flops * sum(wanted[:-1])
+            weights += product.flops * _fraction(trained.get(product.sliced))
+        else:
+            inputs += product.flops * sum(wanted)
+    return Flops(round(forward), round(inputs), round(weights))
 
 
 def paper_flops(num_parameters: int, ratio: float, num_examples: int) -> float:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedplt.data.samples import Samples
 from fedplt.errors import DataError
+from fedplt.state import call_model
 from fedplt.training import Loss
 
 CHUNK = 1000
@@ -24,8 +25,12 @@ Metric = Callable[[Any, Any], Tensor]
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 for every example whose largest output is its label, else 0."""
-    return (outputs.argmax(1) == targets).to(torch.float32)
+    """1 for every example whose largest output is its label, else 0.
+
+    Where an example has several labels (one per token), the mean over them.
+    """
+    right = (outputs.argmax(1) == targets).to(torch.float32)
+    return right if right.ndim == 1 else right.flatten(1).mean(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +83,7 @@ def evaluate_chunk(
     model.eval()
     with torch.no_grad():
         inputs, targets = samples.batch(indices)
-        outputs = model(inputs)
+        outputs = call_model(model, inputs)
         mean_loss = float(loss(outputs, targets))
         scores = metric(outputs, targets)
     number = len(indices)

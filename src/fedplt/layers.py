@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
+
+from fedplt.flow import About, ModuleFlow, Product, from_plain
 
 Ranges = tuple[range, ...]
 """Sub-layer indices of one layer: disjoint, ascending, unit-step ranges."""
@@ -44,12 +46,17 @@ class TensorSpec:
     @property
     def row_size(self) -> int:
         """Numbers in one row of the sliced axis."""
-        return self.num_elements // self.shape[self.axis]
+        return self.num_elements // self.num_rows
+
+    @property
+    def num_rows(self) -> int:
+        """Length of the sliced axis (a single number has one row)."""
+        return self.shape[self.axis] if self.shape else 1
 
     @property
     def width(self) -> int:
         """Rows (output neurons, channels) in one stretch of the sliced axis."""
-        return self.shape[self.axis] // self.repeats
+        return self.num_rows // self.repeats
 
     def rows(self, sublayers: Ranges, num_sublayers: int) -> list[tuple[int, int]]:
         """Where the given sub-layers lie on the sliced axis, as ``(start, stop)`` pairs."""
@@ -68,6 +75,8 @@ class Layer:
     name: str
     tensors: tuple[TensorSpec, ...]
     num_sublayers: int
+    always: bool = False
+    """Every client trains all of it, whatever its ratio (a head)."""
 
     def __post_init__(self) -> None:
         for tensor in self.tensors:
@@ -85,31 +94,14 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class ModuleFlow:
-    """How data flows through one module with sliced tensors, seen with an example input."""
-
-    name: str
-    positions: int
-    """How often its weights are applied per example (pixels of a convolution's output)."""
-    parents: tuple[str, ...]
-    """The modules right above it in the flow of data; what they train needs its input gradient."""
-    feeder: str | None = None
-    """The one module whose channels it takes in through operations that keep channels apart."""
-    columns: int = 1
-    """Channel c of the feeder becomes inputs ``c * columns`` to ``(c + 1) * columns - 1``."""
-    norms: tuple[str, ...] = ()
-    """Norm modules between the feeder and it."""
-    whole_gradient: bool = False
-    """Its weight gradient is computed whole, even where only some rows are trained."""
-
-
-@dataclass(frozen=True)
 class Layers(Sequence[Layer]):
     """All layers of a model, in the order of its flat state."""
 
     items: tuple[Layer, ...]
     flow: tuple[ModuleFlow, ...] = ()
     """Known where the model was cut with an example input."""
+    products: tuple[Product, ...] = ()
+    about: tuple[About, ...] = ()
 
     def __getitem__(self, index: Any) -> Any:
         return self.items[index]
@@ -163,43 +155,40 @@ class Layers(Sequence[Layer]):
             for tensor, start, stop, begin in self.tensor_segments(slices)
         )
 
+    def summary(self) -> str:
+        """A table for people: what every layer is, how it is cut, and what is left out."""
+        from fedplt.layers_summary import summary  # noqa: PLC0415 (it describes this type)
+
+        return summary(self)
+
     def to_json(self) -> dict[str, Any]:
-        layers = [
-            {
-                "name": layer.name,
-                "num_sublayers": layer.num_sublayers,
-                "tensors": [
-                    {**vars(tensor), "shape": list(tensor.shape)} for tensor in layer.tensors
-                ],
-            }
-            for layer in self.items
-        ]
-        flow = [
-            {**vars(module), "parents": list(module.parents), "norms": list(module.norms)}
-            for module in self.flow
-        ]
-        return {"layers": layers, "flow": flow}
+        return {
+            **self.identity(),
+            "about": [asdict(entry) for entry in self.about],
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """All but words for people: what a plan's fingerprint is made of."""
+        return {
+            "layers": [asdict(layer) for layer in self.items],
+            "flow": [asdict(module) for module in self.flow],
+            "products": [asdict(product) for product in self.products],
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Layers:
         layers = (
             Layer(
-                entry["name"],
-                tuple(
-                    TensorSpec(**{**tensor, "shape": tuple(tensor["shape"])})
-                    for tensor in entry["tensors"]
-                ),
-                entry["num_sublayers"],
+                **{**entry, "tensors": tuple(from_plain(TensorSpec, t) for t in entry["tensors"])}
             )
             for entry in data["layers"]
         )
-        flow = (
-            ModuleFlow(
-                **{**entry, "parents": tuple(entry["parents"]), "norms": tuple(entry["norms"])}
-            )
-            for entry in data["flow"]
+        return cls(
+            tuple(layers),
+            tuple(from_plain(ModuleFlow, entry) for entry in data["flow"]),
+            tuple(from_plain(Product, entry) for entry in data["products"]),
+            tuple(from_plain(About, entry) for entry in data["about"]),
         )
-        return cls(tuple(layers), tuple(flow))
 
 
 def dotted(module: str, name: str) -> str:

@@ -9,9 +9,13 @@ update = part.update(num_examples=600)   # what changed, nothing else
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +24,8 @@ from fedplt.errors import CutError
 from fedplt.layers import TensorSpec
 from fedplt.plan import Assignment
 from fedplt.sliced import forward_of
-from fedplt.trained import Rows, TrainedRows
+from fedplt.sliced.attention import Caught, attention
+from fedplt.trained import Rows, Slices, TrainedRows, axis_first
 from fedplt.update import ClientUpdate, update_norm
 
 
@@ -31,34 +36,85 @@ class Part:
         self.assignment = assignment
         self._views: list[Tensor] = []  # every trained slice, in the order of the update
         self._parameters: list[nn.Parameter] = []
+        self.slices: dict[int, Slices] = {}  # by the parameter's identity: it may be tied
         self.modules: dict[str, TrainedRows] = {}
         self._rate = 0.0
+        statistics: dict[str, Rows] = {}
         for tensor, rows in _by_tensor(assignment):
             self._take(model, tensor, rows)
+            if tensor.is_buffer:
+                statistics[tensor.name.rpartition(".")[0]] = rows
+        owners = Counter(id(p) for module in model.modules() for p in _own(module).values())
+        for name, module in model.named_modules():
+            trained = self._trained_rows(module, statistics.get(name, ()))
+            if trained is not None:
+                trained.is_fusable = all(owners[id(p)] == 1 for p in _own(module).values())
+                self.modules[name] = trained
         self._connect()
         self._before = self._values() if keep_old else None
 
     def _take(self, model: nn.Module, tensor: TensorSpec, rows: Rows) -> None:
         name, _, key = tensor.name.rpartition(".")
-        module = model.get_submodule(name)
-        whole = getattr(module, key).detach()
-        if tuple(whole.shape) != tensor.shape:
+        parameter = getattr(model.get_submodule(name), key)
+        if tuple(parameter.shape) != tensor.shape:
             raise CutError(
-                f"{tensor.name} has shape {tuple(whole.shape)} in this model and {tensor.shape} in "
-                "the plan: the plan was made for another model."
+                f"{tensor.name} has shape {tuple(parameter.shape)} in this model and "
+                f"{tensor.shape} in the plan: the plan was made for another model."
             )
-        views = [whole.narrow(tensor.axis, start, stop - start) for start, stop in rows]
+        whole = axis_first(parameter.detach(), tensor.axis)
+        all_rows = rows == ((0, tensor.num_rows),)
+        views = [whole] if all_rows else [whole[start:stop] for start, stop in rows]
         self._views += views
-        trained = self.modules.setdefault(name, TrainedRows(rows))
         if not tensor.is_buffer:
-            trained.tensors[key], trained.views[key] = whole, views
-            trained.leaves[key] = [nn.Parameter(view) for view in views]
-            self._parameters += trained.leaves[key]
+            leaves = [nn.Parameter(view) for view in views]
+            self.slices[id(parameter)] = Slices(parameter, tensor.axis, rows, views, leaves)
+            self._parameters += leaves
+
+    def _trained_rows(self, module: nn.Module, statistics: Rows) -> TrainedRows | None:
+        """What a forward of :mod:`fedplt.sliced` needs to know of a module, if it has one."""
+        if forward_of(module) is None:
+            return None
+        if _has_statistics(module):
+            return TrainedRows(statistics)
+        own = _own(module)
+        found = {key: self.slices[id(p)] for key, p in own.items() if id(p) in self.slices}
+        if "weight" not in found or len({slices.rows for slices in found.values()}) > 1:
+            return None
+        return TrainedRows(
+            found["weight"].rows,
+            tensors={
+                key: found[key].whole if key in found else p.detach() for key, p in own.items()
+            },
+            views={key: slices.views for key, slices in found.items()},
+            leaves={key: slices.leaves for key, slices in found.items()},
+        )
+
+    def caught(self, module: nn.MultiheadAttention) -> Caught:
+        """The weights of an attention module whose products are caught."""
+        result: Caught = {}
+        pairs = (
+            (module.in_proj_weight, module.in_proj_bias),
+            (module.out_proj.weight, module.out_proj.bias),
+        )
+        for weight, bias in pairs:
+            slices = self.slices.get(id(weight))
+            if slices is None or weight is None:
+                continue
+            trained = TrainedRows(slices.rows, {"weight": slices.whole}, is_fusable=False)
+            trained.leaves["weight"] = slices.leaves
+            if bias is not None:
+                trained.tensors["bias"] = bias.detach()
+                if id(bias) in self.slices:
+                    trained.leaves["bias"] = self.slices[id(bias)].leaves
+            result[id(weight)] = (weight, trained)
+        return result
 
     def _connect(self) -> None:
         """Tell modules whose input gradients are needed for a few columns only."""
         for flow in self.assignment.layers.flow:
             consumer, feeder = self.modules.get(flow.name), self.modules.get(flow.feeder or "")
+            if consumer is not None and flow.used_elsewhere:
+                consumer.is_fusable = False
             if consumer is None or feeder is None or flow.feeder is None:
                 continue
             norms = [self.modules.get(name) for name in flow.norms]
@@ -69,11 +125,12 @@ class Part:
         """Let the backward pass do plain SGD at once: no gradient buffers, no optimiser pass.
 
         Then every step is one forward pass, one backward pass and :meth:`step`. Modules called
-        more than once in a forward pass, and norms, are stepped in :meth:`step`.
+        more than once in a forward pass, tied weights, and kinds without a forward of their own
+        in :mod:`fedplt.sliced` are stepped in :meth:`step`.
         """
         self._rate = learning_rate
         for trained in self.modules.values():
-            trained.rate = learning_rate
+            trained.rate = learning_rate if trained.is_fusable else None
 
     def begin_forward(self) -> None:
         for trained in self.modules.values():
@@ -100,7 +157,8 @@ class Part:
         assert self._before is not None
         change = self._values().sub_(self._before)
         norm = update_norm(change, self.assignment)
-        return ClientUpdate(change.numpy(force=True), num_examples, norm)
+        values = change.numpy(force=True).astype(np.float32, copy=False)
+        return ClientUpdate(values, num_examples, norm)
 
     def restore(self) -> None:
         """Put the values back that the slices had when the block was entered."""
@@ -132,37 +190,51 @@ def train_only(
     ``keep_old=False`` saves a copy of the slices where the caller has the old values anyway;
     ``update()`` and ``restore()`` are not available then.
     """
+    if model in _being_trained:
+        raise CutError("train_only: this model is already inside a train_only block.")
     part = Part(model, assignment, keep_old=keep_old)
     required = [(p, p.requires_grad) for p in model.parameters()]
+    handles: list[Any] = [model.register_forward_pre_hook(lambda *_: part.begin_forward())]
     patched: list[nn.Module] = []
-    counting = model.register_forward_pre_hook(lambda *_: part.begin_forward())
+    _being_trained.add(model)
     try:
         for parameter, _ in required:
-            parameter.requires_grad_(False)
+            parameter.requires_grad_(id(parameter) in part.slices)
+        for slices in part.slices.values():
+            handles.append(slices.parameter.register_post_accumulate_grad_hook(slices.hand_out))
         for name, module in model.named_modules():
-            if isinstance(module, nn.Sequential) and "forward" not in vars(module):
-                chain = chained(module, name, part.modules)
-                if chain is not None:
-                    module.forward = chain  # type: ignore[method-assign]
-                    patched.append(module)
-                continue
-            trained = part.modules.get(name)
-            if trained is None and not _has_statistics(module):
-                continue
-            forward = forward_of(module)
-            if "forward" in vars(module):
-                raise CutError(f"module {name!r} has a replaced forward: it cannot be cut.")
-            assert forward is not None, f"{name} was cut but has no sliced forward"
-            bound = functools.partial(forward, module, trained or TrainedRows())
-            module.forward = bound
-            patched.append(module)
+            forward = _forward(part, name, module)
+            if forward is not None:
+                module.forward = forward
+                patched.append(module)
         yield part
     finally:
-        counting.remove()
+        _being_trained.discard(model)
+        for handle in handles:
+            handle.remove()
         for module in patched:
             del module.forward
         for parameter, requires in required:
             parameter.requires_grad_(requires)
+
+
+_being_trained: WeakSet[nn.Module] = WeakSet()
+
+
+def _forward(part: Part, name: str, module: nn.Module) -> Callable[..., Any] | None:
+    """The forward that a module gets inside the block, if it is not its usual one."""
+    if "forward" in vars(module):
+        return None
+    if isinstance(module, nn.Sequential):
+        return chained(module, name, part.modules)
+    if isinstance(module, nn.MultiheadAttention):
+        usual = type(module).forward is nn.MultiheadAttention.forward
+        caught = part.caught(module) if usual else {}
+        return functools.partial(attention, module, caught) if caught else None
+    if name not in part.modules:
+        return None
+    forward = forward_of(module)
+    return functools.partial(forward, module, part.modules[name]) if forward else None
 
 
 def _by_tensor(assignment: Assignment) -> Iterator[tuple[TensorSpec, Rows]]:
@@ -176,3 +248,7 @@ def _by_tensor(assignment: Assignment) -> Iterator[tuple[TensorSpec, Rows]]:
 def _has_statistics(module: nn.Module) -> bool:
     """Running statistics would move in training mode even where nothing is trained."""
     return getattr(module, "running_mean", None) is not None
+
+
+def _own(module: nn.Module) -> dict[str, nn.Parameter]:
+    return dict(module.named_parameters(recurse=False))

@@ -21,7 +21,7 @@ from fedplt.counts import whole_sublayers
 from fedplt.errors import PlanError
 from fedplt.layers import Layers, Ranges, merge
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Plan:
     @cached_property
     def fingerprint(self) -> str:
         """Changes when anything about the plan changes; the same on every machine."""
-        digest = hashlib.sha256(json.dumps(self.layers.to_json(), sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps(self.layers.identity(), sort_keys=True).encode())
         digest.update(np.ascontiguousarray(self.ratios, dtype="<f8").tobytes())
         digest.update(np.ascontiguousarray(self.counts, dtype="<i4").tobytes())
         return digest.hexdigest()[:16]
@@ -231,7 +231,7 @@ def make_plan(layers: Layers, ratios: Sequence[float | Allocation]) -> Plan:
     if len(wrong):
         client = int(wrong[0])
         raise PlanError(f"client {client} has ratio {wanted[client]}; a ratio lies in (0, 1].")
-    layer_ratios = balanced_layer_ratios(layers.sizes, wanted)
+    layer_ratios = _layer_ratios(layers, wanted)
     for client, given in enumerate(ratios):
         if isinstance(given, Allocation):
             if given.layer_sizes != layers.sizes:
@@ -241,6 +241,27 @@ def make_plan(layers: Layers, ratios: Sequence[float | Allocation]) -> Plan:
                 )
             layer_ratios[client] = given.layer_ratios
     return Plan(layers, wanted, whole_sublayers(layers, layer_ratios))
+
+
+def _layer_ratios(layers: Layers, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Layers that are always trained come first; the rest of a ratio goes to the others."""
+    always = np.array([layer.always for layer in layers])
+    if not always.any():
+        return balanced_layer_ratios(layers.sizes, ratios)
+    sizes = np.asarray(layers.sizes, dtype=np.float64)
+    fixed, free = float(sizes[always].sum()), float(sizes[~always].sum())
+    poor = np.flatnonzero(ratios * layers.size < fixed * (1 - 1e-9))
+    if len(poor):
+        raise PlanError(
+            f"client {poor[0]} has ratio {ratios[poor[0]]:g}, but the layers that are always "
+            f"trained are {fixed / layers.size:.4f} of the model. Raise "
+            "the ratio, or let fewer layers be always trained."
+        )
+    result = np.ones((len(ratios), len(layers)))
+    if free:
+        rest = np.clip((ratios * layers.size - fixed) / free, 0.0, 1.0)
+        result[:, ~always] = balanced_layer_ratios(sizes[~always].astype(int).tolist(), rest)
+    return result
 
 
 def _wrapped(start: int, count: int, total: int) -> Ranges:

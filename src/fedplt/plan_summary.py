@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,13 +83,15 @@ def _layers(plan: Plan) -> str:
     return table(header, rows)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned by spaces: the first to the left, the others to the right."""
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)
+) -> str:
+    """Columns aligned by spaces: those in ``left`` to the left, the others to the right."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
         cells = [
-            cell.ljust(width) if i == 0 else cell.rjust(width)
+            cell.ljust(width) if i in left else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         return "  ".join(cells).rstrip()

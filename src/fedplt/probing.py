@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedplt.cost import exact_flops
@@ -100,21 +99,22 @@ def probe(
     passes: int = 12,
     steps: int = 5,
 ) -> Probe:
-    """Time forward passes and training steps of a classifier on random inputs."""
+    """Time forward passes and training steps, on inputs like the example and with a cheap loss."""
     if batch_size < 1 or passes < 1:
         raise ConfigError("probe: the batch size and the number of passes are at least 1.")
-    inputs = torch.randn(batch_size, *example.shape[1:])
+    inputs = example[:1].repeat(batch_size, *[1] * (example.ndim - 1))
+    if inputs.is_floating_point():
+        inputs = torch.randn(inputs.shape)
     with torch.no_grad():
         outputs = model(inputs)
-    if not isinstance(outputs, Tensor) or outputs.ndim != 2:
-        raise ConfigError("probe measures classifiers: the model must give (batch, classes).")
-    labels = torch.arange(batch_size) % outputs.shape[1]
+    if not isinstance(outputs, Tensor):
+        raise ConfigError(f"probe: the model must give a tensor, not a {type(outputs).__name__}.")
     assignments = [make_plan(layers, [ratio]).client(0) for ratio in ratios]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model.train()
     try:
-        trainings = [_training(model, inputs, labels, part, steps) for part in assignments]
+        trainings = [_training(model, inputs, part, steps) for part in assignments]
         best = _race([_forward(model, inputs, steps), *trainings], passes)
     finally:
         torch.set_num_threads(threads)
@@ -137,14 +137,14 @@ def _forward(model: nn.Module, inputs: Tensor, steps: int) -> Callable[[], float
 
 
 def _training(
-    model: nn.Module, inputs: Tensor, labels: Tensor, assignment: Assignment, steps: int
+    model: nn.Module, inputs: Tensor, assignment: Assignment, steps: int
 ) -> Callable[[], float]:
     def run() -> float:
         with train_only(model, assignment, keep_old=False) as part:
             part.fuse_sgd(1e-4)
             started = time.perf_counter()
             for _ in range(steps):
-                F.cross_entropy(model(inputs), labels).backward()
+                model(inputs).square().mean().backward()
                 part.step()
             return time.perf_counter() - started
 

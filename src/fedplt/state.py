@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedplt.errors import CutError
 from fedplt.layers import Layers, TensorSpec
 
 
@@ -23,9 +25,23 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
         module = model.get_submodule(name)
         view = _view(flat, offset, spec)
         tensor = getattr(module, key)
+        if tensor.dtype != torch.float32:
+            raise CutError(
+                f"{spec.name} is {tensor.dtype}; engines train float32 models. Call model.float() "
+                "first. (fedplt.train_only in a loop of your own takes any type.)"
+            )
         view.copy_(tensor.detach())
         tensor.data = view
     return flat
+
+
+def call_model(model: nn.Module, inputs: Any) -> Any:
+    """A dictionary of inputs is given by name, a tuple or list by position."""
+    if isinstance(inputs, Tensor):
+        return model(inputs)
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 
 @contextmanager
@@ -50,5 +66,8 @@ def named_tensors(layers: Layers, flat: Tensor) -> dict[str, Tensor]:
 
 def _view(flat: Tensor, offset: int, spec: TensorSpec) -> Tensor:
     """One tensor's place in the flat state, in the tensor's own shape."""
+    stretch = flat[offset : offset + spec.num_elements]
+    if not spec.shape:
+        return stretch[0]
     moved = [spec.shape[spec.axis], *spec.shape[: spec.axis], *spec.shape[spec.axis + 1 :]]
-    return flat[offset : offset + spec.num_elements].view(moved).movedim(0, spec.axis)
+    return stretch.view(moved).movedim(0, spec.axis)

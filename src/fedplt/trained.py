@@ -1,4 +1,4 @@
-"""What is trained of one module: the state that its forward and backward passes share."""
+"""What is trained of one parameter, and of one module with the passes that share it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,36 @@ from torch import Tensor, nn
 
 Rows = tuple[tuple[int, int], ...]
 """Trained rows of a tensor along its sliced axis, as ``(start, stop)`` pairs."""
+
+
+@dataclass(eq=False)
+class Slices:
+    """The trained rows of one parameter, as views with the sliced axis first."""
+
+    parameter: Tensor
+    axis: int
+    rows: Rows
+    views: list[Tensor]
+    leaves: list[nn.Parameter]
+
+    @property
+    def whole(self) -> Tensor:
+        return axis_first(self.parameter.detach(), self.axis)
+
+    def hand_out(self, parameter: Tensor) -> None:
+        """Give the leaves their part of the parameter's whole gradient.
+
+        It is computed where no forward of :mod:`fedplt.sliced` knows better: for modules of other
+        kinds, and wherever a model uses a parameter without calling its module.
+        """
+        gradient = parameter.grad
+        assert gradient is not None
+        parameter.grad = None
+        moved = axis_first(gradient, self.axis)
+        for leaf, (start, stop) in zip(self.leaves, self.rows, strict=True):
+            # A copy, so that the whole gradient can be let go.
+            part = moved if leaf.shape == moved.shape else moved[start:stop].clone()
+            leaf.grad = part if leaf.grad is None else leaf.grad + part
 
 
 @dataclass(eq=False)
@@ -29,6 +59,8 @@ class TrainedRows:
     columns_per_channel: int = 1
     calls: int = 0
     """Since the model's last forward pass began; a module called twice is never fused."""
+    is_fusable: bool = True
+    """Its tensors are its own: nothing else uses them."""
     is_lowest: bool = False
     """Nothing below it is trained: its input needs no gradient."""
     num_batches: int = 0
@@ -59,3 +91,7 @@ class TrainedRows:
     def all_leaves(self) -> list[nn.Parameter]:
         """Of the weight, then of the bias."""
         return self.leaves["weight"] + self.leaves.get("bias", [])
+
+
+def axis_first(tensor: Tensor, axis: int) -> Tensor:
+    return tensor.movedim(axis, 0) if axis else tensor

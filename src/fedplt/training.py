@@ -15,6 +15,7 @@ from fedplt.data.samples import Augment, Samples
 from fedplt.partial import Part, train_only
 from fedplt.plan import Assignment
 from fedplt.seeds import generator, torch_seed
+from fedplt.state import call_model
 
 Loss = Callable[[Any, Any], Tensor]
 """Mean loss of a batch, from the model's outputs and the targets."""
@@ -76,7 +77,7 @@ def train_client(
             inputs, targets = samples.batch(indices.add_(examples.start))
             if settings.augment is not None:
                 inputs = settings.augment(inputs, augmenting)
-            loss = settings.loss(model(inputs), targets)
+            loss = settings.loss(call_model(model, inputs), targets)
             loss.backward()
             step()
             losses.append(loss.detach())

@@ -149,15 +149,7 @@ def test_without_diagnostics_the_pictures_say_so():
     assert layers_figure({"Full model": series}).axes[0].texts
 
 
-def test_the_command(tmp_path, monkeypatch, capfd):
-    from tests.test_cli import Done, cli
-
-    def fedplt(*arguments):
-        monkeypatch.setattr("sys.argv", ["fedplt", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exited:
-            cli.main()
-        return Done(int(exited.value.code or 0), *capfd.readouterr())
-
+def test_the_command(fedplt, tmp_path):
     sets = [word for entry in SMALL for word in ("--set", entry)]
     done = fedplt("reproduce", "study-fcn", "--rounds", 1, "--out", tmp_path, *sets)
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedplt.cli.app import app, figures, save_picture
+from fedplt.cli.model import key_values
 from fedplt.errors import FleetError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 Model = Annotated[
     str | None, typer.Option(help="A built-in model, or package.module:function (exact FLOPs).")
 ]
-InputShape = Annotated[
+Shape = Annotated[
     str | None, typer.Option(help="Of one example, such as 3,32,32; built-in models know theirs.")
 ]
 
@@ -28,7 +29,7 @@ InputShape = Annotated[
 def fleet(
     devices: Annotated[Path, typer.Argument(help="Devices: a .toml or .csv file.")],
     model: Model = None,
-    input_shape: InputShape = None,
+    shape: Shape = None,
     run: Annotated[
         Path | None, typer.Option(help="Take model and local work from this run configuration.")
     ] = None,
@@ -63,8 +64,8 @@ def fleet(
         raise FleetError(f"{devices}: {error}") from error
     if model is not None:
         work = replace(work, cost="exact", model=model, options={}, num_parameters=0)
-    if input_shape is not None:
-        work = replace(work, input_shape=parse_shape(input_shape))
+    if shape is not None:
+        work = replace(work, shape=parse_shape(shape))
     goal = _with_flags(goal, deadline, percentile, min_ratio, freeze, local_steps)
     made = plan_fleet(
         file.devices,
@@ -85,9 +86,9 @@ def fleet(
 @app.command()
 def probe(
     model: Annotated[str, typer.Argument(help="A built-in model, or package.module:function.")],
-    input_shape: InputShape = None,
-    options: Annotated[
-        str | None, typer.Option(help="Of the model, as JSON: '{\"num_inputs\": 3072}'.")
+    shape: Shape = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="For the model's function.")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
     passes: Annotated[int, typer.Option(min=1, help="More is slower and steadier.")] = 12,
@@ -102,14 +103,12 @@ def probe(
     from fedplt.probing import probe
 
     bandwidths = parse_quantity(FIELDS[1], down), parse_quantity(FIELDS[2], up)
-    try:
-        arguments = json.loads(options or "{}")
-        if not isinstance(arguments, dict):
-            raise ValueError("not an object")
-    except ValueError as error:
-        raise FleetError(f"--options {options}: not valid JSON ({error}).") from error
-    shape = parse_shape(input_shape) if input_shape else ()
-    found = probe(*example_model(model, arguments, shape), batch_size=batch_size, passes=passes)
+    known_shape = parse_shape(shape) if shape else ()
+    found = probe(
+        *example_model(model, key_values("--option", option), known_shape),
+        batch_size=batch_size,
+        passes=passes,
+    )
     profile = found.profile(name, *bandwidths)  # refuses what no device has
     typer.echo(found.summary() + "\n\nFor a fleet file (the bandwidths were not measured):\n")
     typer.echo(f"[[device]]\nname = {json.dumps(profile.name)}")
@@ -123,7 +122,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
     except ValueError:
         shape = ()
     if not shape or min(shape) < 1:
-        raise FleetError(f"--input-shape {text}: write it like 784 or 3,32,32.")
+        raise FleetError(f"--shape {text}: write it like 784 or 3,32,32.")
     return shape
 
 
@@ -155,7 +154,7 @@ def _workload(work: WorkSettings) -> Workload:
     from fedplt.fleet import ExactWorkload
     from fedplt.models.example import example_model
 
-    _, _, layers = example_model(work.model, work.options, work.input_shape)
+    _, _, layers = example_model(work.model, work.options, work.shape)
     if work.cost == "paper":
         return work.paper_workload(layers.size)
     return ExactWorkload(layers, work.local_steps, work.batch_size)

@@ -11,7 +11,7 @@ from fedplt.data.samples import Samples, TensorSamples
 from fedplt.errors import ConfigError
 from fedplt.evaluation import Metric
 from fedplt.federation.config import RunConfig
-from fedplt.state import evaluation_mode
+from fedplt.state import call_model, evaluation_mode
 from fedplt.training import OPTIMIZERS, LocalTraining, Loss
 
 
@@ -31,7 +31,7 @@ def try_model(
     """One small batch through the model, so that a mismatch is said now and not in a worker."""
     try:
         with evaluation_mode(model), torch.no_grad():
-            outputs = model(inputs)
+            outputs = call_model(model, inputs)
             loss(outputs, targets)
             metric(outputs, targets)
             return outputs

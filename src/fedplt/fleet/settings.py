@@ -19,7 +19,7 @@ class WorkSettings:
     """Exact FLOPs of a model, or the paper's formula for a number of parameters."""
     model: str = "fcn"
     options: Mapping[str, Any] = field(default_factory=dict)
-    input_shape: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
     """Of one example; built-in models know theirs."""
     num_parameters: int = 0
     """For the paper's formula, instead of a model."""
@@ -76,7 +76,7 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "cost": (str, "'exact' or 'paper'"),
     "model": (str, "a name, such as 'fcn'"),
     "options": (dict, "a table, such as { num_inputs = 3072 }"),
-    "input_shape": (list, "a list, such as [3, 32, 32]"),
+    "shape": (list, "a list, such as [3, 32, 32]"),
     "num_parameters": (int, "a whole number"),
     "bytes_per_parameter": ((int, float), "a number"),
     "local_steps": (int, "a whole number"),
@@ -92,11 +92,11 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 def work_settings(values: Mapping[str, Any]) -> WorkSettings:
     given = _checked(values, WorkSettings, "work")
-    if "input_shape" in given:
-        shape = given["input_shape"]
+    if "shape" in given:
+        shape = given["shape"]
         if not all(type(number) is int and number > 0 for number in shape):
-            raise FleetError(f"work.input_shape is {shape!r}; write it like [3, 32, 32].")
-        given["input_shape"] = tuple(shape)
+            raise FleetError(f"work.shape is {shape!r}; write it like [3, 32, 32].")
+        given["shape"] = tuple(shape)
     return WorkSettings(**given)
 
 
