@@ -10,16 +10,16 @@ import fedplt
 SOURCE = Path(fedplt.__file__).parent
 
 LAYERS = [
-    {"allocation", "cost", "counts", "errors", "files", "flow", "imports", "layers",
+    {"allocation", "cost", "counts", "errors", "files", "fleet", "flow", "imports", "layers",
      "layers_summary", "patterns", "plan",
-     "plan_summary", "sampling", "seeds", "units"},
+     "plan_summary", "sampling", "seeds", "theory", "units"},
     {"aggregation", "chain", "connections", "cutting", "data", "diagnostics", "evaluation",
-     "kinds", "models", "partial", "products",
+     "kinds", "models", "partial", "probing", "products",
      "sliced", "state", "trace", "trained", "training", "update"},
     {"methods"},
     {"federation"},
     {"simulator"},
-    {"progress", "report"},
+    {"experiments", "progress", "report"},
     {"cli"},
 ]  # fmt: skip
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}

@@ -35,10 +35,13 @@ _HOMES = {
     "Layer": "fedplt.layers",
     "Layers": "fedplt.layers",
     "TensorSpec": "fedplt.layers",
+    "DeviceProfile": "fedplt.fleet",
+    "plan_fleet": "fedplt.fleet",
     "FedpltError": "fedplt.errors",
     "ConfigError": "fedplt.errors",
     "CutError": "fedplt.errors",
     "DataError": "fedplt.errors",
+    "FleetError": "fedplt.errors",
     "PlanError": "fedplt.errors",
     "RunError": "fedplt.errors",
     "SamplingError": "fedplt.errors",
@@ -78,11 +81,14 @@ if TYPE_CHECKING:
     from fedplt.errors import CutError as CutError
     from fedplt.errors import DataError as DataError
     from fedplt.errors import FedpltError as FedpltError
+    from fedplt.errors import FleetError as FleetError
     from fedplt.errors import PlanError as PlanError
     from fedplt.errors import RunError as RunError
     from fedplt.errors import SamplingError as SamplingError
     from fedplt.errors import UpdateError as UpdateError
     from fedplt.federation.records import History as History
+    from fedplt.fleet import DeviceProfile as DeviceProfile
+    from fedplt.fleet import plan_fleet as plan_fleet
     from fedplt.layers import Layer as Layer
     from fedplt.layers import Layers as Layers
     from fedplt.layers import TensorSpec as TensorSpec

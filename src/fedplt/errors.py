@@ -5,6 +5,7 @@
     ├── CutError       a model cannot be cut into layers and sub-layers
     ├── PlanError      ratios or allocations that no plan can satisfy
     ├── SamplingError  norms, ratios or a budget that client sampling cannot use
+    ├── FleetError     devices that cannot be read, or no plan for them
     ├── DataError      data is missing, damaged, or cannot be split as asked
     ├── UpdateError    a client's update does not fit what the client was assigned
     └── RunError       a run folder or a running engine is in the wrong state
@@ -37,6 +38,10 @@ class PlanError(FedpltError, ValueError):
 
 class SamplingError(FedpltError, ValueError):
     """Norms, ratios or a budget that client sampling cannot use."""
+
+
+class FleetError(FedpltError, ValueError):
+    """Devices are described wrongly, or cannot be planned for."""
 
 
 class DataError(FedpltError, ValueError):

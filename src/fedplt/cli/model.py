@@ -54,7 +54,7 @@ def cut(
     from fedplt.cutting import cut as cut_model
     from fedplt.models import MODELS, build_model
 
-    options = _values("--option", option)
+    options = key_values("--option", option)
     built = build_model(model, options, seed=0)
     groups: dict[str, Any] = {}
     for name, pattern in _pairs("--group", group):
@@ -66,7 +66,7 @@ def cut(
         warnings.simplefilter("ignore")  # the table says the same
         layers = _tried(
             cut_model, built, inputs, groups=groups, always=always or [], never=never or [],
-            fused=_values("--fused", fused), max_sublayers=max_sublayers,
+            fused=key_values("--fused", fused), max_sublayers=max_sublayers,
         )  # fmt: skip
     typer.echo(json.dumps(layers.to_json()) if as_json else layers.summary())
     if inputs is None and not as_json:
@@ -118,7 +118,7 @@ def _pairs(flag: str, given: list[str] | None) -> list[tuple[str, str]]:
     return result
 
 
-def _values(flag: str, given: list[str] | None) -> dict[str, Any]:
+def key_values(flag: str, given: list[str] | None) -> dict[str, Any]:
     from fedplt.federation.load_config import parse_value
 
     return {key: parse_value(raw) for key, raw in _pairs(flag, given)}

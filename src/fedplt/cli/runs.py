@@ -49,6 +49,7 @@ def run(
     from fedplt.federation.folder import RunFolder
     from fedplt.federation.job import job_from_config
     from fedplt.federation.load_config import load_config
+    from fedplt.fleet import fleet_summary
     from fedplt.progress import fetch_progress, rounds_progress
     from fedplt.simulator.run import run_job
 
@@ -59,6 +60,8 @@ def run(
     with fetch_progress(err) as progress:
         job = job_from_config(settings, progress)
     out.print(job.plan.summary() + "\n", soft_wrap=True)
+    if job.devices and job.devices.plan:
+        out.print(fleet_summary(job.devices.plan) + "\n", soft_wrap=True)
     with _stopping(path), rounds_progress(out, 0, settings.rounds) as on_round:
         run_job(job, path, on_round=on_round)
     _finish(RunFolder.open(path))

@@ -37,6 +37,7 @@ class Catalogued:
     mean: Sequence[float]  # per channel, of pixels in [0, 1]
     std: Sequence[float]
     validation_per_class: int  # of the training images, in file order; 0: validate on the test set
+    num_train: int = 50_000  # without validation
 
 
 CATALOG = {

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedplt.errors import did_you_mean
+from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.training import OPTIMIZERS
 
@@ -209,6 +210,7 @@ class RunConfig(_Section):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     clients: ClientsConfig = ClientsConfig()
+    fleet: FleetConfig | None = None
     method: dict[str, Any] = {"name": "fedplt"}
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()

@@ -176,6 +176,7 @@ class RunFolder:
             "total": vars(total),
             "plan": job.plan.fingerprint,
             "data": job.data_fingerprint,
+            "devices": job.devices.fingerprint if job.devices else None,
             "config": flatten(job.config),
         }
         write_atomically(
@@ -215,6 +216,11 @@ class RunFolder:
             raise RunError(
                 f"the training data or its split is not what {self.path} was started with "
                 f"({job.data_fingerprint} instead of {metadata['data']}). Start a new run."
+            )
+        if metadata.get("devices") != (job.devices.fingerprint if job.devices else None):
+            raise RunError(
+                f"fleet.devices: the devices are not what {self.path} was started with: their file "
+                "was changed. Set it back, or start a new run."
             )
         done = int(metadata["rounds_done"])
         if config.rounds < done:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from fedplt.federation.checks import (
     try_optimizer,
 )
 from fedplt.federation.config import RunConfig
+from fedplt.federation.fleet import ClientDevices, client_devices
 from fedplt.imports import import_object
 from fedplt.layers import Layers
 from fedplt.methods import PlanRequest, make_method
@@ -58,6 +59,8 @@ class Job:
     learning_rates: NDArray[np.float64]
     """Per client, before the schedule."""
     metric: Metric
+    devices: ClientDevices | None = None
+    """With ``[fleet]``: the clients' device profiles."""
 
     @cached_property
     def data_fingerprint(self) -> str:
@@ -91,10 +94,17 @@ class Job:
 
     def examples_seen(self, client: int) -> int:
         """Examples that a client's local training in one round goes through."""
-        number, settings = len(self.examples(client)), self.training
+        number, settings = len(self.examples(client)), self.training_of(client)
         if settings.local_steps is not None:
             return settings.local_steps * min(settings.batch_size or number, number)
         return number * (settings.local_epochs or 1)
+
+    def training_of(self, client: int) -> LocalTraining:
+        """The run's local training, with fewer steps where the client's device needs it."""
+        steps = self.devices.local_steps if self.devices else ()
+        if not steps or steps[client] is None:
+            return self.training
+        return replace(self.training, local_epochs=None, local_steps=steps[client])
 
     def learning_rate(self, client: int, round: int) -> float:
         return float(self.learning_rates[client] * self.config.training.rate_factor(round))
@@ -126,7 +136,10 @@ def make_job(
     outputs = try_model(config, model, *example, loss, metric)
     if loss is torch.nn.functional.cross_entropy:
         check_labels(data.train, outputs)
-    plan = plan_from_config(config, model, example[0], ratios)
+    plan = plan_from_config(config, model, example[0], ratios, len(data.train))
+    devices = client_devices(config, plan.layers, len(data.train))
+    if devices is not None and ratios is not None:
+        devices = ClientDevices(devices.profiles)  # what was given goes before what was planned
     split = split or _split(config, data.train)
     if split.num_clients != plan.num_clients:
         raise ConfigError(
@@ -161,19 +174,22 @@ def make_job(
     return Job(
         config, model, plan, data.train, split.offsets, data.validation, data.test,
         training, np.asarray(learning_rates, dtype=np.float64), metric,
+        devices,
     )  # fmt: skip
 
 
 def plan_without_data(config: RunConfig) -> Plan:
     """The plan that :func:`job_from_config` would make, without fetching a built-in data set."""
     model = build_model(config.model.name, config.model.options, config.seed)
+    num_examples = None
     if config.data.name in CATALOG:
         example = torch.zeros(2, *CATALOG[config.data.name].shape), torch.zeros(2).long()
     else:
         data = _data(config, None)
+        num_examples = len(data.train)
         example = data.validation.batch(torch.arange(min(2, len(data.validation))))
     try_model(config, model, *example, torch.nn.functional.cross_entropy, accuracy)
-    return plan_from_config(config, model, example[0])
+    return plan_from_config(config, model, example[0], num_examples=num_examples)
 
 
 def plan_from_config(
@@ -181,6 +197,7 @@ def plan_from_config(
     model: nn.Module,
     example: Tensor | None = None,
     ratios: Sequence[float | Allocation] | None = None,
+    num_examples: int | None = None,
 ) -> Plan:
     """Cut the model and let the method plan the fleet."""
     groups: Any = config.model.groups
@@ -195,7 +212,8 @@ def plan_from_config(
     except CutError as error:
         raise ConfigError(f"model: {error}") from error
     if ratios is None:
-        ratios = _ratios(config, layers)
+        devices = client_devices(config, layers, num_examples)
+        ratios = (devices.ratios if devices else ()) or _ratios(config, layers)
     options = {key: value for key, value in config.method.items() if key != "name"}
     method = make_method(config.method["name"], options)
     return method.plan(PlanRequest(layers, ratios, config.seed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from fedplt.cost import download_bytes, exact_flops, paper_flops
 from fedplt.diagnostics import Diagnostics
 from fedplt.errors import ConfigError, DataError, RunError, UpdateError
 from fedplt.evaluation import Evaluation, label_shares
+from fedplt.federation.availability import Availability
 from fedplt.federation.engine import Engine, Interrupted, LocalResult
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
@@ -39,6 +41,8 @@ class Federation:
         settings = job.config.diagnostics
         self.diagnostics = Diagnostics(job.layers, settings.window) if settings.enabled else None
         self._label_shares = self._per_client_shares()
+        self._availability = Availability(job)
+        self._everybody = list(range(job.plan.num_clients))
 
     def start(self) -> None:
         """Note the initial state, so that a run killed in its first round resumes too."""
@@ -80,16 +84,20 @@ class Federation:
         started = time.perf_counter()
         job, round = self.job, self.rounds_done
         selection = self.sampler.before_training(round)
-        trained = list(range(job.plan.num_clients)) if selection is None else selection.clients
+        wanted = self._everybody if selection is None else selection.clients
+        attendance = self._availability.attend(wanted, round)
+        trained = attendance.present
         results = self.engine.train(trained, round, self.state) if trained else []
         if selection is None:
             selection = self.sampler.after_training(round, results)
+        present = set(trained)
+        uploading = [client for client in selection.clients if client in present]
         aggregator = self._aggregator(selection)
         rejected = dict(selection.refused)
         bytes_up = selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
-        for client, update in self.engine.collect(selection.clients):
+        for client, update in self.engine.collect(uploading):
             assignment = job.plan.client(client, round)
             bytes_up += update.num_bytes
             try:
@@ -103,6 +111,7 @@ class Federation:
         touched = aggregator.apply(new_state)
         evaluation = self._evaluate(round, new_state)
         cost = self._cost(bytes_up, selection.bytes_down, trained)
+        cost = replace(cost, simulated_seconds=attendance.seconds)
         # Only now does the round count: an interrupted one must leave the last state to save.
         diagnostics = None
         if self.diagnostics:
@@ -113,7 +122,7 @@ class Federation:
         self.rounds_done += 1
         record = RoundRecord(
             round=self.rounds_done,
-            num_clients=len(selection.clients),
+            num_clients=len(uploading),
             train_loss=_mean_loss([r for r in results if str(r.client) not in rejected]),
             cost=cost,
             total=self.total,
@@ -124,6 +133,8 @@ class Federation:
             rejected=rejected,
             sampling=selection.record,
             diagnostics=diagnostics,
+            dropped=attendance.dropped,
+            late=attendance.late,
         )
         self.records.append(record)
         return record
@@ -131,9 +142,10 @@ class Federation:
     def _aggregator(self, selection: Selection) -> Aggregator:
         job, aggregator = self.job, Aggregator(self.job.layers)
         if job.config.sampling.estimator_used == "unbiased":
-            for client, number in enumerate(job.num_examples.tolist()):
+            for client in self._availability.attend(self._everybody, self.rounds_done).present:
                 if str(client) not in selection.refused:
-                    aggregator.expect(job.plan.client(client, self.rounds_done), number)
+                    assignment = job.plan.client(client, self.rounds_done)
+                    aggregator.expect(assignment, int(job.num_examples[client]))
         return aggregator
 
     def _weight(self, update: ClientUpdate, client: int, selection: Selection) -> float:

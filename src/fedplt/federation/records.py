@@ -20,6 +20,8 @@ class Totals:
     """Of the clients' training: matrix products and convolutions that really run."""
     paper_flops: float = 0.0
     """The same by the paper's model, whose backward pass scales with the ratio."""
+    simulated_seconds: float = 0.0
+    """On the clients' own devices, the slowest of each round counting; 0 without ``[fleet]``."""
 
     def plus(self, other: Totals) -> Totals:
         return Totals(
@@ -27,6 +29,7 @@ class Totals:
             self.bytes_down + other.bytes_down,
             self.flops + other.flops,
             self.paper_flops + other.paper_flops,
+            self.simulated_seconds + other.simulated_seconds,
         )
 
 
@@ -45,6 +48,10 @@ class RoundRecord:
     loss: float | None = None
     client_accuracy: dict[str, float] | None = None
     """Mean (by examples), std, min, median, max over clients."""
+    dropped: list[int] = field(default_factory=list)
+    """Clients that were away by chance (``fleet.dropout``)."""
+    late: list[int] = field(default_factory=list)
+    """Clients left out because they would miss the deadline (``fleet.round_deadline``)."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
     sampling: dict[str, Any] | None = None
@@ -65,7 +72,7 @@ class RoundRecord:
 
 
 def _is_nothing(value: Any) -> bool:
-    return value in (None, {}) or (isinstance(value, float) and not math.isfinite(value))
+    return value in (None, {}, []) or (isinstance(value, float) and not math.isfinite(value))
 
 
 @dataclass(frozen=True)

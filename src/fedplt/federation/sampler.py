@@ -62,8 +62,11 @@ class ClientSampler:
 
     def after_training(self, round: int, results: Sequence[LocalResult]) -> Selection:
         """The choice by the norms of everybody's update, which all clients send first."""
-        norms = np.array([_norm(result) for result in results])
+        norms = np.zeros(len(self._everybody))  # who is away cannot be chosen
+        for result in results:
+            norms[result.client] = _norm(result)
         bad = np.flatnonzero(~np.isfinite(norms))
+        refused = {str(k): f"the norm of its update is {norms[k]}" for k in bad.tolist()}
         norms[bad] = 0.0
         chances, exchanges = self._probabilities(norms)
         chances[bad] = 0.0
@@ -72,7 +75,7 @@ class ClientSampler:
         return Selection(
             chosen,
             chances,
-            {str(k): f"the norm of its update is {_norm(results[k])}" for k in bad.tolist()},
+            refused,
             number * NUMBER_BYTES * (1 + 2 * exchanges),
             # Where clients flip their own coin, the answers are sums instead of a yes or no.
             number * (NUMBER_BYTES * (1 + exchanges) if exchanges else ANSWER_BYTES),

@@ -131,6 +131,13 @@ def _costs(history: History, plan: Plan) -> str:
         ),
         ("time on this machine", f"{seconds:.0f} s", f"{seconds / rounds:.2f} s"),
     ]
+    simulated = total.simulated_seconds
+    if simulated:
+        each = f"{simulated / rounds:.2f} s"
+        rows.append(("time on the clients' devices, simulated", f"{simulated:.0f} s", each))
+    away = sum(len(record.dropped) + len(record.late) for record in history.rounds)
+    if away:
+        rows.append(("clients away (dropped out or late)", f"{away}", f"{away / rounds:.1f}"))
     cells = "".join(
         f"<tr><td>{name}</td><td>{whole}</td><td>{each}</td></tr>" for name, whole, each in rows
     )

@@ -93,7 +93,7 @@ class Worker:
             assignment,
             self.samples,
             job.examples(client),
-            job.training,
+            job.training_of(client),
             learning_rate=job.learning_rate(client, task.round),
             seed=job.config.seed,
             round=task.round,

@@ -1,0 +1,75 @@
+"""The verb about the convergence theory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedplt.cli.app import app, figures, save_picture
+from fedplt.errors import FedpltError
+
+
+@app.command()
+def theory(
+    problem: Annotated[str, typer.Option(help="quadratic or logistic (ridge).")] = "quadratic",
+    clients: Annotated[int, typer.Option(min=1, max=500)] = 6,
+    dimension: Annotated[int, typer.Option(min=1, max=500)] = 12,
+    ratio: Annotated[float, typer.Option(help="What every client trains of the model.")] = 0.5,
+    heterogeneity: Annotated[float, typer.Option(min=0, help="How far clients differ.")] = 0.05,
+    rounds: Annotated[int, typer.Option(min=1)] = 100,
+    local_steps: Annotated[int, typer.Option(min=1)] = 1,
+    step_size: Annotated[float | None, typer.Option(help="Default: 0.05 / L.")] = None,
+    schedule: Annotated[
+        str, typer.Option(help="constant, or decaying: step / (1 + step mu t / 2).")
+    ] = "constant",
+    noise: Annotated[float, typer.Option(min=0, help="Of stochastic gradients (sigma).")] = 0.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs to average, with noise.")] = 20,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    counterexample: Annotated[
+        bool, typer.Option("--counterexample", help="The stored one: stated conditions only.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw distance and bound into this .png, .svg or .pdf.")
+    ] = None,
+) -> None:
+    """Measured distance to the optimum against the paper's bound, every condition checked."""
+    from fedplt import theory
+
+    if schedule not in ("constant", "decaying"):
+        raise FedpltError(f"--schedule {schedule}: constant or decaying.")
+    if counterexample:
+        chosen, masks, start = theory.counterexample()
+        rounds, local_steps, step_size = 40, 1, step_size or 0.0005
+        objective: theory.Problem = chosen
+    else:
+        objective = theory.example_problem(
+            problem,
+            num_clients=clients,
+            dimension=dimension,
+            heterogeneity=heterogeneity,
+            seed=seed,
+        )
+        masks = theory.rotating_masks(dimension, [ratio] * clients)
+        start = objective.optimum + 3.0
+    first = 0.05 / objective.smoothness if step_size is None else step_size
+    fall = first * objective.strong_convexity / 2 if schedule == "decaying" else 0.0
+    found = theory.study_convergence(
+        objective,
+        masks,
+        [first / (1 + fall * round) for round in range(rounds)],
+        start,
+        local_steps=local_steps,
+        noise=noise,
+        repeats=repeats,
+        seed=seed,
+    )
+    typer.echo(json.dumps(found.to_json()) if as_json else found.summary())
+    if picture:
+        figures()  # says what to install where matplotlib is missing
+        from fedplt.report.theory_figures import theory_figure
+
+        save_picture(theory_figure(found), picture)

@@ -1,0 +1,66 @@
+"""Update norm and effective perturbation by round, from the records of a run.
+
+They are read from each record's ``diagnostics``, where the run recorded them. Rounds without them
+(nothing moved, or diagnostics were off) are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedplt.federation.records import History
+
+
+@dataclass(frozen=True)
+class Series:
+    """Curves over rounds; empty where nothing was recorded."""
+
+    rounds: tuple[int, ...] = ()
+    update_norm: tuple[float, ...] = ()
+    r""":math:`\sqrt{MG} = \lVert \Delta w \rVert`."""
+    effective_perturbation: tuple[float, ...] = ()
+    layer_effective_perturbation: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.rounds)
+
+
+def series_of(history: History) -> Series:
+    """The curves of a run."""
+    found = [
+        (record.round, numbers)
+        for record in history.rounds
+        if (numbers := getattr(record, "diagnostics", None))
+        and numbers.get("effective_perturbation") is not None
+    ]
+    if not found:
+        return Series()
+    layers = [_layers(numbers) for _, numbers in found]
+    return Series(
+        tuple(round for round, _ in found),
+        tuple(math.sqrt(_magnitude(numbers)) for _, numbers in found),
+        tuple(float(numbers["effective_perturbation"]) for _, numbers in found),
+        {name: tuple(row.get(name, math.nan) for row in layers) for name in layers[0]},
+    )
+
+
+def _magnitude(numbers: Mapping[str, Any]) -> float:
+    value = numbers["update_magnitude"] if "update_magnitude" in numbers else numbers["magnitude"]
+    return float(value)
+
+
+def _layers(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """Effective perturbation by layer: recorded by name, or as a list in the layers' order."""
+    if "layers" in numbers:
+        return {
+            name: float(layer.get("effective_perturbation", math.nan))
+            for name, layer in numbers["layers"].items()
+        }
+    values = numbers.get("layer_effective_perturbation", [])
+    return {
+        f"layer {index}": math.nan if value is None else float(value)
+        for index, value in enumerate(values, start=1)
+    }

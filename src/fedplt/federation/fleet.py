@@ -1,0 +1,139 @@
+"""Device profiles in a run: what each client's device is, and what it should train."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedplt.allocation import Allocation
+from fedplt.data.catalog import CATALOG
+from fedplt.errors import ConfigError, FleetError
+from fedplt.federation.config import ClientsConfig, RunConfig
+from fedplt.federation.fleet_config import FleetConfig
+from fedplt.fleet import (
+    DeviceProfile,
+    ExactWorkload,
+    FleetPlan,
+    Target,
+    frozen_prefix_allocation,
+    plan_fleet,
+    read_fleet,
+)
+from fedplt.layers import Layers
+
+
+@dataclass(frozen=True)
+class ClientDevices:
+    """Who has which device, client by client."""
+
+    profiles: tuple[DeviceProfile, ...]
+    plan: FleetPlan | None = None
+    """Where the ratios were planned from the devices."""
+    ratios: tuple[float | Allocation, ...] = ()
+    local_steps: tuple[int | None, ...] = ()
+    """Fewer than the run's, where the planner had to cut them."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with any device: simulated times and who is late depend on them."""
+        text = repr([asdict(profile) for profile in self.profiles])
+        return f"{zlib.crc32(text.encode()):08x}"
+
+
+def client_devices(
+    config: RunConfig, layers: Layers, num_examples: int | None = None
+) -> ClientDevices | None:
+    """The clients' devices as ``[fleet]`` says, and their planned ratios if it asks for them."""
+    settings = config.fleet
+    if settings is None:
+        return None
+    try:
+        devices = read_fleet(Path(settings.devices)).devices
+        if settings.ratios == "groups":
+            return ClientDevices(_by_group(devices, config.clients))
+        return _planned(devices, config, settings, layers, num_examples)
+    except FleetError as error:
+        raise ConfigError(f"fleet.devices: {error}") from error
+
+
+def _by_group(
+    devices: tuple[DeviceProfile, ...], clients: ClientsConfig
+) -> tuple[DeviceProfile, ...]:
+    if len(devices) != len(clients.groups):
+        raise FleetError(
+            f"fleet.ratios = 'groups' needs one device per group, in the same order: there are "
+            f"{len(devices)} devices and {len(clients.groups)} clients.groups."
+        )
+    sizes = clients.group_sizes()
+    return tuple(d for d, size in zip(devices, sizes, strict=True) for _ in range(size))
+
+
+def _planned(
+    devices: tuple[DeviceProfile, ...],
+    config: RunConfig,
+    settings: FleetConfig,
+    layers: Layers,
+    num_examples: int | None,
+) -> ClientDevices:
+    if config.clients.groups != ClientsConfig().groups:
+        raise FleetError(
+            "the devices tell what every client trains, but clients.groups does so too. Leave out "
+            "the groups, or set fleet.ratios = 'groups'."
+        )
+    number = sum(device.count for device in devices)
+    if number != config.clients.num_clients:
+        raise FleetError(
+            f"{settings.devices} has {number} devices (counts added up), but clients.num_clients "
+            f"is {config.clients.num_clients}. Make them equal."
+        )
+    workload = nominal_workload(config, layers, num_examples)
+    value = settings.percentile if settings.target == "percentile" else settings.target_seconds
+    plan = plan_fleet(
+        devices,
+        workload,
+        Target(settings.target, value),
+        min_ratio=settings.min_ratio,
+        may_freeze=settings.may_freeze,
+        may_cut_steps=settings.may_cut_steps,
+    )
+    everybody = [entry for entry in plan.devices for _ in range(entry.device.count)]
+    return ClientDevices(
+        tuple(entry.device for entry in everybody),
+        plan,
+        tuple(
+            frozen_prefix_allocation(layers.sizes, entry.ratio, entry.frozen_layers)
+            if entry.frozen_layers
+            else entry.ratio
+            for entry in everybody
+        ),
+        tuple(
+            entry.local_steps if entry.local_steps < workload.local_steps else None
+            for entry in everybody
+        ),
+    )
+
+
+def nominal_workload(
+    config: RunConfig, layers: Layers, num_examples: int | None = None
+) -> ExactWorkload:
+    """A client's round before it is known who owns what: as if all had equally many examples.
+
+    ``num_examples`` are those of all clients together; known for built-in data sets.
+    """
+    settings = config.training
+    if num_examples is None and config.data.name in CATALOG:
+        num_examples = CATALOG[config.data.name].num_train
+    if settings.local_steps is not None and settings.batch_size != "full":
+        return ExactWorkload(layers, settings.local_steps, settings.batch_size)
+    if num_examples is None:
+        raise ConfigError(
+            f"training: how much work a round is depends on the size of {config.data.name!r}. "
+            "Set training.local_steps and training.batch_size."
+        )
+    each = max(1, round(num_examples / config.clients.num_clients))
+    batch = each if settings.batch_size == "full" else min(settings.batch_size, each)
+    epochs = settings.local_epochs or 1
+    return ExactWorkload(
+        layers, settings.local_steps or max(1, round(epochs * each / batch)), batch
+    )

@@ -1,0 +1,93 @@
+"""A fleet's plan for people, and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fedplt.fleet.planner import FleetPlan
+from fedplt.plan_summary import table
+from fedplt.units import bytes_text, flops_text
+
+FORMAT = 1
+
+
+def fleet_summary(plan: FleetPlan) -> str:
+    """Who trains how much, what it takes, who cannot keep up and why."""
+    parts = [
+        f"{sum(entry.device.count for entry in plan.devices)} devices, {plan.work}.\n"
+        f"Target {plan.target_seconds:.2f} s: {plan.target.describe()}.",
+        _times(plan),
+        _costs(plan),
+        f"A round takes {plan.round_seconds:.2f} s instead of {plan.full_round_seconds:.2f} s "
+        f"({100 * (1 - plan.round_seconds / plan.full_round_seconds):.1f} % less).",
+    ]
+    notes = [f"{entry.device.name}: {entry.traded}." for entry in plan.devices if entry.traded]
+    late = [
+        f"WARNING: {entry.device.name} misses the target: {entry.reason}. Raise the target, "
+        "or leave the device out."
+        for entry in plan.devices
+        if entry.reason
+    ]
+    return "\n\n".join([*parts, *(["\n".join([*notes, *late])] if notes or late else [])])
+
+
+def _times(plan: FleetPlan) -> str:
+    counted = any(entry.device.count > 1 for entry in plan.devices)
+    header = ["device", *(["count"] if counted else []), "ratio", "full", "planned"]
+    header += ["latency", "download", "forward", "backward", "upload", "idle full", "idle"]
+    rows = []
+    for entry in plan.devices:
+        time = entry.planned
+        parts = (time.latency, time.download, time.forward, time.backward, time.upload)
+        rows.append(
+            [
+                entry.device.name,
+                *([str(entry.device.count)] if counted else []),
+                f"{entry.ratio:.4f}",
+                f"{entry.full.total:.2f}",
+                f"{time.total:.2f}" + ("" if entry.feasible else " late"),
+                *(f"{part:.2f}" for part in parts),
+                f"{plan.full_idle(entry):.2f}",
+                f"{plan.idle(entry):.2f}",
+            ]
+        )
+    return "seconds per round\n" + table(header, rows)
+
+
+def _costs(plan: FleetPlan) -> str:
+    header = ["device", "down", "up full", "up", "FLOPs full", "FLOPs", "saved"]
+    rows = []
+    for entry in plan.devices:
+        whole, work = entry.full_work, entry.work
+        rows.append(
+            [
+                entry.device.name,
+                bytes_text(work.bytes_down),
+                bytes_text(whole.bytes_up),
+                bytes_text(work.bytes_up),
+                flops_text(whole.flops),
+                flops_text(work.flops),
+                f"{100 * (1 - work.flops / whole.flops):.1f} %",
+            ]
+        )
+    return "cost per round\n" + table(header, rows)
+
+
+def fleet_json(plan: FleetPlan) -> dict[str, Any]:
+    """Everything in plain values: seconds, bytes, FLOPs."""
+    return {
+        "format": FORMAT,
+        "work": plan.work,
+        "target": {"rule": plan.target.rule, "seconds": plan.target_seconds},
+        "round_seconds": {"full": plan.full_round_seconds, "planned": plan.round_seconds},
+        "devices": [
+            {
+                **asdict(entry),
+                "feasible": entry.feasible,
+                "seconds": {"full": entry.full.total, "planned": entry.planned.total},
+                "idle_seconds": {"full": plan.full_idle(entry), "planned": plan.idle(entry)},
+            }
+            for entry in plan.devices
+        ],
+    }

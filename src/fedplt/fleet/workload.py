@@ -1,0 +1,176 @@
+r"""What a round costs a client, by training ratio: FLOPs and bytes, before any device is named.
+
+Two models, never mixed (``docs/errata.md``, 2):
+
+- :class:`ExactWorkload` counts the FLOPs that really run, from a model that was cut with an
+  example input, and the bytes that are really sent.
+- :class:`PaperWorkload` is the paper's :math:`(\alpha + \beta r)\,\tau P` with uploads of
+  :math:`r P s` bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedplt.allocation import Allocation, balanced_allocation
+from fedplt.cost import (
+    BACKWARD_FLOPS_PER_PARAMETER,
+    BYTES_PER_NUMBER,
+    FORWARD_FLOPS_PER_PARAMETER,
+    download_bytes,
+    exact_flops,
+    safetensors_bytes,
+)
+from fedplt.errors import CutError
+from fedplt.layers import Layers
+from fedplt.plan import make_plan
+
+
+@dataclass(frozen=True)
+class Work:
+    """One client's round."""
+
+    forward_flops: float
+    backward_flops: float
+    bytes_down: float
+    bytes_up: float
+
+    @property
+    def flops(self) -> float:
+        return self.forward_flops + self.backward_flops
+
+    @property
+    def memory_bytes(self) -> float:
+        """The model, and gradients and update of what is trained; activations come on top."""
+        return self.bytes_down + 2 * self.bytes_up
+
+
+class Workload(Protocol):
+    """The work of a round as a function of what a client trains."""
+
+    @property
+    def local_steps(self) -> int: ...
+
+    @property
+    def num_layers(self) -> int:
+        """Layers whose first ones can be frozen; 1 where layers are not known."""
+
+    def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
+        """The work at a ratio, with fewer local steps or the first ``frozen`` layers left out."""
+
+    def knots(self, frozen: int = 0) -> NDArray[np.float64]:
+        """Ratios between which the work is linear, ascending; the last is all but the frozen."""
+
+    def describe(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class PaperWorkload:
+    """The paper's model: the whole backward pass and the upload scale with the ratio.
+
+    >>> work = PaperWorkload(5_000_000, local_steps=150).work(0.5)
+    >>> work.flops / 1e9, work.bytes_up / 1e6
+    (3.0, 10.0)
+    """
+
+    num_parameters: int
+    local_steps: int
+    batch_size: int = 1
+    bytes_per_parameter: float = BYTES_PER_NUMBER
+    forward_flops_per_parameter: float = FORWARD_FLOPS_PER_PARAMETER
+    backward_flops_per_parameter: float = BACKWARD_FLOPS_PER_PARAMETER
+    num_layers: int = 1
+
+    def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
+        examples = (local_steps or self.local_steps) * self.batch_size
+        size = self.num_parameters * self.bytes_per_parameter
+        return Work(
+            self.forward_flops_per_parameter * examples * self.num_parameters,
+            self.backward_flops_per_parameter * ratio * examples * self.num_parameters,
+            size,
+            ratio * size,
+        )
+
+    def knots(self, frozen: int = 0) -> NDArray[np.float64]:
+        return np.array([0.0, 1.0])
+
+    def describe(self) -> str:
+        return (
+            f"{self.num_parameters:,} parameters, {self.local_steps} local steps of "
+            f"{self.batch_size}, the paper's cost model"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ExactWorkload:
+    """FLOPs counted from the layers; between sampled ratios costs are interpolated."""
+
+    layers: Layers
+    local_steps: int
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        if not self.layers.flow:
+            raise CutError("costs need the flow of data: cut the model with an example input.")
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
+        examples = (local_steps or self.local_steps) * self.batch_size
+        ratios, backward, upload = self._curve(frozen)
+        return Work(
+            examples * self._forward,
+            examples * float(np.interp(ratio, ratios, backward)),
+            download_bytes(self.layers),
+            float(np.interp(ratio, ratios, upload)),
+        )
+
+    def knots(self, frozen: int = 0) -> NDArray[np.float64]:
+        return self._curve(frozen)[0]
+
+    @cached_property
+    def _forward(self) -> int:
+        return exact_flops(make_plan(self.layers, [1.0]).client(0)).forward
+
+    @cache  # noqa: B019 (lives as long as the workload, a few arrays)
+    def _curve(self, frozen: int) -> tuple[NDArray[np.float64], ...]:
+        """Ratios, and at each the backward FLOPs per example and the bytes of an update."""
+        most = sum(self.layers.sizes[frozen:]) / self.layers.size
+        grid = np.concatenate([np.geomspace(1e-3 * most, most, 60), np.linspace(0.02, most, 50)])
+        grid = np.unique(np.minimum(grid, most))
+        points = []
+        for ratio in grid:
+            allocation = frozen_prefix_allocation(self.layers.sizes, float(ratio), frozen)
+            assignment = make_plan(self.layers, [allocation]).client(0)
+            flops = exact_flops(assignment)
+            sent = safetensors_bytes("update", assignment.update_size)
+            points.append((flops.input_gradients + flops.weight_gradients, sent))
+        # Rounding to whole sub-layers may cost a little less at a larger ratio; time must not.
+        costs = np.maximum.accumulate(np.array(points, dtype=np.float64), axis=0)
+        return grid, costs[:, 0], costs[:, 1]
+
+    def describe(self) -> str:
+        return (
+            f"{self.layers.size:,} parameters in {len(self.layers)} layers, {self.local_steps} "
+            f"local steps of {self.batch_size} examples, exact FLOPs"
+        )
+
+
+def frozen_prefix_allocation(layer_sizes: tuple[int, ...], ratio: float, frozen: int) -> Allocation:
+    """The balanced allocation of a ratio over all layers but the first ``frozen``.
+
+    The ratio is of the whole model, at most all of the layers that are left.
+
+    >>> frozen_prefix_allocation((300, 100, 100), 0.1, 1).layer_ratios
+    (0.0, 0.25, 0.25)
+    """
+    kept = layer_sizes[frozen:]
+    rest = balanced_allocation(kept, min(1.0, ratio * sum(layer_sizes) / sum(kept)))
+    return Allocation(layer_sizes, (0.0,) * frozen + rest.layer_ratios)

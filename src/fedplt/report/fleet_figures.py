@@ -1,0 +1,52 @@
+"""A fleet's plan as bars: where the time of a round goes, full training against the plan."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedplt.fleet.planner import FleetPlan
+from fedplt.report.figures import COLORS
+
+PARTS = ("latency", "download", "forward", "backward", "upload")
+MAX_DEVICES = 40
+
+
+def fleet_figure(plan: FleetPlan) -> Figure:
+    """Two bars per device, full (pale) above planned, and the target as a line."""
+    entries = plan.devices
+    if len(entries) > MAX_DEVICES:  # the extremes and an even choice between
+        order = sorted(entries, key=lambda entry: entry.full.total)
+        chosen = np.unique(np.linspace(0, len(order) - 1, MAX_DEVICES).astype(int))
+        entries = tuple(order[index] for index in chosen)
+    figure = Figure(figsize=(8.4, 1.4 + 0.55 * len(entries)), layout="constrained")
+    axes = figure.add_subplot()
+    places = np.arange(len(entries))[::-1]
+    for shift, planned in ((0.2, False), (-0.2, True)):
+        left = np.zeros(len(entries))
+        for color, part in zip(["#9aa7b4", *COLORS], PARTS, strict=False):
+            times = [entry.planned if planned else entry.full for entry in entries]
+            seconds = np.array([getattr(time, part) for time in times])
+            axes.barh(
+                places + shift, seconds, 0.36,
+                left=left, color=color,
+                alpha=1.0 if planned else 0.4, label=part if planned else None,
+            )  # fmt: skip
+            left += seconds
+        for place, end, entry in zip(places, left, entries, strict=True):
+            text = f" ratio {entry.ratio:.3g}" if planned else " full"
+            text += " (late)" if planned and not entry.feasible else ""
+            axes.text(end, place + shift, text, va="center", fontsize=7)
+    axes.axvline(plan.target_seconds, color="#1c2733", linewidth=1, linestyle="--")
+    label = f" target {plan.target_seconds:.3g} s"
+    axes.text(plan.target_seconds, len(entries) - 0.45, label, fontsize=8)
+    names = [
+        entry.device.name + (f" ({entry.device.count})" if entry.device.count > 1 else "")
+        for entry in entries
+    ]
+    axes.set_yticks(places, names, fontsize=8)
+    axes.set(xlabel="seconds per round", ylim=(-0.6, len(entries) - 0.2))
+    axes.margins(x=0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=len(PARTS), frameon=False, fontsize=8)
+    return figure

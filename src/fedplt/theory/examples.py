@@ -1,0 +1,72 @@
+"""Problems to try the theory on, and a stored one that it does not survive."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedplt.errors import FedpltError, did_you_mean
+from fedplt.seeds import generator
+from fedplt.theory.problems import Problem, Quadratics, RidgeLogistic, Vector
+
+KINDS = ("quadratic", "logistic")
+
+
+def example_problem(
+    kind: str,
+    *,
+    num_clients: int = 6,
+    dimension: int = 12,
+    heterogeneity: float = 0.0,
+    seed: int = 0,
+) -> Problem:
+    """A random problem. At heterogeneity 0 all clients share the optimum (quadratic), or draw
+    their examples from one distribution (logistic)."""
+    if kind not in KINDS:
+        raise FedpltError(f"there is no problem {kind!r}. {did_you_mean(kind, KINDS)}")
+    if num_clients < 1 or dimension < 1 or heterogeneity < 0:
+        raise FedpltError("clients and dimension are at least 1, heterogeneity at least 0.")
+    random = generator(seed, "theory-problem")
+    if kind == "quadratic":
+        return random_quadratics(random, num_clients, dimension, heterogeneity)
+    truth = random.normal(size=dimension)
+    features, labels = [], []
+    for _ in range(num_clients):
+        x = random.normal(size=(40 + int(random.integers(40)), dimension))
+        x += heterogeneity * random.normal(size=dimension)
+        own = truth + heterogeneity * random.normal(size=dimension)
+        chance = 1 / (1 + np.exp(-x @ own))
+        features.append(x)
+        labels.append(np.where(random.random(len(x)) < chance, 1.0, -1.0))
+    return RidgeLogistic(features, labels, ridge=0.1)
+
+
+def random_quadratics(
+    random: np.random.Generator,
+    num_clients: int,
+    dimension: int,
+    heterogeneity: float = 0.0,
+    coupling: float = 0.1,
+) -> Quadratics:
+    """Curvatures between 1 and 2 with some coupling of coordinates, optima near one another."""
+    hessians = []
+    for _ in range(num_clients):
+        mixed = random.normal(size=(dimension, dimension)) * coupling / np.sqrt(dimension)
+        hessians.append(np.diag(random.uniform(1, 2, dimension)) + mixed @ mixed.T)
+    centres = heterogeneity * random.normal(size=(num_clients, dimension))
+    numbers = random.integers(20, 200, num_clients).astype(np.float64)
+    return Quadratics(np.array(hessians), centres, numbers / numbers.sum())
+
+
+def counterexample() -> tuple[Quadratics, NDArray[np.bool_], Vector]:
+    """Problem, masks and start for which every stated assumption holds and the bound does not.
+
+    Two quadratics in two dimensions, each client trains one coordinate. Near the start the first
+    client pulls away from the common optimum; its mask keeps (and magnifies) that pull, so its
+    alignment is positive, but multiplying the strong-convexity inequality by it is no longer
+    allowed: the model moves away from W*, however small the step (try 0.0005).
+    """
+    hessians = np.array([[[3.0, -1.0], [-1.0, 4.0]], [[2.0, 0.0], [0.0, 2.0]]])
+    centres = np.array([[-2.0, 2.0], [-3.0, -2.0]])
+    masks = np.array([[True, False], [False, True]])
+    return Quadratics(hessians, centres, np.array([0.5, 0.5])), masks, np.array([-3.0, 0.0])

@@ -1,0 +1,299 @@
+"""Times, ratios and reasons; the paper's numerical example."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedplt.errors import FleetError
+from fedplt.fleet import (
+    DeviceProfile,
+    ExactWorkload,
+    PaperWorkload,
+    Target,
+    fleet_json,
+    fleet_summary,
+    plan_fleet,
+    read_fleet,
+    round_time,
+)
+from fedplt.fleet.settings import target_settings, work_settings
+
+EXAMPLE = Path("configs/fleets/paper-example.toml")
+FULL_TIMES = [5.59, 4.35, 9.52, 13.85, 17.65]
+RATIOS = [0.69, 1.00, 0.21, 0.078, 0.03]
+
+
+@pytest.fixture(scope="module")
+def example():
+    file = read_fleet(EXAMPLE)
+    workload = work_settings(file.work).paper_workload(0)
+    return file.devices, workload, plan_fleet(file.devices, workload)
+
+
+def test_the_papers_times_and_ratios(example):
+    *_, plan = example
+    assert [round(entry.full.total, 2) for entry in plan.devices] == FULL_TIMES
+    # The paper prints two digits, three for C4: 0.6930, 1, 0.2132, 0.0777 and 0.0297.
+    digits = [2, 2, 2, 3, 2]
+    shown = [round(entry.ratio, n) for entry, n in zip(plan.devices, digits, strict=True)]
+    assert shown == RATIOS
+    assert plan.target_seconds == pytest.approx(4.35)
+    assert plan.full_round_seconds == pytest.approx(17.65, abs=5e-3)
+    assert plan.round_seconds == pytest.approx(4.35)
+
+
+def test_the_papers_computation_table(example):
+    devices, workload, _ = example
+    work = [workload.work(ratio) for ratio in RATIOS]
+    assert [round(w.flops / 1e9, 2) for w in work] == [3.57, 4.50, 2.13, 1.73, 1.59]
+    milliseconds = [
+        1e3 * w.flops / device.flops_per_second for w, device in zip(work, devices, strict=True)
+    ]
+    # The paper's third and fourth are rounded from the rounded workload.
+    assert milliseconds == pytest.approx([44.6, 150.0, 118.3, 173.4, 198.8], abs=0.06)
+    full = [1e3 * 4.5e9 / device.flops_per_second for device in devices]
+    assert full == pytest.approx([56.3, 150.0, 250.0, 450.0, 562.5], abs=0.06)
+    saved = [100 * (1 - w.flops / workload.work(1.0).flops) for w in work]
+    assert saved == pytest.approx([20.7, 0.0, 52.7, 61.5, 64.7], abs=0.06)
+
+
+def test_the_papers_communication_table(example):
+    _, workload, _ = example
+    total = [(w.bytes_down + w.bytes_up) / 1e6 for w in map(workload.work, RATIOS)]
+    assert total == pytest.approx([33.8, 40.0, 24.2, 21.56, 20.6], abs=1e-3)
+
+
+def test_the_papers_idle_times():
+    """Computed there from the rounded times."""
+    idle = [max(FULL_TIMES) - time for time in FULL_TIMES]
+    assert idle == pytest.approx([12.06, 13.30, 8.13, 3.80, 0.0])
+    percent = [100 * value / max(FULL_TIMES) for value in idle]
+    assert percent == pytest.approx([68.33, 75.35, 46.06, 21.53, 0.0], abs=6e-3)
+
+
+def test_idle_times_of_the_plan(example):
+    *_, plan = example
+    assert [round(plan.full_idle(entry), 2) for entry in plan.devices] == [
+        12.06, 13.30, 8.13, 3.80, 0.0,
+    ]  # fmt: skip
+    assert all(plan.idle(entry) == pytest.approx(0, abs=1e-9) for entry in plan.devices)
+    text = fleet_summary(plan)
+    assert "0.6930" in text
+    assert "75.4 % less" in text
+
+
+profiles = st.builds(
+    DeviceProfile,
+    name=st.just("d"),
+    flops_per_second=st.floats(1e6, 1e13),
+    down_bits_per_second=st.floats(1e4, 1e10),
+    up_bits_per_second=st.floats(1e4, 1e10),
+    latency_seconds=st.floats(0, 10),
+    memory_bytes=st.none() | st.floats(1e5, 1e10),
+    count=st.integers(1, 5),
+)
+targets = st.one_of(
+    st.just(Target()),
+    st.builds(Target, st.just("deadline"), st.floats(0.01, 1e4)),
+    st.builds(Target, st.just("percentile"), st.floats(0, 100)),
+)
+
+
+@given(st.lists(profiles, min_size=1, max_size=6), targets, st.booleans())
+@settings(deadline=None)
+def test_who_is_feasible_meets_the_target_and_nobody_could_train_more(devices, target, cut_steps):
+    workload = PaperWorkload(300_000, local_steps=20, batch_size=16)
+    plan = plan_fleet(devices, workload, target, may_cut_steps=cut_steps)
+    for entry in plan.devices:
+        device = entry.device
+        assert 0.01 <= entry.ratio <= 1
+        assert entry.planned == round_time(device, entry.work)
+        if entry.feasible:
+            assert entry.planned.total <= plan.target_seconds * (1 + 1e-9)
+            assert device.memory_bytes is None or entry.work.memory_bytes <= device.memory_bytes
+            if entry.ratio < 1 and entry.local_steps == workload.local_steps:
+                more = workload.work(min(1.0, entry.ratio * 1.001 + 1e-9))
+                slow = round_time(device, more).total > plan.target_seconds * (1 - 1e-9)
+                assert slow or more.memory_bytes > device.memory_bytes
+        else:
+            assert entry.ratio == 0.01
+            assert entry.reason
+    fleet_summary(plan)
+
+
+@given(profiles, st.floats(0.01, 1e3), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_exact_plans_meet_their_targets_too(device, seconds, min_ratio, free):
+    plan = plan_fleet(
+        [device], exact_fcn(), Target("deadline", seconds),
+        min_ratio=min_ratio, may_freeze=free, may_cut_steps=free,
+    )  # fmt: skip
+    (entry,) = plan.devices
+    sizes = exact_fcn().layers.sizes
+    assert min_ratio <= entry.ratio <= sum(sizes[entry.frozen_layers :]) / sum(sizes)
+    if entry.feasible:
+        assert round_time(device, entry.work).total <= seconds * (1 + 1e-9)
+        assert device.memory_bytes is None or entry.work.memory_bytes <= device.memory_bytes * (
+            1 + 1e-9
+        )
+        if entry.ratio < 1 and not entry.traded:
+            more = exact_fcn().work(min(1.0, entry.ratio * 1.01))
+            slow = round_time(device, more).total >= seconds * (1 - 1e-9)
+            assert slow or more.memory_bytes >= device.memory_bytes * (1 - 1e-9)
+
+
+def test_many_different_devices_are_planned_quickly():
+    import time
+
+    random = np.random.default_rng(0)
+    devices = [
+        DeviceProfile(f"d{i}", 10 ** random.uniform(8, 11), 10 ** random.uniform(6, 9), 1e7)
+        for i in range(2000)
+    ]
+    workload = exact_fcn()
+    started = time.perf_counter()
+    plan = plan_fleet(devices, workload, Target("percentile", 20))
+    assert time.perf_counter() - started < 10
+    assert len({entry.ratio for entry in plan.devices}) > 500
+
+
+def test_the_fastest_device_trains_everything(example):
+    *_, plan = example
+    assert max(entry.ratio for entry in plan.devices) == 1.0
+
+
+def test_percentiles_count_every_device():
+    slow = DeviceProfile("slow", 1e9, 1e6, 1e6, count=9)
+    fast = DeviceProfile("fast", 1e9, 1e8, 1e8)
+    plan = plan_fleet([fast, slow], PaperWorkload(10_000, 10), Target("percentile", 50))
+    assert plan.target_seconds == plan.devices[1].full.total
+
+
+def test_reasons_name_what_is_too_slow():
+    base = DeviceProfile("base", 1e9, 1e8, 1e8)
+    workload = PaperWorkload(1_000_000, 100)  # 0.2 GFLOP forward, 0.4 backward, 4 MB
+    reason = {
+        "download": replace(base, down_bits_per_second=1e5),
+        "forward": replace(base, flops_per_second=1e7),
+        "latency": replace(base, latency_seconds=60.0),
+        "smallest ratio": replace(base, up_bits_per_second=1e4),
+        "at any ratio": replace(base, latency_seconds=0.5, down_bits_per_second=5e7),
+        "MB": replace(base, memory_bytes=1e6),
+    }
+    for words, device in reason.items():
+        entry = plan_fleet([device], workload, Target("deadline", 1.2)).devices[0]
+        assert not entry.feasible
+        assert words in entry.reason, (words, entry.reason)
+
+
+def test_memory_limits_the_ratio():
+    device = DeviceProfile("small", 1e9, 1e8, 1e8, memory_bytes=8e6)
+    entry = plan_fleet([device], PaperWorkload(1_000_000, 10)).devices[0]
+    assert entry.ratio == pytest.approx(0.5)  # 4 MB of model, 2 * 4 MB * ratio on top
+
+
+@cache
+def exact_fcn():
+    from fedplt.models.example import example_model
+
+    return ExactWorkload(example_model("fcn")[2], local_steps=16, batch_size=64)
+
+
+@pytest.fixture
+def exact():
+    return exact_fcn()
+
+
+def test_exact_costs_grow_with_the_ratio_and_save_less_than_the_paper_says(exact):
+    grid = np.linspace(0.01, 1, 60)
+    flops = [exact.work(float(ratio)).flops for ratio in grid]
+    assert all(a <= b for a, b in pairwise(flops))
+    paper = PaperWorkload(exact.layers.size, 16, 64)
+    assert exact.work(0.05).flops / exact.work(1.0).flops > 0.45
+    assert paper.work(0.05).flops / paper.work(1.0).flops < 0.37
+
+
+def test_exact_costs_are_those_of_the_plan(exact):
+    from fedplt import make_plan
+    from fedplt.cost import exact_flops
+
+    for ratio in (1.0, 0.29, 0.06):
+        assignment = make_plan(exact.layers, [ratio]).client(0)
+        counted = 16 * 64 * exact_flops(assignment).total
+        assert exact.work(ratio).flops == pytest.approx(counted, rel=0.01)
+        assert exact.work(ratio).bytes_up == pytest.approx(4 * assignment.update_size, rel=0.01)
+
+
+def test_freezing_and_fewer_steps_are_said(exact):
+    """A slow computer whose forward pass fits, but not the gradients of the first layers."""
+    device = DeviceProfile("slow", 1e9, 1e8, 1e8)
+    forward = round_time(device, exact.work(0.01))
+    fixed = forward.latency + forward.download + forward.forward
+    target = Target("deadline", fixed + 0.4 * forward.backward)
+    alone = plan_fleet([device], exact, target).devices[0]
+    assert "at the smallest ratio" in alone.reason
+    frozen = plan_fleet([device], exact, target, may_freeze=True).devices[0]
+    assert frozen.feasible
+    assert frozen.frozen_layers > 0
+    left = sum(exact.layers.sizes[frozen.frozen_layers :]) / exact.layers.size
+    assert frozen.ratio <= left  # of the whole model
+    assert "freezes the first" in frozen.traded
+    steps = plan_fleet([device], exact, target, may_cut_steps=True).devices[0]
+    assert steps.feasible
+    assert steps.local_steps < 16
+    assert f"takes {steps.local_steps} of 16 local steps" in steps.traded
+    tight = Target("deadline", 0.5 * fixed)
+    both = plan_fleet([device], exact, tight, may_cut_steps=True, may_freeze=True)
+    assert both.devices[0].feasible
+    assert "slow: takes" in fleet_summary(both)
+    assert fleet_json(both)["devices"][0]["local_steps"] == both.devices[0].local_steps < 16
+
+
+def test_freezing_needs_exact_costs(example):
+    devices, workload, _ = example
+    with pytest.raises(FleetError, match="Name a model"):
+        plan_fleet(devices, workload, may_freeze=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"modle": "fcn"}, "Did you mean 'model'"),
+        ({"local_steps": 0}, "work.local_steps is 0"),
+        ({"num_parameters": 5}, "cost = 'paper'"),
+        ({"cost": "papr"}, "Did you mean 'paper'"),
+        ({"shape": "3x3"}, r"such as \[3, 32, 32\]"),
+        ({"shape": [3, True]}, r"write it like \[3, 32, 32\]"),
+        ({"model": 3}, "work.model is 3; give a name"),
+        ({"options": 3}, "work.options is 3; give a table"),
+        ({"local_steps": True}, "work.local_steps is True"),
+        ({"bytes_per_parameter": -1}, "positive"),
+    ],
+)
+def test_wrong_work_is_said(values, expected):
+    with pytest.raises(FleetError, match=expected):
+        work_settings(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"rule": "deadline"}, "deadline is None"),
+        ({"rule": "deadlin"}, "Did you mean 'deadline'"),
+        ({"rule": "percentile", "percentile": 101}, "between 0 and 100"),
+        ({"rule": "deadline", "seconds": "5"}, "target.seconds is '5'"),
+        ({"rule": 3}, "target.rule is 3"),
+        ({"may_freeze": "yes"}, "give true or false"),
+    ],
+)
+def test_wrong_targets_are_said(values, expected):
+    with pytest.raises(FleetError, match=expected):
+        target_settings(values).target()

@@ -1,0 +1,48 @@
+"""``fedplt theory`` as people use it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_theory(fedplt, tmp_path):
+    picture = tmp_path / "theory.png"
+    done = fedplt("theory", "--picture", picture)
+    assert done.returncode == 0, done.stderr
+    assert "All conditions hold: the bound is proven, and it holds." in done.stdout
+    assert picture.stat().st_size > 10_000
+
+
+def test_options(fedplt, tmp_path):
+    flags = ["--problem", "logistic", "--schedule", "decaying", "--noise", 0.1, "--repeats", 3]
+    done = fedplt("theory", *flags, "--rounds", 20, "--local-steps", 2, "--json")
+    found = json.loads(done.stdout)
+    assert len(found["distances"]) == 41
+    assert found["bound_holds"]
+    assert found["step_sizes"][0] > found["step_sizes"][-1]
+
+
+def test_counterexample(fedplt, tmp_path):
+    done = fedplt("theory", "--counterexample", "--picture", tmp_path / "broken.svg")
+    assert "Only the stated conditions hold: the bound is not proven, and it is broken" in (
+        done.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--problem", "cubic"], "Known: logistic, quadratic"),
+        (["--ratio", 0], "lies in (0, 1]"),
+        (["--schedule", "1/t"], "constant or decaying"),
+        (["--step-size", 0], "all positive"),
+        (["--step-size", 100], "training diverges"),
+        (["--problem", "logistic", "--step-size", 1000], "training diverges"),
+    ],
+)
+def test_mistakes(fedplt, arguments, expected):
+    done = fedplt("theory", *arguments)
+    assert done.returncode == 2
+    assert expected in done.stderr
