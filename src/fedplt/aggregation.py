@@ -4,7 +4,8 @@ r"""Average each sub-layer over the clients that trained it (paper, section IV-B
                                             {\sum_{k \in S_{l,h}} n_k}
 
 which equals the paper's weighted mean of the clients' weights. A coordinate that nobody trained
-keeps its bits.
+keeps its bits. With the normaliser ``participants`` the sum in the denominator is over all clients
+that took part: who did not train a coordinate votes for its old value (FedDrop).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from fedplt.layers import Layers
 from fedplt.plan import Assignment
+from fedplt.recipe import Normaliser
+from fedplt.submodel import SubmodelAssignment
 from fedplt.update import ClientUpdate
 
 
@@ -24,13 +27,21 @@ class Aggregator:
     on which worker finishes first.
     """
 
-    def __init__(self, layers: Layers) -> None:
-        self.layers = layers
+    def __init__(self, layers: Layers, normaliser: Normaliser = "contributors") -> None:
+        self.layers, self.normaliser = layers, normaliser
+        self._participants = 0.0
+        self._local: frozenset[str] = frozenset()
+        self._elements: Tensor | None = None  # weights of single coordinates, of sub-models
         self._total = torch.zeros(layers.state_size)
         self._weights = [torch.zeros(layer.num_sublayers, dtype=torch.float64) for layer in layers]
 
     def add(self, update: ClientUpdate, assignment: Assignment) -> None:
         values, start = torch.from_numpy(update.values), 0
+        self._participants += update.num_examples
+        self._local |= assignment.local
+        if isinstance(assignment, SubmodelAssignment):
+            self._add_submodel(values, assignment, update.num_examples)
+            return
         for begin, end in assignment.segments:
             stop = start + end - begin
             self._total[begin:end].add_(values[start:stop], alpha=update.num_examples)
@@ -39,15 +50,47 @@ class Aggregator:
             for part in ranges:
                 weights[part.start : part.stop] += update.num_examples
 
-    def apply(self, state: Tensor) -> None:
-        """Add the weighted mean of the updates to the state, in place."""
+    def _add_submodel(
+        self, values: Tensor, assignment: SubmodelAssignment, num_examples: int
+    ) -> None:
+        where = torch.from_numpy(assignment.shared_positions)
+        if self._elements is None:
+            self._elements = torch.zeros(self.layers.state_size)
+        self._total.index_add_(0, where, values, alpha=num_examples)
+        self._elements[where] += num_examples
+
+    def apply(self, state: Tensor) -> Tensor:
+        """Add the weighted mean of the updates to the state, in place.
+
+        Returns which coordinates somebody trained.
+        """
+        touched = torch.zeros(len(state), dtype=torch.bool)
         for offset, index, spec in self.layers.placed:
+            if spec.name in self._local:
+                continue
             weights = self._weights[index]
             rows = weights.repeat_interleave(spec.width // len(weights)).repeat(spec.repeats)
             place = slice(offset, offset + spec.num_elements)
+            if self._elements is not None:
+                each = self._elements[place] + rows.float().repeat_interleave(spec.row_size)
+                touched[place] = each > 0
+                self._apply_elements(state, place, each)
+                continue
             old, total = (flat[place].view(len(rows), -1) for flat in (state, self._total))
+            touched[place].view(len(rows), -1)[rows > 0] = True
+            if self.normaliser == "participants":
+                rows = torch.where(rows > 0, self._participants, rows)
             if bool((rows > 0).all()):
                 old.add_(total / rows.to(torch.float32)[:, None])
             else:  # rows nobody trained are not even added zero: -0.0 + 0.0 changes a bit
                 trained = rows > 0
                 old[trained] += total[trained] / rows[trained].to(torch.float32)[:, None]
+        return touched
+
+    def _apply_elements(self, state: Tensor, place: slice, weights: Tensor) -> None:
+        old, total = state[place], self._total[place]
+        trained = weights > 0
+        if self.normaliser == "participants":
+            weights = torch.full_like(weights, self._participants)
+        # Where nobody trained, the old bits: not even zero is added.
+        old.copy_(torch.where(trained, old + total / weights, old))

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedplt.errors import did_you_mean
+from fedplt.federation.server_config import ServerConfig
 from fedplt.training import OPTIMIZERS
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
@@ -147,6 +148,8 @@ class TrainingConfig(_Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     weight_decay: Annotated[float, Field(ge=0)] | None = None
     optimizer_options: dict[str, Any] = {}
+    proximal: Annotated[float, Field(ge=0)] = 0.0
+    """FedProx: strength of the pull towards the global values (0: none)."""
     schedule: Literal["constant", "1/t", "constant-then-1/t"] = "constant"
     """Of the learning rate, by round."""
     constant_rounds: Annotated[int, Field(ge=0)] = 0
@@ -210,6 +213,7 @@ class RunConfig(_Section):
     method: dict[str, Any] = {"name": "fedplt"}
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
+    server: ServerConfig = ServerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     engine: EngineConfig = EngineConfig()
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,6 +31,7 @@ from fedplt.federation.job import Job
 from fedplt.federation.load_config import dump_config, flatten, load_config
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.files import write_atomically, write_text
+from fedplt.methods import read_plan
 from fedplt.plan import Plan
 
 FORMAT = 1
@@ -110,7 +111,7 @@ class RunFolder:
     def plan(self) -> Plan:
         path = self.path / "plan.json"
         try:
-            return Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
+            return read_plan(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunError(f"{path} cannot be read: {error!r}") from error
 
@@ -161,7 +162,15 @@ class RunFolder:
         for name in ("result.json", "model.safetensors", "report.html"):
             (self.path / name).unlink(missing_ok=True)
 
-    def save_checkpoint(self, state: Tensor, rounds_done: int, total: Totals, job: Job) -> None:
+    def save_checkpoint(
+        self,
+        state: Tensor,
+        rounds_done: int,
+        total: Totals,
+        job: Job,
+        extras: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """``extras``: what else the next round needs (a server's memory, clients' own norms)."""
         metadata = {
             "format": FORMAT,
             "rounds_done": rounds_done,
@@ -172,7 +181,9 @@ class RunFolder:
         }
         write_atomically(
             self.path / "checkpoint.safetensors",
-            lambda path: save_file({"state": state}, path, {"fedplt": json.dumps(metadata)}),
+            lambda path: save_file(
+                {"state": state, **(extras or {})}, path, {"fedplt": json.dumps(metadata)}
+            ),
         )
 
     def load_checkpoint(self, job: Job) -> tuple[Tensor, int, Totals]:
@@ -210,6 +221,12 @@ class RunFolder:
         if config.rounds < done:
             raise RunError(f"rounds: {done} are done already; set at least as many.")
         return state, done, Totals(**metadata["total"])
+
+    def load_extras(self) -> dict[str, Tensor]:
+        """What the checkpoint has besides the state; :meth:`load_checkpoint` has checked it."""
+        with safe_open(self.path / "checkpoint.safetensors", "pt") as file:
+            names = set(file.keys()) - {"state"}
+            return {name: file.get_tensor(name).clone() for name in sorted(names)}
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
         write_atomically(

@@ -32,12 +32,16 @@ from fedplt.federation.checks import (
     try_optimizer,
 )
 from fedplt.federation.config import RunConfig
+from fedplt.find_spaces import find_spaces
 from fedplt.imports import import_object
 from fedplt.layers import Layers
-from fedplt.methods import PlanRequest, make_method
+from fedplt.methods import Method, PlanRequest, make_method
 from fedplt.models import MODELS, build_model
 from fedplt.plan import Plan
+from fedplt.recipe import LocalRecipe
 from fedplt.sampling import uniform_sample
+from fedplt.spaces import Spaces
+from fedplt.submodules import try_submodel
 from fedplt.training import LocalTraining, Loss
 
 
@@ -64,6 +68,10 @@ class Job:
         """Changes with the split and the training data (of a Dataset: with its size)."""
         checksum = zlib.crc32(np.ascontiguousarray(self.offsets).tobytes(), len(self.samples))
         return f"{self.samples.checksum(checksum):08x}"
+
+    @property
+    def recipe(self) -> LocalRecipe:
+        return self.training.recipe
 
     @property
     def layers(self) -> Layers:
@@ -146,6 +154,8 @@ def make_job(
         optimizer_options=options,
         loss=loss,
         augment=augment,
+        proximal=settings.proximal,
+        recipe=method_from_config(config).recipe,
     )
     try_optimizer(training)
     if learning_rates is None:
@@ -189,9 +199,21 @@ def plan_from_config(
     layers = cut(model, example, groups=groups, max_sublayers=config.model.max_sublayers)
     if ratios is None:
         ratios = _ratios(config, layers)
+
+    def spaces() -> Spaces:
+        if example is None:
+            raise ConfigError("method.name: methods that train sub-models need an example input.")
+        found = find_spaces(model, layers, example)
+        try_submodel(model, layers, found, example)
+        return found
+
+    request = PlanRequest(layers, ratios, config.seed, spaces)
+    return method_from_config(config).full_plan(request)
+
+
+def method_from_config(config: RunConfig) -> Method:
     options = {key: value for key, value in config.method.items() if key != "name"}
-    method = make_method(config.method["name"], options)
-    return method.plan(PlanRequest(layers, ratios, config.seed))
+    return make_method(config.method["name"], options)
 
 
 def _ratios(config: RunConfig, layers: Layers) -> list[float | Allocation]:

@@ -24,7 +24,14 @@ from fedplt.errors import RunError
 from fedplt.evaluation import Evaluation, combine, num_chunks
 from fedplt.federation.engine import Interrupted, LocalResult
 from fedplt.federation.job import Job
-from fedplt.simulator.worker import EvaluateTask, Failure, TrainTask, worker_main
+from fedplt.simulator.worker import (
+    EvaluateTask,
+    Failure,
+    LocalState,
+    StatisticsTask,
+    TrainTask,
+    worker_main,
+)
 from fedplt.update import ClientUpdate
 
 POLL_SECONDS = 0.2
@@ -60,10 +67,11 @@ class SimulatorEngine:
         self._version = 0
         self._places: dict[int, tuple[int, int]] = {}
         self._results: dict[int, LocalResult] = {}
-        self._sizes = job.plan.update_sizes
         self._state = torch.empty(job.layers.state_size).share_memory_()
-        largest = np.sort(self._sizes)[::-1][: job.per_round]
+        largest = np.sort(job.plan.update_sizes)[::-1][: job.per_round]
         self._updates = torch.empty(int(largest.sum())).share_memory_()
+        self._local = LocalState.make(job.plan)
+        self.local_state = self._local.kept if self._local else None
         usual = available_cores() if settings.device == "cpu" else 1
         workers = min(settings.workers or usual, job.per_round)
         self._start(workers, settings.start_method)
@@ -78,7 +86,7 @@ class SimulatorEngine:
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=worker_main,
-                args=(theirs, self.job, self._state, self._updates, os.getpid()),
+                args=(theirs, self.job, self._state, self._updates, self._local, os.getpid()),
                 name=f"fedplt-worker-{index}",
                 daemon=True,
             )
@@ -95,7 +103,7 @@ class SimulatorEngine:
         self._publish(state)
         self._places, place = {}, 0
         for client in clients:
-            size = int(self._sizes[client])
+            size = self.job.plan.update_size(client, round)
             self._places[client] = (place, place + size)
             place += size
         plan, examples = self.job.plan, self.job.num_examples
@@ -118,12 +126,38 @@ class SimulatorEngine:
             yield client, ClientUpdate(values, result.num_examples, result.norm, metrics)
 
     def evaluate(self, part: str, state: Tensor) -> Evaluation:
+        return self._evaluate(part, state, [None])[0]
+
+    def evaluate_clients(
+        self, part: str, state: Tensor, clients: Sequence[int]
+    ) -> list[Evaluation]:
+        return self._evaluate(part, state, list(clients))
+
+    def _evaluate(
+        self, part: str, state: Tensor, clients: Sequence[int | None]
+    ) -> list[Evaluation]:
         self._publish(state)
         samples = self.job.test if part == "test" else self.job.validation
         assert samples is not None
-        tasks = [EvaluateTask(self._version, part, chunk) for chunk in range(num_chunks(samples))]
+        chunks = range(num_chunks(samples))
+        tasks = [EvaluateTask(self._version, part, c, client) for client in clients for c in chunks]
+        answers = {(task.client, task.chunk): answer for task, answer in self._do(tasks)}
+        return [combine(answers[client, chunk] for chunk in chunks) for client in clients]
+
+    def statistics(self, state: Tensor) -> Tensor:
+        self._publish(state)
+        samples = self.job.samples
+        tasks = [StatisticsTask(self._version, chunk) for chunk in range(num_chunks(samples))]
         answers = {task.chunk: answer for task, answer in self._do(tasks)}
-        return combine(answers[chunk] for chunk in sorted(answers))
+        total = torch.zeros(0, dtype=torch.float64)
+        for chunk in sorted(answers):  # in order: float addition is not associative
+            number, values = answers[chunk]
+            total = number * values if chunk == 0 else total + number * values
+        return torch.as_tensor(total / sum(number for number, _ in answers.values())).float()
+
+    def keep_local(self, clients: Sequence[int]) -> None:
+        if self._local:
+            self._local.kept[list(clients)] = self._local.trained[list(clients)]
 
     def _publish(self, state: Tensor) -> None:
         self._state.copy_(state)
@@ -168,11 +202,12 @@ class SimulatorEngine:
         except (EOFError, OSError) as error:
             raise self._died(connection) from error
         if isinstance(answer, Failure):
-            what = (
-                f"client {task.client}, round {task.round + 1}"
-                if isinstance(task, TrainTask)
-                else f"evaluation on the {task.part} data"
-            )
+            if isinstance(task, TrainTask):
+                what = f"client {task.client}, round {task.round + 1}"
+            elif isinstance(task, EvaluateTask):
+                what = f"evaluation on the {task.part} data"
+            else:
+                what = "gathering the norms' statistics (method.static_norm)"
             raise RunError(f"{what} failed: {answer.reason}\n\n{answer.traceback}")
         return task, answer
 

@@ -14,10 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedplt.evaluation import evaluate_chunk
+from fedplt.evaluation import CHUNK, evaluate_chunk
 from fedplt.federation.job import Job
-from fedplt.plan import Assignment
-from fedplt.state import bind_state
+from fedplt.plan import Assignment, Plan
+from fedplt.recipe import scaled
+from fedplt.state import bind_state, buffer_positions
+from fedplt.submodel import SubmodelAssignment
+from fedplt.submodules import Submodels
 from fedplt.training import train_client
 from fedplt.update import update_norm
 
@@ -36,11 +39,42 @@ class TrainTask:
 
 @dataclass(frozen=True)
 class EvaluateTask:
-    """Evaluate one chunk of the validation or test data."""
+    """Evaluate one chunk of the validation or test data; with a client's own norms, if told."""
 
     version: int
     part: str
     chunk: int
+    client: int | None = None
+
+
+@dataclass(frozen=True)
+class StatisticsTask:
+    """Gather the norms' statistics over one chunk of the training data."""
+
+    version: int
+    chunk: int
+
+
+@dataclass(frozen=True, eq=False)
+class LocalState:
+    """What never leaves the clients, (clients, numbers), in shared memory."""
+
+    kept: Tensor
+    trained: Tensor
+    """Of the round that runs; it counts only when the round does."""
+    positions: Tensor
+    """Where the numbers lie in the flat state."""
+
+    @classmethod
+    def make(cls, plan: Plan) -> LocalState | None:
+        if not plan.local_segments:
+            return None
+        parts = [torch.arange(start, stop) for start, stop in plan.local_segments]
+        positions = torch.cat(parts)
+        shape = plan.num_clients, len(positions)
+        return cls(
+            torch.empty(shape).share_memory_(), torch.empty(shape).share_memory_(), positions
+        )
 
 
 @dataclass(frozen=True)
@@ -55,8 +89,14 @@ class Failure:
 class Worker:
     """Trains and evaluates with one resident model; only slices are changed and put back."""
 
-    def __init__(self, job: Job, shared_state: Tensor, shared_updates: Tensor) -> None:
-        self.job = job
+    def __init__(
+        self,
+        job: Job,
+        shared_state: Tensor,
+        shared_updates: Tensor,
+        local: LocalState | None = None,
+    ) -> None:
+        self.job, self.local = job, local
         device = torch.device(job.config.engine.device)
         self.model: nn.Module = job.model.to(device)
         self.samples, self.validation = job.samples.to(device), job.validation.to(device)
@@ -64,6 +104,7 @@ class Worker:
         self.shared_state, self.shared_updates = shared_state, shared_updates
         self.state = bind_state(self.model, job.layers)
         self.version = -1
+        self.submodels = Submodels(self.model)
         shared = {spec.name for _, _, spec in job.layers.placed}
         self.other_buffers = {
             name: (buffer, buffer.clone())
@@ -78,16 +119,34 @@ class Worker:
         if isinstance(task, EvaluateTask):
             samples = self.test if task.part == "test" else self.validation
             assert samples is not None
+            if task.client is not None:
+                self._take_local(task.client)
             job = self.job
             return evaluate_chunk(self.model, samples, task.chunk, job.training.loss, job.metric)
+        if isinstance(task, StatisticsTask):
+            return self._statistics(task.chunk)
         return self._train(task)
 
     def _train(self, task: TrainTask) -> tuple[int, int, float, dict[str, float]]:
         job, client = self.job, task.client
         started = time.perf_counter()
         assignment = job.plan.client(client, task.round)
-        loss = train_client(
-            self.model,
+        self._take_local(client)
+        if isinstance(assignment, SubmodelAssignment):
+            loss, norm = self._train_submodel(task, assignment)
+        else:
+            loss = self._train_client(self.model, assignment, task)
+            norm = self._upload(assignment, task.place)
+        if self.local:
+            self.local.trained[client] = self.state.cpu()[self.local.positions]
+        self._put_buffers_back()
+        metrics = {"loss": loss, "seconds": time.perf_counter() - started}
+        return client, len(job.examples(client)), norm, metrics
+
+    def _train_client(self, model: nn.Module, assignment: Assignment, task: TrainTask) -> float:
+        job, client = self.job, task.client
+        return train_client(
+            model,
             assignment,
             self.samples,
             job.examples(client),
@@ -97,10 +156,53 @@ class Worker:
             round=task.round,
             client=client,
         )
-        norm = self._upload(assignment, task.place)
-        self._put_buffers_back()
-        metrics = {"loss": loss, "seconds": time.perf_counter() - started}
-        return client, len(job.examples(client)), norm, metrics
+
+    def _train_submodel(
+        self, task: TrainTask, assignment: SubmodelAssignment
+    ) -> tuple[float, float]:
+        """Train the smaller model and put what changed into the shared array."""
+        small, dense = self.submodels.make(assignment, self.state), assignment.dense
+        with scaled(small.model, assignment, self.job.recipe):
+            loss = self._train_client(small.model, dense, task)
+        trained = small.state.cpu()
+        old = self.shared_state[torch.from_numpy(assignment.shared_positions)]
+        update = self.shared_updates[task.place : task.place + assignment.update_size]
+        new = torch.cat([trained[start:stop] for start, stop in dense.segments])
+        torch.sub(new, old, out=update)
+        if self.local:  # the held part of the client's own norms has moved, and nothing else
+            self.state[torch.from_numpy(assignment.positions)] = small.state
+            positions = torch.from_numpy(assignment.shared_positions)
+            self.state[positions] = self.shared_state[positions].to(self.state.device)
+        return loss, update_norm(update, assignment)
+
+    def _take_local(self, client: int) -> None:
+        """Give the model what only this client has."""
+        if self.local:
+            kept = self.local.kept[client].to(self.state.device)
+            self.state[self.local.positions] = kept
+
+    def _statistics(self, chunk: int) -> tuple[int, Tensor]:
+        """Statistics of every norm over a chunk of the training data, as the model is now."""
+        start = chunk * CHUNK
+        indices = torch.arange(start, min(start + CHUNK, len(self.samples)))
+        self.model.eval()
+        norms: list[Any] = [
+            m for m in self.model.modules() if getattr(m, "running_mean", None) is not None
+        ]
+        momenta = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.momentum = 1.0
+            norm.train()
+        with torch.no_grad():
+            inputs, _ = self.samples.batch(indices)
+            self.model(inputs)
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        gathered = self.state.cpu()[buffer_positions(self.job.layers)].double()
+        self.state.copy_(self.shared_state)
+        for buffer, old in self.other_buffers.values():
+            buffer.copy_(old)  # batches that were counted
+        return len(indices), gathered
 
     def _upload(self, assignment: Assignment, place: int) -> float:
         """Put what changed into the shared array, the model back as it was; give the norm.
@@ -128,13 +230,18 @@ class Worker:
 
 
 def worker_main(
-    connection: Connection, job: Job, shared_state: Tensor, shared_updates: Tensor, parent: int
+    connection: Connection,
+    job: Job,
+    shared_state: Tensor,
+    shared_updates: Tensor,
+    local: LocalState | None,
+    parent: int,
 ) -> None:
     """Answer tasks until told to stop, or until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)  # two threads collapse when anything else needs a core
-    worker = Worker(job, shared_state, shared_updates)
+    worker = Worker(job, shared_state, shared_updates, local)
     while True:
         while not connection.poll(PARENT_CHECK_SECONDS):
             if os.getppid() != parent:
