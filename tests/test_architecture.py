@@ -10,14 +10,15 @@ import fedplt
 SOURCE = Path(fedplt.__file__).parent
 
 LAYERS = [
-    {"allocation", "cost", "counts", "errors", "files", "imports", "layers", "plan",
-     "plan_summary", "sampling", "seeds", "units"},
-    {"aggregation", "chain", "connections", "cutting", "data", "evaluation", "models", "partial",
-     "sliced", "state", "trained", "training", "update"},
+    {"allocation", "assignment", "cost", "counts", "errors", "files", "imports", "layers", "plan",
+     "plan_summary", "sampling", "seeds", "spaces", "submodel", "units"},
+    {"aggregation", "chain", "connections", "cutting", "data", "evaluation", "find_spaces",
+     "models", "partial", "recipe", "server", "sliced", "state", "submodules", "trained",
+     "training", "update"},
     {"methods"},
     {"federation"},
     {"simulator"},
-    {"progress", "report"},
+    {"compare", "progress", "report"},
     {"cli"},
 ]  # fmt: skip
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}

@@ -30,8 +30,9 @@ class LocalRecipe:
     """Running statistics do not move in training; they are gathered before an evaluation."""
     masked_loss: bool = False
     """Outputs of classes that the client has no example of are set to 0 before the loss."""
-    scaler: Literal["none", "outputs", "inputs"] = "none"
-    """Divide by the width rate in training: what hidden layers give, or what layers take in."""
+    scaler: Literal["none", "normed", "outputs", "inputs"] = "none"
+    """Divide by the width rate in training: what hidden layers give (before a norm, or all of
+    them), or what layers take in."""
     evaluate_frozen_norms: bool = False
     """Norms that a client trains nothing of are in evaluation mode."""
 
@@ -46,37 +47,46 @@ def scaled(model: nn.Module, assignment: SubmodelAssignment, recipe: LocalRecipe
     Its layers sum over fewer units than the whole model's: this keeps the sums as large.
     """
     handles = []
+    divide = functools.partial(_divide, assignment.rate)
+    divide_inputs = functools.partial(_divide_inputs, assignment.rate)
     try:
-        for units in assignment.spaces.tensors if recipe.scaler != "none" else ():
-            name, _, key = units.name.rpartition(".")
+        for name in scaled_modules(assignment, recipe):
             module = model.get_submodule(name)
-            if key != "weight" or isinstance(module, nn.LayerNorm) or module_is_norm(module):
-                continue
-            if recipe.scaler == "outputs" and units.rows is not None:
-                handles.append(
-                    module.register_forward_hook(functools.partial(_divide, assignment.rate))
-                )
-            if recipe.scaler == "inputs" and units.columns is not None:
-                handles.append(
-                    module.register_forward_pre_hook(functools.partial(_enlarge, assignment.rate))
-                )
+            if recipe.scaler == "inputs":
+                handles.append(module.register_forward_pre_hook(divide_inputs))
+            else:
+                handles.append(module.register_forward_hook(divide))
         yield
     finally:
         for handle in handles:
             handle.remove()
 
 
+def scaled_modules(assignment: SubmodelAssignment, recipe: LocalRecipe) -> list[str]:
+    """The modules whose outputs (or inputs) the scaler divides."""
+    matrices = {
+        tensor.name.rpartition(".")[0]: assignment.spaces.by_tensor[tensor.name]
+        for _, _, tensor in assignment.layers.placed
+        if len(tensor.shape) > 1
+    }
+    if recipe.scaler == "none":
+        return []
+    if recipe.scaler == "inputs":
+        return [name for name, units in matrices.items() if units.columns is not None]
+    hidden = [name for name, units in matrices.items() if units.rows is not None]
+    if recipe.scaler == "outputs":
+        return hidden
+    flow = assignment.layers.flow
+    normed = {parent for m in flow if m.name not in matrices for parent in m.parents}
+    return [name for name in hidden if name in normed]
+
+
 def _divide(rate: float, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     return output / rate if module.training else output
 
 
-def _enlarge(rate: float, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def _divide_inputs(rate: float, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return (inputs[0] / rate, *inputs[1:]) if module.training else inputs
-
-
-def module_is_norm(module: nn.Module) -> bool:
-    weight = getattr(module, "weight", None)
-    return not isinstance(weight, Tensor) or weight.ndim < 2
 
 
 @contextmanager

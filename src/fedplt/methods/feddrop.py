@@ -32,6 +32,8 @@ class FedDrop(Method):
     is_random: ClassVar[bool] = True
 
     normaliser: Normaliser = "participants"
+    scaler: bool = True
+    """Divide kept activations by the keep rate, in training."""
 
     def plan(self, request: PlanRequest) -> Plan:
         layers, spaces = request.layers, request.find_spaces()
@@ -48,4 +50,4 @@ class FedDrop(Method):
     @property
     def recipe(self) -> LocalRecipe:
         # On the inputs: a norm between a layer and the next would undo what was done before it.
-        return replace(super().recipe, scaler="inputs")
+        return replace(super().recipe, scaler="inputs" if self.scaler else "none")

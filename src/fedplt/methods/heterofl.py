@@ -9,7 +9,7 @@ FedPLT paper they are weighted by their examples here.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -19,6 +19,8 @@ from fedplt.plan import Plan
 from fedplt.recipe import LocalRecipe
 from fedplt.spaces import Units
 from fedplt.submodel import closest_rates, kept_units, submodel_plan
+
+SCALERS: dict[str, Any] = {"none": "none", "normed": "normed", "all": "outputs"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +34,9 @@ class HeteroFL(Method):
 
     rates: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)] | None = None
     """Allowed width rates; by default any."""
-    scaler: bool = True
-    """Divide what hidden layers give by the width rate, in training, before their norm."""
+    scaler: Literal["none", "normed", "all"] = "normed"
+    """Divide what hidden layers give by the width rate, in training: those that a norm follows, or
+    all of them (then gradients grow with every layer, and small rates may diverge)."""
 
     def plan(self, request: PlanRequest) -> Plan:
         layers, spaces = request.layers, request.find_spaces()
@@ -47,4 +50,4 @@ class HeteroFL(Method):
 
     @property
     def recipe(self) -> LocalRecipe:
-        return replace(super().recipe, scaler="outputs" if self.scaler else "none")
+        return replace(super().recipe, scaler=SCALERS[self.scaler])
