@@ -55,7 +55,7 @@ class Aggregator:
     ) -> None:
         where = torch.from_numpy(assignment.shared_positions)
         if self._elements is None:
-            self._elements = torch.zeros(self.layers.state_size)
+            self._elements = torch.zeros(self.layers.state_size, dtype=torch.float64)
         self._total.index_add_(0, where, values, alpha=num_examples)
         self._elements[where] += num_examples
 
@@ -72,7 +72,7 @@ class Aggregator:
             rows = weights.repeat_interleave(spec.width // len(weights)).repeat(spec.repeats)
             place = slice(offset, offset + spec.num_elements)
             if self._elements is not None:
-                each = self._elements[place] + rows.float().repeat_interleave(spec.row_size)
+                each = self._elements[place] + rows.repeat_interleave(spec.row_size)
                 touched[place] = each > 0
                 self._apply_elements(state, place, each)
                 continue
@@ -93,4 +93,4 @@ class Aggregator:
         if self.normaliser == "participants":
             weights = torch.full_like(weights, self._participants)
         # Where nobody trained, the old bits: not even zero is added.
-        old.copy_(torch.where(trained, old + total / weights, old))
+        old.copy_(torch.where(trained, old + total / weights.to(torch.float32), old))

@@ -57,18 +57,18 @@ class SubmodelAssignment(Assignment):
         submodel = self.spaces.submodel(self.layers, [len(units) for units in self.held])
         return Assignment(submodel, ((range(1),),) * len(submodel), self.local)
 
-    @cached_property
+    @property
     def positions(self) -> NDArray[np.int64]:
-        """Of the sub-model's flat state in the whole model's flat state."""
+        """Of the sub-model's flat state in the whole model's flat state (large: not kept)."""
         return self.spaces.positions(self.layers, self.held)
 
-    @cached_property
+    @property
     def shared_positions(self) -> NDArray[np.int64]:
         """The same of what is uploaded."""
         if not self.local:
             return self.positions
-        parts = [self.positions[start:stop] for start, stop in self.dense.segments]
-        return np.concatenate(parts)
+        positions = self.positions
+        return np.concatenate([positions[start:stop] for start, stop in self.dense.segments])
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -180,20 +180,16 @@ class SubmodelPlan(Plan):
 
     @cached_property
     def uncovered(self) -> tuple[Uncovered, ...]:
-        """Sub-layers that nobody holds in any of many rounds."""
-        if self.rule.is_random:
-            return ()
+        """Sub-layers that nobody ever holds; where units move or are drawn, there are none."""
         widest = int(np.argmax(self.rates))
-        later = [self.client(widest, round=r) for r in range(max(self.spaces.widths, default=1))]
+        if self.client(widest, round=1).slices != self.client(widest).slices:
+            return ()
         result = []
-        for index, (layer, clients) in enumerate(zip(self.layers, self.coverage, strict=True)):
-            missing = clients == 0
-            for assignment in later:
-                for part in assignment.slices[index]:
-                    missing[part.start : part.stop] = False
-            if missing.any():
+        for layer, clients in zip(self.layers, self.coverage, strict=True):
+            missing = np.flatnonzero(clients == 0)
+            if len(missing):
                 advice = "Give some client a larger ratio: its sub-model must be wide enough."
-                where = range(int(np.argmax(missing)), int(np.flatnonzero(missing)[-1]) + 1)
+                where = range(int(missing[0]), int(missing[-1]) + 1)
                 result.append(Uncovered(layer.name, where, layer.num_sublayers, advice))
         return tuple(result)
 
