@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedplt import CutError, PlanError, cut, train_only
 from fedplt.cost import exact_flops, paper_flops, paper_flops_of
@@ -17,6 +18,7 @@ from fedplt.methods import PlanRequest, make_method
 from fedplt.models import cnn, fcn, resnet8
 from fedplt.state import bind_state, named_tensors
 from fedplt.submodel import closest_rates, expected_keep_rates, expected_sizes, kept_units
+from fedplt.submodules import Submodels
 
 IMAGE = torch.zeros(2, 1, 8, 8)
 
@@ -115,6 +117,17 @@ def test_costs_are_the_small_models():
         total += 2 * flow.positions * size * (2 if first else 3)
     assert exact_flops(assignment).total == total
     assert paper_flops_of(assignment, 7) == paper_flops(assignment.num_trained, 1.0, 7)
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_flops_are_what_torch_counts(name):
+    model, layers, _ = BUILT[name]
+    assignment = make_method("fedrolex").plan(request(name, [0.3])).client(0, 7)
+    small = Submodels(model).make(assignment, torch.zeros(layers.state_size)).model
+    counter = FlopCounterMode(display=False)
+    with counter:
+        small(torch.zeros(5, 1, 8, 8)).sum().backward()
+    assert counter.get_total_flops() == 5 * exact_flops(assignment).total
 
 
 def test_a_slice_cannot_be_trained_from_it():
