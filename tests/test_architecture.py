@@ -11,7 +11,8 @@ SOURCE = Path(fedplt.__file__).parent
 
 LAYERS = [
     {"allocation", "assignment", "cost", "counts", "errors", "files", "imports", "layers", "plan",
-     "plan_summary", "sampling", "seeds", "spaces", "submodel", "units"},
+     "plan_summary", "sampling", "seeds", "spaces", "submodel", "units",
+     "width_rates"},
     {"aggregation", "chain", "connections", "cutting", "data", "evaluation", "find_spaces",
      "models", "partial", "recipe", "server", "sliced", "state", "submodules", "trained",
      "training", "update"},

@@ -17,8 +17,8 @@ from fedplt.find_spaces import find_spaces
 from fedplt.methods import PlanRequest, make_method
 from fedplt.models import cnn, fcn, resnet8
 from fedplt.state import bind_state, named_tensors
-from fedplt.submodel import closest_rates, expected_keep_rates, expected_sizes, kept_units
 from fedplt.submodules import Submodels
+from fedplt.width_rates import closest_rates, expected_keep_rates, expected_sizes, kept_units
 
 IMAGE = torch.zeros(2, 1, 8, 8)
 

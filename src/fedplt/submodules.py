@@ -21,7 +21,8 @@ from fedplt.find_spaces import traced
 from fedplt.layers import Layers
 from fedplt.spaces import Spaces
 from fedplt.state import bind_state, evaluation_mode
-from fedplt.submodel import SubmodelAssignment, kept_units
+from fedplt.submodel import SubmodelAssignment
+from fedplt.width_rates import kept_units
 
 MAX_KEPT = 16
 """Sub-models of different widths that are kept for the next client of the same widths."""

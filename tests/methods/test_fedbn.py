@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -78,3 +80,19 @@ def test_without_norms_it_is_fedavg():
     _, one = trained("fedbn", "cnn")
     _, two = trained("fedavg", "cnn")
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_clients_may_be_evaluated_on_a_part_of_the_data(monkeypatch):
+    from fedplt import evaluation
+    from fedplt.simulator import engine
+
+    for module in (evaluation, engine):
+        monkeypatch.setattr(module, "CHUNK", 10)  # 30 examples are three chunks
+    made = job("fedbn", "resnet8", evaluation={"client_examples": 20})
+    with contextlib.closing(engine.SimulatorEngine(made)) as running:
+        running.local_state.copy_(torch.ones_like(running.local_state))
+        state = torch.zeros(made.layers.state_size)
+        results = running.evaluate_clients("validation", state, range(4))
+        assert [result.label_counts.sum() for result in results] == [20] * 4
+        assert running._chunks(3, 2) == [0, 2]
+        assert running.evaluate("validation", state).label_counts.sum() == 30

@@ -12,8 +12,8 @@ from torch import nn
 from fedplt.methods import make_method
 from fedplt.recipe import LocalRecipe, scaled, scaled_modules
 from fedplt.state import bind_state
-from fedplt.submodel import kept_units
 from fedplt.submodules import Submodels
+from fedplt.width_rates import kept_units
 from tests.methods.test_battery import job, request, trained
 
 HETEROFL, FEDROLEX, FEDDROP = (make_method(name) for name in ("heterofl", "fedrolex", "feddrop"))

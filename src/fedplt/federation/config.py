@@ -186,6 +186,8 @@ class EvaluationConfig(_Section):
     """Rounds between evaluations (the last round is always evaluated)."""
     per_client: bool = False
     """Also on data that follows each client's labels."""
+    client_examples: Annotated[int, Field(ge=1)] | None = None
+    """Where clients have norms of their own: evaluate each on about so many (default: all)."""
 
 
 class EngineConfig(_Section):

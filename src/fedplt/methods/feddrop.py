@@ -19,7 +19,8 @@ from fedplt.plan import Plan
 from fedplt.recipe import LocalRecipe, Normaliser
 from fedplt.seeds import generator
 from fedplt.spaces import Units
-from fedplt.submodel import expected_keep_rates, submodel_plan
+from fedplt.submodel import submodel_plan
+from fedplt.width_rates import expected_keep_rates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedplt.methods.heterofl import HeteroFL
 from fedplt.spaces import Units
-from fedplt.submodel import kept_units
+from fedplt.width_rates import kept_units
 
 
 @dataclass(frozen=True, kw_only=True)

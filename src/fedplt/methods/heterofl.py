@@ -18,7 +18,8 @@ from fedplt.methods.method import Method, PlanRequest
 from fedplt.plan import Plan
 from fedplt.recipe import LocalRecipe
 from fedplt.spaces import Units
-from fedplt.submodel import closest_rates, kept_units, submodel_plan
+from fedplt.submodel import submodel_plan
+from fedplt.width_rates import closest_rates, kept_units
 
 SCALERS: dict[str, Any] = {"none": "none", "normed": "normed", "all": "outputs"}
 

@@ -21,7 +21,7 @@ import torch.multiprocessing as torch_multiprocessing
 from torch import Tensor
 
 from fedplt.errors import RunError
-from fedplt.evaluation import Evaluation, combine, num_chunks
+from fedplt.evaluation import CHUNK, Evaluation, combine, num_chunks
 from fedplt.federation.engine import Interrupted, LocalResult
 from fedplt.federation.job import Job
 from fedplt.simulator.worker import (
@@ -139,10 +139,17 @@ class SimulatorEngine:
         self._publish(state)
         samples = self.job.test if part == "test" else self.job.validation
         assert samples is not None
-        chunks = range(num_chunks(samples))
-        tasks = [EvaluateTask(self._version, part, c, client) for client in clients for c in chunks]
+        chunks = {client: self._chunks(num_chunks(samples), client) for client in clients}
+        tasks = [EvaluateTask(self._version, part, c, k) for k in clients for c in chunks[k]]
         answers = {(task.client, task.chunk): answer for task, answer in self._do(tasks)}
-        return [combine(answers[client, chunk] for chunk in chunks) for client in clients]
+        return [combine(answers[k, chunk] for chunk in chunks[k]) for k in clients]
+
+    def _chunks(self, number: int, client: int | None) -> list[int]:
+        """All, or for a client some, so that together the clients see all of the data."""
+        limit = self.job.config.evaluation.client_examples
+        if client is None or limit is None:
+            return list(range(number))
+        return sorted({(client + i) % number for i in range(-(-limit // CHUNK))})
 
     def statistics(self, state: Tensor) -> Tensor:
         self._publish(state)
