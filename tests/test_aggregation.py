@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedplt import Aggregator, ClientUpdate, Layer, Layers, TensorSpec, make_plan
 from fedplt.plan import Assignment
+from fedplt.spaces import Spaces, TensorUnits
+from fedplt.submodel import SubmodelAssignment
 
 THREE = Layers((Layer("l", (TensorSpec("w", (3, 1)),), 3),))
 
@@ -67,3 +70,60 @@ def test_expected_clients_are_the_divisor():
     assert aggregator.apply(state).tolist() == [True, True, False]
     assert state.tolist() == [12.0, 21.0, 0.0]  # 20 + 2 * 2 / 4
     assert torch.signbit(state[2])  # its client was not chosen
+
+
+def test_participants_who_did_not_train_vote_for_the_old_value():
+    state = torch.tensor([10.0, 20.0, -0.0])
+    aggregator = Aggregator(THREE, "participants")
+    aggregator.add(sent([1.0, 2.0], 1), Assignment(THREE, ((range(2),),)))
+    aggregator.add(sent([4.0], 3), Assignment(THREE, ((range(1, 2),),)))
+    touched = aggregator.apply(state)
+    assert state.tolist() == [10.25, 23.5, 0.0]  # 10 + 1 * 1 / 4
+    assert torch.signbit(state[2])
+    assert touched.tolist() == [True, True, False]
+
+
+SQUARE = Layers(
+    (
+        Layer("a", (TensorSpec("a.weight", (2, 1)),), 2),
+        Layer("b", (TensorSpec("b.weight", (2, 2)),), 2),
+    )
+)
+SPACES = Spaces((2,), (TensorUnits("a.weight", 0, None), TensorUnits("b.weight", None, 0)))
+
+
+def submodel(*units):
+    return SubmodelAssignment(SQUARE, ((), ()), frozenset(), SPACES, (np.array(units),), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("normaliser", "expected"),
+    [
+        # n = 1 holds unit 0 and n = 3 holds everything; unit 0 is column 0 of b.
+        ("contributors", [2.5, 3.0, 2.5, 3.0, 2.5, 3.0]),
+        ("participants", [2.5, 2.25, 2.5, 2.25, 2.5, 2.25]),
+    ],
+)
+def test_rectangles_are_averaged_element_by_element(normaliser, expected):
+    aggregator, state = Aggregator(SQUARE, normaliser), torch.zeros(6)
+    small = submodel(0)
+    assert small.positions.tolist() == [0, 2, 4]
+    aggregator.add(sent([1.0, 1.0, 1.0], 1), small)
+    aggregator.add(sent([3.0] * 6, 3), Assignment(SQUARE, ((range(2),), (range(2),))))
+    assert aggregator.apply(state).all()
+    assert state.tolist() == expected
+
+
+def test_elements_that_nobody_holds_keep_their_bits():
+    aggregator, state = Aggregator(SQUARE), torch.full((6,), -0.0)
+    aggregator.add(sent([1.0, 1.0, 1.0], 1), submodel(1))
+    assert aggregator.apply(state).tolist() == [False, True, False, True, False, True]
+    assert torch.signbit(state).tolist() == [True, False, True, False, True, False]
+
+
+def test_tensors_that_stay_with_the_clients_are_left_alone():
+    aggregator, state = Aggregator(SQUARE), torch.full((6,), -0.0)
+    whole = Assignment(SQUARE, ((range(2),), (range(2),)), frozenset({"a.weight"}))
+    aggregator.add(sent([1.0] * 4, 1), whole)
+    assert aggregator.apply(state).tolist() == [False] * 2 + [True] * 4
+    assert torch.signbit(state).tolist() == [True] * 2 + [False] * 4

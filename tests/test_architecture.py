@@ -10,16 +10,16 @@ import fedplt
 SOURCE = Path(fedplt.__file__).parent
 
 LAYERS = [
-    {"allocation", "cost", "counts", "errors", "files", "fleet", "flow", "imports", "layers",
-     "layers_summary", "patterns", "plan",
-     "plan_summary", "sampling", "seeds", "theory", "units"},
+    {"allocation", "assignment", "cost", "counts", "errors", "files", "fleet", "flow", "imports",
+     "layers", "layers_summary", "patterns", "plan", "plan_summary", "sampling", "seeds", "spaces",
+     "submodel", "theory", "units", "width_rates"},
     {"aggregation", "chain", "connections", "cutting", "data", "diagnostics", "evaluation",
-     "kinds", "models", "partial", "probing", "products",
-     "sliced", "state", "trace", "trained", "training", "update"},
+     "find_spaces", "kinds", "models", "partial", "probing", "products", "recipe", "server",
+     "sliced", "state", "submodules", "trace", "trained", "training", "update"},
     {"methods"},
     {"federation"},
     {"simulator"},
-    {"experiments", "progress", "report"},
+    {"compare", "experiments", "progress", "report"},
     {"cli"},
 ]  # fmt: skip
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}

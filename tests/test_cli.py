@@ -147,7 +147,7 @@ def numbers(folder: Path) -> list[dict]:
         (["--set", "data.name=fashion"], "Did you mean 'fashion-mnist'"),
         (["--set", "model.name=fnc"], "Did you mean 'fcn'"),
         (["--set", "model.options={wdth = 3}"], "It takes"),
-        (["--set", "method.name=scaffold"], "Known: fedavg, fedplt"),
+        (["--set", "method.name=scaffold"], "Known: fedavg, fedbn"),
         (["--set", "data.split=given", "--set", "data.split_file=no.json"], "data.split_file"),
         (["--set", "clients.groups.0.ratio=2"], "clients.groups.0.ratio"),
         (["--set", "rounds=abc"], "(set by --set)"),

@@ -96,4 +96,4 @@ def test_download_is_what_is_written():
 
     layers = cut(resnet8(), torch.zeros(2, 3, 8, 8))
     written = save({"model": np.zeros(layers.state_size, dtype=np.float32)})
-    assert download_bytes(layers) == len(written)
+    assert download_bytes(make_plan(layers, [0.1]).client(0)) == len(written)

@@ -93,3 +93,31 @@ def test_augmentation_gets_a_keyed_generator():
     first, seen[:] = list(seen), []
     train(augment=shift)
     assert seen == first
+
+
+def test_fedprox_pulls_back_to_the_global_values():
+    """Equals plain gradient descent on the loss plus half the strength times the distance."""
+    inputs, targets = blobs(30)
+    torch.manual_seed(0)
+    model, reference = small_model(), small_model()
+    reference.load_state_dict(model.state_dict())
+    start = [p.detach().clone() for p in reference.parameters()]
+    for _ in range(5):
+        reference.zero_grad()
+        pull = sum(((p - q) ** 2).sum() for p, q in zip(reference.parameters(), start, strict=True))
+        (torch.nn.functional.cross_entropy(reference(inputs), targets) + 0.35 * pull).backward()
+        with torch.no_grad():
+            for parameter in reference.parameters():
+                parameter.sub_(0.1 * parameter.grad)
+    settings = LocalTraining(local_epochs=5, batch_size=None, proximal=0.7)
+    train_client(
+        model, make_plan(cut(model), [1.0]).client(0), TensorSamples(inputs, targets), range(30),
+        settings, learning_rate=0.1, seed=0, round=0, client=0,
+    )  # fmt: skip
+    for one, two in zip(model.parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(one, two, atol=1e-6)
+
+
+def test_fedprox_keeps_clients_near():
+    assert torch.equal(train(proximal=0.0, local_epochs=4), train(local_epochs=4))
+    assert train(proximal=5.0, local_epochs=4).norm() < train(local_epochs=4).norm()

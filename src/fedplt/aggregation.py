@@ -4,8 +4,10 @@ r"""Average each sub-layer over the clients that trained it (paper, section IV-B
                                             {\sum_{k \in S_{l,h}} n_k}
 
 which equals the paper's weighted mean of the clients' weights. A coordinate that nobody trained
-keeps its bits. With client sampling, :meth:`Aggregator.expect` makes the divisor that of all
-clients in :math:`S_{l,h}`, and the chosen count :math:`n_k / p_k` each.
+keeps its bits. With the normaliser ``participants`` the sum in the denominator is over all clients
+that took part: who did not train a coordinate votes for its old value (FedDrop). With client
+sampling, :meth:`Aggregator.expect` makes the divisor that of all clients in :math:`S_{l,h}`, and
+the chosen count :math:`n_k / p_k` each.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from torch import Tensor
 
 from fedplt.layers import Layers, TensorSpec
 from fedplt.plan import Assignment
+from fedplt.recipe import Normaliser
+from fedplt.submodel import SubmodelAssignment
 from fedplt.update import ClientUpdate
 
 
@@ -25,11 +29,12 @@ class Aggregator:
     on which worker finishes first.
     """
 
-    def __init__(self, layers: Layers) -> None:
-        self.layers = layers
+    def __init__(self, layers: Layers, normaliser: Normaliser = "contributors") -> None:
+        self.layers, self.normaliser = layers, normaliser
+        self._local: frozenset[str] = frozenset()
         self._total = torch.zeros(layers.state_size)
-        self._weights = _no_weights(layers)
-        self._expected: list[Tensor] | None = None
+        self._added = _Weights(layers)
+        self._expected: _Weights | None = None
 
     def add(
         self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
@@ -37,11 +42,16 @@ class Aggregator:
         """Count an update by its number of examples, or by another weight."""
         weight = update.num_examples if weight is None else weight
         values, start = torch.from_numpy(update.values), 0
+        self._local |= assignment.local
+        self._added.count(assignment, weight)
+        if isinstance(assignment, SubmodelAssignment):
+            where = torch.from_numpy(assignment.shared_positions)
+            self._total.index_add_(0, where, values, alpha=weight)
+            return
         for begin, end in assignment.segments:
             stop = start + end - begin
             self._total[begin:end].add_(values[start:stop], alpha=weight)
             start = stop
-        _count(self._weights, assignment, weight)
 
     def expect(self, assignment: Assignment, weight: float) -> None:
         """Divide by the weights of the clients named here, whether they are added or not.
@@ -50,18 +60,24 @@ class Aggregator:
         is added with weight n / p, and everybody is expected with weight n.
         """
         if self._expected is None:
-            self._expected = _no_weights(self.layers)
-        _count(self._expected, assignment, weight)
+            self._expected = _Weights(self.layers)
+        self._expected.count(assignment, weight)
 
     def divisors(self) -> Tensor:
         """What each number of the flat state will be divided by."""
-        weights = self._expected or self._weights
         return torch.cat(
             [
-                _by_row(weights[index], spec).repeat_interleave(spec.row_size)
-                for _, index, spec in self.layers.placed
+                self._divisor(offset, index, spec).expand(-1, spec.row_size).reshape(-1)
+                for offset, index, spec in self.layers.placed
             ]
-        ).to(torch.float32)
+        )
+
+    def _divisor(self, offset: int, index: int, spec: TensorSpec) -> Tensor:
+        weights = self._expected or self._added
+        divisor = weights.of(offset, index, spec)
+        if self.normaliser == "participants":
+            divisor = torch.where(divisor > 0, weights.total, 0.0)
+        return divisor.to(torch.float32)
 
     def apply(self, state: Tensor) -> Tensor:
         """Add the weighted mean of the updates to the state, in place.
@@ -69,31 +85,51 @@ class Aggregator:
         Returns which coordinates somebody trained.
         """
         touched = torch.zeros(len(state), dtype=torch.bool)
-        divisors = self._expected or self._weights
         for offset, index, spec in self.layers.placed:
-            rows = _by_row(self._weights[index], spec)
-            divisor = _by_row(divisors[index], spec).to(torch.float32)[:, None]
-            place = slice(offset, offset + spec.num_elements)
-            old, total = (flat[place].view(len(rows), -1) for flat in (state, self._total))
-            touched[place].view(len(rows), -1)[rows > 0] = True
-            if bool((rows > 0).all()):
+            if spec.name in self._local:
+                continue
+            trained = self._added.of(offset, index, spec) > 0  # (rows, 1) or (rows, row size)
+            divisor = self._divisor(offset, index, spec)
+            old, total, where = (
+                flat[offset : offset + spec.num_elements].view(len(trained), -1)
+                for flat in (state, self._total, touched)
+            )
+            where.copy_(trained.expand_as(where))
+            if bool(trained.all()):
                 old.add_(total / divisor)
-            else:  # rows nobody trained are not even added zero: -0.0 + 0.0 changes a bit
-                trained = rows > 0
-                old[trained] += total[trained] / divisor[trained]
+            else:  # what nobody trained is not even added zero: -0.0 + 0.0 changes a bit
+                old.copy_(torch.where(trained, old + total / divisor, old))
         return touched
 
 
-def _no_weights(layers: Layers) -> list[Tensor]:
-    return [torch.zeros(layer.num_sublayers, dtype=torch.float64) for layer in layers]
+class _Weights:
+    """The weight of all clients that trained each coordinate."""
 
+    def __init__(self, layers: Layers) -> None:
+        self.layers = layers
+        self.total = 0.0
+        self._sublayers = [
+            torch.zeros(layer.num_sublayers, dtype=torch.float64) for layer in layers
+        ]
+        self._elements: Tensor | None = None  # of single coordinates: sub-models
 
-def _count(weights: list[Tensor], assignment: Assignment, weight: float) -> None:
-    for layer, ranges in zip(weights, assignment.slices, strict=True):
-        for part in ranges:
-            layer.numpy()[part.start : part.stop] += weight  # the same memory, with less overhead
+    def count(self, assignment: Assignment, weight: float) -> None:
+        self.total += weight
+        if isinstance(assignment, SubmodelAssignment):
+            if self._elements is None:
+                self._elements = torch.zeros(self.layers.state_size, dtype=torch.float64)
+            self._elements[torch.from_numpy(assignment.shared_positions)] += weight
+            return
+        for sublayers, ranges in zip(self._sublayers, assignment.slices, strict=True):
+            for part in ranges:  # as an array: the same memory, with less overhead
+                sublayers.numpy()[part.start : part.stop] += weight
 
-
-def _by_row(weights: Tensor, spec: TensorSpec) -> Tensor:
-    """A number per sub-layer as one per row of a tensor's sliced axis."""
-    return weights.repeat_interleave(spec.width // len(weights)).repeat(spec.repeats)
+    def of(self, offset: int, index: int, spec: TensorSpec) -> Tensor:
+        """A tensor's weights: one per row, or one per number where there are sub-models."""
+        sublayers = self._sublayers[index]
+        each = sublayers.repeat_interleave(spec.width // len(sublayers)).repeat(spec.repeats)
+        if self._elements is None:
+            return each[:, None]
+        return (
+            self._elements[offset : offset + spec.num_elements].view(len(each), -1) + each[:, None]
+        )

@@ -57,16 +57,18 @@ def exact_flops(assignment: Assignment) -> Flops:
 
 def module_flops(assignment: Assignment) -> dict[str, Flops]:
     """The same for each module of a known kind with a weight matrix, by name."""
+    assignment = assignment.dense  # a sub-model's products are as small as it is
     layers = assignment.layers
     if not layers.flow and not layers.products:
         raise CutError("costs need the flow of data: cut the model with an example input.")
     trained = _trained(assignment)
     needs = _need_input_gradients(layers, trained)
+    sizes = {tensor.name: tensor.num_elements for _, _, tensor in layers.placed}
     result: dict[str, Flops] = {}
     for module in layers.flow:
         if module.weight is None:
             continue  # norms: no matrix product
-        whole = 2 * module.positions * module.weight_size
+        whole = 2 * module.positions * sizes.get(module.weight, module.weight_size)
         rows = _fraction(trained.get(module.weight))
         columns = 0.0
         if _depends(module.parents, trained, needs):
@@ -142,15 +144,24 @@ def _product_flops(assignment: Assignment) -> Flops:
     return Flops(round(forward), round(inputs), round(weights))
 
 
+def paper_flops_of(assignment: Assignment, num_examples: int) -> float:
+    """The same for an assignment; a sub-model's forward pass is as small as it is."""
+    held = assignment.dense
+    return paper_flops(held.layers.size, held.ratio, num_examples)
+
+
 def paper_flops(num_parameters: int, ratio: float, num_examples: int) -> float:
     r"""The paper's :math:`(\alpha + \beta r)\,\tau P`, with :math:`\tau` counted in examples."""
     per_parameter = FORWARD_FLOPS_PER_PARAMETER + BACKWARD_FLOPS_PER_PARAMETER * ratio
     return per_parameter * num_parameters * num_examples
 
 
-def download_bytes(layers: Layers) -> int:
-    """Size of the whole model as one safetensors array."""
-    return safetensors_bytes("model", layers.state_size)
+def download_bytes(assignment: Assignment) -> int:
+    """Size of what a client is sent, the model it holds, as one safetensors array."""
+    tensors = (tensor for _, _, tensor in assignment.dense.layers.placed)
+    return safetensors_bytes(
+        "model", sum(t.num_elements for t in tensors if t.name not in assignment.local)
+    )
 
 
 def safetensors_bytes(name: str, numbers: int, metadata: dict[str, str] | None = None) -> int:

@@ -33,6 +33,12 @@ class Part:
     """The trained slices of a model: parameters to optimise, and what became of them."""
 
     def __init__(self, model: nn.Module, assignment: Assignment, *, keep_old: bool = True) -> None:
+        if assignment.is_submodel:
+            raise CutError(
+                "this client trains a smaller model, not a slice of this one: build it with "
+                "fedplt.submodules.Submodels(model).make(assignment, state) and train "
+                "assignment.dense."
+            )
         self.assignment = assignment
         self._views: list[Tensor] = []  # every trained slice, in the order of the update
         self._parameters: list[nn.Parameter] = []
@@ -155,6 +161,7 @@ class Part:
     def update(self, num_examples: int = 1) -> ClientUpdate:
         """What changed since the block was entered: the trained slices, in the plan's order."""
         assert self._before is not None
+        assert not self.assignment.local, "norms that stay with the client are the engine's affair"
         change = self._values().sub_(self._before)
         norm = update_norm(change, self.assignment)
         values = change.numpy(force=True).astype(np.float32, copy=False)

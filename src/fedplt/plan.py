@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,63 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.allocation import Allocation, balanced_layer_ratios
+from fedplt.assignment import Assignment
 from fedplt.counts import whole_sublayers
 from fedplt.errors import PlanError
 from fedplt.layers import Layers, Ranges, merge
 
 FORMAT = 2
 
-
-@dataclass(frozen=True)
-class Assignment:
-    """The sub-layers of every layer that one client trains."""
-
-    layers: Layers
-    slices: tuple[Ranges, ...]
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        return tuple(sum(len(part) for part in ranges) for ranges in self.slices)
-
-    @property
-    def layer_ratios(self) -> tuple[float, ...]:
-        """Achieved fraction of each layer."""
-        return tuple(
-            count / layer.num_sublayers
-            for count, layer in zip(self.counts, self.layers, strict=True)
-        )
-
-    @property
-    def num_trained(self) -> int:
-        """Trained parameters (buffers do not count)."""
-        pairs = zip(self.counts, self.layers, strict=True)
-        return sum(count * layer.sublayer_size for count, layer in pairs)
-
-    @property
-    def ratio(self) -> float:
-        """Achieved fraction of the model's parameters."""
-        return self.num_trained / self.layers.size
-
-    @cached_property
-    def segments(self) -> list[tuple[int, int]]:
-        """What is uploaded, as ``(start, stop)`` stretches of the model's flat state."""
-        return self.layers.segments(self.slices)
-
-    @cached_property
-    def parameter_segments(self) -> list[tuple[int, int]]:
-        """The ``(start, stop)`` stretches of an update that hold parameters, not buffers."""
-        stretches, place = [], 0
-        for tensor, start, stop, _ in self.layers.tensor_segments(self.slices):
-            size = (stop - start) * tensor.row_size
-            if not tensor.is_buffer:
-                stretches.append((place, place + size))
-            place += size
-        return merge(iter(stretches))
-
-    @cached_property
-    def update_size(self) -> int:
-        """Numbers in an update: trained parameters and their layers' buffers."""
-        return sum(stop - start for start, stop in self.segments)
+__all__ = ["Assignment", "Plan", "Uncovered", "make_plan"]
 
 
 @dataclass(frozen=True)
@@ -102,22 +54,48 @@ class Plan:
     """What was asked for, (clients,)."""
     counts: NDArray[np.int32]
     """Sub-layers each client trains, (clients, layers)."""
+    rotate_every: int = 0
+    """Rounds after which everybody moves on to other sub-layers; 0: never, as in the paper."""
+    local: frozenset[str] = frozenset()
+    """Tensors that never leave the clients."""
 
     @property
     def num_clients(self) -> int:
         return len(self.ratios)
 
     def client(self, client: int, round: int = 0) -> Assignment:
-        """Client ``client``'s assignment; the same in every round."""
+        """Client ``client``'s assignment; the same in every round, unless the plan rotates."""
         if not 0 <= client < self.num_clients:
             raise PlanError(f"there is no client {client}; clients are 0 to {self.num_clients - 1}")
         slices = tuple(
             _wrapped(int(start), int(count), layer.num_sublayers)
             for start, count, layer in zip(
-                self._starts[client], self.counts[client], self.layers, strict=True
+                self._starts_in(client, round), self.counts[client], self.layers, strict=True
             )
         )
-        return Assignment(self.layers, slices)
+        return Assignment(self.layers, slices, self.local)
+
+    def _starts_in(self, client: int, round: int) -> NDArray[np.int32]:
+        """Where a client's stretches start. All move by the same step, so coverage stays even."""
+        starts: NDArray[np.int32] = self._starts[client]
+        if not self.rotate_every or round < self.rotate_every:
+            return starts
+        moved = starts + round // self.rotate_every * self._steps
+        return np.asarray(moved % np.asarray(self.layers.num_sublayers), dtype=np.int32)
+
+    @cached_property
+    def _steps(self) -> NDArray[np.int64]:
+        """About a mean client's share, and without a common divisor with the width.
+
+        So a client meets new sub-layers after every move, and all of them in the end.
+        """
+        result = []
+        for mean, width in zip(self.counts.mean(axis=0), self.layers.num_sublayers, strict=True):
+            step = max(1, round(float(mean)))
+            while math.gcd(step, width) > 1:
+                step += 1
+            result.append(step)
+        return np.array(result, dtype=np.int64)
 
     @cached_property
     def _starts(self) -> NDArray[np.int32]:
@@ -134,10 +112,29 @@ class Plan:
     def update_sizes(self) -> NDArray[np.int64]:
         """Numbers in each client's update: trained parameters and their layers' buffers."""
         sizes = [
-            sum(tensor.num_elements for tensor in layer.tensors) // layer.num_sublayers
+            sum(t.num_elements for t in layer.tensors if t.name not in self.local)
+            // layer.num_sublayers
             for layer in self.layers
         ]
         return np.asarray(self.counts @ np.array(sizes, dtype=np.int64))
+
+    def update_size(self, client: int, round: int) -> int:
+        """Numbers in a client's update of this round."""
+        return int(self.update_sizes[client])
+
+    @property
+    def layer_ratios(self) -> NDArray[np.float64]:
+        """Achieved fraction of each layer, (clients, layers)."""
+        return np.asarray(self.counts / np.asarray(self.layers.num_sublayers))
+
+    @cached_property
+    def local_segments(self) -> list[tuple[int, int]]:
+        """Where the tensors that never leave the clients lie in the flat state."""
+        return merge(
+            (offset, offset + tensor.num_elements)
+            for offset, _, tensor in self.layers.placed
+            if tensor.name in self.local
+        )
 
     @cached_property
     def coverage(self) -> tuple[NDArray[np.int64], ...]:
@@ -184,7 +181,18 @@ class Plan:
         digest = hashlib.sha256(json.dumps(self.layers.identity(), sort_keys=True).encode())
         digest.update(np.ascontiguousarray(self.ratios, dtype="<f8").tobytes())
         digest.update(np.ascontiguousarray(self.counts, dtype="<i4").tobytes())
+        if self._extras():
+            digest.update(json.dumps(self._extras(), sort_keys=True).encode())
         return digest.hexdigest()[:16]
+
+    def _extras(self) -> dict[str, Any]:
+        """What differs from a usual plan."""
+        extras: dict[str, Any] = {}
+        if self.rotate_every:
+            extras["rotate_every"] = self.rotate_every
+        if self.local:
+            extras["local"] = sorted(self.local)
+        return extras
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.fingerprint == other.fingerprint
@@ -199,6 +207,7 @@ class Plan:
             "model": self.layers.to_json(),
             "ratios": self.ratios.tolist(),
             "counts": self.counts.tolist(),
+            **self._extras(),
         }
 
     @classmethod
@@ -212,6 +221,8 @@ class Plan:
             layers,
             np.array(data["ratios"], dtype=np.float64),
             np.array(data["counts"], dtype=np.int32).reshape(len(data["ratios"]), len(layers)),
+            int(data.get("rotate_every", 0)),
+            frozenset(data.get("local", ())),
         )
         if plan.fingerprint != data["fingerprint"]:
             raise PlanError("the plan does not match its own fingerprint: it was edited or damaged")

@@ -42,7 +42,7 @@ def warnings(plan: Plan) -> list[str]:
 def _groups(plan: Plan) -> str:
     rows = []
     for members in _alike(plan.ratios):
-        layer_ratios = plan.counts[members].mean(axis=0) / np.asarray(plan.layers.num_sublayers)
+        layer_ratios = plan.layer_ratios[members].mean(axis=0)
         rows.append(
             [
                 str(len(members)),

@@ -64,6 +64,16 @@ def named_tensors(layers: Layers, flat: Tensor) -> dict[str, Tensor]:
     }
 
 
+def buffer_positions(layers: Layers) -> Tensor:
+    """Where the running statistics lie in the flat state."""
+    parts = [
+        torch.arange(offset, offset + spec.num_elements)
+        for offset, _, spec in layers.placed
+        if spec.is_buffer
+    ]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+
 def _view(flat: Tensor, offset: int, spec: TensorSpec) -> Tensor:
     """One tensor's place in the flat state, in the tensor's own shape."""
     stretch = flat[offset : offset + spec.num_elements]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fedplt.data.samples import Augment, Samples
 from fedplt.partial import Part, train_only
 from fedplt.plan import Assignment
+from fedplt.recipe import USUAL, LocalRecipe, absent_classes, static_norms
 from fedplt.seeds import generator, torch_seed
 from fedplt.state import call_model
 
@@ -46,6 +47,10 @@ class LocalTraining:
     """``momentum``, ``weight_decay``, ``betas``, ... as the optimiser names them."""
     loss: Loss = F.cross_entropy
     augment: Augment | None = None
+    proximal: float = 0.0
+    """FedProx: pull the trained slices back to the global values with this strength."""
+    recipe: LocalRecipe = USUAL
+    """What the method changes."""
 
 
 def train_client(
@@ -71,13 +76,24 @@ def train_client(
     augmenting.manual_seed(torch_seed(seed, "augment", round=round, client=client))
     model.train()
     losses: list[Tensor] = []
-    with train_only(model, assignment, keep_old=False) as part:
+    recipe, absent = settings.recipe, None
+    with (
+        train_only(model, assignment, keep_old=False) as part,
+        static_norms(model, recipe.static_norm),
+    ):
+        if recipe.evaluate_frozen_norms:
+            _evaluate_frozen_norms(model, part)
         step = _stepper(part, settings, learning_rate)
         for indices in batches(len(examples), settings, random):
             inputs, targets = samples.batch(indices.add_(examples.start))
             if settings.augment is not None:
                 inputs = settings.augment(inputs, augmenting)
-            loss = settings.loss(call_model(model, inputs), targets)
+            outputs = call_model(model, inputs)
+            if recipe.masked_loss:
+                if absent is None:
+                    absent = absent_classes(samples, examples, outputs)
+                outputs = outputs.masked_fill(absent, 0.0)
+            loss = settings.loss(outputs, targets)
             loss.backward()
             step()
             losses.append(loss.detach())
@@ -86,18 +102,31 @@ def train_client(
 
 def _stepper(part: Part, settings: LocalTraining, learning_rate: float) -> Callable[[], None]:
     """What follows a backward pass. Plain SGD is fused into it: one update kernel, always."""
-    if settings.optimizer == "sgd" and not any(settings.optimizer_options.values()):
+    plain = settings.optimizer == "sgd" and not any(settings.optimizer_options.values())
+    if plain and not settings.proximal:
         part.fuse_sgd(learning_rate)
         return part.step
     optimizer = OPTIMIZERS[settings.optimizer](
         part.parameters(), lr=learning_rate, **settings.optimizer_options
     )
 
+    old = [leaf.detach().clone() for leaf in part.parameters()] if settings.proximal else []
+
     def step() -> None:
+        for leaf, before in zip(part.parameters(), old, strict=False):
+            if leaf.grad is not None:
+                leaf.grad.add_(leaf.detach() - before, alpha=settings.proximal)
         optimizer.step()
         optimizer.zero_grad()
 
     return step
+
+
+def _evaluate_frozen_norms(model: nn.Module, part: Part) -> None:
+    """Norms of which nothing is trained use their running statistics, as in an evaluation."""
+    for name, module in model.named_modules():
+        if name not in part.modules and getattr(module, "running_mean", None) is not None:
+            module.eval()
 
 
 def batches(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 
-from fedplt import ConfigError, Plan, cut, make_plan
+from fedplt import ConfigError, cut, make_plan
+from fedplt.cost import download_bytes, exact_flops
 from fedplt.data.samples import TensorSamples, TrainingData
+from fedplt.federation.engine import Interrupted
 from fedplt.federation.job import make_job
 from fedplt.federation.load_config import parse_config
-from fedplt.methods import METHODS, PlanRequest, make_method
+from fedplt.find_spaces import find_spaces
+from fedplt.methods import METHODS, PlanRequest, make_method, read_plan
 from fedplt.models import MODELS, cnn, fcn, resnet8
 from fedplt.simulator.run import run_job
 
@@ -38,21 +41,21 @@ def images(number: int, seed: int) -> TensorSamples:
     return TensorSamples(inputs, labels)
 
 
-def job(method: str, model: str, ratios=RATIOS, workers: int = 1):
+def job(method: str, model: str, ratios=RATIOS, workers: int = 1, options=None, **settings):
     torch.manual_seed(0)
-    config = parse_config(
-        {
-            "rounds": 2,
-            "method": {"name": method},
-            "model": {"name": "small", "groups": dict(MODELS[model].groups)},
-            "clients": {"num_clients": len(ratios)},
-            "data": {"name": "images", "alpha": 1.0},
-            "training": {"batch_size": 16, "learning_rate": 0.05},
-            "engine": {"workers": workers},
-        }
-    )
+    values = {
+        "rounds": 2,
+        "checkpoint_every": 1,
+        "model": {"name": "small", "groups": dict(MODELS[model].groups)},
+        "clients": {"num_clients": len(ratios)},
+        "data": {"name": "images", "alpha": 1.0},
+        "training": {"batch_size": 16, "learning_rate": 0.05},
+        "engine": {"workers": workers},
+        **settings,
+        "method": {"name": method, **(options or {})},
+    }
     data = TrainingData(images(120, 0), images(30, 1))
-    return make_job(config, SMALL[model][0](), data, ratios=ratios)
+    return make_job(parse_config(values), SMALL[model][0](), data, ratios=ratios)
 
 
 def trained(*arguments, **options):
@@ -61,10 +64,17 @@ def trained(*arguments, **options):
     return made, {name: value.clone() for name, value in made.model.state_dict().items()}
 
 
+def request(model: str, ratios=RATIOS) -> PlanRequest:
+    module, example = SMALL[model][0](), torch.zeros(2, *SMALL[model][1])
+    layers = cut(module, example, groups=MODELS[model].groups)
+    return PlanRequest(layers, ratios, find_spaces=lambda: find_spaces(module, layers, example))
+
+
 @every_method
 @every_model
 def test_ratio_one_is_fedavg_bit_for_bit(method, model):
-    _, reference = trained("fedavg", model)
+    norms = {"local_norms": METHODS[method]().local_norms}  # FedBN's are compared with their like
+    _, reference = trained("fedavg", model, options=norms)
     _, state = trained(method, model, ratios=[1.0] * 4)
     assert all(torch.equal(value, reference[name]) for name, value in state.items())
 
@@ -79,31 +89,86 @@ def test_workers_change_no_bit(method, model):
 
 @every_method
 @every_model
+def test_a_resumed_run_ends_with_the_same_bits(method, model, tmp_path):
+    settings = {"server": {"optimizer": "yogi", "learning_rate": 0.1}, "sampling": HALF}
+    _, whole = trained(method, model, **settings)
+
+    def stop(record):
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run_job(job(method, model, **settings), tmp_path / "run", on_round=stop)
+    made = job(method, model, **settings)
+    history = run_job(made, tmp_path / "run", resume=True)
+    assert [record.round for record in history.rounds] == [1, 2]
+    state = made.model.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in whole.items())
+
+
+HALF = {"name": "uniform", "num_clients": 2}
+
+
+@every_method
+@every_model
 def test_what_nobody_trains_keeps_its_bits(method, model):
     made = job(method, model, ratios=[0.1])
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
     run_job(made)
-    assignment = made.plan.client(0)
-    kept = {name: torch.ones(value.shape, dtype=torch.bool) for name, value in before.items()}
-    for spec, start, stop, _ in made.layers.tensor_segments(assignment.slices):
-        kept[spec.name].narrow(spec.axis, start, stop - start).fill_(False)
-    moved = False
-    for name, value in made.model.state_dict().items():
-        assert torch.equal(value[kept[name]], before[name][kept[name]]), name
-        moved = moved or not torch.equal(value, before[name])
+    after = made.model.state_dict()
+    kept = torch.ones(made.layers.state_size, dtype=torch.bool)
+    for round in range(made.config.rounds):
+        for start, stop in made.plan.client(0, round).segments:
+            kept[start:stop] = False
+    seen, moved = set(), set()
+    for offset, _, spec in made.layers.placed:
+        where = kept[offset : offset + spec.num_elements].view(spec.shape)
+        assert torch.equal(after[spec.name][where], before[spec.name][where]), spec.name
+        if not torch.equal(after[spec.name], before[spec.name]):
+            moved.add(spec.name)
+        seen.add(spec.name)
+    for name in before.keys() - seen:
+        assert torch.equal(after[name], before[name])
+    assert method in ("fedavg", "fedbn") or kept.any()
     assert moved
 
 
 @every_method
 @every_model
 def test_plans_survive_json_and_say_what_is_charged(method, model):
-    layers = cut(SMALL[model][0](), torch.zeros(2, *SMALL[model][1]), groups=MODELS[model].groups)
-    plan = make_method(method).plan(PlanRequest(layers, RATIOS))
-    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
-    sizes = [plan.client(k).update_size for k in range(plan.num_clients)]
-    assert np.array_equal(plan.update_sizes, sizes)
+    plan = make_method(method).full_plan(request(model))
+    assert read_plan(json.loads(json.dumps(plan.to_json()))) == plan
     for client in range(plan.num_clients):
-        assert plan.client(client).ratio == pytest.approx(plan.achieved_ratios[client])
+        for round in range(3):
+            assignment = plan.client(client, round)
+            size = sum(stop - start for start, stop in assignment.segments)
+            assert size == assignment.update_size == plan.update_size(client, round)
+            assert size <= plan.update_sizes[client]
+            if method != "feddrop":
+                assert assignment.ratio == pytest.approx(plan.achieved_ratios[client])
+    assert "clients" in plan.summary()
+
+
+@every_method
+@every_model
+def test_costs_do_not_grow_when_the_ratio_falls(method, model):
+    plan = make_method(method).full_plan(request(model, [1.0, 0.5, 0.1]))
+    costs = [
+        (exact_flops(a).total, a.update_size, a.num_trained, download_bytes(a))
+        for a in (plan.client(k) for k in range(3))
+    ]
+    for more, less in pairwise(costs):
+        assert all(x >= y for x, y in zip(more, less, strict=True))
+    if method not in ("fedavg", "fedbn"):
+        assert costs[0][:3] > costs[2][:3]
+
+
+@every_method
+@every_model
+def test_every_method_learns(method, model):
+    training = {"batch_size": 16, "learning_rate": 0.2}
+    made = job(method, model, rounds=12, training=training, evaluation={"every": 12})
+    history = run_job(made)
+    assert history.rounds[-1].train_loss < history.rounds[0].train_loss
 
 
 def test_fedplt_plans_the_ratios_and_fedavg_does_not(fcn):
@@ -117,3 +182,9 @@ def test_unknown_methods_and_options():
         make_method("fedagv")
     with pytest.raises(ConfigError, match=r"method\.speed: fedplt has no such option"):
         make_method("fedplt", {"speed": 1})
+    with pytest.raises(ConfigError, match=r"method\.masked_loss: .* but it is 'yes'"):
+        make_method("heterofl", {"masked_loss": "yes"})
+    with pytest.raises(ConfigError, match=r"method\.rates\.1: .* but it is 2"):
+        make_method("heterofl", {"rates": [0.5, 2]})
+    with pytest.raises(ConfigError, match="exclude each other"):
+        make_method("fedbn", {"static_norm": True})

@@ -237,3 +237,23 @@ def _alive(process):
         return ") Z" not in (process / "stat").read_text()
     except OSError:
         return False
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedbn"},
+        {"name": "feddrop", "local_norms": True},
+        {"name": "fedrolex", "static_norm": True, "masked_loss": True},
+    ],
+)
+def test_methods_with_more_to_carry_change_no_bit_either(method):
+    def run(**engine):
+        torch.manual_seed(0)
+        return final_state(blob_job(model=normed_model(), method=method, engine=engine))
+
+    history, state = run(workers=1)
+    for engine in ({"workers": 3}, {"workers": 2, "start_method": "spawn"}):
+        other_history, other_state = run(**engine)
+        assert same(state, other_state)
+        assert without_time(history) == without_time(other_history)

@@ -70,14 +70,15 @@ class Availability:
         flops: dict[tuple[int, ...], Flops] = {}  # depend on how many sub-layers, not on which
         result = []
         for client, device in enumerate(job.devices.profiles):
-            counts = tuple(job.plan.counts[client].tolist())
+            assignment = job.plan.client(client)
+            counts = assignment.counts
             if counts not in flops:
-                flops[counts] = exact_flops(job.plan.client(client))
+                flops[counts] = exact_flops(assignment)
             examples, each = job.examples_seen(client), flops[counts]
             work = Work(
                 examples * each.forward,
                 examples * (each.total - each.forward),
-                download_bytes(job.layers),
+                download_bytes(assignment),
                 safetensors_bytes("update", int(job.plan.update_sizes[client])),
             )
             result.append(round_time(device, work).total)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from fedplt.errors import did_you_mean
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.sampling_config import SamplingConfig
+from fedplt.federation.server_config import ServerConfig
 from fedplt.training import OPTIMIZERS
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
@@ -142,6 +143,8 @@ class TrainingConfig(_Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     weight_decay: Annotated[float, Field(ge=0)] | None = None
     optimizer_options: dict[str, Any] = {}
+    proximal: Annotated[float, Field(ge=0)] = 0.0
+    """FedProx: strength of the pull towards the global values (0: none)."""
     schedule: Literal["constant", "1/t", "constant-then-1/t"] = "constant"
     """Of the learning rate, by round."""
     constant_rounds: Annotated[int, Field(ge=0)] = 0
@@ -178,6 +181,8 @@ class EvaluationConfig(_Section):
     """Rounds between evaluations (the last round is always evaluated)."""
     per_client: bool = False
     """Also on data that follows each client's labels."""
+    client_examples: Annotated[int, Field(ge=1)] | None = None
+    """Where clients have norms of their own: evaluate each on about so many (default: all)."""
 
 
 class DiagnosticsConfig(_Section):
@@ -214,6 +219,7 @@ class RunConfig(_Section):
     method: dict[str, Any] = {"name": "fedplt"}
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
+    server: ServerConfig = ServerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     engine: EngineConfig = EngineConfig()

@@ -32,6 +32,9 @@ class Engine(Protocol):
     Training and uploading are two calls, so that the server can choose who uploads.
     """
 
+    local_state: Tensor | None
+    """What never leaves the clients, (clients, numbers), where the plan has such tensors."""
+
     def train(self, clients: Sequence[int], round: int, state: Tensor) -> list[LocalResult]:
         """Let these clients train from the given global state; results in client order."""
 
@@ -40,6 +43,17 @@ class Engine(Protocol):
 
     def evaluate(self, part: str, state: Tensor) -> Evaluation:
         """Evaluate a state on the ``"validation"`` or the ``"test"`` data."""
+
+    def evaluate_clients(
+        self, part: str, state: Tensor, clients: Sequence[int]
+    ) -> list[Evaluation]:
+        """The same for each of these clients, with what it keeps to itself."""
+
+    def keep_local(self, clients: Sequence[int]) -> None:
+        """These clients' training counts: what never leaves them becomes theirs."""
+
+    def statistics(self, state: Tensor) -> Tensor:
+        """Running statistics over the training data, in the order of the flat state."""
 
     def close(self) -> None:
         """Let go of all resources; safe to call twice."""

@@ -31,6 +31,7 @@ from fedplt.federation.job import Job
 from fedplt.federation.load_config import dump_config, flatten, load_config
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.files import write_atomically, write_text
+from fedplt.methods import read_plan
 from fedplt.plan import Plan
 
 FORMAT = 1
@@ -110,7 +111,7 @@ class RunFolder:
     def plan(self) -> Plan:
         path = self.path / "plan.json"
         try:
-            return Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
+            return read_plan(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunError(f"{path} cannot be read: {error!r}") from error
 

@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
-from fedplt.allocation import Allocation, allocation_of
-from fedplt.cutting import cut
+from fedplt.allocation import Allocation
 from fedplt.data import splits
 from fedplt.data.catalog import CATALOG
 from fedplt.data.catalog import load as load_data
 from fedplt.data.samples import Samples, TrainingData
 from fedplt.data.sources import Progress
-from fedplt.errors import ConfigError, CutError, DataError, FedpltError, did_you_mean
+from fedplt.errors import ConfigError, DataError, FedpltError, did_you_mean
 from fedplt.evaluation import Metric, accuracy
 from fedplt.federation.checks import (
     check_device,
@@ -33,11 +32,12 @@ from fedplt.federation.checks import (
 )
 from fedplt.federation.config import RunConfig
 from fedplt.federation.fleet import ClientDevices, client_devices
+from fedplt.federation.planning import method_from_config, plan_from_config
 from fedplt.imports import import_object
 from fedplt.layers import Layers
-from fedplt.methods import PlanRequest, make_method
-from fedplt.models import MODELS, build_model
+from fedplt.models import build_model
 from fedplt.plan import Plan
+from fedplt.recipe import LocalRecipe
 from fedplt.sampling import uniform_sample
 from fedplt.training import LocalTraining, Loss
 
@@ -67,6 +67,10 @@ class Job:
         """Changes with the split and the training data (of a Dataset: with its size)."""
         checksum = zlib.crc32(np.ascontiguousarray(self.offsets).tobytes(), len(self.samples))
         return f"{self.samples.checksum(checksum):08x}"
+
+    @property
+    def recipe(self) -> LocalRecipe:
+        return self.training.recipe
 
     @property
     def layers(self) -> Layers:
@@ -159,6 +163,8 @@ def make_job(
         optimizer_options=options,
         loss=loss,
         augment=augment,
+        proximal=settings.proximal,
+        recipe=method_from_config(config).recipe,
     )
     try_optimizer(training)
     if learning_rates is None:
@@ -190,47 +196,6 @@ def plan_without_data(config: RunConfig) -> Plan:
         example = data.validation.batch(torch.arange(min(2, len(data.validation))))
     try_model(config, model, *example, torch.nn.functional.cross_entropy, accuracy)
     return plan_from_config(config, model, example[0], num_examples=num_examples)
-
-
-def plan_from_config(
-    config: RunConfig,
-    model: nn.Module,
-    example: Tensor | None = None,
-    ratios: Sequence[float | Allocation] | None = None,
-    num_examples: int | None = None,
-) -> Plan:
-    """Cut the model and let the method plan the fleet."""
-    groups: Any = config.model.groups
-    if groups is None and config.model.name in MODELS:
-        groups = MODELS[config.model.name].groups
-    settings = config.model
-    try:
-        layers = cut(
-            model, example, groups=groups, always=settings.always, never=settings.never,
-            fused=settings.fused, max_sublayers=settings.max_sublayers,
-        )  # fmt: skip
-    except CutError as error:
-        raise ConfigError(f"model: {error}") from error
-    if ratios is None:
-        devices = client_devices(config, layers, num_examples)
-        ratios = (devices.ratios if devices else ()) or _ratios(config, layers)
-    options = {key: value for key, value in config.method.items() if key != "name"}
-    method = make_method(config.method["name"], options)
-    return method.plan(PlanRequest(layers, ratios, config.seed))
-
-
-def _ratios(config: RunConfig, layers: Layers) -> list[float | Allocation]:
-    result: list[float | Allocation] = []
-    sizes = config.clients.group_sizes()
-    for index, (group, number) in enumerate(zip(config.clients.groups, sizes, strict=True)):
-        if group.ratio is not None:
-            result += [group.ratio] * number
-            continue
-        try:
-            result += [allocation_of(layers.sizes, group.layer_ratios or [])] * number
-        except FedpltError as error:
-            raise ConfigError(f"clients.groups.{index}.layer_ratios: {error}") from error
-    return result
 
 
 def _learning_rates(config: RunConfig) -> NDArray[np.float64]:

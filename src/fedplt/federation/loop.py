@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedplt.aggregation import Aggregator
-from fedplt.cost import download_bytes, exact_flops, paper_flops
 from fedplt.diagnostics import Diagnostics
-from fedplt.errors import ConfigError, DataError, RunError, UpdateError
-from fedplt.evaluation import Evaluation, label_shares
+from fedplt.errors import RunError, UpdateError
 from fedplt.federation.availability import Availability
+from fedplt.federation.costs import RoundCosts
 from fedplt.federation.engine import Engine, Interrupted, LocalResult
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
+from fedplt.federation.measure import Measurement
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import ClientSampler, Selection
+from fedplt.plan import Assignment
 from fedplt.state import bind_state, named_tensors
 from fedplt.update import ClientUpdate, validate
 
@@ -34,15 +34,20 @@ class Federation:
         self.job, self.engine, self.folder = job, engine, folder
         self.rounds_done = 0
         self.total = Totals()
-        self._flops: dict[tuple[int, ...], int] = {}
         self.records: list[RoundRecord] = []
         self.state = bind_state(job.model, job.layers)
         self.sampler = ClientSampler(job)
         settings = job.config.diagnostics
         self.diagnostics = Diagnostics(job.layers, settings.window) if settings.enabled else None
-        self._label_shares = self._per_client_shares()
+        self.server = job.config.server.build()
+        self.memory = self.server.start(job.layers)
+        self.local: Tensor | None = None
+        """What never leaves the clients, as of the last round that counts."""
+        self._measurement = Measurement(job, engine)
         self._availability = Availability(job)
+        self._costs = RoundCosts(job)
         self._everybody = list(range(job.plan.num_clients))
+        self._start_local_state()
 
     def start(self) -> None:
         """Note the initial state, so that a run killed in its first round resumes too."""
@@ -58,6 +63,10 @@ class Federation:
         self.sampler.restore(extras)
         if self.diagnostics:
             self.diagnostics.restore(extras)
+        self.memory = {name: extras[name] for name in self.memory}
+        if self.local is not None:
+            self.local = extras["local"]
+            self._tell_local_state()
         self.records = self.folder.keep_rounds(self.rounds_done)
         if self.rounds_done < job.config.rounds:
             self.folder.reopen()
@@ -86,31 +95,24 @@ class Federation:
         selection = self.sampler.before_training(round)
         wanted = self._everybody if selection is None else selection.clients
         attendance = self._availability.attend(wanted, round)
-        trained = attendance.present
-        results = self.engine.train(trained, round, self.state) if trained else []
+        assignments = {k: job.plan.client(k, round) for k in attendance.present}
+        results = self.engine.train(list(assignments), round, self.state) if assignments else []
         if selection is None:
             selection = self.sampler.after_training(round, results)
-        present = set(trained)
-        uploading = [client for client in selection.clients if client in present]
+        uploading = [client for client in selection.clients if client in assignments]
         aggregator = self._aggregator(selection)
         rejected = dict(selection.refused)
-        bytes_up = selection.bytes_up
-        # Client order: float addition is not associative, and the result must not depend on
-        # which worker finishes first.
-        for client, update in self.engine.collect(uploading):
-            assignment = job.plan.client(client, round)
-            bytes_up += update.num_bytes
-            try:
-                validate(update, assignment)
-            except UpdateError as error:
-                rejected[str(client)] = str(error)
-                continue
-            aggregator.add(update, assignment, self._weight(update, client, selection))
-        self._stop_if_all_are_bad(len(trained), rejected)
+        bytes_up = self._collect(uploading, assignments, selection, aggregator, rejected)
+        self._stop_if_all_are_bad(len(assignments), rejected)
         new_state = self.state.clone()
         touched = aggregator.apply(new_state)
-        evaluation = self._evaluate(round, new_state)
-        cost = self._cost(bytes_up, selection.bytes_down, trained)
+        new_state, memory = self.server.step(
+            job.layers, self.state, new_state, touched, self.memory
+        )
+        if self.local is not None:
+            self.engine.keep_local([k for k in assignments if str(k) not in rejected])
+        evaluation, client_accuracy = self._measurement.of_round(round, new_state)
+        cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down)
         cost = replace(cost, simulated_seconds=attendance.seconds)
         # Only now does the round count: an interrupted one must leave the last state to save.
         diagnostics = None
@@ -118,6 +120,9 @@ class Federation:
             diagnostics = self.diagnostics.observe(self.state, new_state, touched)
         self.state.copy_(new_state)
         self.sampler.remember(results)
+        self.memory = memory
+        if self.local is not None and self.engine.local_state is not None:
+            self.local = self.engine.local_state.clone()
         self.total = self.total.plus(cost)
         self.rounds_done += 1
         record = RoundRecord(
@@ -129,7 +134,7 @@ class Federation:
             seconds=time.perf_counter() - started,
             accuracy=evaluation.score if evaluation else None,
             loss=evaluation.loss if evaluation else None,
-            client_accuracy=self._client_accuracy(evaluation) if evaluation else None,
+            client_accuracy=client_accuracy,
             rejected=rejected,
             sampling=selection.record,
             diagnostics=diagnostics,
@@ -139,13 +144,37 @@ class Federation:
         self.records.append(record)
         return record
 
+    def _collect(
+        self,
+        clients: list[int],
+        assignments: Mapping[int, Assignment],
+        selection: Selection,
+        aggregator: Aggregator,
+        rejected: dict[str, str],
+    ) -> int:
+        """Add the updates that are sound, name those that are not; bytes that were sent."""
+        bytes_up = selection.bytes_up
+        # Client order: float addition is not associative, and the result must not depend on
+        # which worker finishes first.
+        for client, update in self.engine.collect(clients):
+            bytes_up += update.num_bytes
+            try:
+                validate(update, assignments[client])
+            except UpdateError as error:
+                rejected[str(client)] = str(error)
+                continue
+            weight = self._weight(update, client, selection)
+            aggregator.add(update, assignments[client], weight)
+        return bytes_up
+
     def _aggregator(self, selection: Selection) -> Aggregator:
-        job, aggregator = self.job, Aggregator(self.job.layers)
+        job, round = self.job, self.rounds_done
+        aggregator = Aggregator(job.layers, job.recipe.normaliser)
         if job.config.sampling.estimator_used == "unbiased":
-            for client in self._availability.attend(self._everybody, self.rounds_done).present:
+            for client in self._availability.attend(self._everybody, round).present:
                 if str(client) not in selection.refused:
-                    assignment = job.plan.client(client, self.rounds_done)
-                    aggregator.expect(assignment, int(job.num_examples[client]))
+                    number = int(job.num_examples[client])
+                    aggregator.expect(job.plan.client(client, round), number)
         return aggregator
 
     def _weight(self, update: ClientUpdate, client: int, selection: Selection) -> float:
@@ -165,62 +194,31 @@ class Federation:
                 f"client {first}: {reason}"
             )
 
-    def _evaluate(self, round: int, state: Tensor) -> Evaluation | None:
-        config = self.job.config
-        if (round + 1) % config.evaluation.every and round + 1 < config.rounds:
-            return None
-        return self.engine.evaluate("validation", state)
+    def _start_local_state(self) -> None:
+        """Everybody starts with the model's own norms, where norms stay with the clients."""
+        plan = self.job.plan
+        if plan.local_segments:
+            parts = [self.state[start:stop] for start, stop in plan.local_segments]
+            self.local = torch.cat(parts).expand(plan.num_clients, -1).clone()
+            self._tell_local_state()
 
-    def _client_accuracy(self, evaluation: Evaluation) -> dict[str, float] | None:
-        if self._label_shares is None:
-            return None
-        scores = evaluation.client_scores(self._label_shares)
-        known = ~np.isnan(scores)
-        weights, scores = self.job.num_examples[known], scores[known]
-        return {
-            "mean": float(np.average(scores, weights=weights)),
-            "std": float(np.std(scores)),
-            "min": float(scores.min()),
-            "median": float(np.median(scores)),
-            "max": float(scores.max()),
-        }
-
-    def _per_client_shares(self) -> np.ndarray | None:
-        if not self.job.config.evaluation.per_client:
-            return None
-        try:
-            return label_shares(self.job.samples.labels(), self.job.offsets)
-        except DataError as error:
-            raise ConfigError(f"evaluation.per_client: {error}") from error
-
-    def _cost(self, bytes_up: int, bytes_down: int, clients: Sequence[int]) -> Totals:
-        """Of a round in which these clients got the model and trained."""
-        job, flops, paper = self.job, 0, 0.0
-        for client in clients:
-            seen = job.examples_seen(client)
-            flops += seen * self._flops_per_example(client)
-            paper += paper_flops(job.layers.size, float(job.plan.achieved_ratios[client]), seen)
-        bytes_down += len(clients) * download_bytes(job.layers)
-        return Totals(bytes_up, bytes_down, flops, paper)
-
-    def _flops_per_example(self, client: int) -> int:
-        """Exact FLOPs depend on how many sub-layers are trained, not on which."""
-        counts = tuple(self.job.plan.counts[client].tolist())
-        if counts not in self._flops:
-            self._flops[counts] = exact_flops(self.job.plan.client(client)).total
-        return self._flops[counts]
+    def _tell_local_state(self) -> None:
+        assert self.engine.local_state is not None and self.local is not None
+        self.engine.local_state.copy_(self.local)
 
     def _save(self) -> None:
         if self.folder:
-            extras = self.sampler.tensors()
+            extras = {**self.sampler.tensors(), **self.memory}
             if self.diagnostics:
                 extras |= self.diagnostics.tensors()
+            if self.local is not None:
+                extras["local"] = self.local
             self.folder.save_checkpoint(self.state, self.rounds_done, self.total, self.job, extras)
 
     def _finish(self) -> History:
         result: dict[str, float | None] = {}
         if self.job.test is not None and self.job.test is not self.job.validation:
-            test = self.engine.evaluate("test", self.state)
+            test, _ = self._measurement.of("test", self.state)
             result = {"test_accuracy": test.score, "test_loss": test.loss}
         history = History(self.records, **result)
         if self.folder:

@@ -128,7 +128,7 @@ class ExactWorkload:
         return Work(
             examples * self._forward,
             examples * float(np.interp(ratio, ratios, backward)),
-            download_bytes(self.layers),
+            download_bytes(make_plan(self.layers, [1.0]).client(0)),
             float(np.interp(ratio, ratios, upload)),
         )
 

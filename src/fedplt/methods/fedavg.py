@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from fedplt.methods.method import PlanRequest
+from fedplt.methods.method import Method, PlanRequest
 from fedplt.plan import Plan, make_plan
 
 
-@dataclass(frozen=True)
-class FedAvg:
+@dataclass(frozen=True, kw_only=True)
+class FedAvg(Method):
     """Holds everything, trains everything."""
+
+    name: ClassVar[str] = "fedavg"
+    holds: ClassVar[str] = "everything"
+    trains: ClassVar[str] = "everything, whatever its ratio"
 
     def plan(self, request: PlanRequest) -> Plan:
         return make_plan(request.layers, [1.0] * len(request.ratios))

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
-from fedplt.methods.method import PlanRequest
+from pydantic import Field
+
+from fedplt.methods.method import Method, PlanRequest
 from fedplt.plan import Plan, make_plan
 
 
-@dataclass(frozen=True)
-class FedPLT:
+@dataclass(frozen=True, kw_only=True)
+class FedPLT(Method):
     """Holds everything, trains rotating output slices of every layer."""
 
+    name: ClassVar[str] = "fedplt"
+    holds: ClassVar[str] = "everything"
+    trains: ClassVar[str] = "a balanced slice of every layer's outputs, its own and fixed"
+
+    rotate_every: Annotated[int, Field(ge=0)] = 0
+    """Move everybody's slices on every so many rounds; 0: never, as in the paper."""
+
     def plan(self, request: PlanRequest) -> Plan:
-        return make_plan(request.layers, request.ratios)
+        plan = make_plan(request.layers, request.ratios)
+        return replace(plan, rotate_every=self.rotate_every) if self.rotate_every else plan

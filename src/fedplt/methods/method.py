@@ -1,14 +1,27 @@
-"""What a method is: a rule for who trains what."""
+"""What a method is: a rule for who trains what, and the little else that it changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedplt.allocation import Allocation
+from fedplt.errors import PlanError
 from fedplt.layers import Layers
 from fedplt.plan import Plan
+from fedplt.recipe import LocalRecipe, Normaliser
+from fedplt.spaces import Spaces
+
+
+def _unknown_spaces() -> Spaces:
+    raise PlanError(
+        "methods that train sub-models need to know which layers' units must agree: give "
+        "PlanRequest find_spaces=lambda: find_spaces(model, layers, example)."
+    )
 
 
 @dataclass(frozen=True)
@@ -19,10 +32,52 @@ class PlanRequest:
     ratios: Sequence[float | Allocation]
     """One per client: what its device can bear."""
     seed: int = 0
+    find_spaces: Callable[[], Spaces] = _unknown_spaces
+    """Which layers' units must agree; asked for by methods that train sub-models."""
+
+    @property
+    def ratio_array(self) -> NDArray[np.float64]:
+        return np.array([r.ratio if isinstance(r, Allocation) else r for r in self.ratios])
 
 
-class Method(Protocol):
-    """Engine, training, aggregation and evaluation are shared; a method only plans."""
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Engine, training, aggregation and evaluation are shared; a method only plans.
+
+    The fields are a method's options: keys under ``[method]`` in a configuration.
+    """
+
+    name: ClassVar[str]
+    holds: ClassVar[str]
+    """What a client holds, in a few words for people."""
+    trains: ClassVar[str]
+
+    normaliser: Normaliser = "contributors"
+    local_norms: bool = False
+    static_norm: bool = False
+    masked_loss: bool = False
 
     def plan(self, request: PlanRequest) -> Plan:
         """Who trains what, for all clients."""
+        raise NotImplementedError
+
+    @property
+    def recipe(self) -> LocalRecipe:
+        return LocalRecipe(self.normaliser, self.local_norms, self.static_norm, self.masked_loss)
+
+    def full_plan(self, request: PlanRequest) -> Plan:
+        """The plan with what stays on the clients."""
+        plan = self.plan(request)
+        return replace(plan, local=norm_tensors(plan.layers)) if self.local_norms else plan
+
+
+def norm_tensors(layers: Layers) -> frozenset[str]:
+    """The tensors of modules that have vectors only: norms, with their running statistics."""
+    modules: dict[str, list[str]] = {}
+    matrices = set()
+    for _, _, tensor in layers.placed:
+        module = tensor.name.rpartition(".")[0]
+        modules.setdefault(module, []).append(tensor.name)
+        if len(tensor.shape) > 1:
+            matrices.add(module)
+    return frozenset(name for m, names in modules.items() if m not in matrices for name in names)

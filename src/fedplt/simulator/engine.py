@@ -22,10 +22,17 @@ import torch.multiprocessing as torch_multiprocessing
 from torch import Tensor
 
 from fedplt.errors import RunError
-from fedplt.evaluation import Evaluation, combine, num_chunks
+from fedplt.evaluation import CHUNK, Evaluation, combine, num_chunks
 from fedplt.federation.engine import Interrupted, LocalResult
 from fedplt.federation.job import Job
-from fedplt.simulator.worker import EvaluateTask, Failure, TrainTask, worker_main
+from fedplt.simulator.worker import (
+    EvaluateTask,
+    Failure,
+    LocalState,
+    StatisticsTask,
+    TrainTask,
+    worker_main,
+)
 from fedplt.update import ClientUpdate
 
 POLL_SECONDS = 0.2
@@ -76,9 +83,10 @@ class SimulatorEngine:
         self._version = 0
         self._places: dict[int, tuple[int, int]] = {}
         self._results: dict[int, LocalResult] = {}
-        self._sizes = job.plan.update_sizes
         self._state = torch.empty(job.layers.state_size).share_memory_()
         self._updates = torch.empty(_room(job)).share_memory_()
+        self._local = LocalState.make(job.plan)
+        self.local_state = self._local.kept if self._local else None
         usual = available_cores() if settings.device == "cpu" else 1
         workers = min(settings.workers or usual, job.per_round)
         self._start(workers, settings.start_method)
@@ -93,7 +101,7 @@ class SimulatorEngine:
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=worker_main,
-                args=(theirs, self.job, self._state, self._updates, os.getpid()),
+                args=(theirs, self.job, self._state, self._updates, self._local, os.getpid()),
                 name=f"fedplt-worker-{index}",
                 daemon=True,
             )
@@ -110,7 +118,7 @@ class SimulatorEngine:
         self._publish(state)
         self._places, place = {}, 0
         for client in clients:
-            size = int(self._sizes[client])
+            size = self.job.plan.update_size(client, round)
             self._places[client] = (place, place + size)
             place += size
         if place > len(self._updates):
@@ -138,12 +146,45 @@ class SimulatorEngine:
             yield client, ClientUpdate(values, result.num_examples, result.norm, metrics)
 
     def evaluate(self, part: str, state: Tensor) -> Evaluation:
+        return self._evaluate(part, state, [None])[0]
+
+    def evaluate_clients(
+        self, part: str, state: Tensor, clients: Sequence[int]
+    ) -> list[Evaluation]:
+        return self._evaluate(part, state, list(clients))
+
+    def _evaluate(
+        self, part: str, state: Tensor, clients: Sequence[int | None]
+    ) -> list[Evaluation]:
         self._publish(state)
         samples = self.job.test if part == "test" else self.job.validation
         assert samples is not None
-        tasks = [EvaluateTask(self._version, part, chunk) for chunk in range(num_chunks(samples))]
+        chunks = {client: self._chunks(num_chunks(samples), client) for client in clients}
+        tasks = [EvaluateTask(self._version, part, c, k) for k in clients for c in chunks[k]]
+        answers = {(task.client, task.chunk): answer for task, answer in self._do(tasks)}
+        return [combine(answers[k, chunk] for chunk in chunks[k]) for k in clients]
+
+    def _chunks(self, number: int, client: int | None) -> list[int]:
+        """All, or for a client some, so that together the clients see all of the data."""
+        limit = self.job.config.evaluation.client_examples
+        if client is None or limit is None:
+            return list(range(number))
+        return sorted({(client + i) % number for i in range(-(-limit // CHUNK))})
+
+    def statistics(self, state: Tensor) -> Tensor:
+        self._publish(state)
+        samples = self.job.samples
+        tasks = [StatisticsTask(self._version, chunk) for chunk in range(num_chunks(samples))]
         answers = {task.chunk: answer for task, answer in self._do(tasks)}
-        return combine(answers[chunk] for chunk in sorted(answers))
+        total = torch.zeros(0, dtype=torch.float64)
+        for chunk in sorted(answers):  # in order: float addition is not associative
+            number, values = answers[chunk]
+            total = number * values if chunk == 0 else total + number * values
+        return torch.as_tensor(total / sum(number for number, _ in answers.values())).float()
+
+    def keep_local(self, clients: Sequence[int]) -> None:
+        if self._local:
+            self._local.kept[list(clients)] = self._local.trained[list(clients)]
 
     def _publish(self, state: Tensor) -> None:
         self._state.copy_(state)
@@ -188,11 +229,12 @@ class SimulatorEngine:
         except (EOFError, OSError) as error:
             raise self._died(connection) from error
         if isinstance(answer, Failure):
-            what = (
-                f"client {task.client}, round {task.round + 1}"
-                if isinstance(task, TrainTask)
-                else f"evaluation on the {task.part} data"
-            )
+            if isinstance(task, TrainTask):
+                what = f"client {task.client}, round {task.round + 1}"
+            elif isinstance(task, EvaluateTask):
+                what = f"evaluation on the {task.part} data"
+            else:
+                what = "gathering the norms' statistics (method.static_norm)"
             raise RunError(f"{what} failed: {answer.reason}\n\n{answer.traceback}")
         return task, answer
 

@@ -15,10 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from fedplt.aggregation import Aggregator
-from fedplt.evaluation import evaluate_chunk
+from fedplt.evaluation import CHUNK, evaluate_chunk
 from fedplt.federation.job import Job
-from fedplt.plan import Assignment
-from fedplt.state import bind_state
+from fedplt.plan import Assignment, Plan
+from fedplt.recipe import scaled
+from fedplt.state import bind_state, buffer_positions, call_model
+from fedplt.submodel import SubmodelAssignment
+from fedplt.submodules import Submodels
 from fedplt.training import train_client
 from fedplt.update import update_norm
 
@@ -37,11 +40,42 @@ class TrainTask:
 
 @dataclass(frozen=True)
 class EvaluateTask:
-    """Evaluate one chunk of the validation or test data."""
+    """Evaluate one chunk of the validation or test data; with a client's own norms, if told."""
 
     version: int
     part: str
     chunk: int
+    client: int | None = None
+
+
+@dataclass(frozen=True)
+class StatisticsTask:
+    """Gather the norms' statistics over one chunk of the training data."""
+
+    version: int
+    chunk: int
+
+
+@dataclass(frozen=True, eq=False)
+class LocalState:
+    """What never leaves the clients, (clients, numbers), in shared memory."""
+
+    kept: Tensor
+    trained: Tensor
+    """Of the round that runs; it counts only when the round does."""
+    positions: Tensor
+    """Where the numbers lie in the flat state."""
+
+    @classmethod
+    def make(cls, plan: Plan) -> LocalState | None:
+        if not plan.local_segments:
+            return None
+        parts = [torch.arange(start, stop) for start, stop in plan.local_segments]
+        positions = torch.cat(parts)
+        shape = plan.num_clients, len(positions)
+        return cls(
+            torch.empty(shape).share_memory_(), torch.empty(shape).share_memory_(), positions
+        )
 
 
 @dataclass(frozen=True)
@@ -56,8 +90,14 @@ class Failure:
 class Worker:
     """Trains and evaluates with one resident model; only slices are changed and put back."""
 
-    def __init__(self, job: Job, shared_state: Tensor, shared_updates: Tensor) -> None:
-        self.job = job
+    def __init__(
+        self,
+        job: Job,
+        shared_state: Tensor,
+        shared_updates: Tensor,
+        local: LocalState | None = None,
+    ) -> None:
+        self.job, self.local = job, local
         device = torch.device(job.config.engine.device)
         self.model: nn.Module = job.model.to(device)
         self.samples, self.validation = job.samples.to(device), job.validation.to(device)
@@ -66,6 +106,7 @@ class Worker:
         self.state = bind_state(self.model, job.layers)
         self.version = -1
         self.divisors: tuple[int, Tensor] | None = None
+        self.submodels = Submodels(self.model)
         shared = {spec.name for _, _, spec in job.layers.placed}
         self.other_buffers = {
             name: (buffer, buffer.clone())
@@ -80,16 +121,37 @@ class Worker:
         if isinstance(task, EvaluateTask):
             samples = self.test if task.part == "test" else self.validation
             assert samples is not None
+            if task.client is not None:
+                self._take_local(task.client)
             job = self.job
             return evaluate_chunk(self.model, samples, task.chunk, job.training.loss, job.metric)
+        if isinstance(task, StatisticsTask):
+            return self._statistics(task.chunk)
         return self._train(task)
 
     def _train(self, task: TrainTask) -> tuple[int, int, float, dict[str, float]]:
         job, client = self.job, task.client
         started = time.perf_counter()
         assignment = job.plan.client(client, task.round)
-        loss = train_client(
-            self.model,
+        update = self.shared_updates[task.place : task.place + assignment.update_size]
+        self._take_local(client)
+        if isinstance(assignment, SubmodelAssignment):
+            loss, norm = self._train_submodel(task, assignment, update)
+        else:
+            loss = self._train_client(self.model, assignment, task)
+            norm = self._upload(assignment, update)
+        if self.local:
+            self.local.trained[client] = self.state.cpu()[self.local.positions]
+        self._put_buffers_back()
+        metrics = {"loss": loss, "seconds": time.perf_counter() - started}
+        if job.config.sampling.objective == "aggregate":
+            metrics["weighted_norm"] = self._weighted_norm(assignment, update, task.round)
+        return client, len(job.examples(client)), norm, metrics
+
+    def _train_client(self, model: nn.Module, assignment: Assignment, task: TrainTask) -> float:
+        job, client = self.job, task.client
+        return train_client(
+            model,
             assignment,
             self.samples,
             job.examples(client),
@@ -99,13 +161,52 @@ class Worker:
             round=task.round,
             client=client,
         )
-        update = self.shared_updates[task.place : task.place + assignment.update_size]
-        norm = self._upload(assignment, update)
-        self._put_buffers_back()
-        metrics = {"loss": loss, "seconds": time.perf_counter() - started}
-        if job.config.sampling.objective == "aggregate":
-            metrics["weighted_norm"] = self._weighted_norm(assignment, update, task.round)
-        return client, len(job.examples(client)), norm, metrics
+
+    def _train_submodel(
+        self, task: TrainTask, assignment: SubmodelAssignment, update: Tensor
+    ) -> tuple[float, float]:
+        """Train the smaller model and put what changed into the shared array."""
+        small, dense = self.submodels.make(assignment, self.state), assignment.dense
+        with scaled(small.model, assignment, self.job.recipe):
+            loss = self._train_client(small.model, dense, task)
+        trained = small.state.cpu()
+        old = self.shared_state[torch.from_numpy(assignment.shared_positions)]
+        new = torch.cat([trained[start:stop] for start, stop in dense.segments])
+        torch.sub(new, old, out=update)
+        if self.local:  # the held part of the client's own norms has moved, and nothing else
+            self.state[torch.from_numpy(assignment.positions)] = small.state
+            positions = torch.from_numpy(assignment.shared_positions)
+            self.state[positions] = self.shared_state[positions].to(self.state.device)
+        return loss, update_norm(update, assignment)
+
+    def _take_local(self, client: int) -> None:
+        """Give the model what only this client has."""
+        if self.local:
+            kept = self.local.kept[client].to(self.state.device)
+            self.state[self.local.positions] = kept
+
+    def _statistics(self, chunk: int) -> tuple[int, Tensor]:
+        """Statistics of every norm over a chunk of the training data, as the model is now."""
+        start = chunk * CHUNK
+        indices = torch.arange(start, min(start + CHUNK, len(self.samples)))
+        self.model.eval()
+        norms: list[Any] = [
+            m for m in self.model.modules() if getattr(m, "running_mean", None) is not None
+        ]
+        momenta = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.momentum = 1.0
+            norm.train()
+        with torch.no_grad():
+            inputs, _ = self.samples.batch(indices)
+            call_model(self.model, inputs)
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        gathered = self.state.cpu()[buffer_positions(self.job.layers)].double()
+        self.state.copy_(self.shared_state)
+        for buffer, old in self.other_buffers.values():
+            buffer.copy_(old)  # batches that were counted
+        return len(indices), gathered
 
     def _upload(self, assignment: Assignment, update: Tensor) -> float:
         """Put what changed into the shared array, the model back as it was; give the norm.
@@ -123,7 +224,7 @@ class Worker:
     def _weighted_norm(self, assignment: Assignment, update: Tensor, round: int) -> float:
         """The norm of the update as it will be aggregated: divided by the weight of each block."""
         if self.divisors is None or self.divisors[0] != round:
-            aggregator = Aggregator(self.job.layers)
+            aggregator = Aggregator(self.job.layers, self.job.recipe.normaliser)
             for client, number in enumerate(self.job.num_examples.tolist()):
                 aggregator.expect(self.job.plan.client(client, round), number)
             self.divisors = (round, aggregator.divisors())
@@ -143,13 +244,18 @@ class Worker:
 
 
 def worker_main(
-    connection: Connection, job: Job, shared_state: Tensor, shared_updates: Tensor, parent: int
+    connection: Connection,
+    job: Job,
+    shared_state: Tensor,
+    shared_updates: Tensor,
+    local: LocalState | None,
+    parent: int,
 ) -> None:
     """Answer tasks until told to stop, or until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)  # two threads collapse when anything else needs a core
-    worker = Worker(job, shared_state, shared_updates)
+    worker = Worker(job, shared_state, shared_updates, local)
     while True:
         while not connection.poll(PARENT_CHECK_SECONDS):
             if os.getppid() != parent:

@@ -1,0 +1,103 @@
+"""Verbs about methods: list them, compare them."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedplt.cli.app import Config, Set, app, err, figures, out, save_picture
+from fedplt.errors import ConfigError, RunError, did_you_mean
+
+
+@app.command()
+def methods() -> None:
+    """List the methods: what a client holds, and what it trains."""
+    from fedplt.methods import METHODS
+    from fedplt.plan_summary import table
+
+    rows = [["method", "a client holds", "and trains"]]
+    rows += [[name, kind.holds, kind.trains] for name, kind in METHODS.items()]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    header, *lines = [[cell.ljust(w) for cell, w in zip(r, widths, strict=True)] for r in rows]
+    typer.echo(table(header, lines))
+
+
+@app.command()
+def compare(
+    config: Config,
+    methods: Annotated[
+        str | None, typer.Option(help="Separated by commas: fedplt,heterofl (default: all).")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Separated by commas.")] = "1,2,3",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METHOD.KEY=VALUE", help="An option of one of the methods."),
+    ] = None,
+    set_: Set = None,
+    out_folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder of all runs (default: runs/compare-NAME).")
+    ] = None,
+    accuracy: Annotated[
+        float | None,
+        typer.Option(help="Tell what it costs to reach this accuracy, such as 0.7.", min=0, max=1),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
+    ] = None,
+) -> None:
+    """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
+    from fedplt.compare.run import compare as run_comparison
+    from fedplt.federation.load_config import load_config
+    from fedplt.files import write_text
+    from fedplt.methods import METHODS
+
+    settings = load_config(config, set_ or [])
+    names = [name.strip() for name in methods.split(",")] if methods else list(METHODS)
+    chosen = _with_options(names, option or [])
+    folder = out_folder or Path("runs") / f"compare-{settings.name}"
+
+    def told(label: str, seed: int, text: str) -> None:
+        err.print(f"{label}, seed {seed}: {text}", soft_wrap=True)
+
+    found = run_comparison(
+        settings, chosen, _seeds(seeds), folder, processes=processes, on_run=told
+    )
+    write_text(folder / "comparison.json", json.dumps(found.to_json(accuracy), indent=1))
+    out.print(found.text(accuracy), soft_wrap=True)
+    out.print(f"\nresults: {folder / 'comparison.json'}", soft_wrap=True)
+    try:
+        save_picture(figures().comparison_figure(found.histories), folder / "comparison.png")
+    except RunError as error:
+        err.print(f"no picture: {error}", soft_wrap=True)
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        seeds = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--seeds {text}: write whole numbers with commas: 1,2,3.") from error
+    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"--seeds {text}: seeds are at least 0, and all different.")
+    return seeds
+
+
+def _with_options(names: list[str], options: list[str]) -> dict[str, dict[str, Any]]:
+    chosen: dict[str, dict[str, Any]] = {name: {"name": name} for name in names}
+    for option in options:
+        key, equals, raw = option.partition("=")
+        method, dot, name = key.strip().partition(".")
+        if not (equals and dot and name):
+            raise ConfigError(f"--option {option}: write METHOD.KEY=VALUE.")
+        if method not in chosen:
+            raise ConfigError(
+                f"--option {option}: {method} is not compared. {did_you_mean(method, chosen)}"
+            )
+        try:
+            chosen[method][name] = tomllib.loads(f"value = {raw}")["value"]
+        except tomllib.TOMLDecodeError:
+            chosen[method][name] = raw.strip()  # a bare word is a string
+    return chosen

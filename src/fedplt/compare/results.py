@@ -1,0 +1,178 @@
+"""What a comparison found: accuracy with its spread, at equal costs, and costs to an accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, pstdev
+from typing import Any
+
+from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.plan_summary import table
+from fedplt.units import bytes_text, flops_text
+
+FORMAT = 1
+
+MEASURES: dict[str, Callable[[Totals], float]] = {
+    "bytes up": lambda total: total.bytes_up,
+    "bytes": lambda total: total.bytes_up + total.bytes_down,
+    "paper FLOPs": lambda total: total.paper_flops,
+    "exact FLOPs": lambda total: total.flops,
+}
+"""Costs that accuracies are compared at."""
+
+
+def accuracy_within(history: History, measure: str, budget: float) -> float | None:
+    """Accuracy of the last evaluated round whose total cost is within a budget."""
+    within = [r for r in history.evaluated if MEASURES[measure](r.total) <= budget * (1 + 1e-9)]
+    return within[-1].accuracy if within else None
+
+
+def cost_to_reach(history: History, measure: str, accuracy: float) -> float | None:
+    """Total cost when an evaluated round first has this accuracy; None where it never has."""
+    reached = (r for r in history.evaluated if (r.accuracy or 0) >= accuracy)
+    first = next(reached, None)
+    return None if first is None else MEASURES[measure](first.total)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A method with its options, its runs (by seed), and those that ended early (why)."""
+
+    method: Mapping[str, Any]
+    histories: Mapping[int, History]
+    trained: float
+    """Mean over the clients of the fraction of the model that they train."""
+    failed: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def finals(self) -> list[float]:
+        """Mean accuracy of the last 10 evaluations, per seed."""
+        return [history.final_accuracy() for history in self.histories.values()]
+
+    def total(self, measure: str) -> float:
+        """Cost of the whole run, the mean over seeds."""
+        return fmean(MEASURES[measure](h.rounds[-1].total) for h in self.histories.values())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Contestants by label, on the same data, initial weights, fleet and rounds."""
+
+    contestants: Mapping[str, Contestant]
+    config: Mapping[str, Any]
+
+    @property
+    def histories(self) -> dict[str, list[History]]:
+        return {label: list(c.histories.values()) for label, c in self.contestants.items()}
+
+    def budget(self, measure: str) -> float:
+        """What every contestant has spent by its end: the smallest total."""
+        finished = [c for c in self.contestants.values() if not c.failed]
+        return min(c.total(measure) for c in finished or self.contestants.values())
+
+    def at_equal(self, measure: str) -> dict[str, list[float | None]]:
+        """Accuracies within the common budget, per contestant and seed."""
+        budget = self.budget(measure)
+        return {
+            label: [accuracy_within(h, measure, budget) for h in c.histories.values()]
+            for label, c in self.contestants.items()
+        }
+
+    def costs_to(self, accuracy: float, measure: str) -> dict[str, list[float | None]]:
+        return {
+            label: [cost_to_reach(h, measure, accuracy) for h in c.histories.values()]
+            for label, c in self.contestants.items()
+        }
+
+    def usual_target(self) -> float:
+        """An accuracy that most reach: 90 % of the best contestant's, in whole percent."""
+        best = max(fmean(c.finals) for c in self.contestants.values())
+        return int(90 * best) / 100
+
+    def text(self, accuracy: float | None = None) -> str:
+        """Tables for people."""
+        target = self.usual_target() if accuracy is None else accuracy
+        parts = [
+            "accuracy in %, mean +- std over seeds; in the end: mean of the last 10 evaluations\n\n"
+            + table(["method", "trained", "in the end", *self._equal_header()], self._rows()),
+            f"cost until {100 * target:.0f} % accuracy, mean over the seeds that reach it\n\n"
+            + table(["method", *MEASURES], self._cost_rows(target)),
+        ]
+        for label, contestant in self.contestants.items():
+            parts += [f"{label}, seed {s}: ended early: {w}" for s, w in contestant.failed.items()]
+        return "\n\n".join(parts)
+
+    def _equal_header(self) -> list[str]:
+        return [f"{m} <= {_cost_text(m, self.budget(m))}" for m in MEASURES]
+
+    def _rows(self) -> list[list[str]]:
+        equal = {measure: self.at_equal(measure) for measure in MEASURES}
+        return [
+            [
+                label,
+                f"{contestant.trained:.1%}",
+                _spread(contestant.finals),
+                *(_spread(equal[measure][label]) for measure in MEASURES),
+            ]
+            for label, contestant in self.contestants.items()
+        ]
+
+    def _cost_rows(self, target: float) -> list[list[str]]:
+        costs = {measure: self.costs_to(target, measure) for measure in MEASURES}
+        rows = []
+        for label in self.contestants:
+            row = [label]
+            for measure in MEASURES:
+                reached = [cost for cost in costs[measure][label] if cost is not None]
+                missing = len(costs[measure][label]) - len(reached)
+                text = _cost_text(measure, fmean(reached)) if reached else "never"
+                row.append(f"{text} ({missing} never)" if reached and missing else text)
+            rows.append(row)
+        return rows
+
+    def to_json(self, accuracy: float | None = None) -> dict[str, Any]:
+        """Everything as plain values: per contestant and seed, every evaluated round."""
+        target = self.usual_target() if accuracy is None else accuracy
+        return {
+            "format": FORMAT,
+            "config": dict(self.config),
+            "budgets": {measure: self.budget(measure) for measure in MEASURES},
+            "target_accuracy": target,
+            "methods": {label: self._contestant_json(label, target) for label in self.contestants},
+        }
+
+    def _contestant_json(self, label: str, target: float) -> dict[str, Any]:
+        contestant = self.contestants[label]
+        finals = contestant.finals
+        return {
+            "method": dict(contestant.method),
+            "trained": contestant.trained,
+            "accuracy_mean": fmean(finals),
+            "accuracy_std": pstdev(finals),
+            "accuracy_at_equal": {m: self.at_equal(m)[label] for m in MEASURES},
+            "cost_to_target": {m: self.costs_to(target, m)[label] for m in MEASURES},
+            "failed": {str(seed): why for seed, why in contestant.failed.items()},
+            "runs": {
+                str(seed): {
+                    "accuracy_last_10": history.final_accuracy(),
+                    "test_accuracy": history.test_accuracy,
+                    "rounds": [_round_json(record) for record in history.evaluated],
+                }
+                for seed, history in contestant.histories.items()
+            },
+        }
+
+
+def _round_json(record: RoundRecord) -> dict[str, Any]:
+    accuracy, total = record.accuracy, vars(record.total)
+    return {"round": record.round, "accuracy": accuracy, "loss": record.loss, **total}
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = [100 * value for value in values if value is not None]
+    return f"{fmean(known):.1f} +- {pstdev(known):.1f}" if known else "-"
+
+
+def _cost_text(measure: str, cost: float) -> str:
+    return flops_text(cost) if "FLOPs" in measure else bytes_text(cost)

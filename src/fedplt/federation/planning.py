@@ -1,0 +1,74 @@
+"""From a configuration and a model to a plan: cut the model, let the method plan the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedplt.allocation import Allocation, allocation_of
+from fedplt.cutting import cut
+from fedplt.errors import ConfigError, CutError, FedpltError
+from fedplt.federation.config import RunConfig
+from fedplt.federation.fleet import client_devices
+from fedplt.find_spaces import find_spaces
+from fedplt.layers import Layers
+from fedplt.methods import Method, PlanRequest, make_method
+from fedplt.models import MODELS
+from fedplt.plan import Plan
+from fedplt.spaces import Spaces
+from fedplt.submodules import try_submodel
+
+
+def plan_from_config(
+    config: RunConfig,
+    model: nn.Module,
+    example: Tensor | None = None,
+    ratios: Sequence[float | Allocation] | None = None,
+    num_examples: int | None = None,
+) -> Plan:
+    """Cut the model and let the method plan the fleet."""
+    groups: Any = config.model.groups
+    if groups is None and config.model.name in MODELS:
+        groups = MODELS[config.model.name].groups
+    settings = config.model
+    try:
+        layers = cut(
+            model, example, groups=groups, always=settings.always, never=settings.never,
+            fused=settings.fused, max_sublayers=settings.max_sublayers,
+        )  # fmt: skip
+    except CutError as error:
+        raise ConfigError(f"model: {error}") from error
+    if ratios is None:
+        devices = client_devices(config, layers, num_examples)
+        ratios = (devices.ratios if devices else ()) or _ratios(config, layers)
+
+    def spaces() -> Spaces:
+        if example is None:
+            raise ConfigError("method.name: methods that train sub-models need an example input.")
+        found = find_spaces(model, layers, example)
+        try_submodel(model, layers, found, example)
+        return found
+
+    request = PlanRequest(layers, ratios, config.seed, spaces)
+    return method_from_config(config).full_plan(request)
+
+
+def method_from_config(config: RunConfig) -> Method:
+    options = {key: value for key, value in config.method.items() if key != "name"}
+    return make_method(config.method["name"], options)
+
+
+def _ratios(config: RunConfig, layers: Layers) -> list[float | Allocation]:
+    result: list[float | Allocation] = []
+    sizes = config.clients.group_sizes()
+    for index, (group, number) in enumerate(zip(config.clients.groups, sizes, strict=True)):
+        if group.ratio is not None:
+            result += [group.ratio] * number
+            continue
+        try:
+            result += [allocation_of(layers.sizes, group.layer_ratios or [])] * number
+        except FedpltError as error:
+            raise ConfigError(f"clients.groups.{index}.layer_ratios: {error}") from error
+    return result

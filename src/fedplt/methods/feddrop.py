@@ -1,0 +1,54 @@
+"""FedDrop: federated dropout with a rate for every device.
+
+In every round and for every client, each hidden unit is kept with the client's probability; kept
+activations are scaled up in training by what was dropped. The keep rate of a client is the one
+whose mean sub-model has its ratio. Where
+the paper drops neurons of fully connected layers, convolutions drop channels here, with one draw
+for all layers that a residual sum ties together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from fedplt.methods.method import Method, PlanRequest
+from fedplt.plan import Plan
+from fedplt.recipe import LocalRecipe, Normaliser
+from fedplt.seeds import generator
+from fedplt.spaces import Units
+from fedplt.submodel import submodel_plan
+from fedplt.width_rates import expected_keep_rates
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDrop(Method):
+    """Holds random rows and columns, trains all it holds."""
+
+    name: ClassVar[str] = "feddrop"
+    holds: ClassVar[str] = "random units of every hidden layer, drawn anew every round"
+    trains: ClassVar[str] = "all it holds"
+    is_random: ClassVar[bool] = True
+
+    normaliser: Normaliser = "participants"
+    scaler: bool = True
+    """Divide kept activations by the keep rate, in training."""
+
+    def plan(self, request: PlanRequest) -> Plan:
+        layers, spaces = request.layers, request.find_spaces()
+        rates = expected_keep_rates(layers, spaces, request.ratio_array)
+        return submodel_plan(self, layers, spaces, request.ratios, rates, request.seed)
+
+    def keep(
+        self, width: int, rate: float, *, space: int, seed: int, round: int, client: int
+    ) -> Units:
+        random = generator(seed, f"feddrop {space}", round=round, client=client)
+        kept = np.flatnonzero(random.random(width) < rate)
+        return kept if len(kept) else random.integers(width, size=1)
+
+    @property
+    def recipe(self) -> LocalRecipe:
+        # On the inputs: a norm between a layer and the next would undo what was done before it.
+        return replace(super().recipe, scaler="inputs" if self.scaler else "none")

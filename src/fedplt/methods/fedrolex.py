@@ -1,0 +1,29 @@
+"""FedRolex: HeteroFL with a window of units that moves on by one every round.
+
+In a round all clients' windows start at the same unit, so that small ones lie within large ones; in
+a layer of width K a full cycle takes K rounds. Layers of equal width share the window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedplt.methods.heterofl import HeteroFL
+from fedplt.spaces import Units
+from fedplt.width_rates import kept_units
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedRolex(HeteroFL):
+    """Holds a cyclic window of rows and columns, trains all it holds."""
+
+    name: ClassVar[str] = "fedrolex"
+    holds: ClassVar[str] = "a window of every hidden layer's units, moving by one every round"
+
+    def keep(
+        self, width: int, rate: float, *, space: int, seed: int, round: int, client: int
+    ) -> Units:
+        return np.sort((round + np.arange(kept_units(width, rate))) % width)

@@ -1,0 +1,54 @@
+"""HeteroFL: a client holds the first units of every hidden layer, as a smaller dense model.
+
+A width rate s keeps the first ceil(K s) of K units, so that weights go as about s squared. The
+rate of a client is the one whose sub-model comes closest to its ratio; the original's own rates
+are ``rates = [1, 0.5, 0.25, 0.125, 0.0625]``. The original averages holders plainly; as in the
+FedPLT paper they are weighted by their examples here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedplt.methods.method import Method, PlanRequest
+from fedplt.plan import Plan
+from fedplt.recipe import LocalRecipe
+from fedplt.spaces import Units
+from fedplt.submodel import submodel_plan
+from fedplt.width_rates import closest_rates, kept_units
+
+SCALERS: dict[str, Any] = {"none": "none", "normed": "normed", "all": "outputs"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeteroFL(Method):
+    """Holds the leading rows and columns, trains all it holds."""
+
+    name: ClassVar[str] = "heterofl"
+    holds: ClassVar[str] = "the first units of every hidden layer"
+    trains: ClassVar[str] = "all it holds"
+    is_random: ClassVar[bool] = False
+
+    rates: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)] | None = None
+    """Allowed width rates; by default any."""
+    scaler: Literal["none", "normed", "all"] = "normed"
+    """Divide what hidden layers give by the width rate, in training: those that a norm follows, or
+    all of them (then gradients grow with every layer, and small rates may diverge)."""
+
+    def plan(self, request: PlanRequest) -> Plan:
+        layers, spaces = request.layers, request.find_spaces()
+        rates = closest_rates(layers, spaces, request.ratio_array, self.rates)
+        return submodel_plan(self, layers, spaces, request.ratios, rates, request.seed)
+
+    def keep(
+        self, width: int, rate: float, *, space: int, seed: int, round: int, client: int
+    ) -> Units:
+        return np.arange(kept_units(width, rate))
+
+    @property
+    def recipe(self) -> LocalRecipe:
+        return replace(super().recipe, scaler=SCALERS[self.scaler])

@@ -1,0 +1,98 @@
+"""Norms that stay with the clients."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedplt.federation.engine import Interrupted
+from fedplt.methods import METHODS, make_method
+from fedplt.methods.method import norm_tensors
+from fedplt.simulator.run import run_job
+from tests.methods.test_battery import job, request, trained
+
+SOME = {"name": "uniform", "num_clients": 2}
+
+
+def trained_names(assignment):
+    segments = assignment.layers.tensor_segments(assignment.slices)
+    return {tensor.name for tensor, _, _, _ in segments}
+
+
+def is_norm(name):
+    return "norm" in name
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "fedbn"])
+def test_norms_never_leave_any_methods_clients(method, tmp_path):
+    made = job(method, "resnet8", options={"local_norms": True}, sampling=SOME)
+    before = {name: value.clone() for name, value in made.model.state_dict().items()}
+    history = run_job(made, tmp_path / "run")
+    for name, value in made.model.state_dict().items():
+        if is_norm(name):
+            assert torch.equal(value, before[name]), name
+    assert not torch.equal(made.model.fc.weight, before["fc.weight"])
+    local = load_file(tmp_path / "run" / "checkpoint.safetensors")["local"]
+    initial = torch.cat(
+        [before[s.name].reshape(-1) for _, _, s in made.layers.placed if is_norm(s.name)]
+    )
+    seen = {client for round in range(2) for client in made.participants(round)}
+    for client in range(4):
+        moved = not torch.equal(local[client], initial)
+        trains_norms = bool(norm_tensors(made.layers) & trained_names(made.plan.client(client)))
+        assert moved == (client in seen and trains_norms), client
+    assert history.accuracy[-1] == history.rounds[-1].client_accuracy["mean"]
+
+
+def test_updates_and_downloads_are_without_norms():
+    plan = make_method("fedbn").full_plan(request("resnet8"))
+    norms = norm_tensors(plan.layers)
+    assert norms == {t.name for _, _, t in plan.layers.placed if is_norm(t.name)}
+    size = sum(t.num_elements for _, _, t in plan.layers.placed if t.name not in norms)
+    assert plan.client(0).update_size == plan.update_sizes[0] == size
+    assert norm_tensors(request("fcn").layers) == frozenset()
+
+
+@pytest.mark.parametrize("method", ["fedbn", "fedplt", "fedrolex"])
+def test_norms_survive_a_stop(method, tmp_path):
+    options = {"local_norms": True}
+
+    def locals_of(folder):
+        return load_file(folder / "checkpoint.safetensors")["local"]
+
+    run_job(job(method, "resnet8", options=options, sampling=SOME), tmp_path / "whole")
+
+    def stop(record):
+        raise Interrupted
+
+    stopped = tmp_path / "stopped"
+    with pytest.raises(Interrupted):
+        run_job(job(method, "resnet8", options=options, sampling=SOME), stopped, on_round=stop)
+    made = job(method, "resnet8", options=options, sampling=SOME, workers=2)
+    run_job(made, stopped, resume=True)
+    assert torch.equal(locals_of(tmp_path / "whole"), locals_of(stopped))
+
+
+def test_without_norms_it_is_fedavg():
+    _, one = trained("fedbn", "cnn")
+    _, two = trained("fedavg", "cnn")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_clients_may_be_evaluated_on_a_part_of_the_data(monkeypatch):
+    from fedplt import evaluation
+    from fedplt.simulator import engine
+
+    for module in (evaluation, engine):
+        monkeypatch.setattr(module, "CHUNK", 10)  # 30 examples are three chunks
+    made = job("fedbn", "resnet8", evaluation={"client_examples": 20})
+    with contextlib.closing(engine.SimulatorEngine(made)) as running:
+        running.local_state.copy_(torch.ones_like(running.local_state))
+        state = torch.zeros(made.layers.state_size)
+        results = running.evaluate_clients("validation", state, range(4))
+        assert [result.label_counts.sum() for result in results] == [20] * 4
+        assert running._chunks(3, 2) == [0, 2]
+        assert running.evaluate("validation", state).label_counts.sum() == 30

@@ -1,0 +1,181 @@
+"""HeteroFL, FedRolex and FedDrop: what each keeps, and their options."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fedplt.methods import make_method
+from fedplt.recipe import LocalRecipe, scaled, scaled_modules
+from fedplt.state import bind_state
+from fedplt.submodules import Submodels
+from fedplt.width_rates import kept_units
+from tests.methods.test_battery import job, request, trained
+
+HETEROFL, FEDROLEX, FEDDROP = (make_method(name) for name in ("heterofl", "fedrolex", "feddrop"))
+widths = st.integers(1, 60)
+rates = st.floats(0.01, 1)
+
+
+def keep(method, width, rate, round=0, client=0, space=0):
+    return method.keep(width, rate, space=space, seed=3, round=round, client=client)
+
+
+@given(widths, rates)
+def test_heterofl_keeps_the_first_units(width, rate):
+    kept = keep(HETEROFL, width, rate, round=9)
+    assert kept.tolist() == list(range(kept_units(width, rate)))
+    assert keep(FEDROLEX, width, rate).tolist() == kept.tolist()  # FedRolex starts there
+
+
+@given(widths, rates)
+def test_fedrolex_uses_every_unit_equally_in_a_cycle(width, rate):
+    used = np.zeros(width)
+    for round in range(width):
+        kept = keep(FEDROLEX, width, rate, round)
+        assert np.all(np.diff(kept) > 0)
+        used[kept] += 1
+    assert used.tolist() == [kept_units(width, rate)] * width
+
+
+@given(widths, rates, rates, st.integers(0, 100))
+def test_fedrolex_windows_lie_within_larger_ones(width, one, other, round):
+    small, large = sorted((keep(FEDROLEX, width, s, round) for s in (one, other)), key=len)
+    assert set(small) <= set(large)
+
+
+def test_fedrolex_wraps_around():
+    assert keep(FEDROLEX, 8, 0.5, round=6).tolist() == [0, 1, 6, 7]
+
+
+def test_feddrop_draws_each_unit_alone():
+    draws = [keep(FEDDROP, 50, 0.3, round=r) for r in range(200)]
+    mean = np.mean([len(kept) for kept in draws])
+    assert abs(mean - 15) < 4 * np.sqrt(50 * 0.3 * 0.7 / 200)
+    assert keep(FEDDROP, 50, 0.3, 4).tolist() == keep(FEDDROP, 50, 0.3, 4).tolist()
+    others = [keep(FEDDROP, 50, 0.3, 4, client=1), keep(FEDDROP, 50, 0.3, 4, space=1)]
+    assert all(kept.tolist() != keep(FEDDROP, 50, 0.3, 4).tolist() for kept in others)
+    assert keep(FEDDROP, 50, 1.0).tolist() == list(range(50))
+
+
+def test_feddrop_never_leaves_a_layer_empty():
+    assert all(len(keep(FEDDROP, 3, 1e-6, round=r)) == 1 for r in range(50))
+
+
+def features(model, images):
+    """What the classifier takes in."""
+    seen = []
+    hook = model.get_submodule("fc").register_forward_pre_hook(lambda m, i: seen.append(i[0]))
+    model.eval()
+    with torch.no_grad():
+        model(images)
+    hook.remove()
+    return seen[0]
+
+
+@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "feddrop"])
+def test_shortcuts_lead_held_channels_to_their_own_place(method):
+    """A residual network whose convolutions are zero passes its stem's channels on."""
+    made = job(method, "resnet8", ratios=[0.3])
+    with torch.no_grad():
+        for name, parameter in made.model.named_parameters():
+            if "conv" in name:
+                parameter.zero_()
+        made.model.stem_norm.bias.fill_(3.0)
+    state, images = bind_state(made.model, made.layers), torch.randn(2, 1, 8, 8)
+    whole = features(made.model, images)
+    assert (whole[:, :16] > 0).all()
+    num_through = 0
+    for round in (0, 13, 29):
+        assignment = made.plan.client(0, round)
+        small = features(Submodels(made.model).make(assignment, state).model, images)
+        spaces, held = assignment.spaces.by_tensor, assignment.held
+        stem, middle = (held[spaces[f"{n}.weight"].rows] for n in ("stem", "block2.conv2"))
+        last = held[spaces["block3.conv2.weight"].rows]
+        through = np.isin(last, stem) & np.isin(last, middle)
+        num_through += int(through.sum())
+        expected = whole[:, last] * torch.from_numpy(through)
+        assert torch.allclose(small, expected, atol=1e-6)
+    assert num_through
+
+
+def test_the_scaler_divides_in_training_only():
+    made = job("heterofl", "resnet8", ratios=[0.2])
+    assignment = made.plan.client(0)
+    assert 0 < assignment.rate < 1
+    small = Submodels(made.model).make(
+        assignment, torch.zeros(made.layers.state_size)
+    ).model  # fmt: skip
+    normed = scaled_modules(assignment, made.recipe)
+    assert "stem" in normed and "fc" not in normed
+    seen = {}
+    stem = small.get_submodule("stem")
+    nn.init.ones_(stem.weight)
+    nn.init.zeros_(stem.bias)
+    small.get_submodule("stem_norm").register_forward_pre_hook(
+        lambda module, inputs: seen.__setitem__(module.training, inputs[0])
+    )
+    with scaled(small, assignment, made.recipe):
+        for mode in (True, False):
+            small.train(mode)
+            small(torch.ones(2, 1, 8, 8))
+    assert torch.allclose(seen[True], seen[False] / assignment.rate)
+    assert not stem._forward_hooks
+
+
+def test_who_is_scaled():
+    chain = job("heterofl", "fcn", ratios=[0.2])
+    assignment = chain.plan.client(0)
+    assert scaled_modules(assignment, chain.recipe) == []  # no norm follows
+    assert scaled_modules(assignment, make_method("heterofl", {"scaler": "all"}).recipe) == [
+        "fc1", "fc2",
+    ]  # fmt: skip
+    assert scaled_modules(assignment, FEDDROP.recipe) == ["fc2", "fc3"]  # their inputs
+    assert scaled_modules(assignment, LocalRecipe()) == []
+
+
+def test_masked_loss_leaves_absent_classes_alone():
+    """The classifier's row of a class that a client does not have gets no gradient."""
+
+    def moved(masked):
+        made = job("heterofl", "fcn", ratios=[1.0], options={"masked_loss": masked})
+        made.samples.targets[:] = torch.arange(len(made.samples)) % 2  # never class 2
+        before = made.model.fc3.weight.detach().clone()
+        from fedplt.simulator.run import run_job
+
+        run_job(made)
+        return (made.model.fc3.weight - before).abs().sum(1)
+
+    assert moved(True)[2] == 0 and moved(True)[0] > 0
+    assert moved(False)[2] > 0
+
+
+def test_static_norms_are_gathered_over_the_training_data():
+    made, state = trained("heterofl", "resnet8", options={"static_norm": True})
+    usual = trained("heterofl", "resnet8")[1]
+    made.model.eval()
+    stem = {}
+    made.model.stem.register_forward_hook(lambda m, i, o: stem.__setitem__("out", o))
+    inputs, _ = made.samples.batch(torch.arange(len(made.samples)))
+    with torch.no_grad():
+        made.model(inputs)
+    out = stem["out"].transpose(0, 1).flatten(1)
+    assert torch.allclose(state["stem_norm.running_mean"], out.mean(1), atol=1e-5)
+    assert torch.allclose(state["stem_norm.running_var"], out.var(1), atol=1e-5)
+    assert not torch.equal(state["stem_norm.running_mean"], usual["stem_norm.running_mean"])
+
+
+def test_static_norms_do_not_move_in_training():
+    _, one = trained("fedavg", "resnet8", options={"static_norm": True}, workers=1)
+    _, two = trained("fedavg", "resnet8", options={"static_norm": True}, workers=2)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_originals_rates():
+    options = {"rates": [1, 0.5, 0.25, 0.125, 0.0625]}
+    plan = make_method("heterofl", options).plan(request("fcn", [1.0, 0.4, 0.001]))
+    assert plan.rates.tolist() == [1.0, 0.5, 0.0625]
