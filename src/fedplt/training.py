@@ -125,7 +125,8 @@ def _stepper(part: Part, settings: LocalTraining, learning_rate: float) -> Calla
 def _evaluate_frozen_norms(model: nn.Module, part: Part) -> None:
     """Norms of which nothing is trained use their running statistics, as in an evaluation."""
     for name, module in model.named_modules():
-        if name not in part.modules and getattr(module, "running_mean", None) is not None:
+        trained = part.modules.get(name)
+        if getattr(module, "running_mean", None) is not None and not (trained and trained.rows):
             module.eval()
 
 
