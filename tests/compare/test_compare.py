@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -134,3 +138,22 @@ def test_methods_are_listed(fedplt):
 def test_nothing_to_compare():
     with pytest.raises(RunError, match="at least one"):
         compare(load_config(Path("configs/fashion-mnist.toml")), {}, [1], Path("nowhere"))
+
+
+def test_a_stopped_comparison_continues(config, tmp_path):
+    """Ctrl-C (here: SIGINT to the process alone) saves what runs, and starts nothing more."""
+    command = [sys.executable, "-m", "fedplt.cli", "compare", str(config), "--methods",
+               "fedplt,fedavg", "--seeds", "1", "--processes", "1", "--out", str(tmp_path / "out"),
+               "--set", "rounds=5000"]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    first = tmp_path / "out" / "fedplt-seed1" / "rounds.jsonl"
+    for _ in range(600):
+        if first.is_file():
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Start it again" in said
+    assert (first.parent / "checkpoint.safetensors").is_file()
+    assert not (tmp_path / "out" / "fedavg-seed1").exists()
