@@ -149,6 +149,14 @@ def test_refusals():
         make_method("heterofl").plan(request("fcn", [0.0]))
 
 
+def test_a_model_without_hidden_units_is_refused():
+    model, example = torch.nn.Sequential(torch.nn.Linear(4, 3)), torch.zeros(1, 4)
+    layers = cut(model, example)
+    asked = PlanRequest(layers, [0.5], find_spaces=lambda: find_spaces(model, layers, example))
+    with pytest.raises(PlanError, match="no hidden units that heterofl could leave out"):
+        make_method("heterofl").plan(asked)
+
+
 def test_units_that_nobody_ever_holds_are_told():
     plan = make_method("heterofl").plan(request("fcn", [0.3, 0.2]))
     assert {entry.layer for entry in plan.uncovered} == {"fc1", "fc2"}

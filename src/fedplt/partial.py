@@ -161,11 +161,22 @@ class Part:
     def update(self, num_examples: int = 1) -> ClientUpdate:
         """What changed since the block was entered: the trained slices, in the plan's order."""
         assert self._before is not None
-        assert not self.assignment.local, "norms that stay with the client are the engine's affair"
         change = self._values().sub_(self._before)
+        if self.assignment.local:
+            change = torch.cat([change[start:stop] for start, stop in self._shared_stretches()])
         norm = update_norm(change, self.assignment)
         values = change.numpy(force=True).astype(np.float32, copy=False)
         return ClientUpdate(values, num_examples, norm)
+
+    def _shared_stretches(self) -> list[tuple[int, int]]:
+        """Where the values lie that leave the client."""
+        stretches, start = [], 0
+        for tensor, rows in _by_tensor(self.assignment):
+            stop = start + sum(end - begin for begin, end in rows) * tensor.row_size
+            if tensor.name not in self.assignment.local:
+                stretches.append((start, stop))
+            start = stop
+        return stretches
 
     def restore(self) -> None:
         """Put the values back that the slices had when the block was entered."""

@@ -229,6 +229,11 @@ def submodel_plan(
 ) -> SubmodelPlan:
     """A plan of sub-models, from a rate per client."""
     asked = make_plan(layers, ratios)  # checks the ratios
+    if not spaces.widths and asked.ratios.min() < 1:
+        raise PlanError(
+            f"this model has no hidden units that {rule.name} could leave out, so clients cannot "
+            f"train {asked.ratios.min():g} of it. Use fedplt for it, or ratios of 1."
+        )
     plan = SubmodelPlan(
         layers, asked.ratios, asked.counts, spaces=spaces, rates=rates, rule=rule, seed=seed
     )

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,8 +39,9 @@ def history(accuracies, each):
 def test_accuracy_at_a_budget_and_cost_to_an_accuracy():
     run = history([0.1, None, 0.5, 0.4], each=10)
     assert accuracy_within(run, "bytes up", 30) == 0.5
-    assert accuracy_within(run, "bytes up", 29) == 0.1
-    assert accuracy_within(run, "bytes", 79) == 0.5
+    assert accuracy_within(run, "bytes up", 25) == pytest.approx(0.4)  # 0.1 at 10, 0.5 at 30
+    assert accuracy_within(run, "bytes", 70) == pytest.approx(0.45)
+    assert accuracy_within(run, "bytes", 1000) == 0.4
     assert accuracy_within(run, "exact FLOPs", 9) is None
     assert cost_to_reach(run, "paper FLOPs", 0.45) == 30
     assert cost_to_reach(run, "bytes", 0.1) == 20
@@ -48,7 +53,8 @@ def test_the_cheapest_contestant_sets_the_budget():
     dear = Contestant({"name": "b"}, {1: history([0.1, 0.2, 0.9], 15)}, 1.0)
     found = Comparison({"cheap": cheap, "dear": dear}, {})
     assert found.budget("bytes up") == 20
-    assert found.at_equal("bytes up") == {"cheap": [0.3], "dear": [0.1]}
+    equal = found.at_equal("bytes up")
+    assert equal["cheap"] == [0.3] and equal["dear"] == pytest.approx([0.1 + 0.1 / 3])
     text = found.text(0.3)
     assert "30.0 +- 0.0" in text and "never" not in text
     assert "never" in found.text(0.95)
@@ -134,3 +140,22 @@ def test_methods_are_listed(fedplt):
 def test_nothing_to_compare():
     with pytest.raises(RunError, match="at least one"):
         compare(load_config(Path("configs/fashion-mnist.toml")), {}, [1], Path("nowhere"))
+
+
+def test_a_stopped_comparison_continues(config, tmp_path):
+    """Ctrl-C (here: SIGINT to the process alone) saves what runs, and starts nothing more."""
+    command = [sys.executable, "-m", "fedplt.cli", "compare", str(config), "--methods",
+               "fedplt,fedavg", "--seeds", "1", "--processes", "1", "--out", str(tmp_path / "out"),
+               "--set", "rounds=5000"]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    first = tmp_path / "out" / "fedplt-seed1" / "rounds.jsonl"
+    for _ in range(600):
+        if first.is_file():
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Start it again" in said
+    assert (first.parent / "checkpoint.safetensors").is_file()
+    assert not (tmp_path / "out" / "fedavg-seed1").exists()

@@ -8,10 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedplt import Assignment, train_only
 from fedplt.federation.engine import Interrupted
 from fedplt.methods import METHODS, make_method
 from fedplt.methods.method import norm_tensors
 from fedplt.simulator.run import run_job
+from fedplt.update import validate
 from tests.methods.test_battery import job, request, trained
 
 SOME = {"name": "uniform", "num_clients": 2}
@@ -96,3 +98,17 @@ def test_clients_may_be_evaluated_on_a_part_of_the_data(monkeypatch):
         assert [result.label_counts.sum() for result in results] == [20] * 4
         assert running._chunks(3, 2) == [0, 2]
         assert running.evaluate("validation", state).label_counts.sum() == 30
+
+
+def test_a_loop_of_ones_own_sends_no_norms_either():
+    made = job("fedplt", "resnet8", options={"local_norms": True})
+    assignment = made.plan.client(1)
+    with train_only(made.model, assignment) as part:
+        optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
+        made.model(torch.randn(4, 1, 8, 8)).square().sum().backward()
+        optimizer.step()
+    update = part.update()
+    validate(update, assignment)
+    whole = Assignment(made.layers, assignment.slices)
+    assert len(update.values) == assignment.update_size < whole.update_size
+    assert part.num_trained == whole.num_trained

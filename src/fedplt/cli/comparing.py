@@ -54,6 +54,7 @@ def compare(
     from fedplt.federation.load_config import load_config
     from fedplt.files import write_text
     from fedplt.methods import METHODS
+    from fedplt.progress import fetch_progress
 
     settings = load_config(config, set_ or [])
     names = [name.strip() for name in methods.split(",")] if methods else list(METHODS)
@@ -63,9 +64,16 @@ def compare(
     def told(label: str, seed: int, text: str) -> None:
         err.print(f"{label}, seed {seed}: {text}", soft_wrap=True)
 
-    found = run_comparison(
-        settings, chosen, _seeds(seeds), folder, processes=processes, on_run=told
-    )
+    numbers = _seeds(seeds)
+    try:
+        with fetch_progress(err) as progress:
+            found = run_comparison(
+                settings, chosen, numbers, folder,
+                processes=processes, progress=progress, on_run=told,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        err.print("stopped and saved. Start it again to continue.")
+        raise typer.Exit(130) from None
     write_text(folder / "comparison.json", json.dumps(found.to_json(accuracy), indent=1))
     out.print(found.text(accuracy), soft_wrap=True)
     out.print(f"\nresults: {folder / 'comparison.json'}", soft_wrap=True)

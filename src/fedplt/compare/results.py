@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 from typing import Any
 
+import numpy as np
+
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.plan_summary import table
 from fedplt.units import bytes_text, flops_text
@@ -23,9 +25,14 @@ MEASURES: dict[str, Callable[[Totals], float]] = {
 
 
 def accuracy_within(history: History, measure: str, budget: float) -> float | None:
-    """Accuracy of the last evaluated round whose total cost is within a budget."""
-    within = [r for r in history.evaluated if MEASURES[measure](r.total) <= budget * (1 + 1e-9)]
-    return within[-1].accuracy if within else None
+    """Accuracy when a budget is spent, interpolated between the evaluated rounds around it.
+
+    None where the first evaluated round costs more already.
+    """
+    costs = [MEASURES[measure](record.total) for record in history.evaluated]
+    if not costs or costs[0] > budget * (1 + 1e-9):
+        return None
+    return float(np.interp(budget, costs, history.accuracy))
 
 
 def cost_to_reach(history: History, measure: str, accuracy: float) -> float | None:

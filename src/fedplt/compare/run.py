@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.compare.results import Comparison, Contestant
+from fedplt.data.catalog import CATALOG, get
+from fedplt.data.sources import Progress
 from fedplt.errors import RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.folder import RunFolder
@@ -40,6 +42,7 @@ def compare(
     out: Path,
     *,
     processes: int | None = None,
+    progress: Progress | None = None,
     on_run: OnRun = lambda label, seed, text: None,
 ) -> Comparison:
     """Run every method with every seed in its own folder under ``out``, and read the results.
@@ -57,19 +60,28 @@ def compare(
     for label in methods:  # mistakes are said before anything runs
         method_from_config(configs[label, seeds[0]])
         plan_without_data(configs[label, seeds[0]])
+    if config.data.name in CATALOG:
+        get(config.data.name, progress=progress)  # once, not in every process
     out.mkdir(parents=True, exist_ok=True)
     failed: dict[tuple[str, int], str] = {}
+    running: set[subprocess.Popen[str]] = set()
     with ThreadPoolExecutor(processes or available_cores()) as pool:
         waiting = {
-            pool.submit(_run, out / f"{label}-seed{seed}", one): (label, seed)
+            pool.submit(_run, out / f"{label}-seed{seed}", one, running): (label, seed)
             for (label, seed), one in configs.items()
         }
-        for future in as_completed(waiting):
-            label, seed = waiting[future]
-            problem = future.result()
-            if problem:
-                failed[label, seed] = problem
-            on_run(label, seed, problem or "done")
+        try:
+            for future in as_completed(waiting):
+                label, seed = waiting[future]
+                problem = future.result()
+                if problem:
+                    failed[label, seed] = problem
+                on_run(label, seed, problem or "done")
+        except BaseException:  # Ctrl-C above all: what runs saves itself, the rest never starts
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                process.terminate()
+            raise
     comparison = read(out, {label: dict(m) for label, m in methods.items()}, seeds, config, failed)
     write_text(out / "comparison.json", json.dumps(comparison.to_json(), indent=1))
     return comparison
@@ -112,18 +124,21 @@ def _config(config: RunConfig, label: str, method: Mapping[str, Any], seed: int)
     return parse_config(values)
 
 
-def _run(folder: Path, config: RunConfig) -> str:
+def _run(folder: Path, config: RunConfig, running: set[subprocess.Popen[str]]) -> str:
     """Run or continue one run in a process of its own; what went wrong, if anything did."""
     write_text(folder.with_name(folder.name + ".toml"), dump_config(config))
     if (folder / "config.toml").is_file() and _is_finished(folder, config):
         return ""
     command = [sys.executable, "-m", "fedplt.compare.one", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 130:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        running.add(process)
+        _, said = process.communicate()
+        running.discard(process)
+    if process.returncode == 130:
         return "stopped; start the comparison again to continue"
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return lines[0] if done.returncode == 2 else lines[-1]
+    if process.returncode:
+        lines = said.strip().splitlines() or [f"exit code {process.returncode}"]
+        return lines[0] if process.returncode == 2 else lines[-1]
     return ""
 
 
