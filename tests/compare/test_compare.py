@@ -23,7 +23,7 @@ from fedplt.compare.run import compare
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import load_config
 from fedplt.federation.records import History, RoundRecord, Totals
-from tests.test_cli import CONFIG, fedplt
+from tests.test_cli import CONFIG
 
 __all__ = ["fedplt"]
 
