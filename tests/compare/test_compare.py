@@ -25,8 +25,6 @@ from fedplt.federation.load_config import load_config
 from fedplt.federation.records import History, RoundRecord, Totals
 from tests.test_cli import CONFIG
 
-__all__ = ["fedplt"]
-
 
 def history(accuracies, each):
     rounds = []
