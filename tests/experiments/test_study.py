@@ -119,21 +119,15 @@ def by_name(i):
     return {**whole, "layers": {"fc1": layer, "fc2": layer}}
 
 
-def by_list(i):
-    whole = {"magnitude": 4.0 * i**2, "effective_perturbation": 1 / i}
-    return {**whole, "layer_effective_perturbation": [0.1 * i, None]}
-
-
-@pytest.mark.parametrize(("diagnostics", "layer"), [(by_name, "fc1"), (by_list, "layer 1")])
-def test_series_are_read_from_the_records(diagnostics, layer):
-    series = series_of(histories_with(diagnostics))
+def test_series_are_read_from_the_records():
+    series = series_of(histories_with(by_name))
     assert series.rounds == (1, 2, 3)
     assert series.update_norm == (2.0, 4.0, 6.0)
     assert series.effective_perturbation == (1.0, 0.5, 1 / 3)
-    assert series.layer_effective_perturbation[layer] == pytest.approx((0.1, 0.2, 0.3))
+    assert series.layer_effective_perturbation["fc1"] == pytest.approx((0.1, 0.2, 0.3))
     figure = layers_figure({"Full model": series, "Deep-heavy": series})
     assert len(figure.axes[1].lines) == 2
-    histories = {"Full model": histories_with(diagnostics)}
+    histories = {"Full model": histories_with(by_name)}
     panels = model_figure(histories, {"Full model": series}).axes
     assert panels[0].lines[0].get_ydata().tolist() == [2.0, 4.0, 6.0]
     assert panels[2].lines[0].get_ydata().tolist() == pytest.approx([10, 20, 30])

@@ -41,26 +41,15 @@ def series_of(history: History) -> Series:
     layers = [_layers(numbers) for _, numbers in found]
     return Series(
         tuple(round for round, _ in found),
-        tuple(math.sqrt(_magnitude(numbers)) for _, numbers in found),
+        tuple(math.sqrt(numbers["update_magnitude"]) for _, numbers in found),
         tuple(float(numbers["effective_perturbation"]) for _, numbers in found),
         {name: tuple(row.get(name, math.nan) for row in layers) for name in layers[0]},
     )
 
 
-def _magnitude(numbers: Mapping[str, Any]) -> float:
-    value = numbers["update_magnitude"] if "update_magnitude" in numbers else numbers["magnitude"]
-    return float(value)
-
-
 def _layers(numbers: Mapping[str, Any]) -> dict[str, float]:
-    """Effective perturbation by layer: recorded by name, or as a list in the layers' order."""
-    if "layers" in numbers:
-        return {
-            name: float(layer.get("effective_perturbation", math.nan))
-            for name, layer in numbers["layers"].items()
-        }
-    values = numbers.get("layer_effective_perturbation", [])
+    """Effective perturbation by layer."""
     return {
-        f"layer {index}": math.nan if value is None else float(value)
-        for index, value in enumerate(values, start=1)
+        name: float(layer.get("effective_perturbation", math.nan))
+        for name, layer in numbers["layers"].items()
     }

@@ -22,7 +22,7 @@ from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import ClientSampler, Selection
 from fedplt.plan import Assignment
 from fedplt.state import bind_state, named_tensors
-from fedplt.update import ClientUpdate, validate
+from fedplt.update import validate
 
 OnRound = Callable[[RoundRecord], None]
 
@@ -100,7 +100,9 @@ class Federation:
         if selection is None:
             selection = self.sampler.after_training(round, results)
         uploading = [client for client in selection.clients if client in assignments]
-        aggregator = self._aggregator(selection)
+        aggregator = Aggregator(job.layers, job.recipe.normaliser)
+        there = self._availability.attend(self._everybody, round).present
+        self.sampler.expect(aggregator, selection, there, round)
         rejected = dict(selection.refused)
         bytes_up = self._collect(uploading, assignments, selection, aggregator, rejected)
         self._stop_if_all_are_bad(len(assignments), rejected)
@@ -163,26 +165,9 @@ class Federation:
             except UpdateError as error:
                 rejected[str(client)] = str(error)
                 continue
-            weight = self._weight(update, client, selection)
+            weight = self.sampler.weight(client, update, selection)
             aggregator.add(update, assignments[client], weight)
         return bytes_up
-
-    def _aggregator(self, selection: Selection) -> Aggregator:
-        job, round = self.job, self.rounds_done
-        aggregator = Aggregator(job.layers, job.recipe.normaliser)
-        if job.config.sampling.estimator_used == "unbiased":
-            for client in self._availability.attend(self._everybody, round).present:
-                if str(client) not in selection.refused:
-                    number = int(job.num_examples[client])
-                    aggregator.expect(job.plan.client(client, round), number)
-        return aggregator
-
-    def _weight(self, update: ClientUpdate, client: int, selection: Selection) -> float:
-        """Who is rarely chosen counts more when chosen."""
-        settings = self.job.config.sampling
-        if settings.by_norm or settings.estimator_used == "unbiased":
-            return update.num_examples / float(selection.probabilities[client])
-        return update.num_examples
 
     def _stop_if_all_are_bad(self, num_trained: int, rejected: dict[str, str]) -> None:
         """A single client may be all that was drawn: it alone does not end a run."""

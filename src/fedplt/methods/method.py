@@ -72,12 +72,10 @@ class Method:
 
 
 def norm_tensors(layers: Layers) -> frozenset[str]:
-    """The tensors of modules that have vectors only: norms, with their running statistics."""
-    modules: dict[str, list[str]] = {}
-    matrices = set()
-    for _, _, tensor in layers.placed:
-        module = tensor.name.rpartition(".")[0]
-        modules.setdefault(module, []).append(tensor.name)
-        if len(tensor.shape) > 1:
-            matrices.add(module)
-    return frozenset(name for m, names in modules.items() if m not in matrices for name in names)
+    """The tensors of norm modules, with their running statistics."""
+    norms = {module.name for module in layers.flow if module.weight is None}
+    tensors = [tensor for _, _, tensor in layers.placed]
+    if not layers.flow:  # cut without an example: modules that have vectors only
+        names = {tensor.name.rpartition(".")[0] for tensor in tensors}
+        norms = names - {t.name.rpartition(".")[0] for t in tensors if len(t.shape) > 1}
+    return frozenset(t.name for t in tensors if t.name.rpartition(".")[0] in norms)
