@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fedplt import cli
 from fedplt.layers import Layer, Layers, TensorSpec
 
 
@@ -47,3 +50,23 @@ def blobs(number: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     labels = torch.arange(number) % 3
     centres = 2 * torch.eye(6)[:3]
     return centres[labels] + 0.3 * torch.randn(number, 6, generator=random), labels
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def fedplt(monkeypatch, capfd):
+    """Run a command in this process: importing torch anew takes seconds."""
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["fedplt", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exited:
+            cli.main()
+        return Done(int(exited.value.code or 0), *capfd.readouterr())
+
+    return run

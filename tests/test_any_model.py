@@ -21,7 +21,7 @@ NOT_COUNTED = {
 }
 
 
-def train(model, assignment, data, optimizer):
+def train(model, assignment, data, optimizer, loss=F.cross_entropy):
     with train_only(model, assignment) as part:
         if optimizer == "fused":
             part.fuse_sgd(0.1)
@@ -34,16 +34,18 @@ def train(model, assignment, data, optimizer):
                 made.zero_grad()
 
         for inputs, targets in data:
-            F.cross_entropy(model(inputs), targets).backward()
+            loss(model(inputs), targets).backward()
             step()
     return part
 
 
-def assert_equals_masked(model, assignment, data, optimizer, tolerance=(2e-5, 1e-4)):
+def assert_equals_masked(
+    model, assignment, data, optimizer, tolerance=(2e-5, 1e-4), loss=F.cross_entropy
+):
     ours, reference = copy.deepcopy(model), copy.deepcopy(model)
-    part = train(ours, assignment, data, optimizer)
+    part = train(ours, assignment, data, optimizer, loss)
     usual = OPTIMIZERS["sgd" if optimizer == "fused" else optimizer]
-    train_masked(reference, assignment, data, usual, F.cross_entropy)
+    train_masked(reference, assignment, data, usual, loss)
     mask, initial = masks(assignment), model.state_dict()
     names = {id(p): name for name, p in model.named_parameters()}
     tied = {

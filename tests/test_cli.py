@@ -8,13 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
-
-from fedplt import cli
 
 CONFIG = """
 name = "tiny"
@@ -44,26 +41,6 @@ batch_size = 16
 [engine]
 workers = 2
 """
-
-
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def fedplt(monkeypatch, capfd):
-    """Run a command in this process: importing torch anew takes seconds."""
-
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["fedplt", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exited:
-            cli.main()
-        return Done(int(exited.value.code or 0), *capfd.readouterr())
-
-    return run
 
 
 @pytest.fixture

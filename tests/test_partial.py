@@ -115,7 +115,11 @@ def test_equals_masked_training(case, optimizer):
 def test_equals_masked_training_for_any_allocation(data):
     widths = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=5), label="widths")
     q = data.draw(
-        st.lists(st.floats(0, 1), min_size=len(widths) - 1, max_size=len(widths) - 1).filter(any),
+        st.lists(
+            st.floats(0, 1, allow_subnormal=False),
+            min_size=len(widths) - 1,
+            max_size=len(widths) - 1,
+        ).filter(any),
         label="layer ratios",
     )
     client = data.draw(st.integers(0, 3), label="client")

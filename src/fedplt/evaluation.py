@@ -25,8 +25,12 @@ Metric = Callable[[Any, Any], Tensor]
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 for every example whose largest output is its label, else 0."""
-    return (outputs.argmax(1) == targets).to(torch.float32)
+    """1 for every example whose largest output is its label, else 0.
+
+    Where an example has several labels (one per token), the mean over them.
+    """
+    right = (outputs.argmax(1) == targets).to(torch.float32)
+    return right if right.ndim == 1 else right.flatten(1).mean(1)
 
 
 @dataclass(frozen=True, eq=False)

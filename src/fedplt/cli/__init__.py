@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
-from fedplt.cli import data, runs
+from fedplt.cli import data, model, runs
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 
-__all__ = ["app", "data", "main", "runs"]
+__all__ = ["app", "data", "main", "model", "runs"]
 
 
 def main() -> None:

@@ -45,10 +45,17 @@ class ModelConfig(_Section):
     """Which model, and how it is cut."""
 
     name: str = "fcn"
-    """``fcn``, ``cnn``, ``resnet8``, or ``package.module:function`` giving a torch module."""
+    """``fcn``, ``cnn``, ``resnet8``, ``vit``, ``text``, or ``package.module:function`` giving a
+    torch module."""
     options: dict[str, Any] = {}
     groups: dict[str, str | list[str]] | None = None
     """Join modules into one layer by name pattern; by default as the model suggests."""
+    always: list[str] = []
+    """Layers (patterns) that every client trains whole, such as a head."""
+    never: list[str] = []
+    """Modules or parameters (patterns) that nobody trains, such as a backbone."""
+    fused: dict[str, Annotated[int, Field(ge=1)]] = {}
+    """Linear modules (patterns) whose outputs are so many stretches to be cut alike."""
     max_sublayers: Annotated[int, Field(ge=1)] | None = None
 
 

@@ -22,7 +22,7 @@ from fedplt.data.catalog import CATALOG
 from fedplt.data.catalog import load as load_data
 from fedplt.data.samples import Samples, TrainingData
 from fedplt.data.sources import Progress
-from fedplt.errors import ConfigError, DataError, FedpltError, did_you_mean
+from fedplt.errors import ConfigError, CutError, DataError, FedpltError, did_you_mean
 from fedplt.evaluation import Metric, accuracy
 from fedplt.federation.checks import (
     check_device,
@@ -186,7 +186,14 @@ def plan_from_config(
     groups: Any = config.model.groups
     if groups is None and config.model.name in MODELS:
         groups = MODELS[config.model.name].groups
-    layers = cut(model, example, groups=groups, max_sublayers=config.model.max_sublayers)
+    settings = config.model
+    try:
+        layers = cut(
+            model, example, groups=groups, always=settings.always, never=settings.never,
+            fused=settings.fused, max_sublayers=settings.max_sublayers,
+        )  # fmt: skip
+    except CutError as error:
+        raise ConfigError(f"model: {error}") from error
     if ratios is None:
         ratios = _ratios(config, layers)
     options = {key: value for key, value in config.method.items() if key != "name"}

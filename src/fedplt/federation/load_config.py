@@ -71,14 +71,19 @@ def _flat(value: Any, prefix: str) -> list[tuple[str, Any]]:
     return [(prefix.lstrip("."), value)]
 
 
+def parse_value(raw: str) -> Any:
+    """A value as in TOML; a bare word is a string."""
+    try:
+        return tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return raw.strip()
+
+
 def _apply(values: dict[str, Any], override: str) -> None:
     key, equals, raw = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {override}: write key=value, such as training.batch_size=32.")
-    try:
-        value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = raw.strip()  # a bare word is a string
+    value = parse_value(raw)
     *path, last = key.strip().split(".")
     target: Any = values
     try:

@@ -1,10 +1,12 @@
 """Built-in models by name, and any other by import path.
 
-=========  =====================================================================
-``fcn``    the paper's fully connected network (784 or 3072 inputs)
+===========  ===================================================================
+``fcn``      the paper's fully connected network (784 or 3072 inputs)
 ``resnet8``  the paper's ResNet-8: stem, three blocks, classifier
-``cnn``    two convolutions and two linear layers, for quick trials
-=========  =====================================================================
+``cnn``      two convolutions and two linear layers, for quick trials
+``vit``      a small vision transformer for 32x32 images
+``text``     a small text transformer that predicts every next character
+===========  ===================================================================
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from fedplt.imports import import_object
 from fedplt.models.cnn import cnn
 from fedplt.models.fcn import fcn
 from fedplt.models.resnet import resnet8
+from fedplt.models.text import TextTransformer
+from fedplt.models.vit import VisionTransformer
 from fedplt.seeds import torch_seed
 
 
@@ -31,14 +35,20 @@ class ModelSpec:
 
     build: Callable[..., nn.Module]
     groups: Mapping[str, str] = field(default_factory=dict)
+    example: Callable[[], torch.Tensor] | None = None
+    """A batch that the model takes as it is built by default."""
 
 
 MODELS: dict[str, ModelSpec] = {
-    "fcn": ModelSpec(fcn),
-    "cnn": ModelSpec(cnn),
+    "fcn": ModelSpec(fcn, example=lambda: torch.zeros(2, 784)),
+    "cnn": ModelSpec(cnn, example=lambda: torch.zeros(2, 1, 28, 28)),
     "resnet8": ModelSpec(
-        resnet8, {"block1": "block1.*", "block2": "block2.*", "block3": "block3.*"}
+        resnet8,
+        {"block1": "block1.*", "block2": "block2.*", "block3": "block3.*"},
+        example=lambda: torch.zeros(2, 3, 32, 32),
     ),
+    "vit": ModelSpec(VisionTransformer, example=lambda: torch.zeros(2, 3, 32, 32)),
+    "text": ModelSpec(TextTransformer, example=lambda: torch.zeros(2, 64, dtype=torch.long)),
 }
 
 
@@ -80,4 +90,14 @@ def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
     return model
 
 
-__all__ = ["MODELS", "ModelSpec", "build_model", "cnn", "fcn", "model_spec", "resnet8"]
+__all__ = [
+    "MODELS",
+    "ModelSpec",
+    "TextTransformer",
+    "VisionTransformer",
+    "build_model",
+    "cnn",
+    "fcn",
+    "model_spec",
+    "resnet8",
+]

@@ -1,0 +1,124 @@
+"""Verbs about models: how they are cut."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedplt.cli.app import app, err
+from fedplt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@app.command()
+def cut(
+    model: Annotated[
+        str,
+        typer.Argument(help="fcn, cnn, resnet8, vit, text, or an import path: my_package:build."),
+    ],
+    example: Annotated[
+        str | None,
+        typer.Option(help="Import path of a function that gives an input (a batch)."),
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(help="Instead: the shape of one input, such as 3,32,32.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="For the model's function.")
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=PATTERN", help="Join layers into one.")
+    ] = None,
+    always: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Layers everybody trains whole.")
+    ] = None,
+    never: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="What nobody trains.")
+    ] = None,
+    fused: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN=N", help="Linears of N stretches to be cut alike."),
+    ] = None,
+    max_sublayers: Annotated[
+        int | None, typer.Option(help="Coarser slices: at most this many per layer.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the layers as JSON.")] = False,
+) -> None:
+    """Show how a model is cut: layers, sub-layers, what is trained whole or left out, and why."""
+    import warnings
+
+    from fedplt.cutting import cut as cut_model
+    from fedplt.models import MODELS, build_model
+
+    options = _values("--option", option)
+    built = build_model(model, options, seed=0)
+    groups: dict[str, Any] = {}
+    for name, pattern in _pairs("--group", group):
+        groups.setdefault(name, []).append(pattern)
+    if not groups and model in MODELS:
+        groups = dict(MODELS[model].groups)
+    inputs = _inputs(model, example, shape, bool(options))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the table says the same
+        layers = _tried(
+            cut_model, built, inputs, groups=groups, always=always or [], never=never or [],
+            fused=_values("--fused", fused), max_sublayers=max_sublayers,
+        )  # fmt: skip
+    typer.echo(json.dumps(layers.to_json()) if as_json else layers.summary())
+    if inputs is None and not as_json:
+        err.print("Give --shape or --example to see what data flows where.", soft_wrap=True)
+
+
+def _inputs(model: str, example: str | None, shape: str | None, has_options: bool) -> Any:
+    import torch
+
+    from fedplt.imports import import_object
+    from fedplt.models import MODELS
+
+    if example and shape:
+        raise ConfigError("give either --example or --shape, not both.")
+    if example:
+        return import_object(example, "--example")()
+    if shape:
+        try:
+            return torch.randn(2, *(int(part) for part in shape.replace("x", ",").split(",")))
+        except (ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"--shape {shape}: write the shape of one input, such as 3,32,32."
+            ) from error
+    known = MODELS[model].example if model in MODELS and not has_options else None
+    return known() if known else None
+
+
+def _tried(cut_model: Any, model: nn.Module, inputs: Any, **settings: Any) -> Any:
+    from fedplt.errors import FedpltError
+
+    try:
+        return cut_model(model, inputs, **settings)
+    except FedpltError:
+        raise
+    except Exception as error:  # the user's model may raise anything
+        raise ConfigError(
+            f"the model failed on the example input: {type(error).__name__}: {error}. "
+            "Give one that fits with --shape or --example."
+        ) from error
+
+
+def _pairs(flag: str, given: list[str] | None) -> list[tuple[str, str]]:
+    result = []
+    for text in given or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key or not value:
+            raise ConfigError(f"{flag} {text}: write two words joined by an equals sign.")
+        result.append((key, value))
+    return result
+
+
+def _values(flag: str, given: list[str] | None) -> dict[str, Any]:
+    from fedplt.federation.load_config import parse_value
+
+    return {key: parse_value(raw) for key, raw in _pairs(flag, given)}

@@ -1,0 +1,59 @@
+"""``fedplt cut``: a table people understand, and clear words where it cannot be made."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+ODD = """
+import torch
+from torch import nn
+
+class Odd(nn.Module):
+    def __init__(self, width=6):
+        super().__init__()
+        self.lstm, self.head, self.spare = nn.LSTM(4, width), nn.Linear(width, 2), nn.Linear(3, 3)
+        self.scale = nn.Parameter(torch.ones(()))
+    def forward(self, x):
+        return self.head(self.lstm(x)[0]) * self.scale
+
+def batch():
+    return torch.randn(2, 5, 4)
+"""
+
+
+def test_a_newcomers_odd_model(fedplt, tmp_path, monkeypatch):
+    (tmp_path / "odd.py").write_text(ODD)
+    monkeypatch.chdir(tmp_path)
+    done = fedplt("cut", "odd:Odd", "--example", "odd:batch", "--option", "width=8")
+    assert done.returncode == 0, done.stderr
+    assert "as one piece: its gates mix all units" in done.stdout
+    assert "the example input does not use it" in done.stdout
+    assert "spare.weight" in done.stdout.split("left out")[1]
+    assert not done.stderr
+
+
+def test_json_and_options(fedplt):
+    done = fedplt(
+        "cut", "cnn", "--never", "conv*", "--group", "all=fc*", "--max-sublayers", "2", "--json"
+    )
+    layers = json.loads(done.stdout)["layers"]
+    assert [(layer["name"], layer["num_sublayers"]) for layer in layers] == [("all", 2)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fcn", "--shape", "5"], "Give one that fits with --shape or --example"),
+        (["fcn", "--shape", "5,a"], "such as 3,32,32"),
+        (["fcn", "--group", "a"], "joined by an equals sign"),
+        (["fcn", "--fused", "fc1=3"], "not 3 equal stretches"),
+        (["fcn", "--always", "fc9"], "Did you mean"),
+        (["no_such:model"], "cannot be imported"),
+    ],
+)
+def test_refusals(fedplt, arguments, words):
+    done = fedplt("cut", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
