@@ -18,9 +18,9 @@ from fedplt.federation.engine import Engine, Interrupted, LocalResult
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
 from fedplt.federation.records import History, RoundRecord, Totals
-from fedplt.federation.sampler import ClientSampler, Selection
+from fedplt.federation.sampler import ClientSampler
 from fedplt.state import bind_state, named_tensors
-from fedplt.update import ClientUpdate, validate
+from fedplt.update import validate
 
 OnRound = Callable[[RoundRecord], None]
 
@@ -84,7 +84,8 @@ class Federation:
         results = self.engine.train(trained, round, self.state) if trained else []
         if selection is None:
             selection = self.sampler.after_training(round, results)
-        aggregator = self._aggregator(selection)
+        aggregator = Aggregator(job.layers)
+        self.sampler.expect(aggregator, selection, round)
         rejected = dict(selection.refused)
         bytes_up = selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
@@ -97,7 +98,7 @@ class Federation:
             except UpdateError as error:
                 rejected[str(client)] = str(error)
                 continue
-            aggregator.add(update, assignment, self._weight(update, client, selection))
+            aggregator.add(update, assignment, self.sampler.weight(client, update, selection))
         self._stop_if_all_are_bad(len(trained), rejected)
         new_state = self.state.clone()
         touched = aggregator.apply(new_state)
@@ -127,21 +128,6 @@ class Federation:
         )
         self.records.append(record)
         return record
-
-    def _aggregator(self, selection: Selection) -> Aggregator:
-        job, aggregator = self.job, Aggregator(self.job.layers)
-        if job.config.sampling.estimator_used == "unbiased":
-            for client, number in enumerate(job.num_examples.tolist()):
-                if str(client) not in selection.refused:
-                    aggregator.expect(job.plan.client(client, self.rounds_done), number)
-        return aggregator
-
-    def _weight(self, update: ClientUpdate, client: int, selection: Selection) -> float:
-        """Who is rarely chosen counts more when chosen."""
-        settings = self.job.config.sampling
-        if settings.by_norm or settings.estimator_used == "unbiased":
-            return update.num_examples / float(selection.probabilities[client])
-        return update.num_examples
 
     def _stop_if_all_are_bad(self, num_trained: int, rejected: dict[str, str]) -> None:
         """A single client may be all that was drawn: it alone does not end a run."""

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedplt.aggregation import Aggregator
 from fedplt.federation.engine import LocalResult
 from fedplt.federation.job import Job
 from fedplt.federation.sampling_record import chosen_record, sampling_record
@@ -20,6 +21,7 @@ from fedplt.sampling import (
     paper_probabilities,
     sampling_probabilities,
 )
+from fedplt.update import ClientUpdate
 
 NUMBER_BYTES = 8
 """A norm, a sum or a probability is sent as one double."""
@@ -90,6 +92,19 @@ class ClientSampler:
         chosen = independent_sample(chances, seed=self.job.config.seed, round=round).tolist()
         record = self._record(chosen, chances, norms, len(chosen))
         return Selection(chosen, chances, record=record)
+
+    def expect(self, aggregator: Aggregator, selection: Selection, round: int) -> None:
+        """Tell the aggregator whom to divide by: all clients, where the mean is to be unbiased."""
+        if self.settings.estimator_used == "unbiased":
+            for client, number in enumerate(self.job.num_examples.tolist()):
+                if str(client) not in selection.refused:
+                    aggregator.expect(self.job.plan.client(client, round), number)
+
+    def weight(self, client: int, update: ClientUpdate, selection: Selection) -> float:
+        """How much an update counts: who is rarely chosen counts more when chosen."""
+        if self.settings.by_norm or self.settings.estimator_used == "unbiased":
+            return update.num_examples / float(selection.probabilities[client])
+        return update.num_examples
 
     def remember(self, results: Sequence[LocalResult]) -> None:
         """Keep the norms for rounds to come. Call it when the round counts."""
