@@ -10,10 +10,12 @@ that took part: who did not train a coordinate votes for its old value (FedDrop)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-from fedplt.layers import Layers
+from fedplt.layers import Layers, TensorSpec
 from fedplt.plan import Assignment
 from fedplt.recipe import Normaliser
 from fedplt.submodel import SubmodelAssignment
@@ -59,33 +61,39 @@ class Aggregator:
         self._total.index_add_(0, where, values, alpha=num_examples)
         self._elements[where] += num_examples
 
-    def apply(self, state: Tensor) -> Tensor:
-        """Add the weighted mean of the updates to the state, in place.
-
-        Returns which coordinates somebody trained.
-        """
-        touched = torch.zeros(len(state), dtype=torch.bool)
-        for offset, index, spec in self.layers.placed:
-            if spec.name in self._local:
-                continue
-            weights = self._weights[index]
-            rows = weights.repeat_interleave(spec.width // len(weights)).repeat(spec.repeats)
-            place = slice(offset, offset + spec.num_elements)
+    def apply(self, state: Tensor) -> None:
+        """Add the weighted mean of the updates to the state, in place."""
+        for place, spec, rows in self._row_weights():
             if self._elements is not None:
-                each = self._elements[place] + rows.repeat_interleave(spec.row_size)
-                touched[place] = each > 0
-                self._apply_elements(state, place, each)
+                self._apply_elements(state, place, self._element_weights(place, spec, rows))
                 continue
             old, total = (flat[place].view(len(rows), -1) for flat in (state, self._total))
-            touched[place].view(len(rows), -1)[rows > 0] = True
             if self.normaliser == "participants":
-                rows = torch.where(rows > 0, self._participants, rows)
+                rows = torch.where(rows > 0, self._participants, rows)  # noqa: PLW2901
             if bool((rows > 0).all()):
                 old.add_(total / rows.to(torch.float32)[:, None])
             else:  # rows nobody trained are not even added zero: -0.0 + 0.0 changes a bit
                 trained = rows > 0
                 old[trained] += total[trained] / rows[trained].to(torch.float32)[:, None]
-        return touched
+
+    def touched(self) -> Tensor:
+        """Which coordinates of the state somebody trained."""
+        result = torch.zeros(self.layers.state_size, dtype=torch.bool)
+        for place, spec, rows in self._row_weights():
+            result[place] = self._element_weights(place, spec, rows) > 0
+        return result
+
+    def _row_weights(self) -> Iterator[tuple[slice, TensorSpec, Tensor]]:
+        """Of every tensor that is shared: its place, and the weight of who trained each row."""
+        for offset, index, spec in self.layers.placed:
+            if spec.name not in self._local:
+                weights = self._weights[index]
+                rows = weights.repeat_interleave(spec.width // len(weights)).repeat(spec.repeats)
+                yield slice(offset, offset + spec.num_elements), spec, rows
+
+    def _element_weights(self, place: slice, spec: TensorSpec, rows: Tensor) -> Tensor:
+        weights = rows.repeat_interleave(spec.row_size)
+        return weights if self._elements is None else weights + self._elements[place]
 
     def _apply_elements(self, state: Tensor, place: slice, weights: Tensor) -> None:
         old, total = state[place], self._total[place]

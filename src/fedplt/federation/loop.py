@@ -103,9 +103,9 @@ class Federation:
                 f"round {round + 1}: every client's update was refused; client {first}: {reason}"
             )
         new_state = self.state.clone()
-        touched = aggregator.apply(new_state)
+        aggregator.apply(new_state)
         new_state, memory = self.server.step(
-            job.layers, self.state, new_state, touched, self.memory
+            job.layers, self.state, new_state, aggregator.touched, self.memory
         )
         if self.local is not None:
             self.engine.keep_local([k for k in clients if str(k) not in rejected])
