@@ -67,7 +67,8 @@ def test_expected_clients_are_the_divisor():
     aggregator.expect(second, 3)
     assert aggregator.divisors().tolist() == [1, 4, 3]
     aggregator.add(sent([1.0, 2.0], 1), first, weight=1 / 0.5)  # chosen with probability a half
-    assert aggregator.apply(state).tolist() == [True, True, False]
+    aggregator.apply(state)
+    assert aggregator.touched().tolist() == [True, True, False]
     assert state.tolist() == [12.0, 21.0, 0.0]  # 20 + 2 * 2 / 4
     assert torch.signbit(state[2])  # its client was not chosen
 
@@ -77,10 +78,10 @@ def test_participants_who_did_not_train_vote_for_the_old_value():
     aggregator = Aggregator(THREE, "participants")
     aggregator.add(sent([1.0, 2.0], 1), Assignment(THREE, ((range(2),),)))
     aggregator.add(sent([4.0], 3), Assignment(THREE, ((range(1, 2),),)))
-    touched = aggregator.apply(state)
+    aggregator.apply(state)
     assert state.tolist() == [10.25, 23.5, 0.0]  # 10 + 1 * 1 / 4
     assert torch.signbit(state[2])
-    assert touched.tolist() == [True, True, False]
+    assert aggregator.touched().tolist() == [True, True, False]
 
 
 SQUARE = Layers(
@@ -110,14 +111,16 @@ def test_rectangles_are_averaged_element_by_element(normaliser, expected):
     assert small.positions.tolist() == [0, 2, 4]
     aggregator.add(sent([1.0, 1.0, 1.0], 1), small)
     aggregator.add(sent([3.0] * 6, 3), Assignment(SQUARE, ((range(2),), (range(2),))))
-    assert aggregator.apply(state).all()
+    aggregator.apply(state)
+    assert aggregator.touched().all()
     assert state.tolist() == expected
 
 
 def test_elements_that_nobody_holds_keep_their_bits():
     aggregator, state = Aggregator(SQUARE), torch.full((6,), -0.0)
     aggregator.add(sent([1.0, 1.0, 1.0], 1), submodel(1))
-    assert aggregator.apply(state).tolist() == [False, True, False, True, False, True]
+    aggregator.apply(state)
+    assert aggregator.touched().tolist() == [False, True, False, True, False, True]
     assert torch.signbit(state).tolist() == [True, False, True, False, True, False]
 
 
@@ -125,5 +128,6 @@ def test_tensors_that_stay_with_the_clients_are_left_alone():
     aggregator, state = Aggregator(SQUARE), torch.full((6,), -0.0)
     whole = Assignment(SQUARE, ((range(2),), (range(2),)), frozenset({"a.weight"}))
     aggregator.add(sent([1.0] * 4, 1), whole)
-    assert aggregator.apply(state).tolist() == [False] * 2 + [True] * 4
+    aggregator.apply(state)
+    assert aggregator.touched().tolist() == [False] * 2 + [True] * 4
     assert torch.signbit(state).tolist() == [True] * 2 + [False] * 4

@@ -153,6 +153,21 @@ def test_what_is_not_certain_is_refused(mix, words):
         found(model, torch.ones(2, 4))
 
 
+def test_attention_is_refused_by_name():
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.out = nn.MultiheadAttention(4, 2), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.out(self.attention(x, x, x)[0])
+
+    model, example = Attends(), torch.randn(5, 2, 4)
+    layers = cut(nn.Sequential(nn.Linear(4, 3)), torch.zeros(1, 4))
+    with pytest.raises(CutError, match=r"module 'attention' \(MultiheadAttention\)"):
+        find_spaces(model, layers, example)
+
+
 def test_grouped_convolutions_are_refused():
     model = nn.Sequential(nn.Conv2d(1, 4, 1), nn.Conv2d(4, 4, 1, groups=2))
     with pytest.raises(CutError, match=r"module '1' \(Conv2d\) has groups"):

@@ -19,7 +19,7 @@ TOUCHED = torch.tensor([True, True, False, True, True, False])
 def steps(optimizer, number=1):
     state, memory = OLD, optimizer.start(LAYERS)
     for _ in range(number):
-        state, memory = optimizer.step(LAYERS, state, state + (MEAN - OLD), TOUCHED, memory)
+        state, memory = optimizer.step(LAYERS, state, state + (MEAN - OLD), TOUCHED.clone, memory)
     return state, memory
 
 
@@ -49,7 +49,7 @@ def test_adaptive_steps(kind, v):
 @pytest.mark.parametrize("kind", ["momentum", "adam", "yogi"])
 def test_what_nobody_trained_and_statistics_are_left_alone(kind):
     optimizer = ServerOptimizer(kind)
-    state, memory = optimizer.step(LAYERS, OLD, MEAN, TOUCHED, optimizer.start(LAYERS))
+    state, memory = optimizer.step(LAYERS, OLD, MEAN, TOUCHED.clone, optimizer.start(LAYERS))
     assert torch.signbit(state[2])
     assert state[3:].equal(MEAN[3:])  # statistics are taken as they are
     assert memory["server_m"][2:].abs().sum() == 0

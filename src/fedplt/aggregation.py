@@ -12,6 +12,8 @@ the chosen count :math:`n_k / p_k` each.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -79,27 +81,33 @@ class Aggregator:
             divisor = torch.where(divisor > 0, weights.total, 0.0)
         return divisor.to(torch.float32)
 
-    def apply(self, state: Tensor) -> Tensor:
-        """Add the weighted mean of the updates to the state, in place.
-
-        Returns which coordinates somebody trained.
-        """
-        touched = torch.zeros(len(state), dtype=torch.bool)
-        for offset, index, spec in self.layers.placed:
-            if spec.name in self._local:
-                continue
-            trained = self._added.of(offset, index, spec) > 0  # (rows, 1) or (rows, row size)
-            divisor = self._divisor(offset, index, spec)
-            old, total, where = (
-                flat[offset : offset + spec.num_elements].view(len(trained), -1)
-                for flat in (state, self._total, touched)
-            )
-            where.copy_(trained.expand_as(where))
+    def apply(self, state: Tensor) -> None:
+        """Add the weighted mean of the updates to the state, in place."""
+        for place, trained, divisor in self._shared():
+            old, total = (flat[place].view(len(trained), -1) for flat in (state, self._total))
             if bool(trained.all()):
                 old.add_(total / divisor)
             else:  # what nobody trained is not even added zero: -0.0 + 0.0 changes a bit
                 old.copy_(torch.where(trained, old + total / divisor, old))
-        return touched
+
+    def touched(self) -> Tensor:
+        """Which coordinates of the state somebody trained."""
+        result = torch.zeros(self.layers.state_size, dtype=torch.bool)
+        for place, trained, _ in self._shared():
+            where = result[place].view(len(trained), -1)
+            where.copy_(trained.expand_as(where))
+        return result
+
+    def _shared(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Of every tensor that is shared: its place, what somebody trained, and the divisor.
+
+        The last two are (rows, 1), or (rows, row size) where there are sub-models.
+        """
+        for offset, index, spec in self.layers.placed:
+            if spec.name not in self._local:
+                place = slice(offset, offset + spec.num_elements)
+                trained = self._added.of(offset, index, spec) > 0
+                yield place, trained, self._divisor(offset, index, spec)
 
 
 class _Weights:

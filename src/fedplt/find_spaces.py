@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
+from fedplt.connections import NORMS
 from fedplt.errors import CutError
 from fedplt.layers import Layers, dotted
 from fedplt.spaces import ChannelPad, Spaces, TensorUnits
@@ -197,6 +198,13 @@ class _Walk(fx.Interpreter):
         return units
 
     def _never_cut(self, module: nn.Module, name: str) -> None:
+        """A module on the model's input: a norm stays whole, others have units we do not know."""
+        if any(True for _ in module.parameters()) and not isinstance(module, NORMS):
+            raise CutError(
+                f"module {name!r} ({type(module).__name__}) cannot be made smaller yet: methods "
+                "that train sub-models (heterofl, fedrolex, feddrop) know Linear, Conv2d and norm "
+                "modules. Use fedplt or fedpmt for this model."
+            )
         for key, _ in [*module.named_parameters(), *module.named_buffers()]:
             self._record(dotted(name, key), _WHOLE, _WHOLE)
 

@@ -11,6 +11,7 @@ Running statistics are averages, so they are always taken as they are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,15 +45,20 @@ class ServerOptimizer:
         return memory
 
     def step(
-        self, layers: Layers, old: Tensor, mean: Tensor, touched: Tensor, memory: Memory
+        self,
+        layers: Layers,
+        old: Tensor,
+        mean: Tensor,
+        find_touched: Callable[[], Tensor],
+        memory: Memory,
     ) -> tuple[Tensor, Memory]:
         """State and memory after a round, from the state before and with the mean update.
 
-        ``touched`` tells which coordinates somebody trained. Nothing is changed in place.
+        ``find_touched`` tells which coordinates somebody trained. Nothing is changed in place.
         """
         if self.kind == "none":
             return mean, memory
-        touched = touched.clone()
+        touched = find_touched()
         for offset, _, tensor in layers.placed:
             if tensor.is_buffer:
                 touched[offset : offset + tensor.num_elements] = False

@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fedplt.data.samples import TrainingData
+from fedplt.federation.config import ModelConfig
+from fedplt.federation.job import make_job
 from fedplt.methods import make_method
 from fedplt.recipe import LocalRecipe, scaled, scaled_modules
+from fedplt.simulator.run import run_job
 from fedplt.state import bind_state
 from fedplt.submodules import Submodels
 from fedplt.width_rates import kept_units
@@ -145,8 +149,6 @@ def test_masked_loss_leaves_absent_classes_alone():
         made = job("heterofl", "fcn", ratios=[1.0], options={"masked_loss": masked})
         made.samples.targets[:] = torch.arange(len(made.samples)) % 2  # never class 2
         before = made.model.fc3.weight.detach().clone()
-        from fedplt.simulator.run import run_job
-
         run_job(made)
         return (made.model.fc3.weight - before).abs().sum(1)
 
@@ -179,3 +181,19 @@ def test_the_originals_rates():
     options = {"rates": [1, 0.5, 0.25, 0.125, 0.0625]}
     plan = make_method("heterofl", options).plan(request("fcn", [1.0, 0.4, 0.001]))
     assert plan.rates.tolist() == [1.0, 0.5, 0.0625]
+
+
+def test_a_last_example_alone_has_no_statistics(monkeypatch):
+    from fedplt import evaluation
+    from fedplt.simulator import engine, worker
+
+    for module in (evaluation, engine, worker):
+        monkeypatch.setattr(module, "CHUNK", 17)  # 120 examples are 7 chunks and one alone
+    made = job("fedavg", "fcn", options={"static_norm": True})
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    data = TrainingData(made.samples, made.validation)
+    normed = make_job(made.config.model_copy(update={"model": ModelConfig()}), model, data,
+                      ratios=[1.0] * 4)  # fmt: skip
+    history = run_job(normed)
+    assert len(history.rounds) == 2
+    assert model[2].running_mean.abs().sum() > 0

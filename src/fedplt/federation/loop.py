@@ -107,9 +107,9 @@ class Federation:
         bytes_up = self._collect(uploading, assignments, selection, aggregator, rejected)
         self._stop_if_all_are_bad(len(assignments), rejected)
         new_state = self.state.clone()
-        touched = aggregator.apply(new_state)
+        aggregator.apply(new_state)
         new_state, memory = self.server.step(
-            job.layers, self.state, new_state, touched, self.memory
+            job.layers, self.state, new_state, aggregator.touched, self.memory
         )
         if self.local is not None:
             self.engine.keep_local([k for k in assignments if str(k) not in rejected])
@@ -119,7 +119,7 @@ class Federation:
         # Only now does the round count: an interrupted one must leave the last state to save.
         diagnostics = None
         if self.diagnostics:
-            diagnostics = self.diagnostics.observe(self.state, new_state, touched)
+            diagnostics = self.diagnostics.observe(self.state, new_state, aggregator.touched())
         self.state.copy_(new_state)
         self.sampler.remember(results)
         self.memory = memory

@@ -34,8 +34,9 @@ class Measurement:
         config = self.job.config
         if (round + 1) % config.evaluation.every and round + 1 < config.rounds:
             return None, None
-        if self.job.recipe.static_norm:
-            state[buffer_positions(self.job.layers)] = self.engine.statistics(state)
+        statistics = buffer_positions(self.job.layers)
+        if self.job.recipe.static_norm and len(statistics):
+            state[statistics] = self.engine.statistics(state)
         return self.of("validation", state)
 
     def of(self, part: str, state: Tensor) -> Measured:
