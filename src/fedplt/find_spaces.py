@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from fedplt.connections import NORMS
 from fedplt.errors import CutError
 from fedplt.layers import Layers, dotted
 from fedplt.spaces import ChannelPad, Spaces, TensorUnits
 from fedplt.state import evaluation_mode
+from fedplt.trace import NORMS
 
 _WHOLE = 0  # the space of everything that is never cut
 
