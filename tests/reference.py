@@ -45,8 +45,10 @@ def train_masked(
         optimizer.zero_grad()
         loss(model(inputs), targets).backward()
         for name, parameter in model.named_parameters():
-            if parameter.grad is not None:
-                parameter.grad *= mask.get(name, torch.zeros(()))
+            if name not in mask:
+                parameter.grad = None  # not even weight decay
+            elif parameter.grad is not None:
+                parameter.grad *= mask[name]
         optimizer.step()
         _put_back(tensors, old, mask)
     _put_back(tensors, old, {**{name: torch.zeros(()) for name in tensors}, **mask})

@@ -7,12 +7,13 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from fedplt import cut, make_plan, train_only
 from fedplt.cost import exact_flops
 from tests.reference import OPTIMIZERS, masks, train_masked
 from tests.test_cost import in_place
-from tests.zoo import ZOO, batches
+from tests.zoo import ZOO, batches, images
 
 NOT_COUNTED = {
     "recurrent": "torch's counter does not know the fused LSTM of a CPU",
@@ -136,3 +137,148 @@ def test_flops_are_what_torch_counts(name, fused):
                 part.step()
             counted = counter.get_total_flops() / number
             assert exact_flops(plan.client(client)).total == pytest.approx(counted, rel=1e-6)
+
+
+class TrainOnlyMixing(nn.Module):
+    """Does something else in training mode: mixes channels, uses a weight once more."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        self.auxiliary = nn.Linear(8, 4)
+
+    def forward(self, x):
+        h = self.a(x)
+        if self.training:
+            h = h - h.mean(1, keepdim=True)
+        h = self.b(F.relu(h))
+        if self.training:
+            return self.head(h + F.linear(h, self.b.weight).tanh()) + self.auxiliary(h)
+        return self.head(h)
+
+
+class Latents(nn.Module):
+    """A parameter is a module's input."""
+
+    def __init__(self):
+        super().__init__()
+        self.latents, self.map = nn.Parameter(torch.randn(1, 6)), nn.Linear(6, 6)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.head(x * self.map(self.latents))
+
+
+def inplace():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), Mean(), nn.Linear(8, 4))
+
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean(1)
+
+
+def shared_affine():
+    """Two norms with the same scales and statistics of their own; one norm is frozen."""
+    layers = [nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 8), nn.BatchNorm1d(8)]
+    layers[3].weight, layers[3].bias = layers[1].weight, layers[1].bias
+    frozen = nn.BatchNorm1d(8).requires_grad_(False)
+    return nn.Sequential(*layers, frozen, nn.Linear(8, 4))
+
+
+def odd_pool():
+    """A pool over what is the channels for the convolutions."""
+    return nn.Sequential(
+        nn.Conv1d(3, 8, 3), nn.MaxPool2d(3, 1, 1), nn.Conv1d(8, 8, 3), nn.Flatten(),
+        nn.Linear(16, 4),
+    )  # fmt: skip
+
+
+MORE = {
+    "train-only": (TrainOnlyMixing, (6,)),
+    "latents": (Latents, (6,)),
+    "in-place": (inplace, (5, 6)),
+    "shared-affine": (shared_affine, (6,)),
+    "odd-pool": (odd_pool, (3, 6)),
+}
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("optimizer", ["fused", "adam", "weight decay"])
+@pytest.mark.parametrize("name", MORE)
+def test_what_only_looks_easy(name, optimizer, mode):
+    make, shape = MORE[name]
+    model = make().train(mode == "train")
+    plan = make_plan(cut(model, torch.randn(4, *shape)), [0.3, 0.6, 0.15])
+    data = [(torch.randn(6, *shape), torch.randint(0, 4, (6,))) for _ in range(2)]
+    for client in range(plan.num_clients):
+        assert_equals_masked(model, plan.client(client), data, optimizer)
+
+
+@pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}])
+def test_fused_optimisers_see_dense_rows(options):
+    model, data = ZOO["volumes"][0](), batches(ZOO["volumes"][1])
+    assignment = make_plan(cut(model, data[0][0]), [0.4]).client(0)
+    ours, reference = copy.deepcopy(model), copy.deepcopy(model)
+    with train_only(ours, assignment) as part:
+        optimizer = torch.optim.Adam(part.parameters(), lr=0.01, eps=1e-3, **options)
+        for inputs, targets in data:
+            optimizer.zero_grad()
+            F.cross_entropy(ours(inputs), targets).backward()
+            optimizer.step()
+    train_masked(reference, assignment, data, OPTIMIZERS["adam"], F.cross_entropy)
+    for name, tensor in ours.state_dict().items():
+        torch.testing.assert_close(tensor, reference.state_dict()[name], atol=2e-5, rtol=1e-4)
+        assert tensor.is_contiguous()
+
+
+def test_what_was_there_before_the_block():
+    """Old gradients are left alone, and hooks switch off what they would make wrong."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.GRU(8, 4))
+    model[0].register_forward_hook(lambda module, inputs, output: output.roll(1, 1))
+    x = torch.randn(5, 6)
+    assignment = make_plan(cut(model, x), [0.3] * 3).client(1)
+
+    def gradients(model):
+        with train_only(model, assignment) as part:
+            model(x)[0].pow(2).sum().backward()
+            return [(name, p.grad.clone()) for name, p in part.named_parameters()]
+
+    clean = gradients(model)
+    full = copy.deepcopy(model)
+    full(x)[0].pow(2).sum().backward()
+    old = {name: p.grad.clone() for name, p in full.named_parameters()}
+    for (name, ours), (same, again) in zip(clean, gradients(full), strict=True):
+        assert name == same and torch.equal(ours, again)
+        tensor, _, rows = name.rstrip("]").partition("[")
+        start, stop = map(int, rows.split(":"))
+        torch.testing.assert_close(ours, old[tensor][start:stop])
+    for name, parameter in full.named_parameters():
+        assert torch.equal(parameter.grad, old[name])
+
+
+def test_a_copy_made_inside_the_block_is_an_ordinary_model():
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)), torch.randn(3, 6)
+    with train_only(model, make_plan(cut(model), [0.5]).client(0)):
+        copied = copy.deepcopy(model)
+    with torch.no_grad():
+        copied[0].weight.fill_(0.0)
+        copied[0].bias.fill_(0.0)
+    torch.testing.assert_close(copied(x), copied[2].bias.expand(3, -1))
+
+
+def test_autocast_trains_the_same_slices():
+    model = nn.Sequential(
+        nn.Conv1d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 8), nn.ReLU(), nn.Linear(8, 4)
+    )
+    data = batches(images(3, 6), number=1)
+    assignment = make_plan(cut(model, data[0][0]), [0.4]).client(0)
+    before = copy.deepcopy(model.state_dict())
+    with train_only(model, assignment) as part, torch.autocast("cpu", torch.float16):
+        optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
+        F.cross_entropy(model(data[0][0]).float(), data[0][1]).backward()
+        optimizer.step()
+    mask = masks(assignment)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor[mask[name] == 0], before[name][mask[name] == 0])
+    assert part.update().norm > 0

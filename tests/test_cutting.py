@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import UserDict, namedtuple
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
@@ -188,7 +191,7 @@ class OwnStatistics(nn.BatchNorm1d):
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (lambda: nn.Linear(3, 0), "width of 0"),
+        (lambda: nn.Linear(3, 0), "it is empty"),
         (nn.ReLU, "no trainable parameters"),
         (
             lambda: nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.Linear(3, 3)),
@@ -204,3 +207,59 @@ class OwnStatistics(nn.BatchNorm1d):
 def test_refusals_say_what_to_do(model, words):
     with pytest.raises(CutError, match=words):
         cut(model())
+
+
+class Outputs(nn.Module):
+    def __init__(self, give):
+        super().__init__()
+        self.linear, self.give = nn.Linear(4, 3), give
+
+    def forward(self, *inputs, **named):
+        return self.give(self.linear(sum([*inputs, *named.values()])))
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+
+
+Pair = namedtuple("Pair", "one two")
+
+
+def test_inputs_and_outputs_of_many_forms():
+    x = torch.zeros(2, 4)
+    for example in (x, (x, x), [x], {"a": x}, UserDict({"a": x}), Pair(x, x)):
+        assert cut(Outputs(Answer), example).flow[0].positions == 1
+    model = Outputs(lambda y: {"y": [y]})
+    with torch.inference_mode():
+        assert cut(model, x).flow
+    with pytest.raises(CutError, match="gave a float without a tensor"):
+        cut(Outputs(lambda y: float(y.sum())), x)
+
+
+def test_names_of_what_is_part_of_another_layer():
+    model = nn.Sequential(nn.Embedding(7, 3), nn.Linear(3, 7), nn.Linear(7, 7), nn.BatchNorm1d(7))
+    model[1].weight = model[0].weight
+    assert [layer.always for layer in cut(model, always=["1", "3"])] == [True, True]
+    with pytest.raises(CutError, match=r"never: 1\.weight is tied to a tensor of '0'"):
+        cut(model, never="1")
+    layers = cut(model, never=["3"])
+    assert "nothing of its norm is trained" in layers.summary()
+
+
+def test_more_refusals():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    with pytest.raises(CutError, match="has the name of a layer that is not in it"):
+        cut(model, groups={"0": ["1"]})
+    model[1].weight = nn.Parameter(model[0].weight.data)
+    with pytest.raises(CutError, match=r"1\.weight and 0\.weight are two parameters in the same"):
+        cut(model)
+    with pytest.raises(CutError, match="a list cannot be cut"):
+        cut([])
+    with pytest.raises(CutError, match="only Linear modules can be fused"):
+        cut(nn.Conv1d(2, 6, 1), fused={"*": 3})
+    for wrong in (0, "x"):
+        with pytest.raises(CutError, match="equal stretches"):
+            cut(nn.Sequential(nn.Linear(2, 6)), fused={"0": wrong})
+    norm_first = nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 4))
+    assert cut(norm_first, groups={"first": ["0", "1"]}).num_sublayers == (4,)

@@ -49,7 +49,7 @@ _HOMES = {
     "sampling_probabilities": "fedplt.sampling",
     "cut": "fedplt.cutting",
     "train_only": "fedplt.partial",
-    "Part": "fedplt.partial",
+    "Part": "fedplt.part",
     "ClientUpdate": "fedplt.update",
     "Aggregator": "fedplt.aggregation",
     "TrainingData": "fedplt.data.samples",
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from fedplt.layers import Layer as Layer
     from fedplt.layers import Layers as Layers
     from fedplt.layers import TensorSpec as TensorSpec
-    from fedplt.partial import Part as Part
+    from fedplt.part import Part as Part
     from fedplt.partial import train_only as train_only
     from fedplt.plan import Assignment as Assignment
     from fedplt.plan import Plan as Plan

@@ -17,7 +17,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedplt.layers import dotted
-from fedplt.sliced.linear import input_gradient, move_rows, refuse_second_derivatives
+from fedplt.sliced.linear import (
+    input_gradient,
+    is_autocast,
+    move_rows,
+    refuse_second_derivatives,
+)
 from fedplt.trained import Rows, TrainedRows
 
 _relu_backward = torch.ops.aten.threshold_backward
@@ -68,7 +73,7 @@ class _Chain(torch.autograd.Function):
 
 
 def _forward(links: list[Link], usual: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    if x.ndim != 2:
+    if x.ndim != 2 or is_autocast(x):
         return usual(x)
     columns, needs_gradient = [], x.requires_grad
     for link in links:
@@ -121,7 +126,7 @@ def _runs(
         yield _Run(list(sequential), [])
     for name, module in children:
         full = dotted(prefix, name)
-        usual = not _has_hooks(module)
+        usual = not has_hooks(module)
         if usual and type(module) is nn.Linear and full in trained and trained[full].rows:
             run.modules.append(module)
             run.links.append((full, False))
@@ -135,7 +140,7 @@ def _runs(
     yield run
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks

@@ -9,6 +9,7 @@ and nothing is said about the flow between layers.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -69,6 +70,20 @@ def _feeder(trace: Trace, node: Any) -> str | None:
     return None
 
 
+def agreed(flow: tuple[ModuleFlow, ...], other: tuple[ModuleFlow, ...]) -> tuple[ModuleFlow, ...]:
+    """A flow whose ways between channels are those of another mode (training, evaluation), too."""
+    theirs = {(module.name, module.feeder, module.columns, module.norms) for module in other}
+    elsewhere = {module.name for module in other if module.used_elsewhere}
+    return tuple(
+        replace(
+            module if (module.name, module.feeder, module.columns, module.norms) in theirs
+            else replace(module, feeder=None, columns=1, norms=()),
+            used_elsewhere=module.used_elsewhere or module.name in elsewhere,
+        )
+        for module in flow
+    )  # fmt: skip
+
+
 def flow(trace: Trace) -> tuple[ModuleFlow, ...]:
     """All calls of modules of a known kind, in the order of each module's first call."""
     elsewhere = trace.used_elsewhere()
@@ -113,7 +128,7 @@ def _channels_from(
     """The feeder of a module, columns per channel, and the norms on the way."""
     norms: list[str] = []
     shape: list[int] | None = None  # of the activation before a flatten
-    pooled = False
+    pooled: set[int] = set()  # dimensions of pooling
     while node is not None:
         name = trace.outputs.get(node)
         if name is not None and isinstance(trace.modules[name], CHANNELLED):
@@ -122,7 +137,7 @@ def _channels_from(
         if name is not None and isinstance(trace.modules[name], PER_CHANNEL_NORMS):
             norms.append(name)
         elif _is(node, *_POOLING):
-            pooled = True
+            pooled.add(next(int(c) for c in type(node).__name__ if c.isdigit()))
         elif _is(node, *_RESHAPING) and shape is None:
             shape = list(getattr(node, "_saved_self_sym_sizes", []))
         elif name is not None or not _is(node, *_ELEMENTWISE):
@@ -137,7 +152,7 @@ def _columns(
     consumer: str,
     shape: list[int] | None,
     norms: list[str],
-    pooled: bool,
+    pooled: set[int],
 ) -> int | None:
     """Inputs of the consumer per channel of the producer, if they lie channel by channel.
 
@@ -154,8 +169,11 @@ def _columns(
         return None
     if from_linear and to_linear:
         # Pooling mixes along the last axis, and so do norms unless it is also axis 1.
-        mixed = pooled or any(trace.dimensions[norm] != 2 for norm in norms)
+        mixed = bool(pooled) or any(trace.dimensions[norm] != 2 for norm in norms)
         return 1 if shape is None and not mixed and taken == wide else None
+    producing: Any = trace.modules[producer]
+    if not from_linear and pooled - {len(producing.kernel_size)}:
+        return None  # a pool of another dimension takes the channels for an axis of its own
     if not from_linear and not to_linear:
         return 1 if shape is None and taken == wide else None
     if from_linear or shape is None or trace.dimensions[consumer] != 2 or shape[1] != wide:

@@ -45,6 +45,8 @@ def slicing_of(name: str, module: nn.Module, own: Collection[str], fused: int | 
         return Slicing(f"as one piece: {unusual}", 1)
     if full_name(type(module)) in FORWARDS_BY_NAME:
         return _linear(name, module, fused)
+    if fused is not None and not isinstance(module, nn.Linear):
+        raise CutError(f"fused: {name!r} is a {kind_of(module)}; only Linear modules can be fused.")
     for kinds, rule in RULES:
         if isinstance(module, kinds):
             slicing = rule(name, module, fused)
@@ -94,9 +96,9 @@ def _linear(name: str, module: Any, fused: int | None) -> Slicing:
         fused = 3
     if fused is None or fused == 1:
         return Slicing("by output neuron", axes=axes)
-    if outputs % fused:
+    if not isinstance(fused, int) or fused < 1 or outputs % fused:
         raise CutError(
-            f"fused: {name!r} has {outputs} outputs, which are not {fused} equal stretches."
+            f"fused: {name!r} has {outputs} outputs, which are not {fused!r} equal stretches."
         )
     how = f"by output neuron, in {fused} stretches that are cut alike"
     if fused == 3:
@@ -144,7 +146,7 @@ RULES: tuple[tuple[tuple[type[nn.Module], ...], Callable[..., Slicing]], ...] = 
     ((nn.Embedding, nn.EmbeddingBag), _embedding),
     (NORMS, lambda *_: Slicing("by channel")),
     ((nn.Bilinear,), lambda *_: Slicing("by output neuron")),
-    ((nn.RNNBase,), lambda *_: Slicing("as one piece: its gates mix all units", 1)),
+    ((nn.RNNBase, nn.RNNCellBase), lambda *_: Slicing("as one piece: its gates mix all units", 1)),
 )
 
 
@@ -161,6 +163,6 @@ def check_tensor(name: str, tensor: Tensor) -> None:
     if not tensor.is_floating_point():
         raise CutError(f"{name} is {tensor.dtype}; only real floating-point parameters can be cut.")
     if tensor.numel() == 0:
-        raise CutError(f"{name} has shape {tuple(tensor.shape)}: a width of 0. Give it an output.")
+        raise CutError(f"{name} has shape {tuple(tensor.shape)}: it is empty. Give it a width.")
     if tensor.is_sparse or tensor.layout != torch.strided:
         raise CutError(f"{name} is sparse; only dense parameters can be cut.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,21 +25,27 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
         module = model.get_submodule(name)
         view = _view(flat, offset, spec)
         tensor = getattr(module, key)
-        if tensor.dtype != torch.float32:
-            raise CutError(
-                f"{spec.name} is {tensor.dtype}; engines train float32 models. Call model.float() "
-                "first. (fedplt.train_only in a loop of your own takes any type.)"
-            )
         view.copy_(tensor.detach())
         tensor.data = view
     return flat
+
+
+def check_dtypes(model: nn.Module, layers: Layers) -> None:
+    """The flat state is float32, and so must be what it holds."""
+    tensors = model.state_dict(keep_vars=True)
+    for _, _, spec in layers.placed:
+        if tensors[spec.name].dtype != torch.float32:
+            raise CutError(
+                f"{spec.name} is {tensors[spec.name].dtype}; engines train float32 models. Call "
+                "model.float() first. (train_only in a loop of your own takes any type.)"
+            )
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
     """A dictionary of inputs is given by name, a tuple or list by position."""
     if isinstance(inputs, Tensor):
         return model(inputs)
-    if isinstance(inputs, dict):
+    if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
@@ -47,13 +53,20 @@ def call_model(model: nn.Module, inputs: Any) -> Any:
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside the block; every module gets its own mode back afterwards."""
+    with mode(model, training=False):
+        yield
+
+
+@contextmanager
+def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Training or evaluation mode inside the block."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    model.train(training)
     try:
         yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        for module, old in modes:
+            module.training = old
 
 
 def named_tensors(layers: Layers, flat: Tensor) -> dict[str, Tensor]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedplt.errors import CutError
 from fedplt.sliced import forward_of, outputs_on_axis_1
-from fedplt.state import call_model, evaluation_mode
+from fedplt.state import call_model, mode
 
 Kinds = tuple[type[nn.Module], ...]
 
@@ -25,10 +27,24 @@ PER_CHANNEL_NORMS: Kinds = (
 NORMS: Kinds = (*PER_CHANNEL_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
+def traces(model: nn.Module, example: Any) -> list[Trace]:
+    """The model in evaluation and in training mode, which may do other things; the fuller first.
+
+    A model that cannot be run in training mode so (it wants targets, or larger batches for its
+    norms) is seen in evaluation mode alone.
+    """
+    found = [Trace(model, example)]
+    try:
+        found.append(Trace(model, example, training=True))
+    except Exception:  # the user's model may raise anything
+        return found
+    return found if found[1].used() <= found[0].used() else found[::-1]
+
+
 class Trace:
     """Who produced what in one forward pass."""
 
-    def __init__(self, model: nn.Module, example: Any) -> None:
+    def __init__(self, model: nn.Module, example: Any, *, training: bool = False) -> None:
         self.modules: dict[str, nn.Module] = dict(model.named_modules())
         self.parameters = {id(p): name for name, p in model.named_parameters()}
         self.outputs: dict[Any, str] = {}  # autograd node of a module's output -> its name
@@ -36,19 +52,23 @@ class Trace:
         self.dimensions: dict[str, int] = {}
         self.positions: dict[str, list[float]] = {}  # per example, per call
         self._calls: list[tuple[Any, Any]] = []  # nodes of a module's input and output
-        self.batch = max(1, len(next(tensors_in(example), ())))
+        first = next((tensor for tensor in tensors_in(example) if tensor.ndim), None)
+        self.batch = 1 if first is None else max(1, len(first))
         handles = []
         for name, module in self.modules.items():
             if is_known(module):
                 handles += [
                     module.register_forward_pre_hook(self._note_input(name), with_kwargs=True),
-                    module.register_forward_hook(self._note_output(name), with_kwargs=True),
+                    module.register_forward_hook(
+                        self._note_output(name), with_kwargs=True, prepend=True
+                    ),
                 ]
         try:
-            # In evaluation mode a forward pass leaves no trace in running statistics.
             with (
-                evaluation_mode(model),
+                _unchanged_buffers(model),
+                mode(model, training=training),
                 _all_trainable(model),
+                torch.inference_mode(False),
                 torch.enable_grad(),
                 torch.random.fork_rng(devices=[]),
             ):
@@ -58,6 +78,12 @@ class Trace:
                 handle.remove()
         self._keep_alive = result  # nodes live as long as their graph
         roots = [tensor.grad_fn for tensor in tensors_in(result)]
+        if not any(root is not None for root in roots):
+            raise CutError(
+                f"the model gave a {type(result).__name__} without a tensor that depends on its "
+                "parameters, so what they do cannot be seen. Give tensors, or tuples, dictionaries "
+                "or dataclasses of them, computed with gradients."
+            )
         self.nodes = _reachable(roots)
         self.inside = {
             node for given, made in self._calls for node in _reachable([made], stop=given)
@@ -67,7 +93,7 @@ class Trace:
     def _note_input(self, name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
             x = _only_input(inputs, named)
-            self.inputs.setdefault(name, []).append(x.grad_fn)
+            self.inputs.setdefault(name, []).append(_node(x))
             self.dimensions[name] = x.ndim
 
         return hook
@@ -126,16 +152,40 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, (tuple, list)):
         for item in value:
             yield from tensors_in(item)
+    elif is_dataclass(value):
+        yield from tensors_in(vars(value))
 
 
 def _differentiable(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().requires_grad_().clone() if value.is_floating_point() else value
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _differentiable(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return type(value)(_differentiable(item) for item in value)
+        return [_differentiable(item) for item in value]
     return value
+
+
+def _node(tensor: Tensor) -> Any:
+    """Where a tensor stands in the graph; a parameter has a place, too."""
+    return torch.autograd.graph.get_gradient_edge(tensor).node if tensor.requires_grad else None
+
+
+@contextmanager
+def _unchanged_buffers(model: nn.Module) -> Iterator[None]:
+    """Whatever a forward pass does to buffers is undone."""
+    old = [
+        (module, key, buffer, None if buffer is None else buffer.clone())
+        for module in model.modules()
+        for key, buffer in module._buffers.items()
+    ]
+    try:
+        yield
+    finally:
+        for module, key, buffer, value in old:
+            module._buffers[key] = buffer
+            if buffer is not None and value is not None:
+                buffer.copy_(value)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 Rows = tuple[tuple[int, int], ...]
@@ -20,6 +21,8 @@ class Slices:
     rows: Rows
     views: list[Tensor]
     leaves: list[nn.Parameter]
+    is_moved: bool = False
+    """The parameter lies with its sliced axis first inside the block."""
 
     @property
     def whole(self) -> Tensor:
@@ -36,8 +39,11 @@ class Slices:
         parameter.grad = None
         moved = axis_first(gradient, self.axis)
         for leaf, (start, stop) in zip(self.leaves, self.rows, strict=True):
-            # A copy, so that the whole gradient can be let go.
-            part = moved if leaf.shape == moved.shape else moved[start:stop].clone()
+            part = moved if leaf.shape == moved.shape else moved[start:stop]
+            if part is not gradient or part.stride() != leaf.stride():
+                # A copy: the whole gradient can be let go, and fused optimisers do not look at
+                # strides, so it must lie as its leaf does.
+                part = torch.empty_like(leaf).copy_(part)
             leaf.grad = part if leaf.grad is None else leaf.grad + part
 
 

@@ -12,7 +12,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedplt.data.samples import Augment, Samples
-from fedplt.partial import Part, train_only
+from fedplt.part import Part
+from fedplt.partial import train_only
 from fedplt.plan import Assignment
 from fedplt.recipe import USUAL, LocalRecipe, absent_classes, static_norms
 from fedplt.seeds import generator, torch_seed

@@ -148,3 +148,39 @@ def test_refusals():
         run(train=(blobs(90)[0], torch.arange(90) % 4))
     with pytest.raises(DataError, match="90 inputs and 89 targets"):
         run(train=(blobs(90)[0], blobs(89)[1]))
+
+
+class Averaging(torch.nn.Module):
+    """Keeps an average of its own, in a buffer that is assigned anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 3)
+        self.register_buffer("average", torch.zeros(6))
+
+    def forward(self, x):
+        if self.training:
+            self.average = 0.9 * self.average + 0.1 * x.detach().mean(0)
+        return self.linear(x - self.average)
+
+
+@pytest.mark.filterwarnings("ignore:buffer average changes")
+def test_buffers_of_a_models_own_do_not_go_from_client_to_client():
+    losses = []
+    for workers in (1, 2):
+        torch.manual_seed(0)
+        history = fedplt.train(
+            Averaging(), blobs(60), blobs(30, seed=1), ratios=[1.0, 0.5, 0.5], rounds=3,
+            engine={"workers": workers},
+        )  # fmt: skip
+        losses.append([record.loss for record in history.rounds])
+    assert losses[0] == losses[1]
+
+
+def test_how_the_model_is_cut_can_be_said():
+    model = small_model()
+    frozen = model[0].weight.detach().clone()
+    fedplt.train(
+        model, blobs(60), blobs(30, seed=1), ratios=[1.0, 0.5], rounds=2, cut={"never": ["0"]}
+    )
+    assert torch.equal(model[0].weight, frozen)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedplt.cli.app import app, err
-from fedplt.errors import ConfigError
+from fedplt.errors import ConfigError, FedpltError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -82,7 +82,14 @@ def _inputs(model: str, example: str | None, shape: str | None, has_options: boo
     if example and shape:
         raise ConfigError("give either --example or --shape, not both.")
     if example:
-        return import_object(example, "--example")()
+        try:
+            return import_object(example, "--example")()
+        except FedpltError:
+            raise
+        except Exception as error:  # the user's function may raise anything
+            raise ConfigError(
+                f"--example: {example!r} failed: {type(error).__name__}: {error}"
+            ) from error
     if shape:
         try:
             return torch.randn(2, *(int(part) for part in shape.replace("x", ",").split(",")))
@@ -95,8 +102,6 @@ def _inputs(model: str, example: str | None, shape: str | None, has_options: boo
 
 
 def _tried(cut_model: Any, model: nn.Module, inputs: Any, **settings: Any) -> Any:
-    from fedplt.errors import FedpltError
-
     try:
         return cut_model(model, inputs, **settings)
     except FedpltError:

@@ -11,6 +11,7 @@ from fedplt.data.samples import Samples, TensorSamples
 from fedplt.errors import ConfigError
 from fedplt.evaluation import Metric
 from fedplt.federation.config import RunConfig
+from fedplt.models import MODELS
 from fedplt.state import call_model, evaluation_mode
 from fedplt.training import OPTIMIZERS, LocalTraining, Loss
 
@@ -39,10 +40,20 @@ def try_model(
         shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else type(inputs).__name__
         raise ConfigError(
             f"model.name: {config.model.name!r} does not fit the data {config.data.name!r}, whose "
-            f"inputs have shape {shape}: {(str(error).splitlines() or [repr(error)])[0]}. Set "
-            "model.options to fit (fcn: num_inputs; cnn: num_channels, image_size; resnet8: "
-            "num_channels; all: num_classes)."
+            f"inputs have shape {shape}: {(str(error).splitlines() or [repr(error)])[0]}. "
+            + (_OPTIONS if config.model.name in MODELS else _LOSS)
         ) from error
+
+
+_OPTIONS = (
+    "Set model.options to fit (fcn: num_inputs; cnn: num_channels, image_size; resnet8: "
+    "num_channels; vit: image_size, num_channels; text: vocabulary, context; all but text: "
+    "num_classes)."
+)
+_LOSS = (
+    "The model, the loss and the metric must fit the data; from Python, fedplt.train takes loss= "
+    "and metric= of your own."
+)
 
 
 def check_labels(train: Samples, outputs: Any) -> None:

@@ -41,6 +41,9 @@ from fedplt.recipe import LocalRecipe
 from fedplt.sampling import uniform_sample
 from fedplt.training import LocalTraining, Loss
 
+EXAMPLES = 8
+"""Examples that a model is tried and traced with: some models do not use all parts for each."""
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
@@ -136,7 +139,7 @@ def make_job(
     check_device(config.engine.device)
     if not len(data.train) or not len(data.validation):
         raise DataError("the training or the validation data is empty; both need examples.")
-    example = data.validation.batch(torch.arange(min(2, len(data.validation))))
+    example = data.validation.batch(torch.arange(min(EXAMPLES, len(data.validation))))
     outputs = try_model(config, model, *example, loss, metric)
     if loss is torch.nn.functional.cross_entropy:
         check_labels(data.train, outputs)
@@ -193,7 +196,7 @@ def plan_without_data(config: RunConfig) -> Plan:
     else:
         data = _data(config, None)
         num_examples = len(data.train)
-        example = data.validation.batch(torch.arange(min(2, len(data.validation))))
+        example = data.validation.batch(torch.arange(min(EXAMPLES, len(data.validation))))
     try_model(config, model, *example, torch.nn.functional.cross_entropy, accuracy)
     return plan_from_config(config, model, example[0], num_examples=num_examples)
 

@@ -18,6 +18,7 @@ from fedplt.methods import Method, PlanRequest, make_method
 from fedplt.models import MODELS
 from fedplt.plan import Plan
 from fedplt.spaces import Spaces
+from fedplt.state import check_dtypes
 from fedplt.submodules import try_submodel
 
 
@@ -38,6 +39,7 @@ def plan_from_config(
             model, example, groups=groups, always=settings.always, never=settings.never,
             fused=settings.fused, max_sublayers=settings.max_sublayers,
         )  # fmt: skip
+        check_dtypes(model, layers)
     except CutError as error:
         raise ConfigError(f"model: {error}") from error
     if ratios is None:

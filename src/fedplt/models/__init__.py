@@ -74,6 +74,11 @@ def _parameters(build: Callable[..., object]) -> str:
 def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
     """Build a model with initial weights that depend on the seed alone."""
     build = model_spec(name).build
+    if isinstance(build, nn.Module):
+        raise ConfigError(
+            f"model.name: {name!r} is a model; name a function that builds one, so that its "
+            "initial weights follow from the seed."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "model"))
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,7 @@ def train(
     ratios: Sequence[float | Allocation],
     rounds: int,
     split: str | Split | Sequence[Any] = "iid",
+    cut: Mapping[str, Any] | None = None,
     learning_rates: Sequence[float] | None = None,
     test: Any = None,
     loss: Loss = torch.nn.functional.cross_entropy,
@@ -109,6 +110,7 @@ def train(
         train, validation, test: ``(inputs, targets)`` tensors or Datasets.
         ratios: one per client: the fraction of the model it trains.
         split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client.
+        cut: how the model is cut, as :func:`fedplt.cut` takes it: ``{"never": ["backbone"]}``.
         learning_rates: one per client, where they differ (else ``training["learning_rate"]``).
         loss: mean loss from outputs and targets. metric: score per example (or its mean).
         augment: changes a batch of training inputs: ``augment(inputs, generator)``.
@@ -139,7 +141,7 @@ def train(
                 **({"split": split} if isinstance(split, str) else {}),
                 **settings.get("data", {}),
             },
-            "model": {"name": FROM_PYTHON, **settings.get("model", {})},
+            "model": {"name": FROM_PYTHON, **(cut or {})},
         }
     )
     job = make_job(

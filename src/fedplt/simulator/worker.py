@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedplt.aggregation import Aggregator
 from fedplt.evaluation import CHUNK, evaluate_chunk
 from fedplt.federation.job import Job
+from fedplt.layers import dotted
 from fedplt.plan import Assignment, Plan
 from fedplt.recipe import scaled
 from fedplt.state import bind_state, buffer_positions, call_model
@@ -109,9 +110,10 @@ class Worker:
         self.submodels = Submodels(self.model)
         shared = {spec.name for _, _, spec in job.layers.placed}
         self.other_buffers = {
-            name: (buffer, buffer.clone())
-            for name, buffer in self.model.named_buffers()
-            if name not in shared
+            dotted(name, key): (module, key, buffer, buffer.clone())
+            for name, module in self.model.named_modules()
+            for key, buffer in module.named_buffers(recurse=False)
+            if dotted(name, key) not in shared
         }
 
     def do(self, task: Any) -> Any:
@@ -204,8 +206,7 @@ class Worker:
             norm.momentum = momentum
         gathered = self.state.cpu()[buffer_positions(self.job.layers)].double()
         self.state.copy_(self.shared_state)
-        for buffer, old in self.other_buffers.values():
-            buffer.copy_(old)  # batches that were counted
+        self._put_buffers_back(warn=False)  # batches that were counted
         return len(indices), gathered
 
     def _upload(self, assignment: Assignment, update: Tensor) -> float:
@@ -231,11 +232,14 @@ class Worker:
         parts = [self.divisors[1][start:stop] for start, stop in assignment.segments]
         return update_norm(update / torch.cat(parts), assignment)
 
-    def _put_buffers_back(self) -> None:
+    def _put_buffers_back(self, warn: bool = True) -> None:
         """Buffers that nobody averages must not carry one client's training into the next."""
-        for name, (buffer, old) in self.other_buffers.items():
-            if not torch.equal(buffer, old):
-                buffer.copy_(old)
+        for name, (module, key, buffer, old) in self.other_buffers.items():
+            now = module._buffers[key]
+            if now is buffer and torch.equal(buffer, old):
+                continue
+            module._buffers[key] = buffer.copy_(old)
+            if warn and not name.endswith("num_batches_tracked"):
                 warnings.warn(
                     f"buffer {name} changes in training; fedplt shares only running statistics of "
                     "norms, so it is put back to its initial value after every client.",

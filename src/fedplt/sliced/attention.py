@@ -16,7 +16,7 @@ from typing import Any
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from fedplt.sliced.linear import sliced_linear
+from fedplt.sliced.linear import is_autocast, sliced_linear
 from fedplt.trained import TrainedRows
 
 Caught = dict[int, tuple[Tensor, TrainedRows]]
@@ -52,6 +52,6 @@ def _catching(caught: Caught) -> Iterator[None]:
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     entry = _caught.get(id(weight))
-    if entry is None or entry[0] is not weight:
+    if entry is None or entry[0] is not weight or is_autocast(input):
         return _usual_linear(input, weight, bias)
     return sliced_linear(input, entry[1])

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from fedplt.sliced.linear import refuse_second_derivatives
+from fedplt.sliced.linear import is_autocast, refuse_second_derivatives
 from fedplt.trained import Rows, TrainedRows
 
 Geometry = tuple[Any, ...]
@@ -97,6 +97,9 @@ def _input_gradient(ctx: Any, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor
 
 
 def convolution(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
+    if is_autocast(input):
+        usual: Tensor = type(module).forward(module, input)
+        return usual
     columns = trained.called(input.requires_grad)
     dimensions = len(module.kernel_size)
     x = input if input.ndim == dimensions + 2 else input[None]  # one example without a batch
@@ -113,6 +116,9 @@ def convolution(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
 def transposed_convolution(
     module: Any, trained: TrainedRows, input: Tensor, output_size: list[int] | None = None
 ) -> Tensor:
+    if is_autocast(input):
+        usual: Tensor = type(module).forward(module, input, output_size)
+        return usual
     trained.called(input.requires_grad)
     dimensions = len(module.kernel_size)
     output_padding = module._output_padding(

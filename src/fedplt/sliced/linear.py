@@ -33,13 +33,9 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         (x,), trained = ctx.saved_tensors, ctx.trained
-        weight, shape = trained.tensors["weight"], x.shape
-        if grad.ndim != 2:
-            x, grad = x.reshape(-1, shape[-1]), grad.reshape(-1, grad.shape[-1])
         grad_x = None  # (samples, inputs)
         if ctx.needs_input_grad[0]:
-            grad_x = input_gradient(grad, weight, ctx.columns)
-            grad_x = grad_x if len(shape) == 2 else grad_x.view(shape)
+            grad_x = input_gradient(grad, trained.tensors["weight"], ctx.columns)
         return grad_x, None, None, *move_rows(trained, grad, x)
 
 
@@ -76,11 +72,21 @@ def input_gradient(grad: Tensor, weight: Tensor, columns: Rows | None) -> Tensor
 
 def linear(module: nn.Module, trained: TrainedRows, input: Tensor) -> Tensor:
     """Also for modules whose weight is (inputs, outputs): ``trained`` has its outputs first."""
+    if is_autocast(input):
+        usual: Tensor = type(module).forward(module, input)
+        return usual
     return sliced_linear(input, trained, trained.called(input.requires_grad))
 
 
 def sliced_linear(input: Tensor, trained: TrainedRows, columns: Rows | None = None) -> Tensor:
-    result: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
-        input, trained, columns, *trained.all_leaves()
+    # Turned into samples here, not in the function: what it gives may be changed in place.
+    x = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
+    y: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
+        x, trained, columns, *trained.all_leaves()
     )
-    return result
+    return y if input.ndim == 2 else y.view(*input.shape[:-1], -1)
+
+
+def is_autocast(x: Tensor) -> bool:
+    """Then types differ between the passes: modules do as usual, with whole gradients."""
+    return torch.is_autocast_enabled(x.device.type)

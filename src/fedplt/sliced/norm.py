@@ -32,6 +32,8 @@ def batch_norm(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
 
 
 def instance_norm(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
+    if input.ndim == module._get_no_batch_dim():  # one example without a batch
+        return instance_norm(module, trained, input[None])[0]
     weight, bias, mean, var = module.weight, module.bias, module.running_mean, module.running_var
     own = module.training or mean is None  # statistics of each example
     if not (own and mean is not None):
