@@ -163,3 +163,15 @@ def test_units_that_nobody_ever_holds_are_told():
     assert "nobody trains" in plan.summary()
     assert not make_method("fedrolex").plan(request("fcn", [0.3, 0.2])).uncovered
     assert not make_method("heterofl").plan(request("fcn", [1.0, 0.2])).uncovered
+
+
+def test_what_is_not_shared_starts_anew_for_every_client():
+    model, layers, _ = BUILT["resnet8"]
+    assignment = make_method("heterofl").plan(request("resnet8", [0.3])).client(0)
+    submodels, state = Submodels(model), torch.zeros(layers.state_size)
+    first = submodels.make(assignment, state).model
+    first.get_submodule("stem_norm").num_batches_tracked += 5
+    again = submodels.make(assignment, state).model
+    assert again is first  # one of each size is kept
+    assert again.get_submodule("stem_norm").num_batches_tracked == 0
+    assert model.stem_norm.num_batches_tracked == 0
