@@ -234,7 +234,7 @@ def test_inputs_and_outputs_of_many_forms():
     with torch.inference_mode():
         assert cut(model, x).flow
     with pytest.raises(CutError, match="gave a float without a tensor"):
-        cut(Outputs(lambda y: float(y.sum())), x)
+        cut(Outputs(lambda y: float(y.detach().sum())), x)
 
 
 def test_names_of_what_is_part_of_another_layer():
