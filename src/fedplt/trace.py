@@ -173,19 +173,21 @@ def _node(tensor: Tensor) -> Any:
 
 @contextmanager
 def _unchanged_buffers(model: nn.Module) -> Iterator[None]:
-    """Whatever a forward pass does to buffers is undone."""
+    """A forward pass gets copies of the buffers, so that whatever it does to them is undone."""
     old = [
-        (module, key, buffer, None if buffer is None else buffer.clone())
+        (module, key, buffer)
         for module in model.modules()
         for key, buffer in module._buffers.items()
     ]
+    copies: dict[int, Tensor] = {}
     try:
+        for module, key, buffer in old:
+            if buffer is not None:
+                module._buffers[key] = copies.setdefault(id(buffer), buffer.clone())
         yield
     finally:
-        for module, key, buffer, value in old:
+        for module, key, buffer in old:
             module._buffers[key] = buffer
-            if buffer is not None and value is not None:
-                buffer.copy_(value)
 
 
 @contextmanager
