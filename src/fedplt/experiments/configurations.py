@@ -48,10 +48,9 @@ class Study:
             "seed": seed,
             "rounds": rounds,
             "clients": {"num_clients": 50, "groups": [group]},
+            "diagnostics": {"enabled": True},
             **self.settings,
         }
-        if "diagnostics" in RunConfig.model_fields:
-            values["diagnostics"] = {"enabled": True}
         return override(parse_config(values), overrides)
 
     def table(self) -> str:
@@ -111,6 +110,10 @@ STUDIES = {
             {
                 "data": {"name": "cifar10", "split": "dirichlet", "alpha": 0.2},
                 "model": {"name": "resnet8"},
+                # As in the paper, norms stay with the clients (FedBN); each client is evaluated
+                # with its own, on a part of the data.
+                "method": {"name": "fedplt", "local_norms": True},
+                "evaluation": {"every": 5, "client_examples": 1000},
                 "training": {**_TRAINING, "local_steps": 16},
             },
         ),
