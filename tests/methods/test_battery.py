@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fedplt import ConfigError, cut, make_plan
+from fedplt import ConfigError, CutError, cut, make_plan
 from fedplt.cost import download_bytes, exact_flops
 from fedplt.data.samples import TensorSamples, TrainingData
 from fedplt.federation.engine import Interrupted
@@ -16,21 +16,41 @@ from fedplt.federation.job import make_job
 from fedplt.federation.load_config import parse_config
 from fedplt.find_spaces import find_spaces
 from fedplt.methods import METHODS, PlanRequest, make_method, read_plan
-from fedplt.models import MODELS, cnn, fcn, resnet8
+from fedplt.models import MODELS, VisionTransformer, cnn, fcn, resnet8
 from fedplt.simulator.run import run_job
 
 SMALL = {
     "fcn": (lambda: fcn(num_inputs=64, hidden=(12, 8), num_classes=3), (1, 8, 8)),
     "cnn": (lambda: cnn(image_size=8, width=4, num_classes=3), (1, 8, 8)),
     "resnet8": (lambda: resnet8(num_channels=1, num_classes=3), (1, 8, 8)),
+    "vit": (
+        lambda: VisionTransformer(8, 4, 1, width=8, depth=1, num_heads=2, num_classes=3),
+        (1, 8, 8),
+    ),
 }
 RATIOS = [1.0, 0.4, 0.4, 0.1]
+TRAINS_SUBMODELS = [name for name, method in METHODS.items() if hasattr(method, "keep")]
 every_method = pytest.mark.parametrize("method", METHODS)
-every_model = pytest.mark.parametrize("model", SMALL)
+every_pair = pytest.mark.parametrize(
+    ("method", "model"),
+    [
+        (method, model)
+        for method in METHODS
+        for model in SMALL
+        if model != "vit" or method not in TRAINS_SUBMODELS
+    ],
+)
 
 
 def test_every_built_in_model_is_covered():
-    assert set(SMALL) | {"vit", "text"} == set(MODELS)
+    assert set(SMALL) | {"text"} == set(MODELS)  # text: tests/models/test_transformers_learn.py
+    assert len(TRAINS_SUBMODELS) == 3
+
+
+@pytest.mark.parametrize("method", TRAINS_SUBMODELS)
+def test_sub_models_of_transformers_are_refused_by_name(method):
+    with pytest.raises(CutError, match=r"heterofl|sub-model"):
+        job(method, "vit")
 
 
 def images(number: int, seed: int) -> TensorSamples:
@@ -70,8 +90,7 @@ def request(model: str, ratios=RATIOS) -> PlanRequest:
     return PlanRequest(layers, ratios, find_spaces=lambda: find_spaces(module, layers, example))
 
 
-@every_method
-@every_model
+@every_pair
 def test_ratio_one_is_fedavg_bit_for_bit(method, model):
     norms = {"local_norms": METHODS[method]().local_norms}  # FedBN's are compared with their like
     _, reference = trained("fedavg", model, options=norms)
@@ -79,16 +98,14 @@ def test_ratio_one_is_fedavg_bit_for_bit(method, model):
     assert all(torch.equal(value, reference[name]) for name, value in state.items())
 
 
-@every_method
-@every_model
+@every_pair
 def test_workers_change_no_bit(method, model):
     _, one = trained(method, model)
     _, two = trained(method, model, workers=2)
     assert all(torch.equal(value, two[name]) for name, value in one.items())
 
 
-@every_method
-@every_model
+@every_pair
 def test_a_resumed_run_ends_with_the_same_bits(method, model, tmp_path):
     settings = {"server": {"optimizer": "yogi", "learning_rate": 0.1}, "sampling": HALF}
     _, whole = trained(method, model, **settings)
@@ -108,8 +125,7 @@ def test_a_resumed_run_ends_with_the_same_bits(method, model, tmp_path):
 HALF = {"name": "uniform", "num_clients": 2}
 
 
-@every_method
-@every_model
+@every_pair
 def test_what_nobody_trains_keeps_its_bits(method, model):
     made = job(method, model, ratios=[0.1])
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
@@ -132,8 +148,7 @@ def test_what_nobody_trains_keeps_its_bits(method, model):
     assert moved
 
 
-@every_method
-@every_model
+@every_pair
 def test_plans_survive_json_and_say_what_is_charged(method, model):
     plan = make_method(method).full_plan(request(model))
     assert read_plan(json.loads(json.dumps(plan.to_json()))) == plan
@@ -148,8 +163,7 @@ def test_plans_survive_json_and_say_what_is_charged(method, model):
     assert "clients" in plan.summary()
 
 
-@every_method
-@every_model
+@every_pair
 def test_costs_do_not_grow_when_the_ratio_falls(method, model):
     plan = make_method(method).full_plan(request(model, [1.0, 0.5, 0.1]))
     costs = [
@@ -162,8 +176,7 @@ def test_costs_do_not_grow_when_the_ratio_falls(method, model):
         assert costs[0][:3] > costs[2][:3]
 
 
-@every_method
-@every_model
+@every_pair
 def test_every_method_learns(method, model):
     training = {"batch_size": 16, "learning_rate": 0.2}
     made = job(method, model, rounds=12, training=training, evaluation={"every": 12})
