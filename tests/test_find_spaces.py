@@ -144,7 +144,7 @@ class Branch(nn.Module):
         (lambda x: x[:, [5, 4, 3, 2, 1, 0]], "'getitem'"),
         (lambda x: x + x.mean(1, keepdim=True), "'mean'"),
         (nn.GroupNorm(2, 6), "GroupNorm"),
-        (Branch(), "cannot be traced"),
+        (Branch(), "cannot be followed"),
     ],
 )
 def test_what_is_not_certain_is_refused(mix, words):
@@ -193,3 +193,13 @@ def test_layers_that_are_not_trained_are_never_cut():
     model.fc2.requires_grad_(False)
     _, spaces = found(model)
     assert spaces.widths == ()  # its inputs and its outputs are all there are
+
+
+def test_what_only_looks_right_is_refused():
+    tied = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.Linear(6, 2))
+    tied[2].weight = tied[0].weight
+    with pytest.raises(CutError, match="tied weights"):
+        find_spaces(tied, cut(tied, torch.zeros(2, 6)), torch.zeros(2, 6))
+    pooled = nn.Sequential(nn.Linear(6, 6), nn.MaxPool1d(3, 1, 1), nn.Linear(6, 2))
+    with pytest.raises(CutError, match="MaxPool1d"):
+        find_spaces(pooled, cut(pooled, torch.zeros(2, 6)), torch.zeros(2, 6))

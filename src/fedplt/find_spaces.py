@@ -54,14 +54,20 @@ def traced(model: nn.Module) -> fx.GraphModule:
         return fx.symbolic_trace(model)
     except Exception as error:  # whatever the user's forward does with a symbolic input
         raise CutError(
-            f"this model's forward pass cannot be traced ({str(error).splitlines()[0]}): methods "
-            "that train sub-models (heterofl, fedrolex, feddrop) need a forward pass without "
-            "branches on its input. Use fedplt or fedpmt for this model."
+            "methods that train sub-models (heterofl, fedrolex, feddrop) do not take transformers "
+            "and other models whose forward pass cannot be followed step by step "
+            f"({str(error).splitlines()[0]}). Use fedplt or fedpmt for this model."
         ) from error
 
 
 def find_spaces(model: nn.Module, layers: Layers, example: Tensor) -> Spaces:
     """The spaces of a model that was cut into these layers."""
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    if len(names) != len(list(model.parameters())):
+        raise CutError(
+            "this model has tied weights, and a sub-model would untie them: methods that train "
+            "sub-models (heterofl, fedrolex, feddrop) do not take it. Use fedplt or fedpmt."
+        )
     walk = _Walk(model, layers)
     with evaluation_mode(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
         walk.run(example)
@@ -113,7 +119,7 @@ class _Walk(fx.Interpreter):
             return self._flattened(node, first)
         keeps = (
             name in _ELEMENTWISE
-            or (name in _POOLING and units.axis == 1)
+            or (name in _POOLING and units.axis == 1 and len(self.shapes[first]) == 4)
             or (name == "mean" and self._keeps_axis(node, units, len(self.shapes[first])))
             or (name == "getitem" and self._takes_all(node.args[1], units.axis))
         )
@@ -169,7 +175,9 @@ class _Walk(fx.Interpreter):
         axis = len(shape) - 1 if layer_norm else 1
         if units.axis == axis and (layer_norm or isinstance(module, _CHANNEL_NORMS)):
             return self._norm(module, name, units, what)
-        if isinstance(module, _POOLING_MODULES) and units.axis == 1:
+        # A pool takes the last axes; with fewer, it would take the units for one of them.
+        pools = isinstance(module, _POOLING_MODULES) and units.axis == 1
+        if pools and len(shape) == 2 + int(type(module).__name__[-2]):
             return units
         raise self._refused(units, what)
 

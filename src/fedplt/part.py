@@ -41,9 +41,15 @@ class Part:
             self._take(model, tensor, rows)
             if tensor.is_buffer:
                 statistics[tensor.name.rpartition(".")[0]] = rows
+        kept = {  # nobody else will tell this client the statistics of what it does not train
+            tensor.name.rpartition(".")[0]: ((0, tensor.num_rows),)
+            for _, _, tensor in assignment.layers.placed
+            if tensor.is_buffer and tensor.name in assignment.local
+        }
         owners = Counter(id(p) for module in model.modules() for p in _own(module).values())
         for name, module in model.named_modules():
-            trained = self._trained_rows(module, statistics.get(name, ()))
+            rows = statistics.get(name, ())
+            trained = self._trained_rows(module, rows, kept.get(name, rows))
             if trained is not None:
                 trained.is_fusable = all(owners[id(p)] == 1 for p in _own(module).values())
                 self.modules[name] = trained
@@ -85,12 +91,12 @@ class Part:
                 self._views[place] = (parameter, axis, new)
                 assert len(new) == len(views)
 
-    def _trained_rows(self, module: nn.Module, statistics: Rows) -> TrainedRows | None:
+    def _trained_rows(self, module: nn.Module, rows: Rows, statistics: Rows) -> TrainedRows | None:
         """What a forward of :mod:`fedplt.sliced` needs to know of a module, if it has one."""
         if forward_of(module) is None:
             return None
         if _has_statistics(module):
-            return TrainedRows(statistics)
+            return TrainedRows(rows, statistics=statistics)
         own = _own(module)
         found = {key: self.slices[id(p)] for key, p in own.items() if id(p) in self.slices}
         if "weight" not in found or len({slices.rows for slices in found.values()}) > 1:

@@ -150,6 +150,8 @@ class Plan:
     @cached_property
     def uncovered(self) -> tuple[Uncovered, ...]:
         """Sub-layers nobody trains; they would keep their initial values for ever."""
+        if self.rotate_every:
+            return ()  # everybody moves on: in time all are reached
         result = []
         for layer, clients in zip(self.layers, self.coverage, strict=True):
             missing = int(np.count_nonzero(clients == 0))

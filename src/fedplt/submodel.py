@@ -118,9 +118,10 @@ class SubmodelPlan(Plan):
             self.rule.keep(width, rate, space=i, seed=self.seed, round=round, client=client)
             for i, width in enumerate(self.spaces.widths)
         )
-        if all(len(units) == width for units, width in zip(held, self.spaces.widths, strict=True)):
-            whole = tuple((range(number),) for number in self.layers.num_sublayers)
-            return Assignment(self.layers, whole, self.local)
+        whole = all(len(u) == width for u, width in zip(held, self.spaces.widths, strict=True))
+        if whole and (rate >= 1 or not self.rule.is_random):  # else its scaler is still needed
+            everything = tuple((range(number),) for number in self.layers.num_sublayers)
+            return Assignment(self.layers, everything, self.local)
         slices = _touched(self.layers, self.spaces, held)
         return SubmodelAssignment(self.layers, slices, self.local, self.spaces, held, rate)
 
@@ -228,6 +229,11 @@ def submodel_plan(
     seed: int,
 ) -> SubmodelPlan:
     """A plan of sub-models, from a rate per client."""
+    if any(layer.always for layer in layers):
+        raise PlanError(
+            f"{rule.name} trains smaller models, so no layer can always be trained whole: leave "
+            "out model.always, or use fedplt or fedpmt."
+        )
     asked = make_plan(layers, ratios)  # checks the ratios
     if not spaces.widths and asked.ratios.min() < 1:
         raise PlanError(

@@ -69,6 +69,8 @@ class TrainedRows:
     """Its tensors are its own: nothing else uses them."""
     is_lowest: bool = False
     """Nothing below it is trained: its input needs no gradient."""
+    statistics: Rows = ()
+    """Channels whose running statistics move: the trained ones, or all where they are local."""
     num_batches: int = 0
 
     def called(self, needs_gradient: bool) -> Rows | None:

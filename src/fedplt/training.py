@@ -82,7 +82,7 @@ def train_client(
         train_only(model, assignment, keep_old=False) as part,
         static_norms(model, recipe.static_norm),
     ):
-        if recipe.evaluate_frozen_norms:
+        if recipe.evaluate_frozen_norms and not recipe.local_norms:
             _evaluate_frozen_norms(model, part)
         step = _stepper(part, settings, learning_rate)
         for indices in batches(len(examples), settings, random):

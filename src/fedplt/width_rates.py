@@ -57,10 +57,15 @@ def expected_sizes(
 def expected_keep_rates(
     layers: Layers, spaces: Spaces, ratios: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The probability of every client whose mean sub-model has its ratio, by bisection."""
+    """The probability of every client whose mean sub-model has its ratio, by bisection.
+
+    At least one unit of the widest space is kept on average: less changes the size hardly, and
+    activations are divided by this number.
+    """
     low, high = np.zeros(len(ratios)), np.ones(len(ratios))
     for _ in range(60):
         middle = (low + high) / 2
         small = expected_sizes(layers, spaces, middle) < ratios * layers.size
         low, high = np.where(small, middle, low), np.where(small, high, middle)
-    return np.where(ratios >= 1, 1.0, high)
+    least = 1 / max(spaces.widths, default=1)
+    return np.where(ratios >= 1, 1.0, np.maximum(high, least))

@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedplt import Assignment, train_only
+from fedplt import Assignment, ConfigError, train_only
 from fedplt.federation.engine import Interrupted
-from fedplt.methods import METHODS, make_method
+from fedplt.methods import make_method
 from fedplt.methods.method import norm_tensors
 from fedplt.simulator.run import run_job
 from fedplt.update import validate
@@ -28,7 +28,7 @@ def is_norm(name):
     return "norm" in name
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "fedbn"])
+@pytest.mark.parametrize("method", ["fedplt", "fedavg", "fedpmt"])
 def test_norms_never_leave_any_methods_clients(method, tmp_path):
     made = job(method, "resnet8", options={"local_norms": True}, sampling=SOME)
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
@@ -43,9 +43,17 @@ def test_norms_never_leave_any_methods_clients(method, tmp_path):
     )
     seen = {client for round in range(2) for client in made.participants(round)}
     for client in range(4):
-        moved = not torch.equal(local[client], initial)
-        trains_norms = bool(norm_tensors(made.layers) & trained_names(made.plan.client(client)))
-        assert moved == (client in seen and trains_norms), client
+        moved = local[client] != initial
+        assert bool(moved.any()) == (client in seen), client
+        statistics = torch.cat(
+            [
+                torch.full((s.num_elements,), s.is_buffer)
+                for _, _, s in made.layers.placed
+                if is_norm(s.name)
+            ]
+        )
+        # Also those of channels that the client does not train: nobody else tells it.
+        assert bool(moved[statistics].all()) == (client in seen), client
     assert history.accuracy[-1] == history.rounds[-1].client_accuracy["mean"]
 
 
@@ -58,7 +66,13 @@ def test_updates_and_downloads_are_without_norms():
     assert norm_tensors(request("fcn").layers) == frozenset()
 
 
-@pytest.mark.parametrize("method", ["fedbn", "fedplt", "fedrolex"])
+@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "feddrop"])
+def test_clients_of_sub_models_have_no_norms_of_the_whole_model(method):
+    with pytest.raises(ConfigError, match="holds a part of the model only"):
+        job(method, "resnet8", options={"local_norms": True})
+
+
+@pytest.mark.parametrize("method", ["fedbn", "fedplt", "fedpmt"])
 def test_norms_survive_a_stop(method, tmp_path):
     options = {"local_norms": True}
 

@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedplt import cut, train_only
+from fedplt import ConfigError, cut, train_only
 from fedplt.cost import exact_flops
 from fedplt.methods import PlanRequest, make_method
+from fedplt.methods.fedpmt import FedPMT, from_input_to_output
+from fedplt.models import VisionTransformer
 from fedplt.models import fcn as fcn_model
 from tests.methods.test_battery import job, trained
 
@@ -74,3 +76,37 @@ def test_frozen_norms_use_their_running_statistics():
     assert seen and not any(seen)
     assert torch.equal(made.model.stem_norm.running_mean, before)
     assert not trained("fedpmt", "resnet8")[0].model.stem_norm.weight.isnan().any()
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head, self.scale = torch.nn.Linear(6, 3), torch.nn.Parameter(torch.ones(6))
+        self.lstm, self.first = torch.nn.LSTM(5, 6, batch_first=True), torch.nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.head(self.lstm(self.first(x))[0][:, -1] * self.scale)
+
+
+def test_whatever_a_layer_is_the_head_comes_last():
+    """Registered in another order; LSTM and scale are no modules of a known kind."""
+    layers = cut(Recurrent(), torch.randn(2, 3, 4))
+    names = [layers[index].name for index in from_input_to_output(layers)]
+    assert names[0] == "first" and names[-1] == "head"
+    assert set(names[1:3]) == {"lstm", "scale"}
+    vit = cut(VisionTransformer(8, 4, 1, width=8, depth=1, num_heads=2), torch.zeros(2, 1, 8, 8))
+    names = [vit[index].name for index in from_input_to_output(vit)]
+    assert set(names[:3]) == {"patches", "class_token", "positions"}
+    assert names[-2:] == ["norm", "head"]
+
+
+def test_layers_always_trained_are_trained_at_every_depth():
+    layers = cut(fcn_model(num_inputs=8, hidden=(6, 6)), torch.zeros(2, 8), always=["fc1"])
+    plan = FedPMT().plan(PlanRequest(layers, [0.6, 1.0]))
+    assert (plan.counts[:, 0] == 6).all()
+    assert plan.counts[0].tolist() == [6, 0, 10]
+
+
+def test_static_norms_are_refused():
+    with pytest.raises(ConfigError, match="frozen norms use their running statistics"):
+        job("fedpmt", "resnet8", options={"static_norm": True})

@@ -9,16 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fedplt import PlanError, cut
 from fedplt.data.samples import TrainingData
 from fedplt.federation.config import ModelConfig
 from fedplt.federation.job import make_job
-from fedplt.methods import make_method
+from fedplt.methods import PlanRequest, make_method
+from fedplt.methods.feddrop import FedDrop
+from fedplt.methods.heterofl import HeteroFL
 from fedplt.recipe import LocalRecipe, scaled, scaled_modules
 from fedplt.simulator.run import run_job
 from fedplt.state import bind_state
 from fedplt.submodules import Submodels
 from fedplt.width_rates import kept_units
-from tests.methods.test_battery import job, request, trained
+from tests.methods.test_battery import SMALL, job, request, trained
 
 HETEROFL, FEDROLEX, FEDDROP = (make_method(name) for name in ("heterofl", "fedrolex", "feddrop"))
 widths = st.integers(1, 60)
@@ -197,3 +200,15 @@ def test_a_last_example_alone_has_no_statistics(monkeypatch):
     history = run_job(normed)
     assert len(history.rounds) == 2
     assert model[2].running_mean.abs().sum() > 0
+
+
+def test_a_ratio_below_the_smallest_model_does_not_blow_up_the_scaler():
+    plan = FedDrop().plan(request("fcn", ratios=[0.001, 0.5]))
+    assert plan.rates[0] == pytest.approx(1 / 12)  # the widest hidden layer has 12 units
+
+
+def test_no_layer_can_always_be_trained_whole():
+    made = request("fcn")
+    layers = cut(SMALL["fcn"][0](), torch.zeros(2, 1, 8, 8), always=["fc1"])
+    with pytest.raises(PlanError, match=r"out model\.always"):
+        HeteroFL().plan(PlanRequest(layers, [0.5], find_spaces=made.find_spaces))

@@ -243,7 +243,7 @@ def _alive(process):
     "method",
     [
         {"name": "fedbn"},
-        {"name": "feddrop", "local_norms": True},
+        {"name": "feddrop"},
         {"name": "fedrolex", "static_norm": True, "masked_loss": True},
     ],
 )

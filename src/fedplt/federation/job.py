@@ -170,6 +170,11 @@ def make_job(
         recipe=method_from_config(config).recipe,
     )
     try_optimizer(training)
+    if training.recipe.masked_loss:
+        try:
+            data.train.labels()
+        except DataError as error:
+            raise ConfigError(f"method.masked_loss: {error}") from error
     if learning_rates is None:
         learning_rates = _learning_rates(config).tolist()
     if len(learning_rates) != plan.num_clients or not min(learning_rates) > 0:

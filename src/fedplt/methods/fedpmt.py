@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedplt.errors import ConfigError
 from fedplt.layers import Layers
 from fedplt.methods.method import Method, PlanRequest
 from fedplt.plan import Plan, make_plan
@@ -30,15 +31,20 @@ class FedPMT(Method):
     trains: ClassVar[str] = "whole layers: the last ones, to the depth closest to its ratio"
 
     def plan(self, request: PlanRequest) -> Plan:
+        if self.static_norm:
+            raise ConfigError(
+                "method.static_norm: fedpmt's frozen norms use their running statistics in "
+                "training, so these cannot be gathered for evaluations alone. Leave it out."
+            )
         layers = request.layers
         asked = make_plan(layers, request.ratios)
-        order = from_input_to_output(layers)
-        sizes = np.cumsum(np.asarray(layers.sizes)[order[::-1]])  # of the last 1, 2, ... layers
-        errors = np.abs(sizes[None, :] - asked.ratios[:, None] * layers.size)
-        depths = 1 + np.argmin(errors, axis=1)
         place = np.empty(len(layers), dtype=np.int64)  # 0 is the layer nearest the output
-        place[order[::-1]] = np.arange(len(layers))
-        counts = np.where(place[None, :] < depths[:, None], np.asarray(layers.num_sublayers), 0)
+        place[from_input_to_output(layers)[::-1]] = np.arange(len(layers))
+        always = np.array([layer.always for layer in layers])
+        trained = (place[None, :] < np.arange(1, len(layers) + 1)[:, None]) | always
+        sizes = trained @ np.asarray(layers.sizes)  # of every depth
+        errors = np.abs(sizes[None, :] - asked.ratios[:, None] * layers.size)
+        counts = np.where(trained[np.argmin(errors, axis=1)], np.asarray(layers.num_sublayers), 0)
         return replace(asked, counts=counts.astype(np.int32))
 
     @property
@@ -47,7 +53,18 @@ class FedPMT(Method):
 
 
 def from_input_to_output(layers: Layers) -> list[int]:
-    """Layers in the order in which data first reaches them (as registered where unknown)."""
-    owner = {tensor.name.rpartition(".")[0]: index for _, index, tensor in layers.placed}
-    called = [owner[module.name] for module in layers.flow if module.name in owner]
-    return list(dict.fromkeys([*called, *range(len(layers))]))
+    """Layers in the order in which data first reaches them (as registered where unknown).
+
+    What no module of a known kind holds (a class token, a recurrent layer) stands just before the
+    first module that takes in what it gives, or at the end if none does.
+    """
+    first: dict[str, float] = {}
+    for place, module in enumerate(layers.flow):
+        first.setdefault(module.name, place)
+        for parent in module.parents:
+            first.setdefault(parent, place - 0.5)
+    places = [float("inf")] * len(layers)
+    for _, index, tensor in layers.placed:
+        for name in (tensor.name, tensor.name.rpartition(".")[0]):
+            places[index] = min(places[index], first.get(name, float("inf")))
+    return sorted(range(len(layers)), key=lambda index: places[index])

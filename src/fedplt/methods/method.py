@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.allocation import Allocation
-from fedplt.errors import PlanError
+from fedplt.errors import ConfigError, PlanError
 from fedplt.layers import Layers
 from fedplt.plan import Plan
 from fedplt.recipe import LocalRecipe, Normaliser
 from fedplt.spaces import Spaces
+from fedplt.submodel import SubmodelPlan
 
 
 def _unknown_spaces() -> Spaces:
@@ -68,6 +69,12 @@ class Method:
     def full_plan(self, request: PlanRequest) -> Plan:
         """The plan with what stays on the clients."""
         plan = self.plan(request)
+        if self.local_norms and isinstance(plan, SubmodelPlan):
+            raise ConfigError(
+                f"method.local_norms: with {self.name} a client holds a part of the model only, so "
+                "it has no norms of its own for the rest of what is evaluated. Use it with fedplt, "
+                "fedavg or fedpmt."
+            )
         return replace(plan, local=norm_tensors(plan.layers)) if self.local_norms else plan
 
 

@@ -175,10 +175,6 @@ class Worker:
         old = self.shared_state[torch.from_numpy(assignment.shared_positions)]
         new = torch.cat([trained[start:stop] for start, stop in dense.segments])
         torch.sub(new, old, out=update)
-        if self.local:  # the held part of the client's own norms has moved, and nothing else
-            self.state[torch.from_numpy(assignment.positions)] = small.state
-            positions = torch.from_numpy(assignment.shared_positions)
-            self.state[positions] = self.shared_state[positions].to(self.state.device)
         return loss, update_norm(update, assignment)
 
     def _take_local(self, client: int) -> None:

@@ -1,4 +1,4 @@
-"""Norms with running statistics: only the trained channels' statistics move.
+"""Norms with running statistics: only the trained channels' statistics move, or all that are local.
 
 Other norms need no forward of their own: their few gradients are computed whole.
 """
@@ -48,6 +48,6 @@ def instance_norm(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
 
 def _keep_trained(module: Any, trained: TrainedRows, mean: Tensor, var: Tensor) -> None:
     with torch.no_grad():
-        for start, stop in trained.rows:
+        for start, stop in trained.statistics:
             module.running_mean[start:stop] = mean[start:stop]
             module.running_var[start:stop] = var[start:stop]
