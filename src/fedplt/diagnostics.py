@@ -49,7 +49,7 @@ class Diagnostics:
         """The numbers of a round that moved the state.
 
         ``touched`` says which coordinates of the flat state somebody trained, as
-        :meth:`fedplt.Aggregator.apply` gives it.
+        :meth:`fedplt.Aggregator.touched` gives it.
         """
         row = self._rounds % self.window
         self._rounds += 1
