@@ -23,6 +23,7 @@ from fedplt.compare.run import compare
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import load_config
 from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.simulator.run import prepare_resume
 from tests.test_cli import CONFIG
 
 
@@ -54,8 +55,19 @@ def test_the_cheapest_contestant_sets_the_budget():
     equal = found.at_equal("bytes up")
     assert equal["cheap"] == [0.3] and equal["dear"] == pytest.approx([0.1 + 0.1 / 3])
     text = found.text(0.3)
-    assert "30.0 +- 0.0" in text and "never" not in text
+    assert "30.0" in text and "never" not in text
     assert "never" in found.text(0.95)
+
+
+def test_one_seed_has_no_spread():
+    one = Contestant({"name": "a"}, {1: history([0.2, 0.4], 10)}, 0.1)
+    two = Contestant({"name": "b"}, {1: history([0.2], 10), 2: history([0.4], 10)}, 0.1)
+    rows = Comparison({"one": one, "two": two}, {}).text().splitlines()
+    assert "+-" not in next(row for row in rows if row.startswith("one"))
+    assert "30.0 +- 10.0" in next(row for row in rows if row.startswith("two"))
+    found = Comparison({"one": one, "two": two}, {}).to_json()["methods"]
+    assert found["one"]["accuracy_std"] is None
+    assert found["two"]["accuracy_std"] == pytest.approx(0.1)
 
 
 @pytest.fixture
@@ -95,17 +107,96 @@ def test_from_the_command_line(fedplt, config, tmp_path):
     assert (out / "fedplt-seed2" / "model.safetensors").read_bytes() == before
 
 
-def test_a_run_that_fails_is_told_and_the_others_count(config, tmp_path):
-    settings = load_config(config, ["training.learning_rate=0.1", "rounds=2"])
-    told = []
-    methods = {"good": {"name": "fedplt"}, "local": {"name": "fedpmt"}}
-    broken = tmp_path / "out" / "local-seed1"
-    broken.mkdir(parents=True)
-    (broken / "what").write_text("not a run")
-    with pytest.raises(RunError, match="no run of local has an evaluated round"):
-        compare(settings, methods, [1], tmp_path / "out", on_run=lambda *run: told.append(run))
-    assert ("good", 1, "done") in told
-    assert any(label == "local" and "already exists" in text for label, _, text in told)
+def test_a_run_that_fails_is_told_and_the_others_count(fedplt, config, tmp_path):
+    out = tmp_path / "out"
+    for broken in ("fedplt-seed2", "fedpmt-seed1", "fedpmt-seed2"):
+        (out / broken).mkdir(parents=True)
+        (out / broken / "what").write_text("not a run")
+    arguments = ("compare", config, "--out", out, "--set", "rounds=2")
+    done = fedplt(*arguments, "--methods", "fedplt,fedpmt", "--seeds", "1,2")
+    assert done.returncode == 1
+    assert "fedplt, seed 1: done" in done.stderr
+    assert "fedplt, seed 2: ended early: " in done.stdout
+    assert "fedpmt, seed 1: failed: " in done.stdout and "already exists" in done.stdout
+    assert (out / "comparison.png").is_file()
+    found = json.loads((out / "comparison.json").read_text())
+    assert list(found["methods"]) == ["fedplt"]
+    assert list(found["methods"]["fedplt"]["runs"]) == ["1"]
+    assert list(found["methods"]["fedplt"]["failed"]) == ["2"]
+    assert list(found["failed"]["fedpmt"]) == ["1", "2"]
+
+    done = fedplt(*arguments, "--methods", "fedpmt", "--seeds", "1")  # nothing at all to report
+    assert done.returncode == 2
+    assert "no run has an evaluated round" in done.stderr and "already exists" in done.stderr
+
+
+def test_runs_of_another_configuration_are_refused(fedplt, config, tmp_path):
+    """Else their results would be shown as those of this configuration."""
+    out = tmp_path / "out"
+
+    def files():
+        return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    def again(*arguments):
+        return fedplt("compare", config, "--methods", "fedplt,fedavg", "--seeds", "1", "--out", out,
+                      *arguments)  # fmt: skip
+
+    assert again().returncode == 0
+    before = files()
+    done = again("--set", "training.learning_rate=0.2", "--set", "data.alpha=0.1")
+    assert done.returncode == 2
+    assert "training.learning_rate was 0.1, is 0.2" in done.stderr
+    assert "data.alpha was 0.5, is 0.1" in done.stderr
+    assert (
+        "fedplt-seed1" in done.stderr and "fedavg-seed1" in done.stderr and "--out" in done.stderr
+    )
+    done = again("--option", "fedplt.rotate_every=1")
+    assert done.returncode == 2
+    assert "method.rotate_every" in done.stderr and "fedavg-seed1" not in done.stderr
+    done = again("--set", "rounds=2")
+    assert done.returncode == 2
+    assert "rounds is 2, but 3 are done" in done.stderr
+    assert files() == before
+
+    assert again("--set", "rounds=4").returncode == 0  # more rounds are no contradiction
+    assert RunFolder.open(out / "fedavg-seed1").rounds()[-1].round == 4
+
+
+def test_options_of_the_configuration_are_those_of_its_method(fedplt, config, tmp_path):
+    config.write_text(
+        config.read_text() + '[method]\nname = "fedplt"\nrotate_every = 2\nmasked_loss = true\n'
+    )
+    arguments = ("compare", config, "--seeds", "1", "--set", "rounds=1")
+    out = tmp_path / "out"
+    done = fedplt(*arguments, "--out", out, "--methods", "fedavg,fedplt",
+                  "--option", "fedplt.rotate_every=1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads((out / "comparison.json").read_text())["methods"]
+    wanted = {"name": "fedplt", "rotate_every": 1, "masked_loss": True}
+    assert found["fedplt"]["method"] == wanted
+    assert RunFolder.open(out / "fedplt-seed1").config().method == wanted
+    assert found["fedavg"]["method"] == {"name": "fedavg"}
+
+    done = fedplt(*arguments, "--out", tmp_path / "none", "--methods", "fedavg")
+    assert done.returncode == 2
+    assert "method.rotate_every, method.masked_loss" in done.stderr and "--option" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_methods_that_cannot_cut_the_model_are_named(fedplt, tmp_path):
+    done = fedplt("compare", "configs/vit-cifar10.toml", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert "heterofl, fedrolex, feddrop cannot be compared: " in done.stderr
+    assert "--methods fedplt,fedavg,fedpmt,fedbn" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_mistake_of_the_configuration_is_said_once(fedplt, tmp_path):
+    arguments = ("compare", "configs/fashion-mnist.toml", "--methods", "fedplt,fedavg")
+    done = fedplt(*arguments, "--set", "model.name=resnet8", "--out", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr.count("does not fit the data") == 1
+    assert "--methods" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -117,6 +208,10 @@ def test_a_run_that_fails_is_told_and_the_others_count(config, tmp_path):
         (["--methods", "fedplt", "--option", "speed=3"], "METHOD.KEY=VALUE"),
         (["--methods", "fedplt", "--option", "fedpmt.x=3"], "fedpmt is not compared"),
         (["--methods", "fedplt", "--option", "fedplt.speed=3"], "no such option"),
+        (
+            ["--methods", "fedplt", "--option", "fedplt.name=heterofl"],
+            "choose methods by --methods",
+        ),
     ],
 )
 def test_mistakes_are_said_before_anything_runs(fedplt, config, tmp_path, arguments, words):
@@ -140,20 +235,45 @@ def test_nothing_to_compare():
         compare(load_config(Path("configs/fashion-mnist.toml")), {}, [1], Path("nowhere"))
 
 
-def test_a_stopped_comparison_continues(config, tmp_path):
-    """Ctrl-C (here: SIGINT to the process alone) saves what runs, and starts nothing more."""
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_comparison_saves_its_runs(config, tmp_path, how):
+    """A signal to the comparison alone saves what runs, and starts nothing more."""
     command = [sys.executable, "-m", "fedplt.cli", "compare", str(config), "--methods",
                "fedplt,fedavg", "--seeds", "1", "--processes", "1", "--out", str(tmp_path / "out"),
-               "--set", "rounds=5000"]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    first = tmp_path / "out" / "fedplt-seed1" / "rounds.jsonl"
-    for _ in range(600):
-        if first.is_file():
-            break
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "Start it again" in said
-    assert (first.parent / "checkpoint.safetensors").is_file()
+               "--set", "rounds=5000", "--set", "checkpoint_every=5000"]  # fmt: skip
+    log = (tmp_path / "log").open("w+")  # an orphan would keep a pipe open
+    process = subprocess.Popen(command, stderr=log, start_new_session=True)
+    first = tmp_path / "out" / "fedplt-seed1"
+    _wait_until((first / "rounds.jsonl").is_file)
+    process.send_signal(how)
+    process.wait(timeout=60)
+    if how != signal.SIGKILL:
+        said = (tmp_path / "log").read_text()
+        assert process.returncode == 130, said
+        assert "Start it again" in said
+        assert _is_free(first)
+    else:
+        _wait_until(lambda: _is_free(first))
+    log.close()
+    job, done = prepare_resume(RunFolder.open(first))
+    assert 0 < done < job.config.rounds
+    assert done == len(RunFolder.open(first).rounds())
     assert not (tmp_path / "out" / "fedavg-seed1").exists()
+
+
+def _is_free(folder):
+    run = RunFolder.open(folder)
+    try:
+        run.lock()
+    except RunError:
+        return False
+    run.unlock()
+    return True
+
+
+def _wait_until(happened):
+    for _ in range(600):
+        if happened():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not happen within a minute")

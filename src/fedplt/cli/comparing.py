@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +57,7 @@ def compare(
 
     settings = load_config(config, set_ or [])
     names = [name.strip() for name in methods.split(",")] if methods else list(METHODS)
-    chosen = _with_options(names, option or [])
+    chosen = _with_options(names, settings.method, option or [])
     folder = out_folder or Path("runs") / f"compare-{settings.name}"
 
     def told(label: str, seed: int, text: str) -> None:
@@ -81,6 +80,8 @@ def compare(
         save_picture(figures().comparison_figure(found.histories), folder / "comparison.png")
     except RunError as error:
         err.print(f"no picture: {error}", soft_wrap=True)
+    if found.problems:
+        raise typer.Exit(1)
 
 
 def _seeds(text: str) -> list[int]:
@@ -93,8 +94,22 @@ def _seeds(text: str) -> list[int]:
     return seeds
 
 
-def _with_options(names: list[str], options: list[str]) -> dict[str, dict[str, Any]]:
+def _with_options(
+    names: list[str], configured: dict[str, Any], options: list[str]
+) -> dict[str, dict[str, Any]]:
+    """The methods to compare. Options under ``[method]`` are those of the method named there."""
+    from fedplt.federation.load_config import parse_value
+
     chosen: dict[str, dict[str, Any]] = {name: {"name": name} for name in names}
+    own = configured["name"]
+    if own in chosen:
+        chosen[own] = dict(configured)
+    elif len(configured) > 1:
+        keys = ", ".join(f"method.{key}" for key in configured if key != "name")
+        raise ConfigError(
+            f"{keys}: set for {own}, which is not compared. Add {own} to --methods, or take it out "
+            "of the configuration and give options with --option METHOD.KEY=VALUE."
+        )
     for option in options:
         key, equals, raw = option.partition("=")
         method, dot, name = key.strip().partition(".")
@@ -104,8 +119,7 @@ def _with_options(names: list[str], options: list[str]) -> dict[str, dict[str, A
             raise ConfigError(
                 f"--option {option}: {method} is not compared. {did_you_mean(method, chosen)}"
             )
-        try:
-            chosen[method][name] = tomllib.loads(f"value = {raw}")["value"]
-        except tomllib.TOMLDecodeError:
-            chosen[method][name] = raw.strip()  # a bare word is a string
+        if name == "name":
+            raise ConfigError(f"--option {option}: choose methods by --methods, not by this key.")
+        chosen[method][name] = parse_value(raw)
     return chosen

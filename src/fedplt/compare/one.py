@@ -1,11 +1,16 @@
-"""One run of a comparison, in a process of its own: ``python -m fedplt.compare.one FOLDER``.
+"""One run of a comparison, in a process of its own: ``python -m fedplt.compare.one FOLDER PARENT``.
 
 The configuration is in ``FOLDER.toml``. A run that was begun is continued, a finished one left.
+When the process PARENT is gone, the run saves itself and ends.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 from fedplt.errors import FedpltError
@@ -14,6 +19,7 @@ from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import job_from_config
 from fedplt.federation.load_config import load_config
 from fedplt.simulator.run import prepare_resume, run_job
+from fedplt.simulator.worker import PARENT_CHECK_SECONDS
 
 
 def run_one(path: Path) -> None:
@@ -25,7 +31,15 @@ def run_one(path: Path) -> None:
         run_job(job_from_config(config), path)
 
 
+def end_with(parent: int) -> None:
+    """Wait until the parent is gone, then end this process as SIGTERM does: saved."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def main() -> int:
+    threading.Thread(target=end_with, args=(int(sys.argv[2]),), daemon=True).start()
     try:
         run_one(Path(sys.argv[1]))
     except FedpltError as error:

@@ -68,6 +68,19 @@ class Comparison:
 
     contestants: Mapping[str, Contestant]
     config: Mapping[str, Any]
+    failed: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """Methods without an evaluated round: why, by seed."""
+
+    @property
+    def problems(self) -> list[str]:
+        """What became of every run that did not come to its end."""
+        early = {label: c.failed for label, c in self.contestants.items()}
+        return [
+            f"{label}, seed {seed}: {what}: {why}"
+            for what, runs in (("ended early", early), ("failed", self.failed))
+            for label, reasons in runs.items()
+            for seed, why in reasons.items()
+        ]
 
     @property
     def histories(self) -> dict[str, list[History]]:
@@ -106,9 +119,7 @@ class Comparison:
             f"cost until {100 * target:.0f} % accuracy, mean over the seeds that reach it\n\n"
             + table(["method", *MEASURES], self._cost_rows(target)),
         ]
-        for label, contestant in self.contestants.items():
-            parts += [f"{label}, seed {s}: ended early: {w}" for s, w in contestant.failed.items()]
-        return "\n\n".join(parts)
+        return "\n\n".join([*parts, *self.problems])
 
     def _equal_header(self) -> list[str]:
         return [f"{m} <= {_cost_text(m, self.budget(m))}" for m in MEASURES]
@@ -147,6 +158,7 @@ class Comparison:
             "budgets": {measure: self.budget(measure) for measure in MEASURES},
             "target_accuracy": target,
             "methods": {label: self._contestant_json(label, target) for label in self.contestants},
+            "failed": {label: _by_seed(reasons) for label, reasons in self.failed.items()},
         }
 
     def _contestant_json(self, label: str, target: float) -> dict[str, Any]:
@@ -156,10 +168,10 @@ class Comparison:
             "method": dict(contestant.method),
             "trained": contestant.trained,
             "accuracy_mean": fmean(finals),
-            "accuracy_std": pstdev(finals),
+            "accuracy_std": pstdev(finals) if len(finals) > 1 else None,
             "accuracy_at_equal": {m: self.at_equal(m)[label] for m in MEASURES},
             "cost_to_target": {m: self.costs_to(target, m)[label] for m in MEASURES},
-            "failed": {str(seed): why for seed, why in contestant.failed.items()},
+            "failed": _by_seed(contestant.failed),
             "runs": {
                 str(seed): {
                     "accuracy_last_10": history.final_accuracy(),
@@ -176,9 +188,17 @@ def _round_json(record: RoundRecord) -> dict[str, Any]:
     return {"round": record.round, "accuracy": accuracy, "loss": record.loss, **total}
 
 
+def _by_seed(reasons: Mapping[int, str]) -> dict[str, str]:
+    return {str(seed): why for seed, why in reasons.items()}
+
+
 def _spread(values: Sequence[float | None]) -> str:
+    """Mean and spread; one value has no spread."""
     known = [100 * value for value in values if value is not None]
-    return f"{fmean(known):.1f} +- {pstdev(known):.1f}" if known else "-"
+    if not known:
+        return "-"
+    mean = f"{fmean(known):.1f}"
+    return f"{mean} +- {pstdev(known):.1f}" if len(known) > 1 else mean
 
 
 def _cost_text(measure: str, cost: float) -> str:

@@ -12,22 +12,20 @@ Started again, finished runs are left, and others continue.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from fedplt.compare.checks import check_folders, check_methods
+from fedplt.compare.processes import Processes, terminated_like_interrupted
 from fedplt.compare.results import Comparison, Contestant
 from fedplt.data.catalog import CATALOG, get
 from fedplt.data.sources import Progress
 from fedplt.errors import RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.folder import RunFolder
-from fedplt.federation.job import plan_without_data
 from fedplt.federation.load_config import dump_config, flatten, parse_config
-from fedplt.federation.planning import method_from_config
 from fedplt.files import write_text
 from fedplt.simulator.engine import available_cores
 
@@ -48,7 +46,10 @@ def compare(
     """Run every method with every seed in its own folder under ``out``, and read the results.
 
     ``methods`` maps labels to method settings: ``{"no scaler": {"name": "feddrop", "scaler":
-    False}}``. The rest of the configuration is the same for all.
+    False}}``, in place of ``config.method``. The rest of the configuration is the same for all.
+
+    Folders with runs of another configuration are refused. Runs that fail are told in the result;
+    Ctrl-C and SIGTERM save what runs and raise KeyboardInterrupt.
     """
     if not methods or not seeds:
         raise RunError("a comparison needs at least one method and one seed.")
@@ -57,20 +58,21 @@ def compare(
         for seed in seeds
         for label, method in methods.items()
     }
-    for label in methods:  # mistakes are said before anything runs
-        method_from_config(configs[label, seeds[0]])
-        plan_without_data(configs[label, seeds[0]])
+    # Mistakes are said before anything runs.
+    check_methods({label: configs[label, seeds[0]] for label in methods})
+    check_folders({_folder(out, *run): one for run, one in configs.items()})
     if config.data.name in CATALOG:
         get(config.data.name, progress=progress)  # once, not in every process
     out.mkdir(parents=True, exist_ok=True)
     failed: dict[tuple[str, int], str] = {}
-    running: set[subprocess.Popen[str]] = set()
-    with ThreadPoolExecutor(processes or available_cores()) as pool:
-        waiting = {
-            pool.submit(_run, out / f"{label}-seed{seed}", one, running): (label, seed)
-            for (label, seed), one in configs.items()
-        }
+    processes_of_runs = Processes()
+    workers = ThreadPoolExecutor(processes or available_cores())
+    with terminated_like_interrupted(), workers as pool:
         try:
+            waiting = {
+                pool.submit(_run, _folder(out, *run), one, processes_of_runs): run
+                for run, one in configs.items()
+            }
             for future in as_completed(waiting):
                 label, seed = waiting[future]
                 problem = future.result()
@@ -79,8 +81,7 @@ def compare(
                 on_run(label, seed, problem or "done")
         except BaseException:  # Ctrl-C above all: what runs saves itself, the rest never starts
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(running):
-                process.terminate()
+            processes_of_runs.stop()
             raise
     comparison = read(out, {label: dict(m) for label, m in methods.items()}, seeds, config, failed)
     write_text(out / "comparison.json", json.dumps(comparison.to_json(), indent=1))
@@ -96,25 +97,39 @@ def read(
 ) -> Comparison:
     """The comparison from the folders of its runs."""
     failed = failed or {}
-    contestants = {}
+    contestants, without = {}, {}
     for label, method in methods.items():
-        folders = {seed: out / f"{label}-seed{seed}" for seed in seeds}
+        folders = {seed: _folder(out, label, seed) for seed in seeds}
         histories = {
             seed: RunFolder.open(folder).history()
             for seed, folder in folders.items()
             if (folder / "config.toml").is_file()
         }
         histories = {seed: history for seed, history in histories.items() if history.evaluated}
-        ended = {seed: why for (name, seed), why in failed.items() if name == label}
+        ended = {seed: failed[label, seed] for seed in seeds if (label, seed) in failed}
+        for seed in seeds:
+            if seed not in histories:
+                ended.setdefault(seed, "no round was evaluated; evaluation.every is how often.")
         if not histories:
-            raise RunError(
-                f"no run of {label} has an evaluated round: {next(iter(ended.values()))}"
-            )
+            without[label] = ended
+            continue
         plan = RunFolder.open(folders[next(iter(histories))]).plan()
         trained = float(plan.achieved_ratios.mean())
         contestants[label] = Contestant(method, histories, trained, ended)
+    if not contestants:
+        raise RunError(
+            "no run has an evaluated round:\n"
+            + "\n".join(
+                f"{k}, seed {s}: {w}" for k, runs in without.items() for s, w in runs.items()
+            )
+        )
     kept = {k: v for k, v in flatten(config).items() if not k.startswith(("engine.", "method."))}
-    return Comparison(contestants, {k: v for k, v in kept.items() if k not in ("seed", "name")})
+    kept = {k: v for k, v in kept.items() if k not in ("seed", "name")}
+    return Comparison(contestants, kept, without)
+
+
+def _folder(out: Path, label: str, seed: int) -> Path:
+    return out / f"{label}-seed{seed}"
 
 
 def _config(config: RunConfig, label: str, method: Mapping[str, Any], seed: int) -> RunConfig:
@@ -124,28 +139,17 @@ def _config(config: RunConfig, label: str, method: Mapping[str, Any], seed: int)
     return parse_config(values)
 
 
-def _run(folder: Path, config: RunConfig, running: set[subprocess.Popen[str]]) -> str:
+def _run(folder: Path, config: RunConfig, processes: Processes) -> str:
     """Run or continue one run in a process of its own; what went wrong, if anything did."""
-    write_text(folder.with_name(folder.name + ".toml"), dump_config(config))
     if (folder / "config.toml").is_file() and _is_finished(folder, config):
         return ""
-    command = [sys.executable, "-m", "fedplt.compare.one", str(folder)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        running.add(process)
-        _, said = process.communicate()
-        running.discard(process)
-    if process.returncode == 130:
-        return "stopped; start the comparison again to continue"
-    if process.returncode:
-        lines = said.strip().splitlines() or [f"exit code {process.returncode}"]
-        return lines[0] if process.returncode == 2 else lines[-1]
-    return ""
+    write_text(folder.with_name(folder.name + ".toml"), dump_config(config))
+    return processes.run(folder)
 
 
 def _is_finished(folder: Path, config: RunConfig) -> bool:
-    """A run of this very configuration that has come to its end."""
-    run = RunFolder.open(folder)
-    if dump_config(run.config()) != dump_config(config) or not (folder / "result.json").is_file():
+    """A run (of this configuration: that was checked) that has come to its end."""
+    if not (folder / "result.json").is_file():
         return False
-    history = run.history()
+    history = RunFolder.open(folder).history()
     return bool(history.rounds) and history.rounds[-1].round == config.rounds
