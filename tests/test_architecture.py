@@ -14,7 +14,7 @@ LAYERS = [
      "layers", "layers_summary", "patterns", "plan", "plan_summary", "sampling", "seeds", "spaces",
      "submodel", "theory", "units", "width_rates"},
     {"aggregation", "chain", "connections", "cutting", "data", "diagnostics", "evaluation",
-     "find_spaces", "kinds", "members", "models", "part", "partial", "probing", "products",
+     "find_spaces", "graph", "kinds", "members", "models", "part", "partial", "probing", "products",
      "recipe", "server",
      "sliced", "state", "submodules", "trace", "trained", "training", "update"},
     {"methods"},

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedplt.errors import CutError
+from fedplt.graph import traced
 from fedplt.layers import Layers, dotted
 from fedplt.spaces import ChannelPad, Spaces, TensorUnits
 from fedplt.state import evaluation_mode
@@ -48,26 +49,8 @@ class _Units(NamedTuple):
     each: int = 1
 
 
-def traced(model: nn.Module) -> fx.GraphModule:
-    """The model as a graph of operations, as it is in training."""
-    try:
-        return fx.symbolic_trace(model)
-    except Exception as error:  # whatever the user's forward does with a symbolic input
-        raise CutError(
-            "methods that train sub-models (heterofl, fedrolex, feddrop) do not take transformers "
-            "and other models whose forward pass cannot be followed step by step "
-            f"({str(error).splitlines()[0]}). Use fedplt or fedpmt for this model."
-        ) from error
-
-
 def find_spaces(model: nn.Module, layers: Layers, example: Tensor) -> Spaces:
     """The spaces of a model that was cut into these layers."""
-    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
-    if len(names) != len(list(model.parameters())):
-        raise CutError(
-            "this model has tied weights, and a sub-model would untie them: methods that train "
-            "sub-models (heterofl, fedrolex, feddrop) do not take it. Use fedplt or fedpmt."
-        )
     walk = _Walk(model, layers)
     with evaluation_mode(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
         walk.run(example)

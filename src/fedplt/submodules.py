@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, fx, nn
 
 from fedplt.errors import CutError
-from fedplt.find_spaces import traced
+from fedplt.graph import traced
 from fedplt.layers import Layers
 from fedplt.spaces import Spaces
 from fedplt.state import bind_state, evaluation_mode
