@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from fedplt import ConfigError, RunError
+from fedplt import ClientUpdate, ConfigError, RunError
+from fedplt.aggregation import Aggregator
+from fedplt.cost import download_bytes, exact_flops, safetensors_bytes
 from fedplt.federation.availability import Availability
+from fedplt.federation.costs import RoundCosts
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.loop import Federation
-from fedplt.fleet import ExactWorkload, plan_fleet, read_fleet, round_time
+from fedplt.fleet import ExactWorkload, Work, plan_fleet, read_fleet, round_time
+from fedplt.sampling import sampling_variance
+from fedplt.update import update_norm
 from tests.federation.jobs import blob_data, blob_job
 from tests.federation.test_loop import FakeEngine, run
 
@@ -48,6 +54,10 @@ def planned_job(devices, **settings):
     return make_job(parse_config(values), small_model(), blob_data())
 
 
+def predicted(job, round=0):
+    return Availability(job, RoundCosts(job)).predicted(round)
+
+
 def test_ratios_come_from_the_planner(devices):
     job = planned_job(devices)
     assert job.plan.ratios[0] == 1
@@ -60,14 +70,12 @@ def test_ratios_come_from_the_planner(devices):
 
 
 def test_simulated_time_is_the_slowest_clients(devices):
-    sizes = ((1, 1.0), (2, 0.5), (2, 0.2))
-    groups = [{"num_clients": number, "ratio": ratio} for number, ratio in sizes]
     job = blob_job(
         rounds=2,
-        clients={"groups": groups},
+        clients={"groups": GROUPS},
         fleet={"devices": devices, "ratios": "groups"},
     )
-    seconds = Availability(job).seconds
+    seconds = predicted(job)
     workload = ExactWorkload(job.layers, 1, job.examples_seen(0))
     assert seconds[0] == pytest.approx(
         round_time(job.devices.profiles[0], workload.work(1.0)).total, rel=1e-9
@@ -75,6 +83,120 @@ def test_simulated_time_is_the_slowest_clients(devices):
     history, _ = run(job)
     assert [record.cost.simulated_seconds for record in history.rounds] == [seconds.max()] * 2
     assert history.rounds[-1].total.simulated_seconds == pytest.approx(2 * seconds.max())
+
+
+def by_hand(job, client, round, uploads):
+    """The time of a client's round from what it is really sent, trains and sends."""
+    part, examples = job.plan.client(client, round), job.examples_seen(client)
+    flops, up = exact_flops(part), safetensors_bytes("update", part.update_size)
+    work = Work(
+        examples * flops.forward,
+        examples * (flops.input_gradients + flops.weight_gradients),
+        download_bytes(part),
+        up if uploads else 0,
+    )
+    return round_time(job.devices.profiles[client], work).total
+
+
+GROUPS = [{"num_clients": n, "ratio": r} for n, r in ((1, 1.0), (2, 0.5), (2, 0.2))]
+
+
+def test_feddrop_is_timed_by_what_each_round_drew(devices):
+    job = blob_job(
+        rounds=4, method={"name": "feddrop"}, clients={"groups": GROUPS},
+        fleet={"devices": devices, "ratios": "groups"},
+    )  # fmt: skip
+
+    class Drawn(FakeEngine):
+        def train(self, clients, round, state):
+            self.round = round
+            return super().train(clients, round, state)
+
+        def collect(self, clients):
+            for client in clients:
+                size = job.plan.client(client, self.round).update_size
+                yield client, ClientUpdate(np.ones(size, dtype=np.float32), 10, 1.0)
+
+    history = Federation(job, Drawn(job)).run()
+    times = [[by_hand(job, k, round, True) for k in range(5)] for round in range(4)]
+    assert len({max(each) for each in times}) > 1
+    for record, each in zip(history.rounds, times, strict=True):
+        assert record.cost.simulated_seconds == pytest.approx(max(each), rel=1e-9)
+    assert predicted(job, 3).tolist() == pytest.approx(times[3], rel=1e-9)
+
+
+def test_only_the_chosen_take_the_time_of_an_upload(devices):
+    job = blob_job(
+        rounds=12, clients={"groups": GROUPS}, fleet={"devices": devices, "ratios": "groups"},
+        sampling={"name": "ocs", "budget": 0.6},
+    )  # fmt: skip
+    history, _ = run(job)
+    chosen = [record.sampling["chosen"] for record in history.rounds]
+    assert [] in chosen
+    assert max(map(len, chosen)) > 0
+    for record in history.rounds:
+        times = [by_hand(job, k, 0, k in record.sampling["chosen"]) for k in range(5)]
+        assert record.cost.simulated_seconds == pytest.approx(max(times), rel=1e-9)
+
+
+AWAY = [
+    {"name": "ocs", "budget": 2.0},
+    {"name": "fedplt-ocs", "budget": 1.0, "norms": "last"},
+    {"name": "uniform", "num_clients": 3},
+]
+
+
+@pytest.mark.parametrize("sampling", AWAY, ids=lambda sampling: sampling["name"])
+def test_records_of_sampling_know_who_was_away(devices, sampling):
+    job = blob_job(
+        rounds=30, clients={"groups": GROUPS}, sampling=sampling,
+        fleet={"devices": devices, "ratios": "groups", "dropout": 0.6},
+    )  # fmt: skip
+    history, _ = run(job)
+    notes = set()
+    for number, record in enumerate(history.rounds):
+        said, there = record.sampling, Availability(job, RoundCosts(job)).attend(number).present
+        assert len(said["chosen"]) == said["num_chosen"] == record.num_clients
+        assert set(said["chosen"]) <= set(there)
+        notes.add(said.get("note", "").partition(":")[0])
+        if sampling["name"] == "uniform":
+            continue
+        fresh = sampling["name"] == "ocs"
+        assert said["num_trained"] == len(there if fresh else said["chosen"])
+        p = np.array(said["probabilities"])
+        assert not p[[k for k in range(5) if k not in there]].any()
+        costs = np.ones(5) if fresh else job.plan.achieved_ratios
+        assert said["cost"] == pytest.approx(costs[said["chosen"]].sum())
+        assert said["expected_cost"] == pytest.approx(costs @ p, rel=1e-3)
+        if fresh:
+            assert said["expected_cost"] == pytest.approx(min(2.0, len(there)), rel=1e-3)
+            norms = np.isin(np.arange(5), there).astype(float)
+            if there:
+                equal = sampling_variance(min(1.0, 2.0 / len(there)), norms, job.num_examples)
+                assert said["uniform_variance"] == pytest.approx(equal)
+    assert "all who were to take part were away" in notes
+
+
+def test_the_aggregates_objective_divides_by_those_who_are_there(devices):
+    """With everybody there but one client, its norm is as if the others were no clients at all."""
+    from fedplt.simulator.worker import Worker
+
+    job = blob_job(
+        clients={"groups": GROUPS}, fleet={"devices": devices, "ratios": "groups", "dropout": 0.5},
+        sampling={"name": "ocs", "budget": 2.0, "objective": "aggregate"},
+    )  # fmt: skip
+    availability = Availability(job, RoundCosts(job))
+    round = next(r for r in range(99) if 0 < len(availability.attend(r).present) < 4)
+    there = availability.attend(round).present
+    worker = Worker(job, torch.zeros(job.layers.state_size), torch.zeros(1))
+    client = there[0]
+    part = job.plan.client(client, round)
+    aggregator = Aggregator(job.layers)
+    for k in there:
+        aggregator.expect(job.plan.client(k, round), int(job.num_examples[k]))
+    parts = [aggregator.divisors()[start:stop] for start, stop in part.segments]
+    expected = update_norm(torch.ones(part.update_size) / torch.cat(parts), part)
+    assert worker._weighted_norm(part, torch.ones(part.update_size), round) == expected
 
 
 def test_dropouts_are_seeded_and_recorded(devices):
@@ -101,7 +223,7 @@ def test_a_round_without_anybody_changes_nothing(devices):
 
 def test_late_clients_are_left_out(devices):
     job = planned_job(devices)
-    seconds = Availability(job).seconds
+    seconds = predicted(job)
     deadline = float(sorted(seconds)[2])
     late = [client for client in range(5) if seconds[client] > deadline]
     assert late
@@ -130,7 +252,7 @@ def test_fewer_steps_reach_the_clients(slow_computers):
     assert 0 < steps < 4
     assert job.training_of(3).local_steps == steps
     assert job.examples_seen(3) == steps * 16
-    assert Availability(job).seconds.max() <= 0.07
+    assert predicted(job).max() <= 0.07
 
 
 TIGHT = {"target": "deadline", "min_ratio": 0.1}
