@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -255,6 +256,30 @@ def test_fewer_steps_reach_the_clients(slow_computers):
     assert predicted(job).max() <= 0.07
 
 
+def test_fewer_steps_never_mean_more_examples(slow_computers):
+    job = planned_job(
+        slow_computers,
+        data={"name": "blobs", "alpha": 0.3, "min_examples": 4},
+        fleet={**TIGHT, "target_seconds": 0.07, "may_cut_steps": True},
+    )
+    steps = job.devices.plan.devices[0].local_steps
+    numbers = job.num_examples.tolist()
+    assert min(numbers) < steps * 16 < max(numbers)
+    seen = [job.examples_seen(client) for client in range(5)]
+    assert seen == [min(number, steps * 16) for number in numbers]
+
+
+def test_the_fleet_is_planned_once(devices, monkeypatch):
+    from fedplt.federation import fleet
+
+    calls = []
+    monkeypatch.setattr(
+        fleet, "plan_fleet", lambda *given, **more: calls.append(1) or plan_fleet(*given, **more)
+    )
+    planned_job(devices)
+    assert len(calls) == 1
+
+
 TIGHT = {"target": "deadline", "min_ratio": 0.1}
 
 
@@ -272,6 +297,11 @@ def slow_computers(tmp_path):
         ({"fleet": {"devices": "none.csv"}}, "fleet.devices: none.csv cannot be read"),
         ({"fleet": {"target": "deadline"}}, "target_seconds"),
         ({"fleet": {"target": "percentile"}}, "percentile"),
+        ({"fleet": {"ratios": "groups", "min_ratio": 0.1}}, "'groups' does not use min_ratio"),
+        ({"sampling": {"name": "ocs", "budget": 1.0, "floor": 0.3}}, "'fresh' does not use floor"),
+        ({"server": {"learning_rate": 0.5}}, "server: .*'none' does not use learning_rate"),
+        ({"server": {"optimizer": "momentum", "beta2": 0.5}}, "'momentum' does not use beta2"),
+        ({"diagnostics": {"window": 3}}, "diagnostics: enabled = false does not use window"),
         ({"fleet": {"dropout": 1.0}}, "fleet.dropout"),
         ({"fleet": {"dropuot": 0.1}}, "Did you mean 'dropout'"),
         ({"fleet": {"ratios": "groups"}}, "3 devices and 1 clients.groups"),
@@ -284,6 +314,16 @@ def slow_computers(tmp_path):
 def test_mistakes(devices, settings, expected):
     with pytest.raises(ConfigError, match=expected):
         planned_job(devices, **settings)
+
+
+def test_defaults_may_be_written_down(devices):
+    """As a run's folder does."""
+    from fedplt.federation.load_config import dump_config, parse_config
+
+    config = parse_config({"fleet": {"devices": devices, "ratios": "groups"}})
+    assert parse_config(tomllib.loads(dump_config(config))) == config
+    with pytest.raises(ConfigError, match="devices: this key is missing"):
+        parse_config({"fleet": {"dropout": 0.1}})
 
 
 def test_a_resumed_run_refuses_other_devices(devices, tmp_path):
