@@ -76,6 +76,30 @@ def test_wrong_settings_in_the_file_name_it(fedplt, tmp_path):
     assert "wrong.toml: work.model is 3" in done.stderr.replace("\n", "")
 
 
+def test_wrong_models_and_targets_in_the_file_name_it(fedplt, tmp_path):
+    path = tmp_path / "wrong.toml"
+    device = '[[device]]\nname = "a"\nspeed = "1 GFLOP/s"\ndown = "9 Mbit/s"\nup = "9 Mbit/s"\n'
+    for section, expected in (
+        ('[work]\nmodel = "fnc"\n', "work.model: "),
+        ("[target]\nseconds = 3\n", "target.seconds is 3"),
+    ):
+        path.write_text(section + device)
+        done = fedplt("fleet", path)
+        assert done.returncode == 2
+        assert f"wrong.toml: {expected}" in done.stderr.replace("\n", "")
+    path.write_text(device.replace("up =", "# up ="))
+    assert "up_bits_per_second" in (said := fedplt("fleet", path).stderr)
+    assert "mbps_up" in said
+
+
+def test_a_run_with_your_own_data_and_epochs(fedplt, tmp_path):
+    config = tmp_path / "tiny.toml"
+    config.write_text(CONFIG)  # epochs: how many steps depends on the data
+    done = fedplt("fleet", "configs/fleets/kitchen.csv", "--run", config)
+    assert done.returncode == 0, done.stderr
+    assert "83 parameters" in done.stdout
+
+
 def test_your_own_model(fedplt):
     model = ["--model", "tests.tiny:model", "--shape", "6"]
     done = fedplt("fleet", "configs/fleets/kitchen.csv", *model)

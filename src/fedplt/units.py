@@ -19,6 +19,15 @@ def flops_text(number: float) -> str:
     return _scaled(number, "FLOP")
 
 
+def seconds_text(seconds: float) -> str:
+    """
+    >>> seconds_text(12.346), seconds_text(0.000123), seconds_text(1e-16)
+    ('12.35', '0.00012', '0.00')
+    """
+    small = 1e-9 < abs(seconds) < 0.1  # less is rounding
+    return f"{seconds:.2g}" if small else f"{seconds:.2f}"
+
+
 def duration_text(seconds: float) -> str:
     """
     >>> duration_text(75), duration_text(7322)

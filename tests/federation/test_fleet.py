@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from fedplt import ConfigError, RunError
+from fedplt import ClientUpdate, ConfigError, RunError
+from fedplt.aggregation import Aggregator
+from fedplt.cost import download_bytes, exact_flops, safetensors_bytes
 from fedplt.federation.availability import Availability
+from fedplt.federation.costs import RoundCosts
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.loop import Federation
-from fedplt.fleet import ExactWorkload, plan_fleet, read_fleet, round_time
+from fedplt.fleet import ExactWorkload, Work, plan_fleet, read_fleet, round_time
+from fedplt.sampling import sampling_variance
+from fedplt.update import update_norm
 from tests.federation.jobs import blob_data, blob_job
 from tests.federation.test_loop import FakeEngine, run
 
@@ -48,6 +55,10 @@ def planned_job(devices, **settings):
     return make_job(parse_config(values), small_model(), blob_data())
 
 
+def predicted(job, round=0):
+    return Availability(job, RoundCosts(job)).predicted(round)
+
+
 def test_ratios_come_from_the_planner(devices):
     job = planned_job(devices)
     assert job.plan.ratios[0] == 1
@@ -60,14 +71,12 @@ def test_ratios_come_from_the_planner(devices):
 
 
 def test_simulated_time_is_the_slowest_clients(devices):
-    sizes = ((1, 1.0), (2, 0.5), (2, 0.2))
-    groups = [{"num_clients": number, "ratio": ratio} for number, ratio in sizes]
     job = blob_job(
         rounds=2,
-        clients={"groups": groups},
+        clients={"groups": GROUPS},
         fleet={"devices": devices, "ratios": "groups"},
     )
-    seconds = Availability(job).seconds
+    seconds = predicted(job)
     workload = ExactWorkload(job.layers, 1, job.examples_seen(0))
     assert seconds[0] == pytest.approx(
         round_time(job.devices.profiles[0], workload.work(1.0)).total, rel=1e-9
@@ -75,6 +84,120 @@ def test_simulated_time_is_the_slowest_clients(devices):
     history, _ = run(job)
     assert [record.cost.simulated_seconds for record in history.rounds] == [seconds.max()] * 2
     assert history.rounds[-1].total.simulated_seconds == pytest.approx(2 * seconds.max())
+
+
+def by_hand(job, client, round, uploads):
+    """The time of a client's round from what it is really sent, trains and sends."""
+    part, examples = job.plan.client(client, round), job.examples_seen(client)
+    flops, up = exact_flops(part), safetensors_bytes("update", part.update_size)
+    work = Work(
+        examples * flops.forward,
+        examples * (flops.input_gradients + flops.weight_gradients),
+        download_bytes(part),
+        up if uploads else 0,
+    )
+    return round_time(job.devices.profiles[client], work).total
+
+
+GROUPS = [{"num_clients": n, "ratio": r} for n, r in ((1, 1.0), (2, 0.5), (2, 0.2))]
+
+
+def test_feddrop_is_timed_by_what_each_round_drew(devices):
+    job = blob_job(
+        rounds=4, method={"name": "feddrop"}, clients={"groups": GROUPS},
+        fleet={"devices": devices, "ratios": "groups"},
+    )  # fmt: skip
+
+    class Drawn(FakeEngine):
+        def train(self, clients, round, state):
+            self.round = round
+            return super().train(clients, round, state)
+
+        def collect(self, clients):
+            for client in clients:
+                size = job.plan.client(client, self.round).update_size
+                yield client, ClientUpdate(np.ones(size, dtype=np.float32), 10, 1.0)
+
+    history = Federation(job, Drawn(job)).run()
+    times = [[by_hand(job, k, round, True) for k in range(5)] for round in range(4)]
+    assert len({max(each) for each in times}) > 1
+    for record, each in zip(history.rounds, times, strict=True):
+        assert record.cost.simulated_seconds == pytest.approx(max(each), rel=1e-9)
+    assert predicted(job, 3).tolist() == pytest.approx(times[3], rel=1e-9)
+
+
+def test_only_the_chosen_take_the_time_of_an_upload(devices):
+    job = blob_job(
+        rounds=12, clients={"groups": GROUPS}, fleet={"devices": devices, "ratios": "groups"},
+        sampling={"name": "ocs", "budget": 0.6},
+    )  # fmt: skip
+    history, _ = run(job)
+    chosen = [record.sampling["chosen"] for record in history.rounds]
+    assert [] in chosen
+    assert max(map(len, chosen)) > 0
+    for record in history.rounds:
+        times = [by_hand(job, k, 0, k in record.sampling["chosen"]) for k in range(5)]
+        assert record.cost.simulated_seconds == pytest.approx(max(times), rel=1e-9)
+
+
+AWAY = [
+    {"name": "ocs", "budget": 2.0},
+    {"name": "fedplt-ocs", "budget": 1.0, "norms": "last"},
+    {"name": "uniform", "num_clients": 3},
+]
+
+
+@pytest.mark.parametrize("sampling", AWAY, ids=lambda sampling: sampling["name"])
+def test_records_of_sampling_know_who_was_away(devices, sampling):
+    job = blob_job(
+        rounds=30, clients={"groups": GROUPS}, sampling=sampling,
+        fleet={"devices": devices, "ratios": "groups", "dropout": 0.6},
+    )  # fmt: skip
+    history, _ = run(job)
+    notes = set()
+    for number, record in enumerate(history.rounds):
+        said, there = record.sampling, Availability(job, RoundCosts(job)).attend(number).present
+        assert len(said["chosen"]) == said["num_chosen"] == record.num_clients
+        assert set(said["chosen"]) <= set(there)
+        notes.add(said.get("note", "").partition(":")[0])
+        if sampling["name"] == "uniform":
+            continue
+        fresh = sampling["name"] == "ocs"
+        assert said["num_trained"] == len(there if fresh else said["chosen"])
+        p = np.array(said["probabilities"])
+        assert not p[[k for k in range(5) if k not in there]].any()
+        costs = np.ones(5) if fresh else job.plan.achieved_ratios
+        assert said["cost"] == pytest.approx(costs[said["chosen"]].sum())
+        assert said["expected_cost"] == pytest.approx(costs @ p, rel=1e-3)
+        if fresh:
+            assert said["expected_cost"] == pytest.approx(min(2.0, len(there)), rel=1e-3)
+            norms = np.isin(np.arange(5), there).astype(float)
+            if there:
+                equal = sampling_variance(min(1.0, 2.0 / len(there)), norms, job.num_examples)
+                assert said["uniform_variance"] == pytest.approx(equal)
+    assert "all who were to take part were away" in notes
+
+
+def test_the_aggregates_objective_divides_by_those_who_are_there(devices):
+    """With everybody there but one client, its norm is as if the others were no clients at all."""
+    from fedplt.simulator.worker import Worker
+
+    job = blob_job(
+        clients={"groups": GROUPS}, fleet={"devices": devices, "ratios": "groups", "dropout": 0.5},
+        sampling={"name": "ocs", "budget": 2.0, "objective": "aggregate"},
+    )  # fmt: skip
+    availability = Availability(job, RoundCosts(job))
+    round = next(r for r in range(99) if 0 < len(availability.attend(r).present) < 4)
+    there = availability.attend(round).present
+    worker = Worker(job, torch.zeros(job.layers.state_size), torch.zeros(1))
+    client = there[0]
+    part = job.plan.client(client, round)
+    aggregator = Aggregator(job.layers)
+    for k in there:
+        aggregator.expect(job.plan.client(k, round), int(job.num_examples[k]))
+    parts = [aggregator.divisors()[start:stop] for start, stop in part.segments]
+    expected = update_norm(torch.ones(part.update_size) / torch.cat(parts), part)
+    assert worker._weighted_norm(part, torch.ones(part.update_size), round) == expected
 
 
 def test_dropouts_are_seeded_and_recorded(devices):
@@ -101,7 +224,7 @@ def test_a_round_without_anybody_changes_nothing(devices):
 
 def test_late_clients_are_left_out(devices):
     job = planned_job(devices)
-    seconds = Availability(job).seconds
+    seconds = predicted(job)
     deadline = float(sorted(seconds)[2])
     late = [client for client in range(5) if seconds[client] > deadline]
     assert late
@@ -130,7 +253,31 @@ def test_fewer_steps_reach_the_clients(slow_computers):
     assert 0 < steps < 4
     assert job.training_of(3).local_steps == steps
     assert job.examples_seen(3) == steps * 16
-    assert Availability(job).seconds.max() <= 0.07
+    assert predicted(job).max() <= 0.07
+
+
+def test_fewer_steps_never_mean_more_examples(slow_computers):
+    job = planned_job(
+        slow_computers,
+        data={"name": "blobs", "alpha": 0.3, "min_examples": 4},
+        fleet={**TIGHT, "target_seconds": 0.07, "may_cut_steps": True},
+    )
+    steps = job.devices.plan.devices[0].local_steps
+    numbers = job.num_examples.tolist()
+    assert min(numbers) < steps * 16 < max(numbers)
+    seen = [job.examples_seen(client) for client in range(5)]
+    assert seen == [min(number, steps * 16) for number in numbers]
+
+
+def test_the_fleet_is_planned_once(devices, monkeypatch):
+    from fedplt.federation import fleet
+
+    calls = []
+    monkeypatch.setattr(
+        fleet, "plan_fleet", lambda *given, **more: calls.append(1) or plan_fleet(*given, **more)
+    )
+    planned_job(devices)
+    assert len(calls) == 1
 
 
 TIGHT = {"target": "deadline", "min_ratio": 0.1}
@@ -150,6 +297,11 @@ def slow_computers(tmp_path):
         ({"fleet": {"devices": "none.csv"}}, "fleet.devices: none.csv cannot be read"),
         ({"fleet": {"target": "deadline"}}, "target_seconds"),
         ({"fleet": {"target": "percentile"}}, "percentile"),
+        ({"fleet": {"ratios": "groups", "min_ratio": 0.1}}, "'groups' does not use min_ratio"),
+        ({"sampling": {"name": "ocs", "budget": 1.0, "floor": 0.3}}, "'fresh' does not use floor"),
+        ({"server": {"learning_rate": 0.5}}, "server: .*'none' does not use learning_rate"),
+        ({"server": {"optimizer": "momentum", "beta2": 0.5}}, "'momentum' does not use beta2"),
+        ({"diagnostics": {"window": 3}}, "diagnostics: enabled = false does not use window"),
         ({"fleet": {"dropout": 1.0}}, "fleet.dropout"),
         ({"fleet": {"dropuot": 0.1}}, "Did you mean 'dropout'"),
         ({"fleet": {"ratios": "groups"}}, "3 devices and 1 clients.groups"),
@@ -162,6 +314,16 @@ def slow_computers(tmp_path):
 def test_mistakes(devices, settings, expected):
     with pytest.raises(ConfigError, match=expected):
         planned_job(devices, **settings)
+
+
+def test_defaults_may_be_written_down(devices):
+    """As a run's folder does."""
+    from fedplt.federation.load_config import dump_config, parse_config
+
+    config = parse_config({"fleet": {"devices": devices, "ratios": "groups"}})
+    assert parse_config(tomllib.loads(dump_config(config))) == config
+    with pytest.raises(ConfigError, match="devices: this key is missing"):
+        parse_config({"fleet": {"dropout": 0.1}})
 
 
 def test_a_resumed_run_refuses_other_devices(devices, tmp_path):

@@ -198,6 +198,47 @@ def test_memory_limits_the_ratio():
     device = DeviceProfile("small", 1e9, 1e8, 1e8, memory_bytes=8e6)
     entry = plan_fleet([device], PaperWorkload(1_000_000, 10)).devices[0]
     assert entry.ratio == pytest.approx(0.5)  # 4 MB of model, 2 * 4 MB * ratio on top
+    assert "its memory of 8.0 MB limits it to ratio 0.5; its time would allow 1" in entry.note
+
+
+def test_the_fastest_device_has_the_memory_for_full_training():
+    small = DeviceProfile("small", 1e12, 1e9, 1e9, memory_bytes=8e6)
+    large = DeviceProfile("large", 1e9, 1e8, 1e8, memory_bytes=1e9)
+    plan = plan_fleet([small, large], PaperWorkload(1_000_000, 10))
+    assert plan.target_seconds == plan.devices[1].full.total
+    assert [entry.ratio for entry in plan.devices] == pytest.approx([0.5, 1.0])
+    assert not plan.devices[1].note
+    assert plan.devices[0].note in fleet_summary(plan)
+
+
+def test_layers_that_are_always_trained_are_the_smallest_ratio():
+    import torch
+
+    from fedplt import cut, make_plan
+    from fedplt.fleet import frozen_prefix_allocation
+    from tests.conftest import small_model
+
+    layers = cut(small_model(), torch.zeros(2, 6), always=["*"])
+    whole = ExactWorkload(layers, 4, 16)
+    assert whole.always_ratio == 1
+    layers = cut(small_model(), torch.zeros(2, 6), always=[layers[-1].name])
+    workload = ExactWorkload(layers, 4, 16)
+    share = layers[-1].size / layers.size
+    assert workload.knots()[0] == pytest.approx(share)
+    slow, fast = DeviceProfile("slow", 1e5, 1e3, 1e3), DeviceProfile("fast", 1e9, 1e8, 1e8)
+    plan = plan_fleet([slow, fast], workload, min_ratio=share / 2)
+    assert plan.devices[0].ratio == workload.always_ratio
+    assert not plan.devices[0].feasible
+    made = make_plan(layers, [entry.ratio for entry in plan.devices])
+    assert (made.counts[:, -1] == layers[-1].num_sublayers).all()
+    for frozen in range(1, len(layers)):
+        allocation = frozen_prefix_allocation(layers, 0.9, frozen)
+        assert allocation.layer_ratios[-1] == 1
+        assert not any(allocation.layer_ratios[:frozen])
+        assert workload.knots(frozen)[0] == pytest.approx(share)
+    times = [round_time(slow, workload.work(share)).total]
+    late = plan_fleet([slow], workload, Target("deadline", 0.999 * times[0]), min_ratio=share / 2)
+    assert "the layers that are always trained" in late.devices[0].reason
 
 
 @cache
@@ -286,7 +327,11 @@ def test_wrong_work_is_said(values, expected):
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"rule": "deadline"}, "deadline is None"),
+        ({"rule": "deadline"}, "target.seconds is missing"),
+        ({"rule": "deadline", "seconds": -1}, "target: the deadline is -1"),
+        ({"seconds": 3}, "target.seconds is 3, but target.rule is 'fastest'"),
+        ({"rule": "deadline", "seconds": 3, "percentile": 5}, "leave percentile out"),
+        ({"min_ratio": 0}, "target.min_ratio is 0"),
         ({"rule": "deadlin"}, "Did you mean 'deadline'"),
         ({"rule": "percentile", "percentile": 101}, "between 0 and 100"),
         ({"rule": "deadline", "seconds": "5"}, "target.seconds is '5'"),

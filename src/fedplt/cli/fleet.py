@@ -11,7 +11,7 @@ import typer
 
 from fedplt.cli.app import app, figures, save_picture
 from fedplt.cli.model import key_values
-from fedplt.errors import FleetError
+from fedplt.errors import ConfigError, CutError, FleetError
 
 if TYPE_CHECKING:
     from fedplt.fleet import Workload
@@ -67,9 +67,15 @@ def fleet(
     if shape is not None:
         work = replace(work, shape=parse_shape(shape))
     goal = _with_flags(goal, deadline, percentile, min_ratio, freeze, local_steps)
+    try:
+        workload = _workload(work) if run is None else _run_workload(run)
+    except (ConfigError, CutError) as error:
+        if run is None and model is None:  # it is the file that names the model
+            raise FleetError(f"{devices}: work.model: {error}") from error
+        raise
     made = plan_fleet(
         file.devices,
-        _workload(work) if run is None else _run_workload(run),
+        workload,
         goal.target(),
         min_ratio=goal.min_ratio,
         may_freeze=goal.may_freeze,
@@ -136,9 +142,9 @@ def _with_flags(
 ) -> TargetSettings:
     """What the command line says goes before what the file says."""
     if deadline is not None:
-        goal = replace(goal, rule="deadline", seconds=deadline)
+        goal = replace(goal, rule="deadline", seconds=deadline, percentile=None)
     if percentile is not None:
-        goal = replace(goal, rule="percentile", percentile=percentile)
+        goal = replace(goal, rule="percentile", percentile=percentile, seconds=None)
     if min_ratio is not None:
         goal = replace(goal, min_ratio=min_ratio)
     return replace(
@@ -161,9 +167,7 @@ def _workload(work: WorkSettings) -> Workload:
 
 
 def _run_workload(path: Path) -> Workload:
-    from fedplt.federation.fleet import nominal_workload
-    from fedplt.federation.job import plan_without_data
+    from fedplt.federation.job import workload_without_data
     from fedplt.federation.load_config import load_config
 
-    config = load_config(path)
-    return nominal_workload(config, plan_without_data(config).layers)
+    return workload_without_data(load_config(path))

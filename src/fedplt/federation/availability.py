@@ -1,85 +1,98 @@
 """Who is there in a round, and how long it would take on the clients' own devices.
 
 A client is away where it drops out (by chance, ``fleet.dropout``) or where its device is predicted
-to miss the round's deadline. Who is away gets nothing and sends nothing in that round. A
-simulated round lasts as long as its slowest client.
+to miss the round's deadline, upload included. Who is away gets nothing and sends nothing in that
+round. A simulated round lasts as long as its slowest client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.cost import Flops, download_bytes, exact_flops, safetensors_bytes
+from fedplt.cost import download_bytes, safetensors_bytes
 from fedplt.errors import ConfigError
+from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
 from fedplt.fleet import Work, round_time
+from fedplt.plan import Assignment
 from fedplt.seeds import generator
+from fedplt.submodel import SubmodelPlan
 
 
 @dataclass(frozen=True)
 class Attendance:
-    """Who is there, who is not and why, and how long the round takes."""
+    """Who is there, who is not and why; in ascending order."""
 
     present: list[int]
     dropped: list[int]
     late: list[int]
-    seconds: float
-    """Simulated; 0 without ``[fleet]``."""
+
+    def of(self, clients: Collection[int]) -> Attendance:
+        """The same for some of the clients."""
+        some = set(clients)
+        parts = (self.present, self.dropped, self.late)
+        return Attendance(*([client for client in part if client in some] for part in parts))
 
 
 class Availability:
-    """Tells, round by round, who is there."""
+    """Tells, round by round, who is there, and how long those who are take."""
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.settings = job, job.config.fleet
+    def __init__(self, job: Job, costs: RoundCosts) -> None:
+        self.job, self.settings, self._costs = job, job.config.fleet, costs
+        self._predictions: tuple[int, NDArray[np.float64]] | None = None
         deadline = self.settings.round_deadline if self.settings else None
-        if deadline is not None and self.seconds.min() > deadline:
+        if deadline is not None and self.predicted(0).min() > deadline:
             raise ConfigError(
                 f"fleet.round_deadline: nobody finishes within {deadline:g} s; the fastest client "
-                f"takes {self.seconds.min():.3g} s. Raise it."
+                f"takes {self.predicted(0).min():.3g} s. Raise it."
             )
 
-    def attend(self, clients: Sequence[int], round: int) -> Attendance:
-        """Of those who were to take part in this round."""
-        settings = self.settings
+    def attend(self, round: int) -> Attendance:
+        """Of everybody, whether they are wanted in this round or not."""
+        settings, number = self.settings, self.job.plan.num_clients
         if settings is None:
-            return Attendance(list(clients), [], [], 0.0)
-        deadline = settings.round_deadline or np.inf
-        late = [client for client in clients if self.seconds[client] > deadline]
-        chances = generator(self.job.config.seed, "dropout", round=round).random(len(self.seconds))
-        dropped = [
-            client
-            for client in clients
-            if self.seconds[client] <= deadline and chances[client] < settings.dropout
-        ]
-        away = {*late, *dropped}
-        present = [client for client in clients if client not in away]
-        slowest = max((float(self.seconds[client]) for client in present), default=0.0)
-        return Attendance(present, dropped, late, slowest)
+            return Attendance(list(range(number)), [], [])
+        late = np.zeros(number, dtype=np.bool_)
+        if settings.round_deadline is not None:
+            late = self.predicted(round) > settings.round_deadline
+        chances = generator(self.job.config.seed, "dropout", round=round).random(number)
+        dropped = ~late & (chances < settings.dropout)
+        parts = (~late & ~dropped, dropped, late)
+        return Attendance(*(np.flatnonzero(part).tolist() for part in parts))
 
-    @cached_property
-    def seconds(self) -> NDArray[np.float64]:
-        """Predicted time of every client's round, from its device, slices and examples."""
-        job = self.job
-        assert job.devices is not None
-        flops: dict[tuple[int, ...], Flops] = {}  # depend on how many sub-layers, not on which
-        result = []
-        for client, device in enumerate(job.devices.profiles):
-            assignment = job.plan.client(client)
-            counts = assignment.counts
-            if counts not in flops:
-                flops[counts] = exact_flops(assignment)
-            examples, each = job.examples_seen(client), flops[counts]
-            work = Work(
-                examples * each.forward,
-                examples * (each.total - each.forward),
-                download_bytes(assignment),
-                safetensors_bytes("update", int(job.plan.update_sizes[client])),
-            )
-            result.append(round_time(device, work).total)
-        return np.array(result)
+    def round_seconds(
+        self, assignments: Mapping[int, Assignment], uploading: Collection[int]
+    ) -> float:
+        """Of a round in which these clients train and some upload; 0 without ``[fleet]``."""
+        if self.settings is None:
+            return 0.0
+        some = set(uploading)
+        times = (self._seconds(k, part, k in some) for k, part in assignments.items())
+        return max(times, default=0.0)
+
+    def predicted(self, round: int) -> NDArray[np.float64]:
+        """Time of every client's round with its upload: it is not known yet who will be chosen."""
+        plan = self.job.plan
+        if not (isinstance(plan, SubmodelPlan) and plan.rule.is_random):
+            round = 0  # what is trained may move on, but is as much in every round
+        if self._predictions is None or self._predictions[0] != round:
+            everybody = range(plan.num_clients)
+            times = [self._seconds(k, plan.client(k, round), uploads=True) for k in everybody]
+            self._predictions = round, np.array(times)
+        return self._predictions[1]
+
+    def _seconds(self, client: int, assignment: Assignment, uploads: bool) -> float:
+        """From the client's device, what it trains and how many examples it sees."""
+        assert self.job.devices is not None
+        examples, each = self.job.examples_seen(client), self._costs.flops(assignment)
+        work = Work(
+            examples * each.forward,
+            examples * (each.total - each.forward),
+            download_bytes(assignment),
+            safetensors_bytes("update", assignment.update_size) if uploads else 0,
+        )
+        return round_time(self.job.devices.profiles[client], work).total

@@ -12,6 +12,7 @@ from fedplt.errors import did_you_mean
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.federation.server_config import ServerConfig
+from fedplt.federation.unused import refuse_unused
 from fedplt.training import OPTIMIZERS
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
@@ -191,6 +192,12 @@ class DiagnosticsConfig(_Section):
     enabled: bool = False
     window: Annotated[int, Field(ge=1)] = 10
     """Rounds that the effective perturbation looks back; one copy of the model is kept for each."""
+
+    @model_validator(mode="after")
+    def _enabled(self) -> DiagnosticsConfig:
+        if not self.enabled:
+            refuse_unused(self, ["window"], "enabled = false", "or set enabled = true")
+        return self
 
 
 class EngineConfig(_Section):

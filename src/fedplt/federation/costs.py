@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedplt.cost import download_bytes, exact_flops, paper_flops_of
+from fedplt.cost import Flops, download_bytes, exact_flops, paper_flops_of
 from fedplt.federation.job import Job
 from fedplt.federation.records import Totals
 from fedplt.plan import Assignment
@@ -15,7 +15,7 @@ class RoundCosts:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._flops: dict[tuple[bool, tuple[int, ...]], int] = {}
+        self._flops: dict[tuple[bool, tuple[int, ...]], Flops] = {}
 
     def of_round(
         self, assignments: Mapping[int, Assignment], bytes_up: int, bytes_down: int
@@ -24,14 +24,14 @@ class RoundCosts:
         flops, paper = 0, 0.0
         for client, assignment in assignments.items():
             seen = self.job.examples_seen(client)
-            flops += seen * self._flops_per_example(assignment)
+            flops += seen * self.flops(assignment).total
             paper += paper_flops_of(assignment, seen)
             bytes_down += download_bytes(assignment)
         return Totals(bytes_up, bytes_down, flops, paper)
 
-    def _flops_per_example(self, assignment: Assignment) -> int:
-        """Exact FLOPs depend on how much of every layer is trained, not on which part."""
+    def flops(self, assignment: Assignment) -> Flops:
+        """Per example; they depend on how much of every layer is trained, not on which part."""
         key = assignment.is_submodel, assignment.counts
         if key not in self._flops:
-            self._flops[key] = exact_flops(assignment).total
+            self._flops[key] = exact_flops(assignment)
         return self._flops[key]

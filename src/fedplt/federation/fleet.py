@@ -102,7 +102,7 @@ def _planned(
         tuple(entry.device for entry in everybody),
         plan,
         tuple(
-            frozen_prefix_allocation(layers.sizes, entry.ratio, entry.frozen_layers)
+            frozen_prefix_allocation(layers, entry.ratio, entry.frozen_layers)
             if entry.frozen_layers
             else entry.ratio
             for entry in everybody

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fedplt.federation.unused import refuse_unused
+
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -31,6 +33,10 @@ class FleetConfig(BaseModel):
 
     @model_validator(mode="after")
     def _goes_together(self) -> FleetConfig:
+        if self.ratios == "groups":
+            keys = ["target", "target_seconds", "percentile", "min_ratio"]
+            keys += ["may_freeze", "may_cut_steps"]
+            refuse_unused(self, keys, "ratios = 'groups'", "or set ratios = 'planned'")
         if (self.target == "deadline") != (self.target_seconds is not None):
             raise ValueError("target = 'deadline' and target_seconds go together: set both")
         if (self.target == "percentile") != (self.percentile is not None):

@@ -31,8 +31,9 @@ from fedplt.federation.checks import (
     try_optimizer,
 )
 from fedplt.federation.config import RunConfig
-from fedplt.federation.fleet import ClientDevices, client_devices
+from fedplt.federation.fleet import ClientDevices, nominal_workload
 from fedplt.federation.planning import method_from_config, plan_from_config
+from fedplt.fleet import ExactWorkload
 from fedplt.imports import import_object
 from fedplt.layers import Layers
 from fedplt.models import build_model
@@ -108,10 +109,15 @@ class Job:
 
     def training_of(self, client: int) -> LocalTraining:
         """The run's local training, with fewer steps where the client's device needs it."""
-        steps = self.devices.local_steps if self.devices else ()
-        if not steps or steps[client] is None:
-            return self.training
-        return replace(self.training, local_epochs=None, local_steps=steps[client])
+        planned = self.devices.local_steps if self.devices else ()
+        steps, usual = planned[client] if planned else None, self.training
+        if steps is None:
+            return usual
+        number = len(self.examples(client))
+        seen = steps * min(usual.batch_size or number, number)
+        if usual.local_steps is None and seen >= number * (usual.local_epochs or 1):
+            return usual  # planned for more examples than this client has
+        return replace(usual, local_epochs=None, local_steps=steps)
 
     def learning_rate(self, client: int, round: int) -> float:
         return float(self.learning_rates[client] * self.config.training.rate_factor(round))
@@ -143,10 +149,7 @@ def make_job(
     outputs = try_model(config, model, *example, loss, metric)
     if loss is torch.nn.functional.cross_entropy:
         check_labels(data.train, outputs)
-    plan = plan_from_config(config, model, example[0], ratios, len(data.train))
-    devices = client_devices(config, plan.layers, len(data.train))
-    if devices is not None and ratios is not None:
-        devices = ClientDevices(devices.profiles)  # what was given goes before what was planned
+    plan, devices = plan_from_config(config, model, example[0], ratios, len(data.train))
     split = split or _split(config, data.train)
     if split.num_clients != plan.num_clients:
         raise ConfigError(
@@ -194,6 +197,16 @@ def make_job(
 
 def plan_without_data(config: RunConfig) -> Plan:
     """The plan that :func:`job_from_config` would make, without fetching a built-in data set."""
+    return _plan_without_data(config)[0]
+
+
+def workload_without_data(config: RunConfig) -> ExactWorkload:
+    """A client's round for the planner of fleets, likewise."""
+    plan, num_examples = _plan_without_data(config)
+    return nominal_workload(config, plan.layers, num_examples)
+
+
+def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
     model = build_model(config.model.name, config.model.options, config.seed)
     num_examples = None
     if config.data.name in CATALOG:
@@ -203,7 +216,8 @@ def plan_without_data(config: RunConfig) -> Plan:
         num_examples = len(data.train)
         example = data.validation.batch(torch.arange(min(EXAMPLES, len(data.validation))))
     try_model(config, model, *example, torch.nn.functional.cross_entropy, accuracy)
-    return plan_from_config(config, model, example[0], num_examples=num_examples)
+    plan, _ = plan_from_config(config, model, example[0], num_examples=num_examples)
+    return plan, num_examples
 
 
 def _learning_rates(config: RunConfig) -> NDArray[np.float64]:

@@ -106,6 +106,8 @@ def _problem(error: dict[str, Any], text: str, where: str, overridden: Sequence[
         message = f"there is no such key. {did_you_mean(str(location[-1]), _known_keys(location))}"
     elif error["type"] == "value_error":
         message = str(error["ctx"]["error"])
+    elif error["type"] == "missing":
+        message = "this key is missing; set it."
     else:
         message = f"{error['msg']}, but it is {error['input']!r}."
     if any(f"{key}.".startswith(f"{given}.") for given in overridden):

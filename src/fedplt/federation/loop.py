@@ -44,8 +44,8 @@ class Federation:
         self.local: Tensor | None = None
         """What never leaves the clients, as of the last round that counts."""
         self._measurement = Measurement(job, engine)
-        self._availability = Availability(job)
         self._costs = RoundCosts(job)
+        self._availability = Availability(job, self._costs)
         self._everybody = list(range(job.plan.num_clients))
         self._start_local_state()
 
@@ -92,19 +92,17 @@ class Federation:
         """One round: choose, train, collect, validate, aggregate, evaluate."""
         started = time.perf_counter()
         job, round = self.job, self.rounds_done
-        selection = self.sampler.before_training(round)
-        wanted = self._everybody if selection is None else selection.clients
-        attendance = self._availability.attend(wanted, round)
-        assignments = {k: job.plan.client(k, round) for k in attendance.present}
+        there = self._availability.attend(round)
+        selection = self.sampler.before_training(round, there.present)
+        asked = there.of(self._everybody if selection is None else selection.asked)
+        assignments = {k: job.plan.client(k, round) for k in asked.present}
         results = self.engine.train(list(assignments), round, self.state) if assignments else []
         if selection is None:
             selection = self.sampler.after_training(round, results)
-        uploading = [client for client in selection.clients if client in assignments]
         aggregator = Aggregator(job.layers, job.recipe.normaliser)
-        there = self._availability.attend(self._everybody, round).present
-        self.sampler.expect(aggregator, selection, there, round)
+        self.sampler.expect(aggregator, selection, there.present, round)
         rejected = dict(selection.refused)
-        bytes_up = self._collect(uploading, assignments, selection, aggregator, rejected)
+        bytes_up = self._collect(assignments, selection, aggregator, rejected)
         self._stop_if_all_are_bad(len(assignments), rejected)
         new_state = self.state.clone()
         aggregator.apply(new_state)
@@ -115,7 +113,8 @@ class Federation:
             self.engine.keep_local([k for k in assignments if str(k) not in rejected])
         evaluation, client_accuracy = self._measurement.of_round(round, new_state)
         cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down)
-        cost = replace(cost, simulated_seconds=attendance.seconds)
+        seconds = self._availability.round_seconds(assignments, selection.clients)
+        cost = replace(cost, simulated_seconds=seconds)
         # Only now does the round count: an interrupted one must leave the last state to save.
         diagnostics = None
         if self.diagnostics:
@@ -129,7 +128,7 @@ class Federation:
         self.rounds_done += 1
         record = RoundRecord(
             round=self.rounds_done,
-            num_clients=len(uploading),
+            num_clients=len(selection.clients),
             train_loss=_mean_loss([r for r in results if str(r.client) not in rejected]),
             cost=cost,
             total=self.total,
@@ -140,15 +139,14 @@ class Federation:
             rejected=rejected,
             sampling=selection.record,
             diagnostics=diagnostics,
-            dropped=attendance.dropped,
-            late=attendance.late,
+            dropped=asked.dropped,
+            late=asked.late,
         )
         self.records.append(record)
         return record
 
     def _collect(
         self,
-        clients: list[int],
         assignments: Mapping[int, Assignment],
         selection: Selection,
         aggregator: Aggregator,
@@ -158,7 +156,7 @@ class Federation:
         bytes_up = selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
-        for client, update in self.engine.collect(clients):
+        for client, update in self.engine.collect(selection.clients):
             bytes_up += update.num_bytes
             try:
                 validate(update, assignments[client])

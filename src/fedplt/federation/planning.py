@@ -11,7 +11,7 @@ from fedplt.allocation import Allocation, allocation_of
 from fedplt.cutting import cut
 from fedplt.errors import ConfigError, CutError, FedpltError
 from fedplt.federation.config import RunConfig
-from fedplt.federation.fleet import client_devices
+from fedplt.federation.fleet import ClientDevices, client_devices
 from fedplt.find_spaces import find_spaces
 from fedplt.layers import Layers
 from fedplt.methods import Method, PlanRequest, make_method
@@ -28,8 +28,8 @@ def plan_from_config(
     example: Tensor | None = None,
     ratios: Sequence[float | Allocation] | None = None,
     num_examples: int | None = None,
-) -> Plan:
-    """Cut the model and let the method plan the fleet."""
+) -> tuple[Plan, ClientDevices | None]:
+    """Cut the model and let the method plan the fleet; the clients' devices, with ``[fleet]``."""
     groups: Any = config.model.groups
     if groups is None and config.model.name in MODELS:
         groups = MODELS[config.model.name].groups
@@ -42,9 +42,11 @@ def plan_from_config(
         check_dtypes(model, layers)
     except CutError as error:
         raise ConfigError(f"model: {error}") from error
+    devices = client_devices(config, layers, num_examples)
     if ratios is None:
-        devices = client_devices(config, layers, num_examples)
         ratios = (devices.ratios if devices else ()) or _ratios(config, layers)
+    elif devices is not None:
+        devices = ClientDevices(devices.profiles)  # what was given goes before what was planned
 
     def spaces() -> Spaces:
         if example is None:
@@ -54,7 +56,7 @@ def plan_from_config(
         return found
 
     request = PlanRequest(layers, ratios, config.seed, spaces)
-    return method_from_config(config).full_plan(request)
+    return method_from_config(config).full_plan(request), devices
 
 
 def method_from_config(config: RunConfig) -> Method:

@@ -33,9 +33,12 @@ ANSWER_BYTES = 1
 class Selection:
     """Who uploads in a round."""
 
+    asked: list[int]
+    """Those who were to train; some may be away."""
     clients: list[int]
+    """Those who upload: chosen, and there."""
     probabilities: NDArray[np.float64]
-    """Of every client of the fleet, to be chosen."""
+    """Of every client of the fleet, to be chosen; 0 where it is away."""
     refused: dict[str, str] = field(default_factory=dict)
     """Clients whose norm says that their training diverged."""
     bytes_up: int = 0
@@ -52,49 +55,73 @@ class ClientSampler:
         self._everybody = list(range(job.plan.num_clients))
         self._last = np.full(len(self._everybody), np.nan)
 
-    def before_training(self, round: int) -> Selection | None:
-        """The choice, if it can be made before anybody trains; else everybody is to train."""
+    def before_training(self, round: int, there: Sequence[int]) -> Selection | None:
+        """The choice, if it can be made before anybody trains; else everybody is to train.
+
+        It is made without knowing who is away.
+        """
         settings, number = self.settings, len(self._everybody)
+        present = self._mask(there)
         if settings.by_norm:
-            return self._by_last_norms(round) if settings.norms == "last" else None
-        chosen = self.job.participants(round)
-        chances = np.full(number, len(chosen) / number)
-        record = chosen_record(chosen) if settings.name == "uniform" else None
-        return Selection(chosen, chances, record=record)
+            return self._by_last_norms(round, present) if settings.norms == "last" else None
+        asked = self.job.participants(round)
+        chosen = [client for client in asked if present[client]]
+        chances = np.where(present, len(asked) / number, 0.0)
+        record = None
+        if settings.name == "uniform":
+            record = chosen_record(chosen, num_away=len(asked) - len(chosen))
+        return Selection(asked, chosen, chances, record=record)
 
     def after_training(self, round: int, results: Sequence[LocalResult]) -> Selection:
         """The choice by the norms of everybody's update, which all clients send first."""
-        norms = np.zeros(len(self._everybody))  # who is away cannot be chosen
+        norms = np.zeros(len(self._everybody))
+        present = self._mask([result.client for result in results])
         for result in results:
             norms[result.client] = _norm(result)
         bad = np.flatnonzero(~np.isfinite(norms))
         refused = {str(k): f"the norm of its update is {norms[k]}" for k in bad.tolist()}
         norms[bad] = 0.0
         chances, exchanges = self._probabilities(norms)
+        if not norms.any():  # all the same, for those who can be chosen
+            chances = np.full(len(norms), self._uniform(present))
         chances[bad] = 0.0
+        chances[~present] = 0.0
         chosen = independent_sample(chances, seed=self.job.config.seed, round=round).tolist()
         number = len(results)
         return Selection(
+            self._everybody,
             chosen,
             chances,
             refused,
             number * NUMBER_BYTES * (1 + 2 * exchanges),
             # Where clients flip their own coin, the answers are sums instead of a yes or no.
             number * (NUMBER_BYTES * (1 + exchanges) if exchanges else ANSWER_BYTES),
-            self._record(chosen, chances, norms, number),
-        )
+            sampling_record(
+                chosen, chances, norms, self.job.num_examples, self._costs, self._budget,
+                uniform=self._uniform(present),
+                num_trained=number,
+                num_away=0 if results else len(norms),
+            ),
+        )  # fmt: skip
 
-    def _by_last_norms(self, round: int) -> Selection:
+    def _by_last_norms(self, round: int, present: NDArray[np.bool_]) -> Selection:
         known = ~np.isnan(self._last)
         # Nothing is known of a client that never trained: take it for an average one.
         norms = np.where(known, self._last, self._last[known].mean() if known.any() else 0.0)
         best, _ = self._probabilities(norms)
-        floor, costs = self.settings.floor, self._costs
-        uniform = min(1.0, self._budget / float(costs.sum()))
+        floor, uniform = self.settings.floor, self._uniform(np.ones_like(present))
         chances = (1 - floor) * best + floor * uniform
-        chosen = independent_sample(chances, seed=self.job.config.seed, round=round).tolist()
-        record = self._record(chosen, chances, norms, len(chosen))
-        return Selection(chosen, chances, record=record)
+        asked = independent_sample(chances, seed=self.job.config.seed, round=round).tolist()
+        chosen = [client for client in asked if present[client]]
+        # The budget was spread over those who are away too; so would that of uniform sampling be.
+        chances, norms = np.where(present, chances, 0.0), np.where(present, norms, 0.0)
+        record = sampling_record(
+            chosen, chances, norms, self.job.num_examples, self._costs, self._budget,
+            uniform=uniform,
+            num_trained=len(chosen),
+            num_away=len(asked) - len(chosen),
+        )  # fmt: skip
+        return Selection(asked, chosen, chances, record=record)
 
     def expect(
         self, aggregator: Aggregator, selection: Selection, there: Sequence[int], round: int
@@ -148,16 +175,15 @@ class ClientSampler:
             return np.minimum(1.0, paper_probabilities(*fleet)), 0
         return sampling_probabilities(*fleet), 0
 
-    def _record(
-        self,
-        chosen: list[int],
-        chances: NDArray[np.float64],
-        norms: NDArray[np.float64],
-        num_trained: int,
-    ) -> dict[str, Any]:
-        return sampling_record(
-            chosen, chances, norms, self.job.num_examples, self._costs, self._budget, num_trained
-        )
+    def _uniform(self, among: NDArray[np.bool_]) -> float:
+        """The probability that spends the budget, or all there is to spend, if all have it."""
+        whole = float(self._costs[among].sum())
+        return min(1.0, self._budget / whole) if whole else 0.0
+
+    def _mask(self, clients: Sequence[int]) -> NDArray[np.bool_]:
+        result = np.zeros(len(self._everybody), dtype=np.bool_)
+        result[list(clients)] = True
+        return result
 
 
 def _norm(result: LocalResult) -> float:

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
+from fedplt.federation.unused import refuse_unused
+
 Estimator = Literal["unbiased", "renormalised"]
 NORM_BASED = ("ocs", "fedplt-ocs", "paper-ocs", "approximate-ocs")
 """Samplers that choose by the norms of the clients' updates."""
@@ -47,15 +49,9 @@ class SamplingConfig(BaseModel, extra="forbid", frozen=True, strict=True):
                 "such as budget = 5.0"
             )
         if not self.by_norm:
-            given = self.model_fields_set & {"budget", "norms", "floor", "objective"}
-            unused = sorted(key for key in given if getattr(self, key) != _default(key))
-            if unused:
-                raise ValueError(
-                    f"name = {self.name!r} does not use {', '.join(unused)}: leave it out, or "
-                    f"choose one of {', '.join(NORM_BASED)}"
-                )
+            keys = ("budget", "floor", "norms", "objective")
+            instead = f"or choose one of {', '.join(NORM_BASED)}"
+            refuse_unused(self, keys, f"name = {self.name!r}", instead)
+        elif self.norms == "fresh":
+            refuse_unused(self, ["floor"], "norms = 'fresh'", "or set norms = 'last'")
         return self
-
-
-def _default(key: str) -> object:
-    return SamplingConfig.model_fields[key].default

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fedplt.federation.unused import refuse_unused
 from fedplt.server import ServerOptimizer
 
 
@@ -23,6 +24,16 @@ class ServerConfig(BaseModel):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """Of the squares (Adam, Yogi)."""
     epsilon: Annotated[float, Field(gt=0)] = 1e-3
+
+    @model_validator(mode="after")
+    def _fits_the_optimizer(self) -> ServerConfig:
+        unused = {
+            "none": ("learning_rate", "beta1", "beta2", "epsilon"),
+            "momentum": ("beta2", "epsilon"),
+        }.get(self.optimizer, ())
+        because = f"optimizer = {self.optimizer!r}"
+        refuse_unused(self, unused, because, "or choose another optimizer, such as 'adam'")
+        return self
 
     def build(self) -> ServerOptimizer:
         return ServerOptimizer(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fedplt.fleet.devices import DeviceProfile
 from fedplt.fleet.files import FleetFile, read_fleet
-from fedplt.fleet.planner import DevicePlan, FleetPlan, RoundTime, Target, plan_fleet, round_time
+from fedplt.fleet.planner import DevicePlan, FleetPlan, RoundTime, plan_fleet, round_time
 from fedplt.fleet.summary import fleet_json, fleet_summary
+from fedplt.fleet.target import Target
 from fedplt.fleet.workload import (
     ExactWorkload,
     PaperWorkload,

@@ -15,14 +15,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
+from fedplt.fleet.target import Target
 from fedplt.fleet.workload import Work, Workload
+from fedplt.units import bytes_text, seconds_text
 
 _ROUNDING = 1e-12
 
@@ -59,38 +60,6 @@ def round_time(device: DeviceProfile, work: Work) -> RoundTime:
 
 
 @dataclass(frozen=True)
-class Target:
-    """The round time to aim for: the fastest full client's, a deadline, or a percentile."""
-
-    rule: Literal["fastest", "deadline", "percentile"] = "fastest"
-    value: float | None = None
-    """Seconds, or percent of the devices."""
-
-    def __post_init__(self) -> None:
-        if self.rule == "deadline" and not (self.value is not None and self.value > 0):
-            raise FleetError(f"the deadline is {self.value}; give seconds, more than 0.")
-        if self.rule == "percentile" and not (self.value is not None and 0 <= self.value <= 100):
-            raise FleetError(f"the percentile is {self.value}; it lies between 0 and 100.")
-
-    def seconds(self, full_times: Sequence[float]) -> float:
-        """From the times that all devices would take to train the whole model."""
-        if self.rule == "deadline":
-            assert self.value is not None
-            return self.value
-        if self.rule == "percentile":
-            assert self.value is not None
-            return float(np.percentile(full_times, self.value))
-        return min(full_times)
-
-    def describe(self) -> str:
-        if self.rule == "deadline":
-            return "the deadline"
-        if self.rule == "percentile":
-            return f"percentile {self.value:g} of the full training times"
-        return "the fastest device's full training time"
-
-
-@dataclass(frozen=True)
 class DevicePlan:
     """What one device should do, and what that takes."""
 
@@ -106,6 +75,8 @@ class DevicePlan:
     """Why the device cannot meet the target; empty where it does."""
     traded: str = ""
     """What was given up besides the ratio to meet it."""
+    note: str = ""
+    """Where memory, not time, limits the ratio."""
 
     @property
     def feasible(self) -> bool:
@@ -149,9 +120,10 @@ def plan_fleet(
 ) -> FleetPlan:
     """The largest ratio for every device that meets the target, and the reason where none does.
 
-    Ratios are clipped to [``min_ratio``, 1]. A device that would need less may, if allowed,
-    freeze its first layers (``may_freeze``: no gradients flow through them), or else take
-    fewer local steps (``may_cut_steps``).
+    Ratios are clipped to [``min_ratio``, 1], and are never less than the layers that are always
+    trained. The fastest device is one with the memory to train everything, if there is one. A
+    device that would need less may, if allowed, freeze its first layers (``may_freeze``: no
+    gradients flow through them), or else take fewer local steps (``may_cut_steps``).
     """
     if not devices:
         raise FleetError("no devices were given; give at least one.")
@@ -165,13 +137,19 @@ def plan_fleet(
     target = target or Target()
     whole = workload.work(1.0)
     full = [round_time(device, whole) for device in devices]
-    everybody = [
-        time.total for device, time in zip(devices, full, strict=True) for _ in range(device.count)
-    ]
-    seconds = target.seconds(everybody)
-    planner = _Planner(workload, seconds, min_ratio, may_freeze, may_cut_steps)
+    pairs = list(zip(devices, full, strict=True))
+    if target.rule == "fastest":
+        able = [pair for pair in pairs if _has_memory(pair[0], whole)]
+        pairs = able or pairs  # else the time of some device's training is one that it never does
+    seconds = target.seconds([time.total for device, time in pairs for _ in range(device.count)])
+    smallest = max(min_ratio, workload.always_ratio)
+    planner = _Planner(workload, seconds, smallest, may_freeze, may_cut_steps)
     entries = [planner.plan(device, time) for device, time in zip(devices, full, strict=True)]
     return FleetPlan(tuple(entries), seconds, target, workload.describe())
+
+
+def _has_memory(device: DeviceProfile, work: Work) -> bool:
+    return device.memory_bytes is None or work.memory_bytes <= device.memory_bytes
 
 
 def _crossing(knots: NDArray[np.float64], values: Sequence[float], limit: float) -> float:
@@ -202,7 +180,7 @@ class _Planner:
     def plan(self, device: DeviceProfile, full: RoundTime) -> DevicePlan:
         largest, steps = self._largest_ratio(device), self.workload.local_steps
         if largest >= self.min_ratio:
-            return self._entry(device, full, largest, steps)
+            return self._entry(device, full, largest, steps, note=self._note(device, largest))
         needed = f"only ratio {largest:.3g} would fit" if largest > 0 else "no ratio would fit"
         for frozen in range(1, self.workload.num_layers) if self.may_freeze else ():
             ratio = self._largest_ratio(device, frozen)
@@ -211,7 +189,8 @@ class _Planner:
                     f"freezes the first {frozen} of {self.workload.num_layers} layers to train "
                     f"ratio {ratio:.3g} (with all layers {needed})"
                 )
-                return self._entry(device, full, ratio, steps, frozen, traded=traded)
+                note = self._note(device, ratio, frozen)
+                return self._entry(device, full, ratio, steps, frozen, traded=traded, note=note)
         if self.may_cut_steps:
             depths = [  # of which enough is left to train the smallest ratio
                 frozen
@@ -223,26 +202,35 @@ class _Planner:
                 traded = (
                     f"takes {fewer} of {steps} local steps"
                     + (f", freezes the first {-shallow} layers" if shallow else "")
-                    + f" to train ratio {self.min_ratio:g} (else {needed})"
+                    + f" to train ratio {self.min_ratio:.3g} (else {needed})"
                 )
                 return self._entry(device, full, self.min_ratio, fewer, -shallow, traded=traded)
         return self._entry(device, full, self.min_ratio, steps, reason=self._reason(device))
 
     def _fits(self, device: DeviceProfile, work: Work) -> bool:
-        if device.memory_bytes is not None and work.memory_bytes > device.memory_bytes:
-            return False
-        return round_time(device, work).total <= self.seconds * (1 + _ROUNDING)
+        in_time = round_time(device, work).total <= self.seconds * (1 + _ROUNDING)
+        return in_time and _has_memory(device, work)
 
     def _largest_ratio(self, device: DeviceProfile, frozen: int = 0) -> float:
         """Where time or memory, linear between the knots, reach their limits; 0: nothing fits."""
-        knots = self.workload.knots(frozen)
-        works = self._works(frozen)
-        times = [round_time(device, work).total for work in works]
-        largest = _crossing(knots, times, self.seconds)
+        largest = self._in_time(device, frozen)
         if device.memory_bytes is not None:
-            needs = [work.memory_bytes for work in works]
+            needs = [work.memory_bytes for work in self._works(frozen)]
+            knots = self.workload.knots(frozen)
             largest = min(largest, _crossing(knots, needs, device.memory_bytes))
         return largest
+
+    def _in_time(self, device: DeviceProfile, frozen: int) -> float:
+        times = [round_time(device, work).total for work in self._works(frozen)]
+        return _crossing(self.workload.knots(frozen), times, self.seconds)
+
+    def _note(self, device: DeviceProfile, ratio: float, frozen: int = 0) -> str:
+        if device.memory_bytes is None or (in_time := self._in_time(device, frozen)) <= ratio:
+            return ""
+        return (
+            f"its memory of {bytes_text(device.memory_bytes)} limits it to ratio {ratio:.3g}; "
+            f"its time would allow {in_time:.3g}"
+        )
 
     @cache  # noqa: B019 (lives as long as one call of plan_fleet)
     def _works(self, frozen: int) -> list[Work]:
@@ -260,23 +248,24 @@ class _Planner:
 
     def _reason(self, device: DeviceProfile) -> str:
         work = self.workload.work(self.min_ratio)
-        time, limit = round_time(device, work), f"{self.seconds:.2f} s"
-        if device.memory_bytes is not None and work.memory_bytes > device.memory_bytes:
-            return (
-                f"needs {work.memory_bytes / 1e6:.1f} MB at ratio {self.min_ratio:g}, "
-                f"has {device.memory_bytes / 1e6:.1f} MB"
-            )
+        time, limit = round_time(device, work), f"{seconds_text(self.seconds)} s"
+        smallest = f"the smallest ratio {self.min_ratio:.3g}"
+        if self.min_ratio == self.workload.always_ratio:
+            smallest += " (the layers that are always trained)"
+        if device.memory_bytes is not None and not _has_memory(device, work):
+            need, have = bytes_text(work.memory_bytes), bytes_text(device.memory_bytes)
+            return f"needs {need} at {smallest}, has {have}"
         parts = {"download": time.download, "forward pass": time.forward, "latency": time.latency}
         name, largest = max(parts.items(), key=lambda item: item[1])
         fixed = sum(parts.values())
         if largest >= self.seconds:
-            return f"its {name} alone takes {largest:.2f} s, the target is {limit}"
+            return f"its {name} alone takes {seconds_text(largest)} s, the target is {limit}"
         if fixed >= self.seconds:
             return (
-                f"download, forward pass and latency take {fixed:.2f} s at any ratio, "
+                f"download, forward pass and latency take {seconds_text(fixed)} s at any ratio, "
                 f"the target is {limit}"
             )
-        return f"takes {time.total:.2f} s at the smallest ratio {self.min_ratio:g}, not {limit}"
+        return f"takes {seconds_text(time.total)} s at {smallest}, not {limit}"
 
     def _entry(
         self,
@@ -287,8 +276,11 @@ class _Planner:
         frozen: int = 0,
         reason: str = "",
         traded: str = "",
+        note: str = "",
     ) -> DevicePlan:
         work = self.workload.work(ratio, local_steps=steps, frozen=frozen)
         whole = self.workload.work(1.0)
         planned = round_time(device, work)
-        return DevicePlan(device, ratio, steps, frozen, full, planned, whole, work, reason, traded)
+        return DevicePlan(
+            device, ratio, steps, frozen, full, planned, whole, work, reason, traded, note
+        )

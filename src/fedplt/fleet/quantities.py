@@ -54,8 +54,9 @@ COLUMNS = _columns()
 def needed_columns(field: Field) -> str:
     """How a missing quantity could be given."""
     names = [name for name, column in COLUMNS.items() if column.field is field]
-    shown = sorted(names, key=lambda name: (COLUMNS[name].factor is not None, len(name)))[:4]
-    return ", ".join(shown)
+    by_value = [name for name in names if COLUMNS[name].factor is None]
+    usual = ("gflops", "mbps_down", "mbps_up", "latency_ms", "memory_mb")
+    return ", ".join([*(name for name in names if name in usual), *by_value, field.name])
 
 
 def parse_quantity(field: Field, text: str) -> float:

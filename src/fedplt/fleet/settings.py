@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from fedplt.errors import FleetError, did_you_mean
-from fedplt.fleet.planner import Target
+from fedplt.fleet.target import Target
 from fedplt.fleet.workload import PaperWorkload
 
 
@@ -63,8 +63,6 @@ class TargetSettings:
     may_cut_steps: bool = False
 
     def target(self) -> Target:
-        if self.rule not in _RULES:
-            raise FleetError(f"target.rule is {self.rule!r}. {did_you_mean(self.rule, _RULES)}")
         return Target(self.rule, self.percentile if self.rule == "percentile" else self.seconds)
 
 
@@ -101,7 +99,29 @@ def work_settings(values: Mapping[str, Any]) -> WorkSettings:
 
 
 def target_settings(values: Mapping[str, Any]) -> TargetSettings:
-    return TargetSettings(**_checked(values, TargetSettings, "target"))
+    settings = TargetSettings(**_checked(values, TargetSettings, "target"))
+    if settings.rule not in _RULES:
+        hint = did_you_mean(settings.rule, _RULES)
+        raise FleetError(f"target.rule is {settings.rule!r}. {hint}")
+    for key, rule, allowed in (
+        ("seconds", "deadline", "more than 0"),
+        ("percentile", "percentile", "from 0 to 100"),
+    ):
+        value = getattr(settings, key)
+        if value is None and settings.rule == rule:
+            raise FleetError(f"target.{key} is missing: rule = {rule!r} needs it, {allowed}.")
+        if value is not None and settings.rule != rule:
+            raise FleetError(
+                f"target.{key} is {value}, but target.rule is {settings.rule!r}, which does not "
+                f"use it. Set rule = {rule!r}, or leave {key} out."
+            )
+    if not 0 < settings.min_ratio <= 1:
+        raise FleetError(f"target.min_ratio is {settings.min_ratio}; it lies in (0, 1].")
+    try:
+        settings.target()
+    except FleetError as error:
+        raise FleetError(f"target: {error}") from error
+    return settings
 
 
 def _checked(values: Mapping[str, Any], kind: type[Any], section: str) -> dict[str, Any]:

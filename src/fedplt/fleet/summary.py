@@ -7,7 +7,7 @@ from typing import Any
 
 from fedplt.fleet.planner import FleetPlan
 from fedplt.plan_summary import table
-from fedplt.units import bytes_text, flops_text
+from fedplt.units import bytes_text, flops_text, seconds_text
 
 FORMAT = 1
 
@@ -16,13 +16,19 @@ def fleet_summary(plan: FleetPlan) -> str:
     """Who trains how much, what it takes, who cannot keep up and why."""
     parts = [
         f"{sum(entry.device.count for entry in plan.devices)} devices, {plan.work}.\n"
-        f"Target {plan.target_seconds:.2f} s: {plan.target.describe()}.",
+        f"Target {seconds_text(plan.target_seconds)} s: {plan.target.describe()}.",
         _times(plan),
         _costs(plan),
-        f"A round takes {plan.round_seconds:.2f} s instead of {plan.full_round_seconds:.2f} s "
+        f"A round takes {seconds_text(plan.round_seconds)} s instead of "
+        f"{seconds_text(plan.full_round_seconds)} s "
         f"({100 * (1 - plan.round_seconds / plan.full_round_seconds):.1f} % less).",
     ]
-    notes = [f"{entry.device.name}: {entry.traded}." for entry in plan.devices if entry.traded]
+    notes = [
+        f"{entry.device.name}: {text}."
+        for entry in plan.devices
+        for text in (entry.traded, entry.note)
+        if text
+    ]
     late = [
         f"WARNING: {entry.device.name} misses the target: {entry.reason}. Raise the target, "
         "or leave the device out."
@@ -45,11 +51,11 @@ def _times(plan: FleetPlan) -> str:
                 entry.device.name,
                 *([str(entry.device.count)] if counted else []),
                 f"{entry.ratio:.4f}",
-                f"{entry.full.total:.2f}",
-                f"{time.total:.2f}" + ("" if entry.feasible else " late"),
-                *(f"{part:.2f}" for part in parts),
-                f"{plan.full_idle(entry):.2f}",
-                f"{plan.idle(entry):.2f}",
+                seconds_text(entry.full.total),
+                seconds_text(time.total) + ("" if entry.feasible else " late"),
+                *map(seconds_text, parts),
+                seconds_text(plan.full_idle(entry)),
+                seconds_text(plan.idle(entry)),
             ]
         )
     return "seconds per round\n" + table(header, rows)

@@ -60,6 +60,10 @@ class Workload(Protocol):
     def num_layers(self) -> int:
         """Layers whose first ones can be frozen; 1 where layers are not known."""
 
+    @property
+    def always_ratio(self) -> float:
+        """What everybody trains, whatever its ratio."""
+
     def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
         """The work at a ratio, with fewer local steps or the first ``frozen`` layers left out."""
 
@@ -85,6 +89,7 @@ class PaperWorkload:
     forward_flops_per_parameter: float = FORWARD_FLOPS_PER_PARAMETER
     backward_flops_per_parameter: float = BACKWARD_FLOPS_PER_PARAMETER
     num_layers: int = 1
+    always_ratio: float = 0.0
 
     def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
         examples = (local_steps or self.local_steps) * self.batch_size
@@ -122,6 +127,10 @@ class ExactWorkload:
     def num_layers(self) -> int:
         return len(self.layers)
 
+    @property
+    def always_ratio(self) -> float:
+        return sum(layer.size for layer in self.layers if layer.always) / self.layers.size
+
     def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
         examples = (local_steps or self.local_steps) * self.batch_size
         ratios, backward, upload = self._curve(frozen)
@@ -142,12 +151,13 @@ class ExactWorkload:
     @cache  # noqa: B019 (lives as long as the workload, a few arrays)
     def _curve(self, frozen: int) -> tuple[NDArray[np.float64], ...]:
         """Ratios, and at each the backward FLOPs per example and the bytes of an update."""
-        most = sum(self.layers.sizes[frozen:]) / self.layers.size
-        grid = np.concatenate([np.geomspace(1e-3 * most, most, 60), np.linspace(0.02, most, 50)])
-        grid = np.unique(np.minimum(grid, most))
+        kept = [layer.size for i, layer in enumerate(self.layers) if i >= frozen or layer.always]
+        most, least = sum(kept) / self.layers.size, self.always_ratio
+        small = np.geomspace(max(1e-3 * most, least), most, 60)
+        grid = np.unique(np.clip(np.concatenate([small, np.linspace(0.02, most, 50)]), least, most))
         points = []
         for ratio in grid:
-            allocation = frozen_prefix_allocation(self.layers.sizes, float(ratio), frozen)
+            allocation = frozen_prefix_allocation(self.layers, float(ratio), frozen)
             assignment = make_plan(self.layers, [allocation]).client(0)
             flops = exact_flops(assignment)
             sent = safetensors_bytes("update", assignment.update_size)
@@ -163,14 +173,19 @@ class ExactWorkload:
         )
 
 
-def frozen_prefix_allocation(layer_sizes: tuple[int, ...], ratio: float, frozen: int) -> Allocation:
+def frozen_prefix_allocation(layers: Layers, ratio: float, frozen: int) -> Allocation:
     """The balanced allocation of a ratio over all layers but the first ``frozen``.
 
-    The ratio is of the whole model, at most all of the layers that are left.
-
-    >>> frozen_prefix_allocation((300, 100, 100), 0.1, 1).layer_ratios
-    (0.0, 0.25, 0.25)
+    The ratio is of the whole model, at most all of the layers that are left. Layers that are
+    always trained are so here too, and are part of the ratio.
     """
-    kept = layer_sizes[frozen:]
-    rest = balanced_allocation(kept, min(1.0, ratio * sum(layer_sizes) / sum(kept)))
-    return Allocation(layer_sizes, (0.0,) * frozen + rest.layer_ratios)
+    always = [layer.always for layer in layers]
+    kept = [i for i in range(frozen, len(layers)) if not always[i]]
+    result = [1.0 if fixed else 0.0 for fixed in always]
+    sizes = [layers.sizes[i] for i in kept]
+    left = ratio * layers.size - sum(layer.size for layer in layers if layer.always)
+    if sizes and left > 0:
+        rest = balanced_allocation(sizes, min(1.0, left / sum(sizes)))
+        for i, share in zip(kept, rest.layer_ratios, strict=True):
+            result[i] = share
+    return Allocation(layers.sizes, tuple(result))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import io
+from collections import Counter
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -90,9 +91,8 @@ def _sampling(history: History, name: str) -> str:
     if ratios:
         text += f"; the median variance is {ratios[len(ratios) // 2]:.2f} times that of uniform "
         text += "sampling at the same budget"
-    nobody = sum(record.num_clients == 0 for record in history.rounds)
-    if nobody:
-        text += f". In {nobody} rounds nobody was chosen, and the model stayed as it was"
+    for note, number in Counter(entry["note"] for entry in said if "note" in entry).items():
+        text += f". In {number} of {len(said)} rounds {note}"
     picture = _image(figure, "client sampling by round")
     return f"<h2>Client sampling</h2>{picture}<p class='note'>{html.escape(text)}.</p>"
 

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from fedplt.aggregation import Aggregator
 from fedplt.evaluation import CHUNK, evaluate_chunk
+from fedplt.federation.availability import Availability
+from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
 from fedplt.layers import dotted
 from fedplt.plan import Assignment, Plan
@@ -107,6 +109,7 @@ class Worker:
         self.state = bind_state(self.model, job.layers)
         self.version = -1
         self.divisors: tuple[int, Tensor] | None = None
+        self.availability: Availability | None = None
         self.submodels = Submodels(self.model)
         shared = {spec.name for _, _, spec in job.layers.placed}
         self.other_buffers = {
@@ -220,9 +223,12 @@ class Worker:
 
     def _weighted_norm(self, assignment: Assignment, update: Tensor, round: int) -> float:
         """The norm of the update as it will be aggregated: divided by the weight of each block."""
+        if self.availability is None:
+            self.availability = Availability(self.job, RoundCosts(self.job))
         if self.divisors is None or self.divisors[0] != round:
             aggregator = Aggregator(self.job.layers, self.job.recipe.normaliser)
-            for client, number in enumerate(self.job.num_examples.tolist()):
+            for client in self.availability.attend(round).present:
+                number = int(self.job.num_examples[client])
                 aggregator.expect(self.job.plan.client(client, round), number)
             self.divisors = (round, aggregator.divisors())
         parts = [self.divisors[1][start:stop] for start, stop in assignment.segments]
