@@ -86,9 +86,11 @@ class Trace:
             )
         self.nodes = _reachable(roots)
         self.inside = {
-            node for given, made in self._calls for node in _reachable([made], stop=given)
+            node
+            for given, made in self._calls
+            for node in _reachable([made], stop=given)
+            if not _is_parameter(node)
         }
-        self.inside = {node for node in self.inside if not _is_parameter(node)}
 
     def _note_input(self, name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:

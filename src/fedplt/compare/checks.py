@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedplt.errors import ConfigError, FedpltError
 from fedplt.federation.config import RunConfig
-from fedplt.federation.folder import MAY_CHANGE, RunFolder
+from fedplt.federation.folder import RunFolder, changed_keys
 from fedplt.federation.job import plan_without_data
 from fedplt.federation.load_config import flatten
 from fedplt.federation.planning import method_from_config
@@ -45,7 +45,7 @@ def check_folders(configs: Mapping[Path, RunConfig]) -> None:
         if not (path / "config.toml").is_file():
             continue
         folder = RunFolder.open(path)
-        changed = _changed(folder.config(), config)
+        changed = changed_keys(flatten(folder.config()), flatten(config))
         done = max((record.round for record in folder.history().rounds), default=0)
         if done > config.rounds:
             changed.append(f"rounds is {config.rounds}, but {done} are done")
@@ -57,12 +57,3 @@ def check_folders(configs: Mapping[Path, RunConfig]) -> None:
             + "\n".join(problems)
             + "\nSet it back, choose another folder with --out, or delete these."
         )
-
-
-def _changed(old: RunConfig, new: RunConfig) -> list[str]:
-    before, now = flatten(old), flatten(new)
-    return [
-        f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key) and key not in MAY_CHANGE
-    ]

@@ -201,7 +201,7 @@ class RunFolder:
             ) from error
         if metadata["format"] != FORMAT:
             raise RunError(f"{path} has format {metadata['format']}; this version reads {FORMAT}.")
-        changed = _changed(metadata["config"], flatten(config))
+        changed = changed_keys(metadata["config"], flatten(config))
         if changed:
             raise RunError(
                 f"the configuration of {self.path} was changed since it started: "
@@ -271,7 +271,8 @@ def by_configuration(folders: Sequence[RunFolder]) -> dict[str, list[History]]:
     return groups
 
 
-def _changed(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What differs between two flat configurations and may not, key by key."""
     usual = flatten(RunConfig())  # for keys that did not exist when the run was started
     old, new = {**usual, **old}, {**usual, **new}
     return [
