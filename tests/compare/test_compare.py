@@ -235,6 +235,19 @@ def test_nothing_to_compare():
         compare(load_config(Path("configs/fashion-mnist.toml")), {}, [1], Path("nowhere"))
 
 
+def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
+    """Else the longest might start last, while the other cores have nothing left to do."""
+    methods = {name: {"name": name} for name in ("heterofl", "fedavg", "fedplt")}
+    ended = []
+    found = compare(
+        load_config(config), methods, [2, 1], tmp_path / "out",
+        processes=1, on_run=lambda label, seed, text: ended.append((label, seed, text)),
+    )  # fmt: skip
+    longest_first = ("fedavg", "fedplt", "heterofl")
+    assert ended == [(label, seed, "done") for seed in (2, 1) for label in longest_first]
+    assert list(found.contestants) == list(methods)
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_comparison_saves_its_runs(config, tmp_path, how):
     """A signal to the comparison alone saves what runs, and starts nothing more."""
@@ -243,7 +256,7 @@ def test_a_stopped_comparison_saves_its_runs(config, tmp_path, how):
                "--set", "rounds=5000", "--set", "checkpoint_every=5000"]  # fmt: skip
     log = (tmp_path / "log").open("w+")  # an orphan would keep a pipe open
     process = subprocess.Popen(command, stderr=log, start_new_session=True)
-    first = tmp_path / "out" / "fedplt-seed1"
+    first = tmp_path / "out" / "fedavg-seed1"  # the longer one
     _wait_until((first / "rounds.jsonl").is_file)
     process.send_signal(how)
     process.wait(timeout=60)
@@ -258,7 +271,7 @@ def test_a_stopped_comparison_saves_its_runs(config, tmp_path, how):
     job, done = prepare_resume(RunFolder.open(first))
     assert 0 < done < job.config.rounds
     assert done == len(RunFolder.open(first).rounds())
-    assert not (tmp_path / "out" / "fedavg-seed1").exists()
+    assert not (tmp_path / "out" / "fedplt-seed1").exists()
 
 
 def _is_free(folder):

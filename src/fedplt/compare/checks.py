@@ -11,30 +11,30 @@ from fedplt.federation.folder import RunFolder, changed_keys
 from fedplt.federation.job import plan_without_data
 from fedplt.federation.load_config import flatten
 from fedplt.federation.planning import method_from_config
+from fedplt.plan import Plan
 
 
-def check_methods(configs: Mapping[str, RunConfig]) -> None:
+def check_methods(configs: Mapping[str, RunConfig]) -> dict[str, Plan]:
     """Every method must be able to plan for this model and fleet; says which cannot."""
     for label, config in configs.items():
         try:
             method_from_config(config)
         except FedpltError as error:
             raise ConfigError(f"{label}: {error}") from error
+    plans: dict[str, Plan] = {}
     problems: dict[str, list[str]] = {}
     for label, config in configs.items():
         try:
-            plan_without_data(config)
+            plans[label] = plan_without_data(config)
         except FedpltError as error:
             problems.setdefault(str(error), []).append(label)
-    unable = {label for labels in problems.values() for label in labels}
-    able = [label for label in configs if label not in unable]
     if not problems:
-        return
-    if not able and len(problems) == 1:  # it is not about the methods
+        return plans
+    if not plans and len(problems) == 1:  # it is not about the methods
         raise ConfigError(next(iter(problems)))
     lines = [f"{', '.join(labels)} cannot be compared: {why}" for why, labels in problems.items()]
-    if able:
-        lines.append(f"The others can: --methods {','.join(able)}")
+    if plans:
+        lines.append(f"The others can: --methods {','.join(plans)}")
     raise ConfigError("\n".join(lines))
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from fedplt.compare.checks import check_folders, check_methods
 from fedplt.compare.processes import Processes, terminated_like_interrupted
 from fedplt.compare.results import Comparison, Contestant
+from fedplt.cost import paper_flops_of
 from fedplt.data.catalog import CATALOG, get
 from fedplt.data.sources import Progress
 from fedplt.errors import RunError
@@ -27,6 +28,7 @@ from fedplt.federation.config import RunConfig
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import dump_config, flatten, parse_config
 from fedplt.files import write_text
+from fedplt.plan import Plan
 from fedplt.simulator.engine import available_cores
 
 OnRun = Callable[[str, int, str], None]
@@ -53,13 +55,15 @@ def compare(
     """
     if not methods or not seeds:
         raise RunError("a comparison needs at least one method and one seed.")
-    configs = {
-        (label, seed): _config(config, label, method, seed)
-        for seed in seeds
-        for label, method in methods.items()
-    }
     # Mistakes are said before anything runs.
-    check_methods({label: configs[label, seeds[0]] for label in methods})
+    plans = check_methods({k: _config(config, k, m, seeds[0]) for k, m in methods.items()})
+    # Seed after seed, each from its longest run to its shortest: the cores end at about one time.
+    ordered = sorted(methods, key=lambda label: _work(plans[label]), reverse=True)
+    configs = {
+        (label, seed): _config(config, label, methods[label], seed)
+        for seed in seeds
+        for label in ordered
+    }
     check_folders({_folder(out, *run): one for run, one in configs.items()})
     if config.data.name in CATALOG:
         get(config.data.name, progress=progress)  # once, not in every process
@@ -126,6 +130,12 @@ def read(
     kept = {k: v for k, v in flatten(config).items() if not k.startswith(("engine.", "method."))}
     kept = {k: v for k, v in kept.items() if k not in ("seed", "name")}
     return Comparison(contestants, kept, without)
+
+
+def _work(plan: Plan) -> float:
+    """FLOPs of some clients, from the first to the last; enough to put methods in order."""
+    clients = range(0, plan.num_clients, -(-plan.num_clients // 100))
+    return sum(paper_flops_of(plan.client(k), 1) for k in clients)
 
 
 def _folder(out: Path, label: str, seed: int) -> Path:
