@@ -235,19 +235,6 @@ def test_nothing_to_compare():
         compare(load_config(Path("configs/fashion-mnist.toml")), {}, [1], Path("nowhere"))
 
 
-def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
-    """Else the longest might start last, while the other cores have nothing left to do."""
-    methods = {name: {"name": name} for name in ("heterofl", "fedavg", "fedplt")}
-    ended = []
-    found = compare(
-        load_config(config), methods, [2, 1], tmp_path / "out",
-        processes=1, on_run=lambda label, seed, text: ended.append((label, seed, text)),
-    )  # fmt: skip
-    longest_first = ("fedavg", "fedplt", "heterofl")
-    assert ended == [(label, seed, "done") for seed in (2, 1) for label in longest_first]
-    assert list(found.contestants) == list(methods)
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_comparison_saves_its_runs(config, tmp_path, how):
     """A signal to the comparison alone saves what runs, and starts nothing more."""

@@ -49,6 +49,7 @@ def compare(
     ] = None,
 ) -> None:
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
+    from fedplt.compare.progress import comparison_progress
     from fedplt.compare.run import compare as run_comparison
     from fedplt.federation.load_config import load_config
     from fedplt.files import write_text
@@ -60,15 +61,13 @@ def compare(
     chosen = _with_options(names, settings.method, option or [])
     folder = out_folder or Path("runs") / f"compare-{settings.name}"
 
-    def told(label: str, seed: int, text: str) -> None:
-        err.print(f"{label}, seed {seed}: {text}", soft_wrap=True)
-
     numbers = _seeds(seeds)
+    watched = comparison_progress(err, len(chosen) * len(numbers), settings.rounds)
     try:
-        with fetch_progress(err) as progress:
+        with fetch_progress(err) as progress, watched as watch:
             found = run_comparison(
                 settings, chosen, numbers, folder,
-                processes=processes, progress=progress, on_run=told,
+                processes=processes, progress=progress, watch=watch,
             )  # fmt: skip
     except KeyboardInterrupt:
         err.print("stopped and saved. Start it again to continue.")

@@ -1,49 +1,70 @@
 """One run of a comparison, in a process of its own: ``python -m fedplt.compare.one FOLDER PARENT``.
 
 The configuration is in ``FOLDER.toml``. A run that was begun is continued, a finished one left.
-When the process PARENT is gone, the run saves itself and ends.
+When the process PARENT is gone, the run saves itself and ends. What the parent should know is
+written as lines of JSON: ``{"round": 3, "accuracy": 0.5}``, ``{"failed": "why"}``.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fedplt.errors import FedpltError
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import job_from_config
 from fedplt.federation.load_config import load_config
+from fedplt.federation.records import RoundRecord
 from fedplt.simulator.run import prepare_resume, run_job
 from fedplt.simulator.worker import PARENT_CHECK_SECONDS
 
 
-def run_one(path: Path) -> None:
+class Parent:
+    """Who started this run, at the other end of standard output."""
+
+    def __init__(self, process: int) -> None:
+        self.process = process
+        self._pipe = os.dup(sys.stdout.fileno())
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what models print is not for the parent
+
+    def tell(self, **message: Any) -> None:
+        with suppress(OSError):  # it is gone, and the run must still save itself
+            os.write(self._pipe, json.dumps(message).encode() + b"\n")
+
+    def on_round(self, record: RoundRecord) -> None:
+        self.tell(round=record.round, accuracy=record.accuracy)
+
+    def end_with(self) -> None:
+        """Wait until the parent is gone, then end this process as SIGTERM does: saved."""
+        while os.getppid() == self.process:
+            time.sleep(PARENT_CHECK_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def run_one(path: Path, parent: Parent) -> None:
     config = load_config(path.with_name(path.name + ".toml"))
     if (path / "config.toml").is_file():
         job, _ = prepare_resume(RunFolder.open(path), lambda _: config)
-        run_job(job, path, resume=True)
+        run_job(job, path, resume=True, on_round=parent.on_round)
     else:
-        run_job(job_from_config(config), path)
-
-
-def end_with(parent: int) -> None:
-    """Wait until the parent is gone, then end this process as SIGTERM does: saved."""
-    while os.getppid() == parent:
-        time.sleep(PARENT_CHECK_SECONDS)
-    os.kill(os.getpid(), signal.SIGTERM)
+        run_job(job_from_config(config), path, on_round=parent.on_round)
 
 
 def main() -> int:
-    threading.Thread(target=end_with, args=(int(sys.argv[2]),), daemon=True).start()
+    parent = Parent(int(sys.argv[2]))
+    threading.Thread(target=parent.end_with, daemon=True).start()
     try:
-        run_one(Path(sys.argv[1]))
+        run_one(Path(sys.argv[1]), parent)
     except FedpltError as error:
-        sys.stderr.write(f"{error}\n")
+        parent.tell(failed=str(error))
         return 2
     except Interrupted:
         return 130

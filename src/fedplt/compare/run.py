@@ -12,13 +12,14 @@ Started again, finished runs are left, and others continue.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 from fedplt.compare.checks import check_folders, check_methods
-from fedplt.compare.processes import Processes, terminated_like_interrupted
+from fedplt.compare.processes import OnRound, Processes, terminated_like_interrupted
 from fedplt.compare.results import Comparison, Contestant
 from fedplt.cost import paper_flops_of
 from fedplt.data.catalog import CATALOG, get
@@ -31,8 +32,15 @@ from fedplt.files import write_text
 from fedplt.plan import Plan
 from fedplt.simulator.engine import available_cores
 
-OnRun = Callable[[str, int, str], None]
-"""Told when a run has ended: label, seed, and what became of it."""
+
+class Watch:
+    """Told how a comparison goes, by one thread at a time; this one keeps it to itself."""
+
+    def on_round(self, label: str, seed: int, round: int, accuracy: float | None) -> None:
+        """After every round of every run; rounds are numbered from 1."""
+
+    def on_run(self, label: str, seed: int, text: str) -> None:
+        """When a run has ended: "done", or what went wrong."""
 
 
 def compare(
@@ -43,7 +51,7 @@ def compare(
     *,
     processes: int | None = None,
     progress: Progress | None = None,
-    on_run: OnRun = lambda label, seed, text: None,
+    watch: Watch | None = None,
 ) -> Comparison:
     """Run every method with every seed in its own folder under ``out``, and read the results.
 
@@ -64,25 +72,33 @@ def compare(
         for seed in seeds
         for label in ordered
     }
-    check_folders({_folder(out, *run): one for run, one in configs.items()})
+    check_folders({_folder(out, *key): one for key, one in configs.items()})
     if config.data.name in CATALOG:
         get(config.data.name, progress=progress)  # once, not in every process
     out.mkdir(parents=True, exist_ok=True)
     failed: dict[tuple[str, int], str] = {}
+    watch, telling = watch or Watch(), threading.Lock()
+
+    def run(label: str, seed: int) -> str:
+        def on_round(round: int, accuracy: float | None) -> None:
+            with telling:
+                watch.on_round(label, seed, round, accuracy)
+
+        folder = _folder(out, label, seed)
+        return _run(folder, configs[label, seed], processes_of_runs, on_round)
+
     processes_of_runs = Processes()
     workers = ThreadPoolExecutor(processes or available_cores())
     with terminated_like_interrupted(), workers as pool:
         try:
-            waiting = {
-                pool.submit(_run, _folder(out, *run), one, processes_of_runs): run
-                for run, one in configs.items()
-            }
+            waiting = {pool.submit(run, *key): key for key in configs}
             for future in as_completed(waiting):
                 label, seed = waiting[future]
                 problem = future.result()
                 if problem:
                     failed[label, seed] = problem
-                on_run(label, seed, problem or "done")
+                with telling:
+                    watch.on_run(label, seed, problem or "done")
         except BaseException:  # Ctrl-C above all: what runs saves itself, the rest never starts
             pool.shutdown(wait=False, cancel_futures=True)
             processes_of_runs.stop()
@@ -149,12 +165,12 @@ def _config(config: RunConfig, label: str, method: Mapping[str, Any], seed: int)
     return parse_config(values)
 
 
-def _run(folder: Path, config: RunConfig, processes: Processes) -> str:
+def _run(folder: Path, config: RunConfig, processes: Processes, on_round: OnRound) -> str:
     """Run or continue one run in a process of its own; what went wrong, if anything did."""
     if (folder / "config.toml").is_file() and _is_finished(folder, config):
         return ""
     write_text(folder.with_name(folder.name + ".toml"), dump_config(config))
-    return processes.run(folder)
+    return processes.run(folder, on_round)
 
 
 def _is_finished(folder: Path, config: RunConfig) -> bool:
