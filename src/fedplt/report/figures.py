@@ -45,14 +45,16 @@ def comparison_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
     """Accuracy by round and by bytes sent, both ways; means over seeds, with their spread."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    for color, (label, group) in zip(cycle(COLORS), histories.items(), strict=False):
+    for index, (color, (label, group)) in enumerate(zip(cycle(COLORS), histories.items())):
+        # Every other one is dashed and lies on the next: where curves are equal, both are seen.
+        line = {"linestyle": "--" if index % 2 else "-", "zorder": 3 - index / len(histories)}
         number = min(len(history.accuracy) for history in group)
         records = [history.evaluated[:number] for history in group]
         values = 100 * np.array([history.accuracy[:number] for history in group])
         rounds = [record.round for record in records[0]]
         totals = [[r.total.bytes_up + r.total.bytes_down for r in run] for run in records]
         for axes, x in ((left, rounds), (right, np.mean(totals, axis=0) / 1e9)):
-            axes.plot(x, values.mean(axis=0), color=color, label=label, linewidth=1.6)
+            axes.plot(x, values.mean(axis=0), color=color, label=label, linewidth=1.6, **line)
             if len(group) > 1:
                 low, high = values.min(axis=0), values.max(axis=0)
                 axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
