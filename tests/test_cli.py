@@ -161,6 +161,10 @@ def numbers(folder: Path) -> list[dict]:
         (["--set", "model.name=torch.nn:Linear"], "It takes"),
         (["--set", "engine.device=cuda:9"], "engine.device"),
         (["--set", "training.learning_rate=1e30"], "every client's update was refused"),
+        (
+            ["--set", "training.learning_rate=1e30", "--set", "method.name=feddrop"],
+            "The scaler (method.scaler)",
+        ),
     ],
 )
 def test_mistakes_end_with_one_message_and_code_2(fedplt, config, tmp_path, arguments, expected):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
+import sys
+
 from torch import nn
 
 from tests.conftest import small_model
@@ -22,6 +27,33 @@ class Loud(nn.Sequential):
 
 def loud_model():
     return Loud(small_model())
+
+
+class Crashing(nn.Sequential):
+    """Fails where clients are trained, but not when it is tried."""
+
+    def forward(self, inputs):
+        if multiprocessing.parent_process() is not None:
+            raise ZeroDivisionError("odd number")
+        return super().forward(inputs)
+
+
+def crashing_model():
+    return Crashing(small_model())
+
+
+class Killing(nn.Sequential):
+    """Warns, and then kills the process of its run from a worker."""
+
+    def forward(self, inputs):
+        if multiprocessing.parent_process() is not None:
+            sys.stderr.write("I am odd\n")
+            os.kill(os.getppid(), signal.SIGKILL)
+        return super().forward(inputs)
+
+
+def killing_model():
+    return Killing(small_model())
 
 
 def fails():

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
+import torch
 
-from fedplt import RunError
+from fedplt import FedpltError, RunError
 from fedplt.compare.results import (
     MEASURES,
     Comparison,
     Contestant,
     accuracy_within,
     cost_to_reach,
+    refusals,
 )
 from fedplt.compare.run import compare
 from fedplt.federation.folder import RunFolder
+from fedplt.federation.job import job_from_config
 from fedplt.federation.load_config import load_config
 from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.methods import METHODS
+from fedplt.methods.fedavg import FedAvg
 from fedplt.simulator.run import prepare_resume
 from tests.test_cli import CONFIG
 
@@ -40,7 +46,8 @@ def test_accuracy_at_a_budget_and_cost_to_an_accuracy():
     assert accuracy_within(run, "bytes up", 30) == 0.5
     assert accuracy_within(run, "bytes up", 25) == pytest.approx(0.4)  # 0.1 at 10, 0.5 at 30
     assert accuracy_within(run, "bytes", 70) == pytest.approx(0.45)
-    assert accuracy_within(run, "bytes", 1000) == 0.4
+    assert accuracy_within(run, "bytes", 80) == 0.4
+    assert accuracy_within(run, "bytes", 81) is None  # it never spent that much
     assert accuracy_within(run, "exact FLOPs", 9) is None
     assert cost_to_reach(run, "paper FLOPs", 0.45) == 30
     assert cost_to_reach(run, "bytes", 0.1) == 20
@@ -51,12 +58,45 @@ def test_the_cheapest_contestant_sets_the_budget():
     cheap = Contestant({"name": "a"}, {1: history([0.2, 0.3], 10)}, 0.1)
     dear = Contestant({"name": "b"}, {1: history([0.1, 0.2, 0.9], 15)}, 1.0)
     found = Comparison({"cheap": cheap, "dear": dear}, {})
-    assert found.budget("bytes up") == 20
+    assert found.budgets("bytes up") == {1: 20}
     equal = found.at_equal("bytes up")
     assert equal["cheap"] == [0.3] and equal["dear"] == pytest.approx([0.1 + 0.1 / 3])
     text = found.text(0.3)
     assert "30.0" in text and "never" not in text
     assert "never" in found.text(0.95)
+
+
+def test_every_seed_has_its_own_budget():
+    """Splits differ, and so do costs: a mean budget is more than some run ever spent."""
+    cheap = Contestant({"name": "a"}, {1: history([0.2, 0.3], 10), 2: history([0.2, 0.4], 30)}, 0.1)
+    dear = Contestant({"name": "b"}, {1: history([0.1, 0.5], 20), 2: history([0.1, 0.7], 60)}, 1.0)
+    found = Comparison({"cheap": cheap, "dear": dear}, {})
+    assert found.budgets("bytes up") == {1: 20, 2: 60}
+    equal = found.at_equal("bytes up")
+    assert equal == {"cheap": [0.3, 0.4], "dear": [0.1, 0.1]}
+    assert "bytes up <= 40 B" in found.text()
+
+
+def test_a_run_that_ended_early_has_no_accuracy_at_equal_cost():
+    whole = Contestant({"name": "a"}, {1: history([0.2, 0.3, 0.4], 10)}, 0.1)
+    short = Contestant({"name": "b"}, {1: history([0.6], 10)}, 0.1, {1: "killed"})
+    found = Comparison({"whole": whole, "short": short}, {})
+    assert found.budgets("bytes") == {1: 60}
+    assert found.at_equal("bytes") == {"whole": [0.4], "short": [None]}
+    row = next(line for line in found.text().splitlines() if line.startswith("short"))
+    assert row.startswith("short (ended early)") and row.count(" -") == len(MEASURES)
+
+
+def test_refused_updates_are_told():
+    rounds = list(history([0.2, 0.1, 0.1], 10).rounds)
+    bad = {"3": "not finite", "4": "not finite"}
+    rounds[1:] = [replace(record, rejected=bad) for record in rounds[1:]]
+    assert refusals(history([0.2], 10)) == ""
+    found = Comparison({"a": Contestant({"name": "a"}, {1: History(rounds)}, 0.1)}, {})
+    words = "a, seed 1: 4 updates refused, rounds 2 to 3; the first, of client 3: not finite"
+    assert words in found.text() and not found.problems
+    run = found.to_json()["methods"]["a"]["runs"]["1"]
+    assert [told["refused"] for told in run["rounds"]] == [0, 2, 2]
 
 
 def test_one_seed_has_no_spread():
@@ -93,8 +133,10 @@ def test_from_the_command_line(fedplt, config, tmp_path):
     assert found["methods"]["heterofl"]["method"] == {"name": "heterofl", "scaler": "none"}
     assert set(found["budgets"]) == set(MEASURES)
     runs = {label: RunFolder.open(out / f"{label}-seed1") for label in ("fedplt", "heterofl")}
-    configs = {label: run.config() for label, run in runs.items()}
-    assert configs["fedplt"].data == configs["heterofl"].data
+    jobs = {label: job_from_config(run.config()) for label, run in runs.items()}
+    assert jobs["fedplt"].data_fingerprint == jobs["heterofl"].data_fingerprint  # split included
+    for one, other in zip(*(job.model.parameters() for job in jobs.values()), strict=True):
+        assert torch.equal(one, other)
 
     # Started again, it only reads; with a run cut short, it continues that one, to the same bits.
     stamps = {path: path.stat().st_mtime_ns for path in out.glob("*/model.safetensors")}
@@ -115,7 +157,7 @@ def test_a_run_that_fails_is_told_and_the_others_count(fedplt, config, tmp_path)
     arguments = ("compare", config, "--out", out, "--set", "rounds=2")
     done = fedplt(*arguments, "--methods", "fedplt,fedpmt", "--seeds", "1,2")
     assert done.returncode == 1
-    assert "fedplt, seed 1: done" in done.stderr
+    assert re.search(r"fedplt, seed 1: accuracy [0-9.]+ %, done\n", done.stderr)
     assert "fedplt, seed 2: ended early: " in done.stdout
     assert "fedpmt, seed 1: failed: " in done.stdout and "already exists" in done.stdout
     assert (out / "comparison.png").is_file()
@@ -205,6 +247,8 @@ def test_a_mistake_of_the_configuration_is_said_once(fedplt, tmp_path):
         (["--methods", "fedplt,fedpm"], "Did you mean 'fedpmt'"),
         (["--seeds", "1,x"], "whole numbers"),
         (["--seeds", "1,1"], "all different"),
+        (["--methods", ","], "at least one method"),
+        (["--out", "README.md"], "README.md is a file"),
         (["--methods", "fedplt", "--option", "speed=3"], "METHOD.KEY=VALUE"),
         (["--methods", "fedplt", "--option", "fedpmt.x=3"], "fedpmt is not compared"),
         (["--methods", "fedplt", "--option", "fedplt.speed=3"], "no such option"),
@@ -230,9 +274,30 @@ def test_methods_are_listed(fedplt):
     assert any(line.startswith("fedrolex") and "window" in line for line in lines)
 
 
-def test_nothing_to_compare():
-    with pytest.raises(RunError, match="at least one"):
-        compare(load_config(Path("configs/fashion-mnist.toml")), {}, [1], Path("nowhere"))
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"methods": {}}, "at least one method"),
+        ({"seeds": []}, "at least one method and one seed"),
+        ({"seeds": [1, 1]}, "all different"),
+        ({"seeds": [-1]}, "at least 0"),
+        ({"methods": {"../up": {"name": "fedplt"}}}, "no slash"),
+        ({"methods": {" ": {"name": "fedplt"}}}, "not empty"),
+        ({"processes": 0}, "processes is 0"),
+    ],
+)
+def test_what_cannot_be_compared(changes, words, config, tmp_path):
+    given = {"methods": {"a": {"name": "fedplt"}}, "seeds": [1], "out": tmp_path / "out", **changes}
+    with pytest.raises(FedpltError, match=words):
+        compare(load_config(config), **given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_methods_of_this_process_alone_are_refused(config, tmp_path, monkeypatch):
+    """Runs are processes of their own, which would not know it."""
+    monkeypatch.setitem(METHODS, "mine", type("Mine", (FedAvg,), {"__module__": __name__}))
+    with pytest.raises(FedpltError, match="'my_file:Mine'"):
+        compare(load_config(config), {"mine": {"name": "mine"}}, [1], tmp_path / "out")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -7,9 +7,14 @@ import io
 import pytest
 from rich.console import Console
 
+from fedplt import RunError
 from fedplt.compare.progress import comparison_progress
-from fedplt.compare.run import Watch, compare
+from fedplt.compare.run import compare
+from fedplt.compare.watch import Watch
+from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import load_config
+from fedplt.progress import fetch_progress
+from fedplt.simulator.run import prepare_resume
 from tests.test_cli import CONFIG
 
 
@@ -24,12 +29,18 @@ class Recorder(Watch):
     """Notes all it is told."""
 
     def __init__(self):
-        self.rounds, self.ended = [], []
+        self.begun, self.started, self.rounds, self.ended = [], [], [], []
+
+    def on_begin(self, *told):
+        self.begun.append(told)
+
+    def on_start(self, *told):
+        self.started.append(told)
 
     def on_round(self, *told):
         self.rounds.append(told)
 
-    def on_run(self, *told):
+    def on_end(self, *told):
         self.ended.append(told)
 
 
@@ -40,6 +51,8 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
     settings = load_config(config)
     found = compare(settings, methods, [2, 1], tmp_path / "out", processes=1, watch=watch)
     runs = [(label, seed) for seed in (2, 1) for label in ("fedavg", "fedplt", "heterofl")]
+    assert watch.begun == [(3, dict.fromkeys(runs, 0))]
+    assert watch.started == runs
     assert watch.ended == [(*run, "done") for run in runs]
     assert list(found.contestants) == list(methods)
 
@@ -49,33 +62,103 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
         history = found.contestants[label].histories[seed]
         assert history.rounds[number - 1].accuracy == accuracy
 
+    again = Recorder()
+    compare(settings, methods, [2, 1], tmp_path / "out", watch=again)
+    assert again.begun == [(3, dict.fromkeys(runs, 3))]
+    assert not again.started and not again.rounds
+    assert sorted(again.ended) == sorted(watch.ended)
+
+
+def run_with(model, config, out, watch):
+    """Compare one run of a model of ``tests.tiny``; what became of it."""
+    config.write_text(config.read_text().replace("tests.tiny:model", f"tests.tiny:{model}"))
+    compare(load_config(config), {"fedplt": {"name": "fedplt"}}, [1], str(out), watch=watch)
+
 
 def test_what_a_model_prints_disturbs_nobody(config, tmp_path):
     """Rounds are told through standard output; a model may print there, too."""
-    config.write_text(config.read_text().replace("tests.tiny:model", "tests.tiny:loud_model"))
     watch = Recorder()
-    compare(load_config(config), {"fedplt": {"name": "fedplt"}}, [1], tmp_path / "o", watch=watch)
-    assert watch.ended == [("fedplt", 1, "done")] and len(watch.rounds) == 3
+    run_with("loud_model", config, tmp_path / "out", watch)
+    log = tmp_path / "out" / "fedplt-seed1.log"
+    assert watch.ended == [("fedplt", 1, f"done; its output is in {log}")]
+    assert len(watch.rounds) == 3
+    assert '{"round": "hello"}' in log.read_text()
+
+
+def test_a_crash_is_told_and_its_traceback_kept(config, tmp_path):
+    watch = Recorder()
+    with pytest.raises(RunError, match="round 1 failed: ZeroDivisionError: odd number"):
+        run_with("crashing_model", config, tmp_path / "out", watch)
+    log = tmp_path / "out" / "fedplt-seed1.log"
+    [(_, _, text)] = watch.ended
+    assert str(log) in text and "Traceback" not in text
+    assert "Traceback" in log.read_text() and "tiny.py" in log.read_text()
+
+
+def test_a_killed_run_is_called_so(config, tmp_path):
+    """Whatever it said before: that is not why it ended."""
+    watch = Recorder()
+    with pytest.raises(RunError, match="killed by signal 9"):
+        run_with("killing_model", config, tmp_path / "out", watch)
+    [(_, _, text)] = watch.ended
+    assert text.startswith("killed by signal 9; was memory short?")
+
+
+def test_an_error_of_the_watch_ends_the_comparison_at_once(config, tmp_path):
+    class Broken(Watch):
+        def on_round(self, *told):
+            raise LookupError("no such gauge")
+
+    settings = load_config(config, ["rounds=100000", "checkpoint_every=100000"])
+    with pytest.raises(LookupError, match="no such gauge"):
+        compare(settings, {"fedplt": {"name": "fedplt"}}, [1], tmp_path / "out", watch=Broken())
+    _, done = prepare_resume(RunFolder.open(tmp_path / "out" / "fedplt-seed1"))
+    assert done >= 1  # what ran was saved, and is not locked any more
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_of_a_comparison(terminal, monkeypatch):
-    """Two runs of four rounds; the second was continued from its third."""
+    """Three runs of four rounds: one is done, one has two of its rounds."""
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr("fedplt.compare.progress.time.monotonic", lambda: next(clock))
     monkeypatch.setattr("fedplt.compare.progress.LOG_SECONDS", 0.0)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
-    with comparison_progress(console, runs=2, rounds=4) as watch:
+    with comparison_progress(console) as watch:
+        assert not console.file.getvalue()  # data are fetched first, with a display of their own
+        watch.on_begin(4, {("fedplt", 1): 0, ("fedavg", 1): 2, ("fedbn", 1): 4})
+        watch.on_end("fedbn", 1, "done")
+        watch.on_start("fedplt", 1)
+        watch.on_start("fedavg", 1)
         watch.on_round("fedplt", 1, 1, None)
         watch.on_round("fedavg", 1, 3, 0.5)
         for number in (2, 3, 4):
             watch.on_round("fedplt", 1, number, number / 10)
-        watch.on_run("fedplt", 1, "done")
-        watch.on_run("fedavg", 1, "out of memory")
+        watch.on_end("fedplt", 1, "done")
+        watch.on_end("fedavg", 1, "killed")
     shown = console.file.getvalue()
-    assert "fedplt, seed 1: done, accuracy 40.0 %" in shown
-    assert "fedavg, seed 1: out of memory, accuracy 50.0 %" in shown
+    assert "fedplt, seed 1: accuracy 40.0 %, done" in shown
+    assert "fedavg, seed 1: accuracy 50.0 %, killed" in shown
+    assert "fedbn, seed 1: done" in shown
     if terminal:
-        assert "all 2 runs" in shown and "round 8/8" in shown
+        assert "all 3 runs" in shown and "round 12/12" in shown
     else:
         lines = shown.splitlines()
-        assert lines[0].startswith("round 1 of 8") and lines[1].startswith("round 4 of 8")
-        assert "fedavg, seed 1: 50.0 %; fedplt, seed 1: 40.0 %" in lines[4]
+        # One round in 20 s (two looks at the clock), so the five that are left take 100 s.
+        assert lines[1] == "round 7 of 12, 1:40 left"
+        assert lines[2].startswith("round 8 of 12, ") and lines[2].endswith(
+            "; fedavg, seed 1: 50.0 %"
+        )
+        assert "; fedavg, seed 1: 50.0 %; fedplt, seed 1: 40.0 %" in lines[5]
+
+
+def test_data_are_fetched_before_the_comparison_is_shown(monkeypatch):
+    """A console shows one live display at a time."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+    with fetch_progress(console) as fetch, comparison_progress(console) as watch:
+        fetch("images", 50, 100)
+        fetch("images", 100, 100)
+        before = len(console.file.getvalue())
+        watch.on_begin(4, {("fedplt", 1): 0})
+        shown = console.file.getvalue()
+        assert "images" in shown[:before] and "images" not in shown[before:]
+    assert "all 1 runs" in console.file.getvalue()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from fedplt.errors import ConfigError, FedpltError
+from fedplt.errors import ConfigError, FedpltError, RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.folder import RunFolder, changed_keys
 from fedplt.federation.job import plan_without_data
@@ -14,13 +14,40 @@ from fedplt.federation.planning import method_from_config
 from fedplt.plan import Plan
 
 
+def check_runs(
+    methods: Iterable[str], seeds: Sequence[int], out: Path, processes: int | None
+) -> None:
+    """Labels and seeds name folders: each is one, and different."""
+    if not methods or not seeds:
+        raise RunError("a comparison needs at least one method and one seed.")
+    for label in methods:
+        if not label.strip() or label.startswith(".") or "/" in label or "\\" in label:
+            raise ConfigError(
+                f"label {label!r}: runs are in folders of their label's name, so it is not empty, "
+                "does not start with a dot and has no slash."
+            )
+    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        given = ",".join(map(str, seeds))
+        raise ConfigError(f"seeds {given}: they are at least 0, and all different.")
+    if processes is not None and processes < 1:
+        raise ConfigError(f"processes is {processes}; it is at least 1.")
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file; runs need a folder. Choose another with --out.")
+
+
 def check_methods(configs: Mapping[str, RunConfig]) -> dict[str, Plan]:
     """Every method must be able to plan for this model and fleet; says which cannot."""
     for label, config in configs.items():
         try:
-            method_from_config(config)
+            method = method_from_config(config)
         except FedpltError as error:
             raise ConfigError(f"{label}: {error}") from error
+        name = config.method["name"]
+        if ":" not in name and not type(method).__module__.startswith("fedplt."):
+            raise ConfigError(
+                f"{label}: {name} was added in this process, and every run has one of its own. "
+                f"Put its class into a file and name it 'my_file:{type(method).__name__}'."
+            )
     plans: dict[str, Plan] = {}
     problems: dict[str, list[str]] = {}
     for label, config in configs.items():

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from fedplt.compare.processes import beside
 from fedplt.errors import FedpltError
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.folder import RunFolder
@@ -50,7 +51,7 @@ class Parent:
 
 
 def run_one(path: Path, parent: Parent) -> None:
-    config = load_config(path.with_name(path.name + ".toml"))
+    config = load_config(beside(path, ".toml"))
     if (path / "config.toml").is_file():
         job, _ = prepare_resume(RunFolder.open(path), lambda _: config)
         run_job(job, path, resume=True, on_round=parent.on_round)
@@ -64,7 +65,10 @@ def main() -> int:
     try:
         run_one(Path(sys.argv[1]), parent)
     except FedpltError as error:
-        parent.tell(failed=str(error))
+        first, *more = str(error).splitlines()
+        parent.tell(failed=first)
+        if more:
+            sys.stderr.write(f"{error}\n")
         return 2
     except Interrupted:
         return 130

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
 
 OnRound = Callable[[int, float | None], None]
 """Told the number of a round, from 1, and its accuracy."""
@@ -29,33 +28,37 @@ class Processes:
     def run(self, folder: Path, on_round: OnRound) -> str:
         """Do the run of this folder; what went wrong, if anything did."""
         command = [sys.executable, "-m", "fedplt.compare.one", str(folder), str(os.getpid())]
-        # Not a second pipe: it could fill up while the first is read.
-        with TemporaryFile("w+", errors="replace") as errors:
-            with self._lock:
-                if self._stopped:
-                    return STOPPED
+        log = beside(folder, ".log")
+        with self._lock:
+            if self._stopped:
+                return STOPPED
+            with log.open("wb") as output:
                 process = subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=errors, text=True
+                    command, stdout=subprocess.PIPE, stderr=output, text=True
                 )
-                self._running.add(process)
-            problem = ""
-            with process:
-                assert process.stdout is not None
-                for line in process.stdout:
-                    message = json.loads(line)
-                    if "failed" in message:
-                        problem = message["failed"].splitlines()[0]
-                    else:
-                        on_round(message["round"], message["accuracy"])
+            self._running.add(process)
+        problem = ""
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                message = json.loads(line)
+                if "failed" in message:
+                    problem = message["failed"]
+                else:
+                    on_round(message["round"], message["accuracy"])
+        except BaseException:  # of who is told; the run saves itself
+            process.terminate()
+            raise
+        finally:
+            with process:  # waits
+                pass
             with self._lock:
                 self._running.discard(process)
-            errors.seek(0)
-            said = errors.read().strip().splitlines()
-        if process.returncode in (130, -signal.SIGTERM):
-            return STOPPED
-        if process.returncode and not problem:  # it crashed
-            problem = said[-1] if said else f"exit code {process.returncode}"
-        return problem
+        said = log.read_text(encoding="utf-8", errors="replace").rstrip()
+        if not said:
+            log.unlink()
+        problem = problem or _reason(process.returncode, said)
+        return f"{problem} (all it said is in {log})" if problem and said else problem
 
     def stop(self) -> None:
         """What runs saves itself and ends; nothing new starts."""
@@ -63,6 +66,22 @@ class Processes:
             self._stopped = True
             for process in self._running:
                 process.terminate()
+
+
+def _reason(code: int, said: str) -> str:
+    """Why a process ended that did not tell; it may have said something else."""
+    if code in (130, -signal.SIGTERM):
+        return STOPPED
+    if code < 0:
+        return f"killed by signal {-code}; was memory short? Fewer processes at a time need less."
+    if not code:
+        return ""
+    return said.splitlines()[-1] if said else f"exit code {code}"
+
+
+def beside(folder: Path, ending: str) -> Path:
+    """A file next to a run's folder."""
+    return folder.with_name(folder.name + ending)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.plan_summary import table
 from fedplt.units import bytes_text, flops_text
 
-FORMAT = 1
+FORMAT = 2
 
 MEASURES: dict[str, Callable[[Totals], float]] = {
     "bytes up": lambda total: total.bytes_up,
@@ -27,10 +27,10 @@ MEASURES: dict[str, Callable[[Totals], float]] = {
 def accuracy_within(history: History, measure: str, budget: float) -> float | None:
     """Accuracy when a budget is spent, interpolated between the evaluated rounds around it.
 
-    None where the first evaluated round costs more already.
+    None where the first evaluated round costs more already, or the last one less.
     """
     costs = [MEASURES[measure](record.total) for record in history.evaluated]
-    if not costs or costs[0] > budget * (1 + 1e-9):
+    if not costs or not costs[0] * (1 - 1e-9) <= budget <= costs[-1] * (1 + 1e-9):
         return None
     return float(np.interp(budget, costs, history.accuracy))
 
@@ -40,6 +40,18 @@ def cost_to_reach(history: History, measure: str, accuracy: float) -> float | No
     reached = (r for r in history.evaluated if (r.accuracy or 0) >= accuracy)
     first = next(reached, None)
     return None if first is None else MEASURES[measure](first.total)
+
+
+def refusals(history: History) -> str:
+    """Updates of clients that were refused, in words; a run may go on without them, but how?"""
+    rounds = [record for record in history.rounds if record.rejected]
+    if not rounds:
+        return ""
+    number = sum(len(record.rejected) for record in rounds)
+    when = [str(record.round) for record in (rounds[0], rounds[-1])]
+    client, why = next(iter(rounds[0].rejected.items()))
+    span = f"round {when[0]}" if len(rounds) == 1 else f"rounds {' to '.join(when)}"
+    return f"{number} updates refused, {span}; the first, of client {client}: {why}"
 
 
 @dataclass(frozen=True)
@@ -56,10 +68,6 @@ class Contestant:
     def finals(self) -> list[float]:
         """Mean accuracy of the last 10 evaluations, per seed."""
         return [history.final_accuracy() for history in self.histories.values()]
-
-    def total(self, measure: str) -> float:
-        """Cost of the whole run, the mean over seeds."""
-        return fmean(MEASURES[measure](h.rounds[-1].total) for h in self.histories.values())
 
 
 @dataclass(frozen=True)
@@ -83,19 +91,38 @@ class Comparison:
         ]
 
     @property
+    def refused(self) -> list[str]:
+        """Runs that went on without some of their clients' updates."""
+        return [
+            f"{label}, seed {seed}: {text}"
+            for label, contestant in self.contestants.items()
+            for seed, history in contestant.histories.items()
+            if (text := refusals(history))
+        ]
+
+    @property
     def histories(self) -> dict[str, list[History]]:
         return {label: list(c.histories.values()) for label, c in self.contestants.items()}
 
-    def budget(self, measure: str) -> float:
-        """What every contestant has spent by its end: the smallest total."""
-        finished = [c for c in self.contestants.values() if not c.failed]
-        return min(c.total(measure) for c in finished or self.contestants.values())
+    def budgets(self, measure: str) -> dict[int, float]:
+        """What all contestants have spent by their ends: the smallest total, per seed.
+
+        Splits differ from seed to seed, and so do costs. Runs that ended early lower a budget only
+        where all did.
+        """
+        result = {}
+        for seed in dict.fromkeys(seed for c in self.contestants.values() for seed in c.histories):
+            runs = [c for c in self.contestants.values() if seed in c.histories]
+            finished = [c for c in runs if seed not in c.failed]
+            ends = [c.histories[seed].evaluated[-1].total for c in finished or runs]
+            result[seed] = min(MEASURES[measure](total) for total in ends)
+        return result
 
     def at_equal(self, measure: str) -> dict[str, list[float | None]]:
-        """Accuracies within the common budget, per contestant and seed."""
-        budget = self.budget(measure)
+        """Accuracies within the common budgets, per contestant and seed."""
+        budgets = self.budgets(measure)
         return {
-            label: [accuracy_within(h, measure, budget) for h in c.histories.values()]
+            label: [accuracy_within(h, measure, budgets[s]) for s, h in c.histories.items()]
             for label, c in self.contestants.items()
         }
 
@@ -114,21 +141,23 @@ class Comparison:
         """Tables for people."""
         target = self.usual_target() if accuracy is None else accuracy
         parts = [
-            "accuracy in %, mean +- std over seeds; in the end: mean of the last 10 evaluations\n\n"
+            "accuracy in %, mean +- std over seeds; in the end: mean of the last 10 evaluations;\n"
+            "<= costs: when spent what the cheapest spends with the same seed (here their mean)\n\n"
             + table(["method", "trained", "in the end", *self._equal_header()], self._rows()),
             f"cost until {100 * target:.0f} % accuracy, mean over the seeds that reach it\n\n"
             + table(["method", *MEASURES], self._cost_rows(target)),
         ]
-        return "\n\n".join([*parts, *self.problems])
+        return "\n\n".join([*parts, *self.problems, *self.refused])
 
     def _equal_header(self) -> list[str]:
-        return [f"{m} <= {_cost_text(m, self.budget(m))}" for m in MEASURES]
+        budgets = {measure: fmean(self.budgets(measure).values()) for measure in MEASURES}
+        return [f"{measure} <= {_cost_text(measure, cost)}" for measure, cost in budgets.items()]
 
     def _rows(self) -> list[list[str]]:
         equal = {measure: self.at_equal(measure) for measure in MEASURES}
         return [
             [
-                label,
+                label + (" (ended early)" if contestant.failed else ""),
                 f"{contestant.trained:.1%}",
                 _spread(contestant.finals),
                 *(_spread(equal[measure][label]) for measure in MEASURES),
@@ -155,7 +184,7 @@ class Comparison:
         return {
             "format": FORMAT,
             "config": dict(self.config),
-            "budgets": {measure: self.budget(measure) for measure in MEASURES},
+            "budgets": {measure: _by_seed(self.budgets(measure)) for measure in MEASURES},
             "target_accuracy": target,
             "methods": {label: self._contestant_json(label, target) for label in self.contestants},
             "failed": {label: _by_seed(reasons) for label, reasons in self.failed.items()},
@@ -184,12 +213,13 @@ class Comparison:
 
 
 def _round_json(record: RoundRecord) -> dict[str, Any]:
-    accuracy, total = record.accuracy, vars(record.total)
-    return {"round": record.round, "accuracy": accuracy, "loss": record.loss, **total}
+    accuracy, refused = record.accuracy, len(record.rejected)
+    values = {"round": record.round, "accuracy": accuracy, "loss": record.loss, "refused": refused}
+    return {**values, **vars(record.total)}
 
 
-def _by_seed(reasons: Mapping[int, str]) -> dict[str, str]:
-    return {str(seed): why for seed, why in reasons.items()}
+def _by_seed(values: Mapping[int, Any]) -> dict[str, Any]:
+    return {str(seed): value for seed, value in values.items()}
 
 
 def _spread(values: Sequence[float | None]) -> str:

@@ -2,6 +2,7 @@
 
     <out>/
         LABEL-seedN.toml  one run's configuration
+        LABEL-seedN.log   what it printed, if anything
         LABEL-seedN/      one run's folder, as of ``fedplt run``
         comparison.json   what was found
 
@@ -15,12 +16,14 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedplt.compare.checks import check_folders, check_methods
-from fedplt.compare.processes import OnRound, Processes, terminated_like_interrupted
-from fedplt.compare.results import Comparison, Contestant
+from fedplt.compare.checks import check_folders, check_methods, check_runs
+from fedplt.compare.processes import Processes, beside, terminated_like_interrupted
+from fedplt.compare.results import Comparison, Contestant, refusals
+from fedplt.compare.watch import Watch
 from fedplt.cost import paper_flops_of
 from fedplt.data.catalog import CATALOG, get
 from fedplt.data.sources import Progress
@@ -33,22 +36,13 @@ from fedplt.plan import Plan
 from fedplt.simulator.engine import available_cores
 
 
-class Watch:
-    """Told how a comparison goes, by one thread at a time; this one keeps it to itself."""
-
-    def on_round(self, label: str, seed: int, round: int, accuracy: float | None) -> None:
-        """After every round of every run; rounds are numbered from 1."""
-
-    def on_run(self, label: str, seed: int, text: str) -> None:
-        """When a run has ended: "done", or what went wrong."""
-
-
 def compare(
     config: RunConfig,
     methods: Mapping[str, Mapping[str, Any]],
     seeds: Sequence[int],
-    out: Path,
+    out: str | Path,
     *,
+    accuracy: float | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
     watch: Watch | None = None,
@@ -57,55 +51,97 @@ def compare(
 
     ``methods`` maps labels to method settings: ``{"no scaler": {"name": "feddrop", "scaler":
     False}}``, in place of ``config.method``. The rest of the configuration is the same for all.
+    ``accuracy``: what it costs to reach it is written down (as usual, most reach it).
 
     Folders with runs of another configuration are refused. Runs that fail are told in the result;
     Ctrl-C and SIGTERM save what runs and raise KeyboardInterrupt.
     """
-    if not methods or not seeds:
-        raise RunError("a comparison needs at least one method and one seed.")
-    # Mistakes are said before anything runs.
+    out = Path(out)
+    check_runs(methods, seeds, out, processes)  # mistakes are said before anything runs
     plans = check_methods({k: _config(config, k, m, seeds[0]) for k, m in methods.items()})
     # Seed after seed, each from its longest run to its shortest: the cores end at about one time.
     ordered = sorted(methods, key=lambda label: _work(plans[label]), reverse=True)
-    configs = {
-        (label, seed): _config(config, label, methods[label], seed)
+    runs = {
+        (label, seed): Run(
+            out / f"{label}-seed{seed}", _config(config, label, methods[label], seed)
+        )
         for seed in seeds
         for label in ordered
     }
-    check_folders({_folder(out, *key): one for key, one in configs.items()})
+    check_folders({run.folder: run.config for run in runs.values()})
     if config.data.name in CATALOG:
         get(config.data.name, progress=progress)  # once, not in every process
     out.mkdir(parents=True, exist_ok=True)
-    failed: dict[tuple[str, int], str] = {}
-    watch, telling = watch or Watch(), threading.Lock()
+    failed = _run_all(runs, processes or available_cores(), watch or Watch())
+    comparison = read(out, {label: dict(m) for label, m in methods.items()}, seeds, config, failed)
+    write_text(out / "comparison.json", json.dumps(comparison.to_json(accuracy), indent=1))
+    return comparison
 
-    def run(label: str, seed: int) -> str:
+
+def _run_all(
+    runs: Mapping[tuple[str, int], Run], number: int, watch: Watch
+) -> dict[tuple[str, int], str]:
+    """Do all runs, so many at a time; what went wrong, where anything did."""
+    failed: dict[tuple[str, int], str] = {}
+    processes, telling = Processes(), threading.Lock()
+
+    def do(label: str, seed: int) -> str:
         def on_round(round: int, accuracy: float | None) -> None:
             with telling:
                 watch.on_round(label, seed, round, accuracy)
 
-        folder = _folder(out, label, seed)
-        return _run(folder, configs[label, seed], processes_of_runs, on_round)
+        run = runs[label, seed]
+        if run.is_finished:
+            return ""
+        with telling:
+            watch.on_start(label, seed)
+        write_text(beside(run.folder, ".toml"), dump_config(run.config))
+        return processes.run(run.folder, on_round)
 
-    processes_of_runs = Processes()
-    workers = ThreadPoolExecutor(processes or available_cores())
-    with terminated_like_interrupted(), workers as pool:
+    watch.on_begin(
+        max(r.config.rounds for r in runs.values()), {k: r.done for k, r in runs.items()}
+    )
+    with terminated_like_interrupted(), ThreadPoolExecutor(number) as pool:
         try:
-            waiting = {pool.submit(run, *key): key for key in configs}
+            waiting = {pool.submit(do, *key): key for key in runs}
             for future in as_completed(waiting):
                 label, seed = waiting[future]
                 problem = future.result()
                 if problem:
                     failed[label, seed] = problem
                 with telling:
-                    watch.on_run(label, seed, problem or "done")
+                    watch.on_end(label, seed, problem or runs[label, seed].ended())
         except BaseException:  # Ctrl-C above all: what runs saves itself, the rest never starts
             pool.shutdown(wait=False, cancel_futures=True)
-            processes_of_runs.stop()
+            processes.stop()
             raise
-    comparison = read(out, {label: dict(m) for label, m in methods.items()}, seeds, config, failed)
-    write_text(out / "comparison.json", json.dumps(comparison.to_json(), indent=1))
-    return comparison
+    return failed
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its folder and configuration."""
+
+    folder: Path
+    config: RunConfig
+
+    @property
+    def done(self) -> int:
+        """Rounds on disk (of this configuration: that was checked)."""
+        if not (self.folder / "config.toml").is_file():
+            return 0
+        return max((record.round for record in RunFolder.open(self.folder).rounds()), default=0)
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.folder / "result.json").is_file() and self.done == self.config.rounds
+
+    def ended(self) -> str:
+        """What people should know of a run that came to its end."""
+        refused = refusals(RunFolder.open(self.folder).history())
+        log = beside(self.folder, ".log")
+        said = f"its output is in {log}" if log.is_file() else ""
+        return "; ".join(text for text in ("done", refused, said) if text)
 
 
 def read(
@@ -119,7 +155,7 @@ def read(
     failed = failed or {}
     contestants, without = {}, {}
     for label, method in methods.items():
-        folders = {seed: _folder(out, label, seed) for seed in seeds}
+        folders = {seed: out / f"{label}-seed{seed}" for seed in seeds}
         histories = {
             seed: RunFolder.open(folder).history()
             for seed, folder in folders.items()
@@ -154,28 +190,8 @@ def _work(plan: Plan) -> float:
     return sum(paper_flops_of(plan.client(k), 1) for k in clients)
 
 
-def _folder(out: Path, label: str, seed: int) -> Path:
-    return out / f"{label}-seed{seed}"
-
-
 def _config(config: RunConfig, label: str, method: Mapping[str, Any], seed: int) -> RunConfig:
     values = config.model_dump(exclude_none=True, mode="json")
     values |= {"name": label, "seed": seed, "method": dict(method)}
     values["engine"] = {**values["engine"], "workers": 1}
     return parse_config(values)
-
-
-def _run(folder: Path, config: RunConfig, processes: Processes, on_round: OnRound) -> str:
-    """Run or continue one run in a process of its own; what went wrong, if anything did."""
-    if (folder / "config.toml").is_file() and _is_finished(folder, config):
-        return ""
-    write_text(folder.with_name(folder.name + ".toml"), dump_config(config))
-    return processes.run(folder, on_round)
-
-
-def _is_finished(folder: Path, config: RunConfig) -> bool:
-    """A run (of this configuration: that was checked) that has come to its end."""
-    if not (folder / "result.json").is_file():
-        return False
-    history = RunFolder.open(folder).history()
-    return bool(history.rounds) and history.rounds[-1].round == config.rounds

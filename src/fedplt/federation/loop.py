@@ -172,9 +172,13 @@ class Federation:
         alone = num_trained == 1 and self.job.config.sampling.by_norm
         if rejected and len(rejected) == num_trained and not alone:
             first, reason = next(iter(rejected.items()))
+            scaler = self.job.recipe.scaler != "none"
+            hint = (
+                " The scaler (method.scaler) makes steps larger; try it without." if scaler else ""
+            )
             raise RunError(
                 f"round {self.rounds_done + 1}: every client's update was refused; "
-                f"client {first}: {reason}"
+                f"client {first}: {reason}{hint}"
             )
 
     def _start_local_state(self) -> None:

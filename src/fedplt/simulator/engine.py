@@ -248,7 +248,7 @@ class SimulatorEngine:
             return RunError(f"{process.name} could not start. {SPAWNED}")
         return RunError(
             f"{process.name} died ({how}); was it killed, or out of memory? "
-            "Fewer workers (engine.workers) need less."
+            "Fewer workers (engine.workers; of a comparison, --processes) need less."
         )
 
     def close(self) -> None:
