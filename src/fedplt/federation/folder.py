@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedplt.errors import RunError
+from fedplt.errors import FedpltError, RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.job import Job
 from fedplt.federation.load_config import dump_config, flatten, load_config
@@ -112,6 +112,8 @@ class RunFolder:
         path = self.path / "plan.json"
         try:
             return read_plan(json.loads(path.read_text(encoding="utf-8")))
+        except FedpltError as error:
+            raise RunError(f"{path} cannot be read: {error}") from error
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunError(f"{path} cannot be read: {error!r}") from error
 
