@@ -125,6 +125,29 @@ def test_ctrl_c_saves_and_stops(fedplt, config, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_run_killed_before_its_first_checkpoint_starts_again(fedplt, config, tmp_path):
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    script = (
+        "import os, signal; from fedplt.federation.loop import Federation; from fedplt import cli\n"
+        "Federation.start = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "cli.main()\n"
+    )
+    command = [sys.executable, "-c", script, "run", config, "--out", folder]
+    killed = subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert {path.name for path in folder.iterdir()} == {"config.toml", "plan.json", ".lock"}
+    done = fedplt("resume", folder)
+    assert done.returncode == 2
+    advice = f"fedplt run {folder / 'config.toml'} --out {folder}"
+    assert f"never began: it ended before its first checkpoint. Start it again with '{advice}'" in (
+        done.stderr
+    )
+    done = fedplt(*advice.split()[1:])
+    assert done.returncode == 0, done.stderr
+    assert fedplt("run", config, "--out", whole).returncode == 0
+    assert numbers(folder) == numbers(whole)
+
+
 def wait_for_rounds(folder: Path, number: int, process: subprocess.Popen) -> None:
     deadline = time.monotonic() + 60
     while len(numbers(folder)) < number:

@@ -10,6 +10,7 @@ import torch
 
 from fedplt import cut, make_plan
 from fedplt.data.samples import TensorSamples
+from fedplt.recipe import LocalRecipe
 from fedplt.training import OPTIMIZERS, LocalTraining, batches, train_client
 from tests.conftest import blobs, small_model
 
@@ -121,3 +122,19 @@ def test_fedprox_pulls_back_to_the_global_values():
 def test_fedprox_keeps_clients_near():
     assert torch.equal(train(proximal=0.0, local_epochs=4), train(local_epochs=4))
     assert train(proximal=5.0, local_epochs=4).norm() < train(local_epochs=4).norm()
+
+
+def test_masked_loss_by_hand():
+    """An absent class has output 0, so it adds exp(0) = 1 to the softmax's denominator."""
+    torch.manual_seed(0)
+    model, inputs, targets = small_model(), blobs(30)[0], torch.arange(30) % 2  # never class 2
+    with torch.no_grad():
+        first, second, _ = model(inputs).unbind(1)
+        chosen = torch.where(targets == 0, first, second)
+        expected = ((first.exp() + second.exp() + 1).log() - chosen).mean()
+    settings = LocalTraining(batch_size=None, recipe=LocalRecipe(masked_loss=True))
+    loss = train_client(
+        model, make_plan(cut(model), [1.0]).client(0), TensorSamples(inputs, targets), range(30),
+        settings, learning_rate=0.1, seed=0, round=0, client=0,
+    )  # fmt: skip
+    assert loss == pytest.approx(float(expected), rel=1e-6)

@@ -63,7 +63,10 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     "Did you mean 'dirichlet'?"
     >>> did_you_mean("zzz", ["iid", "dirichlet"])
     'Known: dirichlet, iid.'
+    >>> did_you_mean("IID", ["iid", "dirichlet"])
+    "Did you mean 'iid'?"
     """
     known = sorted(known)
-    nearest = difflib.get_close_matches(given, known, n=1)
-    return f"Did you mean {nearest[0]!r}?" if nearest else f"Known: {', '.join(known)}."
+    alike = {name.lower(): name for name in known}
+    nearest = difflib.get_close_matches(given.lower(), alike, n=1)
+    return f"Did you mean {alike[nearest[0]]!r}?" if nearest else f"Known: {', '.join(known)}."

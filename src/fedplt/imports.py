@@ -10,7 +10,7 @@ from typing import Any
 from fedplt.errors import ConfigError
 
 
-def import_object(path: str, key: str) -> Any:
+def import_object(path: str, key: str, wanted: str = "a function") -> Any:
     """Import ``module:attribute``; the folder the user is in is searched too."""
     module_name, _, attribute = path.partition(":")
     here = str(Path.cwd())
@@ -24,5 +24,5 @@ def import_object(path: str, key: str) -> Any:
             "Is it installed, or in this folder?"
         ) from error
     if not callable(found):
-        raise ConfigError(f"{key}: {path!r} is a {type(found).__name__}; name a function instead.")
+        raise ConfigError(f"{key}: {path!r} is a {type(found).__name__}; name {wanted} instead.")
     return found

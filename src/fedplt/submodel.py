@@ -31,6 +31,10 @@ class Keep(Protocol):
     is_random: ClassVar[bool]
     """How many units are held is drawn anew every round."""
 
+    @property
+    def reference(self) -> str:
+        """What finds the rule again, in another process too."""
+
     def keep(
         self, width: int, rate: float, *, space: int, seed: int, round: int, client: int
     ) -> Units:
@@ -197,7 +201,7 @@ class SubmodelPlan(Plan):
         options: Any = self.rule
         return {
             **super()._extras(),
-            "method": {"name": self.rule.name, **asdict(options)},
+            "method": {"name": self.rule.reference, **asdict(options)},
             "seed": self.seed,
             "spaces": self.spaces.to_json(),
             "rates": self.rates.tolist(),

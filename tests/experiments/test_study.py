@@ -99,6 +99,13 @@ def test_a_small_study_runs_continues_and_is_kept(tmp_path):
     again = run(tmp_path, 2, told)
     assert not told
     assert [h.accuracy for h in again.values()] == [h.accuracy for h in more.values()]
+    begun = next(path for path in tmp_path.iterdir() if path.is_dir())
+    for file in begun.iterdir():  # as if it had been killed before its first checkpoint
+        if file.name not in ("config.toml", "plan.json", ".lock"):
+            file.unlink()
+    third = run(tmp_path, 2, told)
+    assert [(done, total) for _, done, total in told] == [(0, 2)]
+    assert [h.accuracy for h in third.values()] == [h.accuracy for h in more.values()]
     with pytest.raises(RunError, match=r"data\.alpha"):
         run_study(
             FCN, tmp_path, rounds=2, seed=1, watch=None,

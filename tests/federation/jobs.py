@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedplt.data.samples import TensorSamples, TrainingData
+from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job, make_job
 from fedplt.federation.load_config import parse_config
 from tests.conftest import blobs, small_model
@@ -34,3 +36,10 @@ def blob_job(ratios: list[float] | None = None, model: Any = None, **settings: A
         values[key] = {**values[key], **value} if isinstance(values.get(key), dict) else value
     torch.manual_seed(0)
     return make_job(parse_config(values), model or small_model(), blob_data(), ratios=ratios)
+
+
+def run_folder(path: Path, job: Job) -> RunFolder:
+    """A new run's folder; nobody else wants to write to it."""
+    folder = RunFolder.create(path, job)
+    folder.unlock()
+    return folder

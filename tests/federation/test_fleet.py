@@ -14,12 +14,11 @@ from fedplt.aggregation import Aggregator
 from fedplt.cost import download_bytes, exact_flops, safetensors_bytes
 from fedplt.federation.availability import Availability
 from fedplt.federation.costs import RoundCosts
-from fedplt.federation.folder import RunFolder
 from fedplt.federation.loop import Federation
 from fedplt.fleet import ExactWorkload, Work, plan_fleet, read_fleet, round_time
 from fedplt.sampling import sampling_variance
 from fedplt.update import update_norm
-from tests.federation.jobs import blob_data, blob_job
+from tests.federation.jobs import blob_data, blob_job, run_folder
 from tests.federation.test_loop import FakeEngine, run
 
 DEVICES = """name,count,mflops,kbps_down,kbps_up,latency_ms
@@ -328,7 +327,7 @@ def test_defaults_may_be_written_down(devices):
 
 def test_a_resumed_run_refuses_other_devices(devices, tmp_path):
     job = planned_job(devices, rounds=1)
-    folder = RunFolder.create(tmp_path / "run", job)
+    folder = run_folder(tmp_path / "run", job)
     Federation(job, FakeEngine(job), folder).run()
     folder.load_checkpoint(planned_job(devices, rounds=1))
     Path(devices).write_text(DEVICES.replace("50,10,20", "50,10,21"))

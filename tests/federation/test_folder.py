@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from fedplt.data.samples import TensorSamples
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import override
 from fedplt.federation.records import RoundRecord, Totals
-from tests.federation.jobs import blob_job
+from tests.federation.jobs import blob_job, run_folder
 
 
 def record(number):
@@ -33,7 +34,7 @@ def job():
 
 @pytest.fixture
 def folder(tmp_path, job):
-    folder = RunFolder.create(tmp_path / "run", job)
+    folder = run_folder(tmp_path / "run", job)
     state = torch.arange(job.layers.state_size, dtype=torch.float32)
     folder.save_checkpoint(state, 3, Totals(7, 8, 9, 1.0), job)
     return folder
@@ -125,6 +126,8 @@ def test_damaged_records_are_never_dropped(folder):
 
 def test_one_writer_at_a_time(folder):
     folder.lock()
+    with pytest.raises(RunError, match=f"in use by process {os.getpid()}"):
+        RunFolder.open(folder.path).lock()  # another thread of this process
     assert f"is in use by process {os.getpid()}" in _lock_elsewhere(folder.path)
     folder.unlock()
     assert _lock_elsewhere(folder.path) == "locked"
@@ -141,6 +144,91 @@ def _lock_elsewhere(path):
     )
     command = [sys.executable, "-c", script, str(path)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture
+def unbegun(tmp_path, job):
+    """What a run leaves that was killed before its first checkpoint was written."""
+    folder = run_folder(tmp_path / "unbegun", job)
+    (folder.path / ".checkpoint.safetensors.123.part").write_bytes(b"half of it")
+    return folder
+
+
+def test_a_run_that_never_began_can_be_started_again(unbegun, job):
+    assert not RunFolder.has_begun(unbegun.path)
+    with pytest.raises(RunError, match=r"never began.*fedplt run .*config\.toml.* --out"):
+        unbegun.load_checkpoint(job)
+    other = replace(job, config=override(job.config, ["seed=7"]))
+    again = RunFolder.create(unbegun.path, other)
+    assert again.config().seed == 7
+    names = {path.name for path in again.path.iterdir()}
+    assert names == {"config.toml", "plan.json", ".lock"}
+    again.save_checkpoint(torch.zeros(job.layers.state_size), 0, Totals(), other)
+    assert RunFolder.has_begun(again.path)
+    again.unlock()
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "rounds.jsonl", "notes.txt"])
+def test_a_folder_with_anything_else_is_kept(unbegun, job, name):
+    (unbegun.path / name).touch()
+    before = (unbegun.path / "config.toml").read_bytes()
+    with pytest.raises(RunError, match="already exists"):
+        RunFolder.create(unbegun.path, replace(job, config=override(job.config, ["seed=7"])))
+    assert (unbegun.path / "config.toml").read_bytes() == before
+    assert RunFolder.has_begun(unbegun.path) == (name != "notes.txt")
+    assert _lock_elsewhere(unbegun.path) == "locked"  # it was given back
+
+
+@pytest.mark.parametrize("name", ["config.toml", ".music.part"])
+def test_a_folder_of_the_users_own_is_kept(tmp_path, job, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(RunError, match="already exists"):
+        RunFolder.create(tmp_path, job)
+    assert {path.name for path in tmp_path.iterdir()} == {name}
+
+
+def test_a_run_that_is_just_starting_is_not_disturbed(unbegun, job):
+    other = replace(job, config=override(job.config, ["seed=7"]))
+    before = {path: path.read_bytes() for path in unbegun.path.iterdir() if path.name != ".lock"}
+    with _locked_elsewhere(unbegun.path) as process:
+        with pytest.raises(RunError, match=f"in use by process {process.pid}"):
+            RunFolder.create(unbegun.path, other)
+        assert all(path.read_bytes() == data for path, data in before.items())
+        process.kill()
+        process.wait()
+    again = RunFolder.create(unbegun.path, other)
+    assert again.config().seed == 7
+    again.unlock()
+
+
+def test_a_run_that_begins_meanwhile_is_not_overwritten(unbegun, job, monkeypatch):
+    """Another run may begin and end between the first look and the lock."""
+    lock = RunFolder.lock
+
+    def late(self):
+        (unbegun.path / "rounds.jsonl").touch()
+        lock(self)
+
+    monkeypatch.setattr(RunFolder, "lock", late)
+    with pytest.raises(RunError, match="already exists"):
+        RunFolder.create(unbegun.path, job)
+
+
+@contextmanager
+def _locked_elsewhere(path):
+    """Another process has the lock, for as long as it lives."""
+    script = (
+        "import sys, time; from pathlib import Path\n"
+        "from fedplt.federation.lock import take_lock\n"
+        "lock = take_lock(Path(sys.argv[1])); print('locked', flush=True); time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "locked\n"
+            yield process
+        finally:
+            process.kill()
 
 
 def test_what_is_no_run_folder(tmp_path):

@@ -12,9 +12,8 @@ from fedplt import ClientUpdate, RunError
 from fedplt.cost import exact_flops
 from fedplt.evaluation import Evaluation
 from fedplt.federation.engine import Interrupted, LocalResult
-from fedplt.federation.folder import RunFolder
 from fedplt.federation.loop import Federation
-from tests.federation.jobs import blob_job
+from tests.federation.jobs import blob_job, run_folder
 
 
 class FakeEngine:
@@ -109,7 +108,7 @@ def test_uniform_sampling_is_seeded_and_charged():
 def test_an_interrupted_evaluation_leaves_the_last_round_to_save(tmp_path):
     job = blob_job(rounds=3, checkpoint_every=100)
     engine = FakeEngine(job)
-    folder = RunFolder.create(tmp_path / "run", job)
+    folder = run_folder(tmp_path / "run", job)
     federation = Federation(job, engine, folder)
     before = federation.state.clone()
     evaluate, calls = engine.evaluate, []

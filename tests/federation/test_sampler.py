@@ -13,11 +13,10 @@ from fedplt import ClientUpdate, RunError
 from fedplt.cost import download_bytes
 from fedplt.evaluation import Evaluation
 from fedplt.federation.engine import Interrupted, LocalResult
-from fedplt.federation.folder import RunFolder
 from fedplt.federation.loop import Federation
 from fedplt.federation.sampling_config import NORM_BASED
 from fedplt.sampling import sampling_probabilities
-from tests.federation.jobs import RATIOS, blob_job
+from tests.federation.jobs import RATIOS, blob_job, run_folder
 
 NORMS = {0: 1.0, 1: 2.0, 2: 3.0, 3: 0.5, 4: 4.0}
 
@@ -179,7 +178,7 @@ def test_large_fleets_are_summarised():
 
 def test_known_norms_are_in_the_checkpoint(tmp_path):
     job = blob_job(rounds=4, sampling={"name": "ocs", "budget": 3.0, "norms": "last"})
-    folder = RunFolder.create(tmp_path / "run", job)
+    folder = run_folder(tmp_path / "run", job)
     run = Federation(job, Engine(job), folder)
     run.run()
     again = Federation(job, Engine(job), folder)
@@ -196,7 +195,7 @@ def test_an_interrupted_round_leaves_nothing_behind(tmp_path):
     """What later rounds depend on is saved as it was after the last complete round."""
     sampling = {"name": "ocs", "budget": 4.0, "norms": "last"}
     job = blob_job(rounds=3, sampling=sampling, diagnostics={"enabled": True, "window": 2})
-    folder = RunFolder.create(tmp_path / "run", job)
+    folder = run_folder(tmp_path / "run", job)
     engine = Engine(job)
     run = Federation(job, engine, folder)
     evaluate, after_one = engine.evaluate, {}

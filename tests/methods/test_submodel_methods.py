@@ -20,6 +20,7 @@ from fedplt.recipe import LocalRecipe, scaled, scaled_modules
 from fedplt.simulator.run import run_job
 from fedplt.state import bind_state
 from fedplt.submodules import Submodels
+from fedplt.training import train_client
 from fedplt.width_rates import kept_units
 from tests.methods.test_battery import SMALL, job, request, trained
 
@@ -174,10 +175,24 @@ def test_static_norms_are_gathered_over_the_training_data():
     assert not torch.equal(state["stem_norm.running_mean"], usual["stem_norm.running_mean"])
 
 
-def test_static_norms_do_not_move_in_training():
-    _, one = trained("fedavg", "resnet8", options={"static_norm": True}, workers=1)
-    _, two = trained("fedavg", "resnet8", options={"static_norm": True}, workers=2)
-    assert all(torch.equal(one[name], two[name]) for name in one)
+@pytest.mark.parametrize("ratio", [1.0, 0.4])
+def test_static_norms_do_not_move_in_training(ratio):
+    """One client's running statistics keep their bits; without the option they move."""
+
+    def statistics(static):
+        made = job("fedplt", "resnet8", ratios=[ratio], options={"static_norm": static})
+        buffers = {n: b for n, b in made.model.named_buffers() if "running" in n}
+        before = {name: buffer.clone() for name, buffer in buffers.items()}
+        train_client(
+            made.model, made.plan.client(0), made.samples, made.examples(0), made.training,
+            learning_rate=0.1, seed=0, round=0, client=0,
+        )  # fmt: skip
+        assert len(buffers) == 14  # mean and variance of seven norms
+        assert made.model.stem_norm.momentum == 0.1  # as it was
+        return [torch.equal(buffer, before[name]) for name, buffer in buffers.items()]
+
+    assert all(statistics(True))
+    assert not any(statistics(False))
 
 
 def test_the_originals_rates():

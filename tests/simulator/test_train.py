@@ -49,6 +49,24 @@ def test_resumes(tmp_path):
         run(6, out=tmp_path / "run")
 
 
+def test_a_run_that_never_began_starts_again(tmp_path, monkeypatch):
+    def run(**more):
+        torch.manual_seed(0)
+        model = small_model()
+        fedplt.train(model, blobs(90), blobs(30, 1), ratios=[0.5] * 3, rounds=2, **FAST, **more)
+        return model[0].weight
+
+    def fails(self):
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="full"):
+        patched.setattr("fedplt.federation.loop.Federation.start", fails)
+        run(out=tmp_path / "run")
+    with pytest.raises(RunError, match=r"never began.* fedplt\.train without resume"):
+        run(out=tmp_path / "run", resume=True)
+    assert torch.equal(run(out=tmp_path / "run"), run())
+
+
 class Lazy(Dataset):
     def __init__(self, number, seed):
         self.inputs, self.targets = blobs(number, seed)

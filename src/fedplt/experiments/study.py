@@ -48,7 +48,7 @@ def _run(
     watch: Watch,
     progress: Progress | None,
 ) -> History:
-    if not (path / "config.toml").is_file():
+    if not RunFolder.has_begun(path):
         RunFolder.refuse_existing(path)
         job = job_from_config(config, progress)
         with watch(configuration.label, 0, config.rounds) as on_round:

@@ -14,9 +14,7 @@ One writer at a time (a lock says so). No pickle is read or written.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -25,16 +23,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedplt.errors import RunError
+from fedplt.errors import FedpltError, RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.job import Job
 from fedplt.federation.load_config import dump_config, flatten, load_config
+from fedplt.federation.lock import LOCK, take_lock
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.files import write_atomically, write_text
 from fedplt.methods import read_plan
 from fedplt.plan import Plan
 
 FORMAT = 1
+SCRATCH = ".*.part"
+"""Files that were being written when a run was killed."""
 MAY_CHANGE = (
     "name", "rounds", "checkpoint_every",
     "engine.workers", "engine.start_method", "engine.timeout_seconds",
@@ -51,20 +52,40 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, job: Job) -> RunFolder:
-        """A new folder for a new run; an existing run is never overwritten."""
+        """A folder for a new run, locked; a run that has begun is never overwritten."""
         cls.refuse_existing(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{path} cannot be made: {error.strerror}") from error
         folder = cls(path)
-        folder.write_config(job.config)
-        write_text(path / "plan.json", json.dumps(job.plan.to_json()))
+        folder.lock()  # before anything is written: another run may be starting here
+        try:
+            cls.refuse_existing(path)  # or have begun just now
+            for scratch in path.glob(SCRATCH):
+                scratch.unlink()
+            folder.write_config(job.config)
+            write_text(path / "plan.json", json.dumps(job.plan.to_json()))
+        except BaseException:
+            folder.unlock()
+            raise
         return folder
 
     @staticmethod
-    def refuse_existing(path: Path) -> None:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    def has_begun(path: Path) -> bool:
+        """Whether there is a run to continue; killed before its first checkpoint, there is not."""
+        return any((path / name).exists() for name in ("checkpoint.safetensors", "rounds.jsonl"))
+
+    @classmethod
+    def refuse_existing(cls, path: Path) -> None:
+        """Only nothing, an empty folder, or that of a run that never began may become a run's."""
+        if path.is_dir() and not cls.has_begun(path):
+            files, ours = list(path.iterdir()), (LOCK, "config.toml", "plan.json")
+            others = [file for file in files if file.name not in ours and not file.match(SCRATCH)]
+            # Every run's first file is the lock: without it, a config.toml is somebody's own.
+            if not files or ((path / LOCK).exists() and not others):
+                return
+        if path.exists():
             raise RunError(
                 f"{path} already exists. Continue it with 'fedplt resume {path}', "
                 "choose another folder with --out, or delete it."
@@ -76,26 +97,18 @@ class RunFolder:
             raise RunError(f"{path} is not a run folder: it has no config.toml.")
         return cls(path)
 
+    def refuse_unbegun(self) -> None:
+        if not self.has_begun(self.path):
+            raise RunError(
+                f"{self.path} never began: it ended before its first checkpoint. Start it again "
+                f"with 'fedplt run {self.path / 'config.toml'} --out {self.path}' (from Python: "
+                "fedplt.train without resume)."
+            )
+
     def lock(self) -> None:
         """Become the only writer, or say who is."""
-        if self._lock is not None:
-            return
-        lock = (self.path / ".lock").open("a+")
-        try:
-            # A record lock belongs to this process alone: workers that outlive it for a moment
-            # do not keep it, so that a killed run can be resumed at once.
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.seek(0)
-            owner = lock.read().strip() or "(unknown)"
-            lock.close()
-            raise RunError(
-                f"{self.path} is in use by process {owner}. Wait for it, or stop it first."
-            ) from error
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        self._lock = lock
+        if self._lock is None:
+            self._lock = take_lock(self.path)
 
     def unlock(self) -> None:
         if self._lock is not None:
@@ -112,6 +125,8 @@ class RunFolder:
         path = self.path / "plan.json"
         try:
             return read_plan(json.loads(path.read_text(encoding="utf-8")))
+        except FedpltError as error:
+            raise RunError(f"{path} cannot be read: {error}") from error
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise RunError(f"{path} cannot be read: {error!r}") from error
 
@@ -189,6 +204,7 @@ class RunFolder:
 
     def load_checkpoint(self, job: Job) -> tuple[Tensor, int, Totals]:
         """State, rounds done and totals, if they belong to this configuration, plan and data."""
+        self.refuse_unbegun()
         plan, config = job.plan, job.config
         path = self.path / "checkpoint.safetensors"
         try:

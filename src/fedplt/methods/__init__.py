@@ -1,14 +1,16 @@
-"""The methods, by name. A method is one file and one line here."""
+"""The methods, by name, and any other by import path. A method is one file and one line here."""
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from fedplt.errors import ConfigError, PlanError, did_you_mean
+from fedplt.imports import import_object
 from fedplt.layers import Layers
 from fedplt.methods.fedavg import FedAvg
 from fedplt.methods.fedbn import FedBN
@@ -36,10 +38,8 @@ METHODS: dict[str, type[Method]] = {
 
 
 def make_method(name: str, options: dict[str, Any] | None = None) -> Method:
-    """The method of this name with its options."""
-    if name not in METHODS:
-        raise ConfigError(f"method.name: there is no {name!r}. {did_you_mean(name, METHODS)}")
-    kind, options = METHODS[name], options or {}
+    """The method of this name, or of ``package.module:Class``, with its options."""
+    kind, options = METHODS.get(name) or _imported(name), options or {}
     known = [field.name for field in fields(kind)]
     for option in options:
         if option not in known:
@@ -55,6 +55,39 @@ def make_method(name: str, options: dict[str, Any] | None = None) -> Method:
     if method.local_norms and method.static_norm:
         raise ConfigError("method: local_norms and static_norm exclude each other; set one.")
     return method
+
+
+def _imported(path: str) -> type[Method]:
+    """A method of the user's own; plans name it by where it is defined."""
+    if ":" not in path:
+        raise ConfigError(
+            f"method.name: there is no {path!r}. {did_you_mean(path, METHODS)} "
+            "Your own is named by import path: 'my_package.methods:MyMethod'."
+        )
+    wanted = "a subclass of fedplt.methods.Method"
+    kind: Any = import_object(path, "method.name", wanted)
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
+        what = (
+            f"the class {kind.__name__}" if isinstance(kind, type) else f"a {type(kind).__name__}"
+        )
+        raise ConfigError(f"method.name: {path!r} is {what}; name {wanted} instead.")
+    missing = [key for key in ("name", "holds", "trains") if not hasattr(kind, key)]
+    missing += ["plan"] if kind.plan is Method.plan else []
+    if missing:
+        raise ConfigError(f"method.name: {path!r} lacks {', '.join(missing)}: see docs/methods.md.")
+    if getattr(sys.modules[kind.__module__], kind.__qualname__, None) is not kind:
+        raise ConfigError(
+            f"method.name: {path!r} is {kind.__qualname__} of {kind.__module__}, which other "
+            "processes would not find there: define it at the top level of its module."
+        )
+    try:
+        TypeAdapter(kind)
+    except Exception as error:  # the user's annotations may raise anything
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"method.name: {path!r} has a field that is no option: {reason}"
+        ) from error
+    return cast(type[Method], kind)
 
 
 def read_plan(data: dict[str, Any]) -> Plan:

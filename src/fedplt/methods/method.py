@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.allocation import Allocation
-from fedplt.errors import ConfigError, PlanError
+from fedplt.errors import ConfigError, FedpltError, PlanError
 from fedplt.layers import Layers
 from fedplt.plan import Plan
 from fedplt.recipe import LocalRecipe, Normaliser
@@ -63,12 +64,18 @@ class Method:
         raise NotImplementedError
 
     @property
+    def reference(self) -> str:
+        """The ``method.name`` that finds it in any process: its name, or one's own import path."""
+        kind = type(self)
+        return self.name if _is_ours(kind) else f"{kind.__module__}:{kind.__qualname__}"
+
+    @property
     def recipe(self) -> LocalRecipe:
         return LocalRecipe(self.normaliser, self.local_norms, self.static_norm, self.masked_loss)
 
     def full_plan(self, request: PlanRequest) -> Plan:
         """The plan with what stays on the clients."""
-        plan = self.plan(request)
+        plan = self._planned(request)
         if self.local_norms and isinstance(plan, SubmodelPlan):
             raise ConfigError(
                 f"method.local_norms: with {self.name} a client holds a part of the model only, so "
@@ -76,6 +83,28 @@ class Method:
                 "fedavg or fedpmt."
             )
         return replace(plan, local=norm_tensors(plan.layers)) if self.local_norms else plan
+
+    def _planned(self, request: PlanRequest) -> Plan:
+        try:
+            plan = self.plan(request)
+        except Exception as error:  # the user's method may raise anything
+            if isinstance(error, FedpltError) or _is_ours(type(self)):
+                raise
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            raise ConfigError(
+                f"method.name: the plan of {self.reference!r} failed in {where.filename}, line "
+                f"{where.lineno}: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(plan, Plan):
+            raise ConfigError(
+                f"method.name: the plan of {self.reference!r} is a {type(plan).__name__}, not a "
+                "Plan: make one with fedplt.make_plan or submodel_plan."
+            )
+        return plan
+
+
+def _is_ours(kind: type[Method]) -> bool:
+    return kind.__module__.startswith("fedplt.methods.")
 
 
 def norm_tensors(layers: Layers) -> frozenset[str]:

@@ -49,7 +49,6 @@ def run_job(
             federation = Federation(job, engine)
             if out and not resume:
                 folder = RunFolder.create(out, job)
-                folder.lock()
             federation.folder = folder
             if folder and resume:
                 federation.resume()  # refuses before anything is written
@@ -69,13 +68,14 @@ def prepare_resume(
 ) -> tuple[Job, int]:
     """The job of a run on disk and its rounds done; refuses what would change its bits."""
     config = change(folder.config())
-    if FROM_PYTHON in (config.model.name, config.data.name):
-        raise RunError(
-            f"{folder.path} was started from Python with a model or data of its own: call "
-            "fedplt.train with the same arguments and resume=True."
-        )
     folder.lock()
     try:
+        folder.refuse_unbegun()
+        if FROM_PYTHON in (config.model.name, config.data.name):
+            raise RunError(
+                f"{folder.path} was started from Python with a model or data of its own: call "
+                "fedplt.train with the same arguments and resume=True."
+            )
         job = job_from_config(config, progress)
         _, done, _ = folder.load_checkpoint(job)
     finally:
