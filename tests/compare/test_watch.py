@@ -116,6 +116,18 @@ def test_an_error_of_the_watch_ends_the_comparison_at_once(config, tmp_path):
     assert done >= 1  # what ran was saved, and is not locked any more
 
 
+def test_a_run_that_was_killed_before_it_began_is_started_again(config, tmp_path):
+    methods, folder = {"fedplt": {"name": "fedplt"}}, tmp_path / "out" / "fedplt-seed1"
+    first = compare(load_config(config), methods, [1], tmp_path / "out")
+    for path in folder.iterdir():
+        if path.name not in ("config.toml", "plan.json", ".lock"):
+            path.unlink()
+    watch = Recorder()
+    second = compare(load_config(config), methods, [1], tmp_path / "out", watch=watch)
+    assert watch.begun == [(3, {("fedplt", 1): 0})] and len(watch.rounds) == 3
+    assert second.to_json() == first.to_json()
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_of_a_comparison(terminal, monkeypatch):
     """Three runs of four rounds: one is done, one has two of its rounds."""

@@ -13,7 +13,7 @@ from fedplt.errors import ConfigError, RunError, did_you_mean
 
 @app.command()
 def methods() -> None:
-    """List the methods: what a client holds, and what it trains."""
+    """List the methods: what a client holds, and what it trains. Yours: docs/methods.md."""
     from fedplt.methods import METHODS
     from fedplt.plan_summary import table
 
@@ -28,7 +28,8 @@ def methods() -> None:
 def compare(
     config: Config,
     methods: Annotated[
-        str | None, typer.Option(help="Separated by commas: fedplt,heterofl (default: all).")
+        str | None,
+        typer.Option(help="By commas: fedplt,heterofl,my_file:MyMethod (default: all of ours)."),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Separated by commas.")] = "1,2,3",
     option: Annotated[

@@ -69,7 +69,7 @@ def check_folders(configs: Mapping[Path, RunConfig]) -> None:
     """Runs that are there already must be of these configurations: their results are shown."""
     problems = []
     for path, config in configs.items():
-        if not (path / "config.toml").is_file():
+        if not RunFolder.has_begun(path):
             continue
         folder = RunFolder.open(path)
         changed = changed_keys(flatten(folder.config()), flatten(config))

@@ -52,7 +52,7 @@ class Parent:
 
 def run_one(path: Path, parent: Parent) -> None:
     config = load_config(beside(path, ".toml"))
-    if (path / "config.toml").is_file():
+    if RunFolder.has_begun(path):
         job, _ = prepare_resume(RunFolder.open(path), lambda _: config)
         run_job(job, path, resume=True, on_round=parent.on_round)
     else:

@@ -128,7 +128,7 @@ class Run:
     @property
     def done(self) -> int:
         """Rounds on disk (of this configuration: that was checked)."""
-        if not (self.folder / "config.toml").is_file():
+        if not RunFolder.has_begun(self.folder):
             return 0
         return max((record.round for record in RunFolder.open(self.folder).rounds()), default=0)
 
@@ -159,7 +159,7 @@ def read(
         histories = {
             seed: RunFolder.open(folder).history()
             for seed, folder in folders.items()
-            if (folder / "config.toml").is_file()
+            if RunFolder.has_begun(folder)
         }
         histories = {seed: history for seed, history in histories.items() if history.evaluated}
         ended = {seed: failed[label, seed] for seed in seeds if (label, seed) in failed}
