@@ -18,7 +18,7 @@ from fedplt.files import write_text
 from fedplt.plan_summary import table
 from fedplt.simulator.run import prepare_resume, run_job
 
-Watch = Callable[[str, int, int], AbstractContextManager[OnRound]]
+WatchRounds = Callable[[str, int, int], AbstractContextManager[OnRound]]
 """Called with (what runs, rounds done, rounds); gives what is told about every round."""
 
 
@@ -28,7 +28,7 @@ def run_study(
     *,
     rounds: int,
     seed: int,
-    watch: Watch,
+    watch: WatchRounds,
     overrides: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> dict[str, History]:
@@ -45,7 +45,7 @@ def _run(
     configuration: Configuration,
     config: RunConfig,
     path: Path,
-    watch: Watch,
+    watch: WatchRounds,
     progress: Progress | None,
 ) -> History:
     if not RunFolder.has_begun(path):
