@@ -93,17 +93,11 @@ def fetch_progress(console: Console) -> Iterator[OnFetch]:
         yield say
         return
     columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn()]
-    progress = Progress(*columns, console=console, transient=True)
+    with Progress(*columns, console=console, transient=True) as progress:
 
-    def show(what: str, done: int, total: int | None) -> None:
-        progress.start()
-        if what not in tasks:
-            tasks[what] = progress.add_task(what, total=total)
-        progress.update(tasks[what], completed=done)
-        if progress.finished:  # a console shows one thing at a time, and work may follow
-            progress.stop()
+        def show(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done)
 
-    try:
         yield show
-    finally:
-        progress.stop()

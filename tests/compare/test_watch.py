@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,7 +15,6 @@ from fedplt.compare.run import compare
 from fedplt.compare.watch import Watch
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import load_config
-from fedplt.progress import fetch_progress
 from fedplt.simulator.run import prepare_resume
 from tests.test_cli import CONFIG
 
@@ -163,14 +164,23 @@ def test_progress_of_a_comparison(terminal, monkeypatch):
         assert "; fedavg, seed 1: 50.0 %; fedplt, seed 1: 40.0 %" in lines[5]
 
 
-def test_data_are_fetched_before_the_comparison_is_shown(monkeypatch):
+def test_data_are_fetched_before_the_comparison_is_shown(tmp_path, monkeypatch):
     """A console shows one live display at a time."""
-    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
-    with fetch_progress(console) as fetch, comparison_progress(console) as watch:
-        fetch("images", 50, 100)
-        fetch("images", 100, 100)
-        before = len(console.file.getvalue())
-        watch.on_begin(4, {("fedplt", 1): 0})
-        shown = console.file.getvalue()
-        assert "images" in shown[:before] and "images" not in shown[before:]
-    assert "all 1 runs" in console.file.getvalue()
+    events = []
+
+    @contextmanager
+    def fetching():
+        events.append("open")
+        yield lambda what, done, total: events.append(what)
+        events.append("close")
+
+    class Begun(Watch):
+        def on_begin(self, *told):
+            raise LookupError("enough")
+
+    get = "fedplt.compare.run.get"
+    monkeypatch.setattr(get, lambda name, progress: progress(name, 0, None))
+    settings, methods = load_config(Path("configs/fashion-mnist.toml")), {"a": {"name": "fedavg"}}
+    with pytest.raises(LookupError, match="enough"):
+        compare(settings, methods, [1], tmp_path, fetching=fetching, watch=Begun())
+    assert events == ["open", "fashion-mnist", "close"]

@@ -62,10 +62,11 @@ def compare(
 
     numbers = _seeds(seeds)
     try:
-        with fetch_progress(err) as progress, comparison_progress(err) as watch:
+        with comparison_progress(err) as watch:
             found = run_comparison(
                 settings, chosen, numbers, folder,
-                accuracy=accuracy, processes=processes, progress=progress, watch=watch,
+                accuracy=accuracy, processes=processes, watch=watch,
+                fetching=lambda: fetch_progress(err),
             )  # fmt: skip
     except KeyboardInterrupt:
         err.print("stopped and saved. Start it again to continue.")

@@ -29,7 +29,7 @@ def comparison_progress(console: Console) -> Iterator[Watch]:
     ]
     progress = Progress(*columns, console=console, transient=True)
     try:
-        yield _LiveWatch(console, progress)  # it starts when runs do: first, data may be fetched
+        yield _LiveWatch(console, progress)  # it starts when runs do: data are fetched first
     finally:
         progress.stop()
 

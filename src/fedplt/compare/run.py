@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,15 @@ def compare(
     *,
     accuracy: float | None = None,
     processes: int | None = None,
-    progress: Progress | None = None,
+    fetching: Callable[[], AbstractContextManager[Progress | None]] = nullcontext,
     watch: Watch | None = None,
 ) -> Comparison:
     """Run every method with every seed in its own folder under ``out``, and read the results.
 
     ``methods`` maps labels to method settings: ``{"no scaler": {"name": "feddrop", "scaler":
     False}}``, in place of ``config.method``. The rest of the configuration is the same for all.
-    ``accuracy``: what it costs to reach it is written down (as usual, most reach it).
+    ``accuracy``: what it costs to reach it is written down; else of one that most reach.
+    ``fetching`` shows how data are fetched, where they are.
 
     Folders with runs of another configuration are refused. Runs that fail are told in the result;
     Ctrl-C and SIGTERM save what runs and raise KeyboardInterrupt.
@@ -70,7 +72,8 @@ def compare(
     }
     check_folders({run.folder: run.config for run in runs.values()})
     if config.data.name in CATALOG:
-        get(config.data.name, progress=progress)  # once, not in every process
+        with fetching() as progress:  # its display ends here: a console has one at a time
+            get(config.data.name, progress=progress)  # once, not in every process
     out.mkdir(parents=True, exist_ok=True)
     failed = _run_all(runs, processes or available_cores(), watch or Watch())
     comparison = read(out, {label: dict(m) for label, m in methods.items()}, seeds, config, failed)
