@@ -47,11 +47,11 @@ class Recorder(Watch):
 
 def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
     """Else the longest might start last, while the other cores have nothing left to do."""
-    methods = {name: {"name": name} for name in ("heterofl", "fedavg", "fedplt")}
+    methods = {name: {"name": name} for name in ("heterofl", "fedavg")}
     watch = Recorder()
     settings = load_config(config)
     found = compare(settings, methods, [2, 1], tmp_path / "out", processes=1, watch=watch)
-    runs = [(label, seed) for seed in (2, 1) for label in ("fedavg", "fedplt", "heterofl")]
+    runs = [(label, seed) for seed in (2, 1) for label in ("fedavg", "heterofl")]
     assert watch.begun == [(3, dict.fromkeys(runs, 0))]
     assert watch.started == runs
     assert watch.ended == [(*run, "done") for run in runs]
