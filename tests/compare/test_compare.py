@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,7 @@ from fedplt.compare.run import compare
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import job_from_config
 from fedplt.federation.load_config import load_config
+from fedplt.federation.lock import take_lock
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.methods import METHODS
 from fedplt.methods.fedavg import FedAvg
@@ -248,7 +250,9 @@ def test_a_mistake_of_the_configuration_is_said_once(fedplt, tmp_path):
         (["--seeds", "1,x"], "whole numbers"),
         (["--seeds", "1,1"], "all different"),
         (["--methods", ","], "at least one method"),
-        (["--out", "README.md"], "README.md is a file"),
+        (["--methods", "fedplt,tests.tiny:fedplt"], "have the same name"),
+        (["--out", "README.md"], "README.md cannot be made"),
+        (["--out", "README.md/below"], "README.md/below cannot be made"),
         (["--methods", "fedplt", "--option", "speed=3"], "METHOD.KEY=VALUE"),
         (["--methods", "fedplt", "--option", "fedpmt.x=3"], "fedpmt is not compared"),
         (["--methods", "fedplt", "--option", "fedplt.speed=3"], "no such option"),
@@ -283,7 +287,13 @@ def test_methods_are_listed(fedplt):
         ({"seeds": [-1]}, "at least 0"),
         ({"methods": {"../up": {"name": "fedplt"}}}, "no slash"),
         ({"methods": {" ": {"name": "fedplt"}}}, "not empty"),
+        ({"seeds": ["1"]}, "whole"),
+        ({"methods": ["fedplt"]}, "give labels and settings"),
+        ({"methods": {1: {"name": "fedplt"}}}, "label 1"),
+        ({"methods": {"x" * 200: {"name": "fedplt"}}}, "at most 100"),
         ({"processes": 0}, "processes is 0"),
+        ({"processes": "2"}, "processes is '2'"),
+        ({"accuracy": 70}, "from 0 to 1"),
     ],
 )
 def test_what_cannot_be_compared(changes, words, config, tmp_path):
@@ -298,6 +308,16 @@ def test_methods_of_this_process_alone_are_refused(config, tmp_path, monkeypatch
     monkeypatch.setitem(METHODS, "mine", type("Mine", (FedAvg,), {"__module__": __name__}))
     with pytest.raises(FedpltError, match="'my_file:Mine'"):
         compare(load_config(config), {"mine": {"name": "mine"}}, [1], tmp_path / "out")
+
+
+def test_one_comparison_at_a_time_in_a_folder(config, tmp_path):
+    """Else they would take each other's logs and results away."""
+    with (
+        closing(take_lock(tmp_path)),
+        pytest.raises(RunError, match="in use by process"),
+    ):
+        compare(load_config(config), {"a": {"name": "fedplt"}}, [1], tmp_path)
+    assert not (tmp_path / "a-seed1.toml").exists()
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

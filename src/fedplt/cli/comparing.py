@@ -94,10 +94,14 @@ def _with_options(
     """The methods to compare. Options under ``[method]`` are those of the method named there."""
     from fedplt.federation.load_config import parse_value
 
-    # One of one's own, my_file:MyMethod, is called by its class.
-    chosen: dict[str, dict[str, Any]] = {name.rpartition(":")[2]: {"name": name} for name in names}
+    chosen: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(names):
+        label = name.rpartition(":")[2]  # my_file:MyMethod is called by its class
+        if label in chosen:
+            raise ConfigError(f"--methods: {chosen[label]['name']} and {name} have the same name.")
+        chosen[label] = {"name": name}
     own = configured["name"].rpartition(":")[2]
-    if own in chosen:
+    if chosen.get(own, {}).get("name") == configured["name"]:
         chosen[own] = dict(configured)
     elif len(configured) > 1:
         keys = ", ".join(f"method.{key}" for key in configured if key != "name")

@@ -49,11 +49,11 @@ def reproduce(
     from fedplt.report.study_figures import layers_figure, model_figure
 
     try:
-        with fetch_progress(err) as fetch:
-            histories = run_study(
-                study, folder,
-                rounds=rounds, seed=seed, watch=watch, overrides=set_ or [], progress=fetch,
-            )  # fmt: skip
+        histories = run_study(
+            study, folder,
+            rounds=rounds, seed=seed, watch=watch, overrides=set_ or [],
+            fetching=lambda: fetch_progress(err),
+        )  # fmt: skip
     except Interrupted:
         err.print("stopped and saved. The same command continues it.")
         raise typer.Exit(130) from None

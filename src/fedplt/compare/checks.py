@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedplt.errors import ConfigError, FedpltError, RunError
 from fedplt.federation.config import RunConfig
@@ -14,25 +16,37 @@ from fedplt.federation.planning import method_from_config
 from fedplt.plan import Plan
 
 
-def check_runs(
-    methods: Iterable[str], seeds: Sequence[int], out: Path, processes: int | None
-) -> None:
+def check_runs(methods: Any, seeds: Any, processes: Any, accuracy: Any) -> None:
     """Labels and seeds name folders: each is one, and different."""
     if not methods or not seeds:
         raise RunError("a comparison needs at least one method and one seed.")
+    if not isinstance(methods, Mapping):
+        example = {"a label": {"name": "fedplt"}}
+        raise ConfigError(f"methods is {methods!r}; give labels and settings: {example}.")
     for label in methods:
-        if not label.strip() or label.startswith(".") or "/" in label or "\\" in label:
+        good = isinstance(label, str) and label.strip() and label.isprintable()
+        if not good or not re.fullmatch(r"(?!\.)[^/\\]{1,100}", label):
             raise ConfigError(
                 f"label {label!r}: runs are in folders of their label's name, so it is not empty, "
-                "does not start with a dot and has no slash."
+                "has at most 100 characters and no slash, and does not start with a dot."
             )
-    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+    whole = all(isinstance(seed, int) for seed in seeds)
+    if not whole or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         given = ",".join(map(str, seeds))
-        raise ConfigError(f"seeds {given}: they are at least 0, and all different.")
-    if processes is not None and processes < 1:
-        raise ConfigError(f"processes is {processes}; it is at least 1.")
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is a file; runs need a folder. Choose another with --out.")
+        raise ConfigError(f"seeds {given}: they are whole, at least 0, and all different.")
+    if processes is not None and not (isinstance(processes, int) and processes >= 1):
+        raise ConfigError(f"processes is {processes!r}; it is a whole number, at least 1.")
+    if accuracy is not None and not 0 <= accuracy <= 1:
+        raise ConfigError(f"accuracy is {accuracy!r}; it is from 0 to 1.")
+
+
+def make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{out} cannot be made: {error.strerror}. Choose another folder with --out."
+        ) from error
 
 
 def check_methods(configs: Mapping[str, RunConfig]) -> dict[str, Plan]:
@@ -43,7 +57,8 @@ def check_methods(configs: Mapping[str, RunConfig]) -> dict[str, Plan]:
         except FedpltError as error:
             raise ConfigError(f"{label}: {error}") from error
         name = config.method["name"]
-        if ":" not in name and not type(method).__module__.startswith("fedplt."):
+        home = type(method).__module__
+        if home == "__main__" or (":" not in name and not home.startswith("fedplt.")):
             raise ConfigError(
                 f"{label}: {name} was added in this process, and every run has one of its own. "
                 f"Put its class into a file and name it 'my_file:{type(method).__name__}'."

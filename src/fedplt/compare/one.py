@@ -65,7 +65,7 @@ def main() -> int:
     try:
         run_one(Path(sys.argv[1]), parent)
     except FedpltError as error:
-        first, *more = str(error).splitlines()
+        first, *more = str(error).splitlines() or [type(error).__name__]
         parent.tell(failed=first)
         if more:
             sys.stderr.write(f"{error}\n")

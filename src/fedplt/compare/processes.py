@@ -32,7 +32,8 @@ class Processes:
         with self._lock:
             if self._stopped:
                 return STOPPED
-            with log.open("wb") as output:
+            with log.open("ab") as output:  # a run that goes on keeps what it said
+                before = output.tell()
                 process = subprocess.Popen(
                     command, stdout=subprocess.PIPE, stderr=output, text=True
                 )
@@ -54,10 +55,10 @@ class Processes:
                 pass
             with self._lock:
                 self._running.discard(process)
-        said = log.read_text(encoding="utf-8", errors="replace").rstrip()
-        if not said:
-            log.unlink()
-        problem = problem or _reason(process.returncode, said)
+            said = _read(log)
+            if not said:
+                log.unlink(missing_ok=True)
+        problem = problem or _reason(process.returncode, said[before:])
         return f"{problem} (all it said is in {log})" if problem and said else problem
 
     def stop(self) -> None:
@@ -68,7 +69,14 @@ class Processes:
                 process.terminate()
 
 
-def _reason(code: int, said: str) -> str:
+def _read(log: Path) -> bytes:
+    try:
+        return log.read_bytes()
+    except FileNotFoundError:  # somebody cleaned up
+        return b""
+
+
+def _reason(code: int, said: bytes) -> str:
     """Why a process ended that did not tell; it may have said something else."""
     if code in (130, -signal.SIGTERM):
         return STOPPED
@@ -76,7 +84,8 @@ def _reason(code: int, said: str) -> str:
         return f"killed by signal {-code}; was memory short? Fewer processes at a time need less."
     if not code:
         return ""
-    return said.splitlines()[-1] if said else f"exit code {code}"
+    lines = said.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {code}"
 
 
 def beside(folder: Path, ending: str) -> Path:

@@ -93,13 +93,14 @@ class _LiveWatch(_LogWatch):
         super().on_begin(rounds, done)
         total = rounds * len(done)
         self.all = self.progress.add_task(f"all {len(done)} runs", total=total, text="")
-        self.progress.start()
         self.show_all()
+        self.progress.start()
 
     def on_start(self, label: str, seed: int) -> None:
         name = _name(label, seed)
-        self.bars[name] = self.progress.add_task(name, total=self.rounds, text="starting")
-        self.progress.update(self.bars[name], completed=self.done[name])
+        self.bars[name] = self.progress.add_task(
+            name, total=self.rounds, completed=self.done[name], text="starting"
+        )
 
     def on_end(self, label: str, seed: int, text: str) -> None:
         super().on_end(label, seed, text)

@@ -149,6 +149,9 @@ class Comparison:
         ]
         return "\n\n".join([*parts, *self.problems, *self.refused])
 
+    def _shown(self, label: str) -> str:
+        return label + (" (ended early)" if self.contestants[label].failed else "")
+
     def _equal_header(self) -> list[str]:
         budgets = {measure: fmean(self.budgets(measure).values()) for measure in MEASURES}
         return [f"{measure} <= {_cost_text(measure, cost)}" for measure, cost in budgets.items()]
@@ -157,7 +160,7 @@ class Comparison:
         equal = {measure: self.at_equal(measure) for measure in MEASURES}
         return [
             [
-                label + (" (ended early)" if contestant.failed else ""),
+                self._shown(label),
                 f"{contestant.trained:.1%}",
                 _spread(contestant.finals),
                 *(_spread(equal[measure][label]) for measure in MEASURES),
@@ -169,7 +172,7 @@ class Comparison:
         costs = {measure: self.costs_to(target, measure) for measure in MEASURES}
         rows = []
         for label in self.contestants:
-            row = [label]
+            row = [self._shown(label)]
             for measure in MEASURES:
                 reached = [cost for cost in costs[measure][label] if cost is not None]
                 missing = len(costs[measure][label]) - len(reached)

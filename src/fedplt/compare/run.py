@@ -14,24 +14,25 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedplt.compare.checks import check_folders, check_methods, check_runs
+from fedplt.compare.checks import check_folders, check_methods, check_runs, make_folder
 from fedplt.compare.processes import Processes, beside, terminated_like_interrupted
 from fedplt.compare.results import Comparison, Contestant, refusals
 from fedplt.compare.watch import Watch
 from fedplt.cost import paper_flops_of
 from fedplt.data.catalog import CATALOG, get
-from fedplt.data.sources import Progress
+from fedplt.data.sources import Fetching
 from fedplt.errors import RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import dump_config, flatten, parse_config
+from fedplt.federation.lock import take_lock
 from fedplt.files import write_text
 from fedplt.plan import Plan
 from fedplt.simulator.engine import available_cores
@@ -45,7 +46,7 @@ def compare(
     *,
     accuracy: float | None = None,
     processes: int | None = None,
-    fetching: Callable[[], AbstractContextManager[Progress | None]] = nullcontext,
+    fetching: Fetching = nullcontext,
     watch: Watch | None = None,
 ) -> Comparison:
     """Run every method with every seed in its own folder under ``out``, and read the results.
@@ -59,7 +60,8 @@ def compare(
     Ctrl-C and SIGTERM save what runs and raise KeyboardInterrupt.
     """
     out = Path(out)
-    check_runs(methods, seeds, out, processes)  # mistakes are said before anything runs
+    # Mistakes are said before anything runs.
+    check_runs(methods, seeds, processes, accuracy)
     plans = check_methods({k: _config(config, k, m, seeds[0]) for k, m in methods.items()})
     # Seed after seed, each from its longest run to its shortest: the cores end at about one time.
     ordered = sorted(methods, key=lambda label: _work(plans[label]), reverse=True)
@@ -71,14 +73,15 @@ def compare(
         for label in ordered
     }
     check_folders({run.folder: run.config for run in runs.values()})
+    make_folder(out)
     if config.data.name in CATALOG:
         with fetching() as progress:  # its display ends here: a console has one at a time
             get(config.data.name, progress=progress)  # once, not in every process
-    out.mkdir(parents=True, exist_ok=True)
-    failed = _run_all(runs, processes or available_cores(), watch or Watch())
-    comparison = read(out, {label: dict(m) for label, m in methods.items()}, seeds, config, failed)
-    write_text(out / "comparison.json", json.dumps(comparison.to_json(accuracy), indent=1))
-    return comparison
+    with closing(take_lock(out)):
+        failed = _run_all(runs, processes or available_cores(), watch or Watch())
+        found = read(out, {label: dict(m) for label, m in methods.items()}, seeds, config, failed)
+        write_text(out / "comparison.json", json.dumps(found.to_json(accuracy), indent=1))
+    return found
 
 
 def _run_all(
@@ -96,10 +99,14 @@ def _run_all(
         run = runs[label, seed]
         if run.is_finished:
             return ""
-        with telling:
-            watch.on_start(label, seed)
-        write_text(beside(run.folder, ".toml"), dump_config(run.config))
-        return processes.run(run.folder, on_round)
+        try:
+            with telling:
+                watch.on_start(label, seed)
+            write_text(beside(run.folder, ".toml"), dump_config(run.config))
+            return processes.run(run.folder, on_round)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # before this thread takes the next run
+            raise
 
     watch.on_begin(
         max(r.config.rounds for r in runs.values()), {k: r.done for k, r in runs.items()}

@@ -12,6 +12,7 @@ import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +22,8 @@ COMMAND_SECONDS = 600
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is being done, bytes so far, and bytes in all (where known)."""
+Fetching = Callable[[], AbstractContextManager[Progress | None]]
+"""Shows the progress of what is fetched within; ``nullcontext`` shows nothing."""
 
 
 class SourceError(Exception):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from fedplt.data.sources import Progress
+from fedplt.data.sources import Fetching
 from fedplt.experiments.configurations import Configuration, Study
 from fedplt.experiments.series import Series, series_of
 from fedplt.federation.config import RunConfig
@@ -30,14 +30,14 @@ def run_study(
     seed: int,
     watch: WatchRounds,
     overrides: Sequence[str] = (),
-    progress: Progress | None = None,
+    fetching: Fetching = nullcontext,
 ) -> dict[str, History]:
     """Histories by label. Finished runs are kept, stopped ones continue to the same bits."""
     histories = {}
     for configuration in study.configurations:
         config = study.config(configuration, rounds, seed, overrides)
         path = out / configuration.name
-        histories[configuration.label] = _run(configuration, config, path, watch, progress)
+        histories[configuration.label] = _run(configuration, config, path, watch, fetching)
     return histories
 
 
@@ -46,17 +46,19 @@ def _run(
     config: RunConfig,
     path: Path,
     watch: WatchRounds,
-    progress: Progress | None,
+    fetching: Fetching,
 ) -> History:
     if not RunFolder.has_begun(path):
         RunFolder.refuse_existing(path)
-        job = job_from_config(config, progress)
+        with fetching() as progress:
+            job = job_from_config(config, progress)
         with watch(configuration.label, 0, config.rounds) as on_round:
             return run_job(job, path, on_round=on_round)
     folder = RunFolder.open(path)
     if folder.config() == config and (path / "model.safetensors").is_file():
         return folder.history()
-    job, done = prepare_resume(folder, lambda _: config, progress)
+    with fetching() as progress:
+        job, done = prepare_resume(folder, lambda _: config, progress)
     with watch(configuration.label, done, config.rounds) as on_round:
         return run_job(job, path, resume=True, on_round=on_round)
 

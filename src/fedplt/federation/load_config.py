@@ -15,10 +15,10 @@ from fedplt.errors import ConfigError, did_you_mean
 from fedplt.federation.config import RunConfig
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in a file, with ``key.sub=value`` overrides applied."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
