@@ -32,7 +32,6 @@ from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.methods import METHODS
 from fedplt.methods.fedavg import FedAvg
 from fedplt.simulator.run import prepare_resume
-from tests.test_cli import CONFIG
 
 
 def history(accuracies, each):
@@ -110,13 +109,6 @@ def test_one_seed_has_no_spread():
     found = Comparison({"one": one, "two": two}, {}).to_json()["methods"]
     assert found["one"]["accuracy_std"] is None
     assert found["two"]["accuracy_std"] == pytest.approx(0.1)
-
-
-@pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "tiny.toml"
-    path.write_text(CONFIG.replace("rounds = 6", "rounds = 3"))
-    return path
 
 
 def test_from_the_command_line(fedplt, config, tmp_path):

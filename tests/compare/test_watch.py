@@ -16,14 +16,6 @@ from fedplt.compare.watch import Watch
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import load_config
 from fedplt.simulator.run import prepare_resume
-from tests.test_cli import CONFIG
-
-
-@pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "tiny.toml"
-    path.write_text(CONFIG.replace("rounds = 6", "rounds = 3"))
-    return path
 
 
 class Recorder(Watch):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedplt.errors import ConfigError, FedpltError, RunError
 from fedplt.federation.config import RunConfig
@@ -14,6 +14,9 @@ from fedplt.federation.job import plan_without_data
 from fedplt.federation.load_config import flatten
 from fedplt.federation.planning import method_from_config
 from fedplt.plan import Plan
+
+if TYPE_CHECKING:
+    from fedplt.compare.run import Run
 
 
 def check_runs(methods: Any, seeds: Any, processes: Any, accuracy: Any) -> None:
@@ -80,19 +83,17 @@ def check_methods(configs: Mapping[str, RunConfig]) -> dict[str, Plan]:
     raise ConfigError("\n".join(lines))
 
 
-def check_folders(configs: Mapping[Path, RunConfig]) -> None:
+def check_folders(runs: Iterable[Run]) -> None:
     """Runs that are there already must be of these configurations: their results are shown."""
     problems = []
-    for path, config in configs.items():
-        if not RunFolder.has_begun(path):
+    for run in runs:
+        if not RunFolder.has_begun(run.folder):
             continue
-        folder = RunFolder.open(path)
-        changed = changed_keys(flatten(folder.config()), flatten(config))
-        done = max((record.round for record in folder.history().rounds), default=0)
-        if done > config.rounds:
-            changed.append(f"rounds is {config.rounds}, but {done} are done")
+        changed = changed_keys(flatten(RunFolder.open(run.folder).config()), flatten(run.config))
+        if run.done > run.config.rounds:
+            changed.append(f"rounds is {run.config.rounds}, but {run.done} are done")
         if changed:
-            problems.append(f"{path}: {'; '.join(changed)}")
+            problems.append(f"{run.folder}: {'; '.join(changed)}")
     if problems:
         raise ConfigError(
             "there are runs of another configuration:\n"

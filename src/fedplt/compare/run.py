@@ -72,7 +72,7 @@ def compare(
         for seed in seeds
         for label in ordered
     }
-    check_folders({run.folder: run.config for run in runs.values()})
+    check_folders(runs.values())
     make_folder(out)
     if config.data.name in CATALOG:
         with fetching() as progress:  # its display ends here: a console has one at a time

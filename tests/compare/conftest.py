@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.test_cli import CONFIG
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(CONFIG.replace("rounds = 6", "rounds = 3"))
+    return path
