@@ -9,6 +9,7 @@
     ├── DataError      data is missing, damaged, or cannot be split as asked
     ├── UpdateError    a client's update does not fit what the client was assigned
     └── RunError       a run folder or a running engine is in the wrong state
+        └── DivergedError  no client's numbers are finite any more
 
 Every message says what was given, what is allowed and what to do. The command line prints
 the message and exits with code 2; a traceback always means a bug in fedplt.
@@ -54,6 +55,10 @@ class UpdateError(FedpltError, ValueError):
 
 class RunError(FedpltError, RuntimeError):
     """A run folder or a running engine is in the wrong state."""
+
+
+class DivergedError(RunError):
+    """No client's update is finite any more; the same run would diverge again."""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -60,7 +60,7 @@ def compare(
     chosen = _with_options(names, settings.method, option or [])
     folder = out_folder or Path("runs") / f"compare-{settings.name}"
 
-    numbers = _seeds(seeds)
+    numbers = parse_seeds(seeds)
     try:
         with comparison_progress(err) as watch:
             found = run_comparison(
@@ -81,7 +81,7 @@ def compare(
         raise typer.Exit(1)
 
 
-def _seeds(text: str) -> list[int]:
+def parse_seeds(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:

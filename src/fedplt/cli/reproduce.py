@@ -2,62 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedplt.cli.app import Set, app, err, figures, out, save_picture
+from fedplt.cli.app import app, err, out
+from fedplt.cli.comparing import parse_seeds
 
 if TYPE_CHECKING:
-    from fedplt.federation.loop import OnRound
+    from collections.abc import Sequence
+
+    from fedplt.experiments import Block, Place
+
+QUICK_ROUNDS, QUICK_SEEDS = 30, "1,2"
 
 
 @app.command()
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help="study-fcn or study-resnet.")],
-    rounds: Annotated[int, typer.Option(min=1, help="The paper draws 1000.")] = 300,
-    out_folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder (default: runs/EXPERIMENT-seedN).")
+    experiment: Annotated[
+        str | None, typer.Argument(help="exp1, exp2, exp3, study or relu-logits; nothing: a list.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 1,
-    set_: Set = None,
-    tables: Annotated[
-        bool, typer.Option("--tables", help="Only show the paper's table; train nothing.")
+    pair: Annotated[
+        str | None, typer.Option(help="fashion-fcn, cifar-fcn or cifar-resnet (default: all).")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Contestants by commas, such as fedavg,fedplt.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="By commas (default: 1,2,3).")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Default: the paper's.")] = None,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="30 rounds, two seeds, fashion-fcn, in a folder of its own."),
     ] = False,
+    out_folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the runs (default: runs/reproduce).")
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of tables and figures (default: OUT/results).")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
+    ] = None,
+    train: Annotated[
+        bool, typer.Option("--train/--no-train", help="Or only write down what is there.")
+    ] = True,
 ) -> None:
-    """Run an experiment of the paper; call it again to continue it, or for more rounds."""
-    from fedplt.experiments import find_study, run_study, series_of, study_results
-    from fedplt.federation.engine import Interrupted
-    from fedplt.progress import fetch_progress, rounds_progress
+    """Run the paper's experiments; the same command continues them, more seeds or rounds add."""
+    from fedplt.experiments import Place, find_blocks
 
-    study = find_study(experiment)
-    if tables:
-        typer.echo(study.table())
+    folder = out_folder or Path("runs") / ("reproduce-quick" if quick else "reproduce")
+    place = Place(folder, results or folder / "results")
+    numbers = parse_seeds(seeds or (QUICK_SEEDS if quick else "1,2,3"))
+    length = rounds or (QUICK_ROUNDS if quick else None)
+    if experiment is None:
+        _list(place, numbers, length)
         return
-    folder = out_folder or Path("runs") / f"{experiment}-seed{seed}"
+    names = [name.strip() for name in methods.split(",")] if methods else None
+    chosen = pair or ("fashion-fcn" if quick else None)
+    problems = 0
+    for block in find_blocks(experiment, chosen, names):
+        problems += (
+            _run(block, place, numbers, length, processes) if train else _record(block, place)
+        )
+    if problems:
+        raise typer.Exit(1)
 
-    @contextmanager
-    def watch(what: str, done: int, rounds: int) -> Iterator[OnRound]:
-        out.print(f"{what}: {done} of {rounds} rounds are done." if done else f"{what}:")
-        with rounds_progress(out, done, rounds) as on_round:
-            yield on_round
 
-    figures()  # says now, not after hours, where matplotlib is missing
-    from fedplt.report.study_figures import layers_figure, model_figure
+def _record(block: Block, place: Place) -> int:
+    from fedplt.experiments import record
 
+    recorded = record(block, place)
+    if not recorded.runs:
+        err.print(f"{block.experiment}, {block.pair}: no run has ended yet.")
+        return 1
+    return 0
+
+
+def _run(
+    block: Block, place: Place, seeds: list[int], rounds: int | None, processes: int | None
+) -> int:
+    from fedplt.compare.progress import comparison_progress
+    from fedplt.experiments import reproduce as run_block
+    from fedplt.progress import fetch_progress
+
+    out.print(f"{block.experiment}, {block.setting.title}: {_state(block, place, seeds, rounds)}")
     try:
-        histories = run_study(
-            study, folder,
-            rounds=rounds, seed=seed, watch=watch, overrides=set_ or [],
-            fetching=lambda: fetch_progress(err),
-        )  # fmt: skip
-    except Interrupted:
+        with comparison_progress(err) as watch:
+            failed = run_block(
+                block, place, seeds, rounds or block.setting.rounds,
+                processes=processes, watch=watch, fetching=lambda: fetch_progress(err),
+            )  # fmt: skip
+    except KeyboardInterrupt:
         err.print("stopped and saved. The same command continues it.")
         raise typer.Exit(130) from None
-    typer.echo("\n" + study_results(study, folder, histories))
-    series = {label: series_of(history) for label, history in histories.items()}
-    save_picture(model_figure(histories, series), folder / "model.png")
-    save_picture(layers_figure(series), folder / "layers.png")
+    out.print(f"{place.runs_file(block)}", soft_wrap=True)
+    for (name, seed), why in failed.items():
+        err.print(f"{name}, seed {seed}: {why}", soft_wrap=True)
+    return len(failed)
+
+
+def _list(place: Place, seeds: list[int], rounds: int | None) -> None:
+    from fedplt.experiments import EXPERIMENTS
+    from fedplt.plan_summary import table
+
+    rows = []
+    for experiment in EXPERIMENTS.values():
+        for block in experiment.blocks.values():
+            names = ", ".join(contestant.name for contestant in block.contestants)
+            rows.append([experiment.name, block.pair, *_cells(block, place, seeds, rounds), names])
+    header = ["experiment", "pair", "rounds", "done", "time left", "contestants"]
+    typer.echo(table(header, rows, left=(0, 1, 5)))
+    typer.echo(
+        f"\nseeds {', '.join(map(str, seeds))}; done in {place.out}, of all runs; the time left is "
+        "for this machine's cores, as rounds took here or elsewhere.\n"
+        + "\n".join(f"{e.name}: {e.title}" for e in EXPERIMENTS.values())
+    )
+
+
+def _cells(block: Block, place: Place, seeds: Sequence[int], rounds: int | None) -> list[str]:
+    from fedplt.experiments import counts, seconds_left
+    from fedplt.simulator.engine import available_cores
+    from fedplt.units import duration_text
+
+    length = rounds or block.setting.rounds
+    number = counts(block, place, seeds, length)
+    left = seconds_left(block, place, seeds, length, available_cores())
+    time = f"about {duration_text(left)}" if left else "-"
+    return [str(length), f"{number['done']} of {number['runs']}", time]
+
+
+def _state(block: Block, place: Place, seeds: Sequence[int], rounds: int | None) -> str:
+    length, done, time = _cells(block, place, seeds, rounds)
+    return f"{length} rounds, {done} runs are done" + (f", {time} left" if time != "-" else "")

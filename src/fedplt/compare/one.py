@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.compare.processes import beside
-from fedplt.errors import FedpltError
+from fedplt.errors import DivergedError, FedpltError
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import job_from_config
 from fedplt.federation.load_config import load_config
 from fedplt.federation.records import RoundRecord
+from fedplt.files import write_text
+from fedplt.processor import note_processor
 from fedplt.simulator.run import prepare_resume, run_job
 from fedplt.simulator.worker import PARENT_CHECK_SECONDS
 
@@ -52,6 +54,7 @@ class Parent:
 
 def run_one(path: Path, parent: Parent) -> None:
     config = load_config(beside(path, ".toml"))
+    note_processor(beside(path, ".processor"))
     if RunFolder.has_begun(path):
         job, _ = prepare_resume(RunFolder.open(path), lambda _: config)
         run_job(job, path, resume=True, on_round=parent.on_round)
@@ -67,6 +70,8 @@ def main() -> int:
     except FedpltError as error:
         first, *more = str(error).splitlines() or [type(error).__name__]
         parent.tell(failed=first)
+        if isinstance(error, DivergedError):  # it need not be tried again
+            write_text(beside(Path(sys.argv[1]), ".diverged"), first)
         if more:
             sys.stderr.write(f"{error}\n")
         return 2

@@ -78,13 +78,13 @@ def compare(
         with fetching() as progress:  # its display ends here: a console has one at a time
             get(config.data.name, progress=progress)  # once, not in every process
     with closing(take_lock(out)):
-        failed = _run_all(runs, processes or available_cores(), watch or Watch())
+        failed = run_all(runs, processes or available_cores(), watch or Watch())
         found = read(out, {label: dict(m) for label, m in methods.items()}, seeds, config, failed)
         write_text(out / "comparison.json", json.dumps(found.to_json(accuracy), indent=1))
     return found
 
 
-def _run_all(
+def run_all(
     runs: Mapping[tuple[str, int], Run], number: int, watch: Watch
 ) -> dict[tuple[str, int], str]:
     """Do all runs, so many at a time; what went wrong, where anything did."""
@@ -97,8 +97,8 @@ def _run_all(
                 watch.on_round(label, seed, round, accuracy)
 
         run = runs[label, seed]
-        if run.is_finished:
-            return ""
+        if run.is_finished or run.diverged:
+            return run.diverged
         try:
             with telling:
                 watch.on_start(label, seed)
@@ -143,8 +143,14 @@ class Run:
         return max((record.round for record in RunFolder.open(self.folder).rounds()), default=0)
 
     @property
+    def diverged(self) -> str:
+        """Why it cannot be continued, where it cannot."""
+        path = beside(self.folder, ".diverged")
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+    @property
     def is_finished(self) -> bool:
-        return (self.folder / "result.json").is_file() and self.done == self.config.rounds
+        return (self.folder / "result.json").is_file() and self.done >= self.config.rounds
 
     def ended(self) -> str:
         """What people should know of a run that came to its end."""

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from fedplt.experiments.configurations import STUDIES, Configuration, Study, find_study
+from fedplt.experiments.catalog import EXPERIMENTS, Block, Contestant, Experiment, find_blocks
+from fedplt.experiments.recorded import Recorded, RecordedRun
+from fedplt.experiments.runner import (
+    Place,
+    counts,
+    missing_runs,
+    record,
+    reproduce,
+    seconds_left,
+)
 from fedplt.experiments.series import Series, series_of
-from fedplt.experiments.study import run_study, study_results
 
 __all__ = [
-    "STUDIES", "Configuration", "Series", "Study", "find_study", "run_study", "series_of",
-    "study_results",
+    "EXPERIMENTS", "Block", "Contestant", "Experiment", "Place", "Recorded", "RecordedRun",
+    "Series", "counts", "find_blocks", "missing_runs", "record", "reproduce", "seconds_left",
+    "series_of",
 ]  # fmt: skip

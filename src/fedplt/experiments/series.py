@@ -7,7 +7,7 @@ They are read from each record's ``diagnostics``, where the run recorded them. R
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,32 @@ class Series:
 
     def __bool__(self) -> bool:
         return bool(self.rounds)
+
+    def to_json(self) -> dict[str, Any]:
+        layers = self.layer_effective_perturbation.items()
+        return {
+            "rounds": list(self.rounds),
+            "update_norm": _short(self.update_norm),
+            "effective_perturbation": _short(self.effective_perturbation),
+            "layers": {name: _short(values) for name, values in layers},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Series:
+        return cls(
+            tuple(data["rounds"]),
+            tuple(data["update_norm"]),
+            tuple(data["effective_perturbation"]),
+            {
+                name: tuple(math.nan if value is None else value for value in values)
+                for name, values in data["layers"].items()
+            },
+        )
+
+
+def _short(values: Iterable[float]) -> list[float | None]:
+    """Four digits, and nothing for what is not a number: JSON has no NaN."""
+    return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]
 
 
 def series_of(history: History) -> Series:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedplt.aggregation import Aggregator
 from fedplt.diagnostics import Diagnostics
-from fedplt.errors import RunError, UpdateError
+from fedplt.errors import DivergedError, RunError, UpdateError
 from fedplt.federation.availability import Availability
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.engine import Engine, Interrupted, LocalResult
@@ -176,7 +176,7 @@ class Federation:
             hint = (
                 " The scaler (method.scaler) makes steps larger; try it without." if scaler else ""
             )
-            raise RunError(
+            raise DivergedError(
                 f"round {self.rounds_done + 1}: every client's update was refused; "
                 f"client {first}: {reason}{hint}"
             )

@@ -19,6 +19,7 @@ from fedplt.sampling import (
     approximate_probabilities,
     independent_sample,
     paper_probabilities,
+    proportional_probabilities,
     sampling_probabilities,
 )
 from fedplt.update import ClientUpdate
@@ -164,15 +165,20 @@ class ClientSampler:
     def _costs(self) -> NDArray[np.float64]:
         """What an upload costs, in the unit of the budget."""
         ratios = self.job.plan.achieved_ratios
-        return np.ones_like(ratios) if self.settings.name == "ocs" else ratios
+        return ratios if self.settings.in_models else np.ones_like(ratios)
 
     def _probabilities(self, norms: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
         """Probabilities, and exchanges between server and clients beyond the norms themselves."""
         fleet = (norms, self.job.num_examples, self._costs, self._budget)
         if self.settings.name == "approximate-ocs":
             return approximate_probabilities(*fleet)
+        scores = norms * self.job.num_examples  # of the original rule
         if self.settings.name == "paper-ocs":
-            return np.minimum(1.0, paper_probabilities(*fleet)), 0
+            scores = paper_probabilities(*fleet)
+        if self.settings.match_budget:
+            return proportional_probabilities(scores, self._costs, self._budget), 0
+        if self.settings.name == "paper-ocs":
+            return np.minimum(1.0, scores), 0
         return sampling_probabilities(*fleet), 0
 
     def _uniform(self, among: NDArray[np.bool_]) -> float:

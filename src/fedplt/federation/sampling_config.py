@@ -20,7 +20,11 @@ class SamplingConfig(BaseModel, extra="forbid", frozen=True, strict=True):
     num_clients: Annotated[int, Field(ge=1)] | None = None
     """For ``uniform``: how many, drawn anew every round."""
     budget: Annotated[float, Field(gt=0)] | None = None
-    """For the others: expected uploads per round, in clients for ``ocs``, else in whole models."""
+    """For the others: expected uploads per round, in clients for ``ocs`` (but with
+    ``match_budget``), else in whole models."""
+    match_budget: bool = False
+    """For ``ocs`` and ``paper-ocs``, which spend what they spend: scale their probabilities until
+    the expected upload is the budget, in whole models."""
     norms: Literal["fresh", "last"] = "fresh"
     """``fresh``: all train and send their norm. ``last``: only the chosen train at all."""
     floor: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -35,6 +39,11 @@ class SamplingConfig(BaseModel, extra="forbid", frozen=True, strict=True):
         return self.name in NORM_BASED
 
     @property
+    def in_models(self) -> bool:
+        """Whether the budget counts whole models; else it counts clients."""
+        return self.name != "ocs" or self.match_budget
+
+    @property
     def estimator_used(self) -> Estimator:
         return self.estimator or ("unbiased" if self.by_norm else "renormalised")
 
@@ -43,15 +52,20 @@ class SamplingConfig(BaseModel, extra="forbid", frozen=True, strict=True):
         if (self.name == "uniform") != (self.num_clients is not None):
             raise ValueError("name = 'uniform' and num_clients go together: set both or neither")
         if self.by_norm and self.budget is None:
-            unit = "clients" if self.name == "ocs" else "whole models"
+            unit = "whole models" if self.in_models else "clients"
             raise ValueError(
                 f"name = {self.name!r} needs a budget, the expected uploads per round in {unit}, "
                 "such as budget = 5.0"
             )
         if not self.by_norm:
-            keys = ("budget", "floor", "norms", "objective")
+            keys = ("budget", "match_budget", "floor", "norms", "objective")
             instead = f"or choose one of {', '.join(NORM_BASED)}"
             refuse_unused(self, keys, f"name = {self.name!r}", instead)
-        elif self.norms == "fresh":
+        if self.match_budget and self.name not in ("ocs", "paper-ocs"):
+            raise ValueError(
+                f"match_budget: name = {self.name!r} spends the budget as it is; leave it out, or "
+                "choose ocs or paper-ocs"
+            )
+        if self.by_norm and self.norms == "fresh":
             refuse_unused(self, ["floor"], "norms = 'fresh'", "or set norms = 'last'")
         return self

@@ -10,9 +10,15 @@ from torch import nn
 
 
 def fcn(
-    num_inputs: int = 784, hidden: Sequence[int] = (512, 256, 128), num_classes: int = 10
+    num_inputs: int = 784,
+    hidden: Sequence[int] = (512, 256, 128),
+    num_classes: int = 10,
+    relu_logits: bool = False,
 ) -> nn.Sequential:
     """``num_inputs -> 512 -> 256 -> 128 -> num_classes`` with ReLU between.
+
+    ``relu_logits`` puts a ReLU behind the last layer too, as the paper authors' public code does;
+    it is here to see what that explains of their numbers.
 
     >>> sum(p.numel() for p in fcn().parameters())
     567434
@@ -25,4 +31,6 @@ def fcn(
         if index > 1:
             modules[f"relu{index - 1}"] = nn.ReLU()
         modules[f"fc{index}"] = nn.Linear(inputs, outputs)
+    if relu_logits:
+        modules[f"relu{len(widths) - 1}"] = nn.ReLU()
     return nn.Sequential(modules)

@@ -8,6 +8,7 @@ client's norm, and ``paper-ocs`` only to compare with the rule as the paper prin
 from fedplt.sampling.approximate import approximate_probabilities as approximate_probabilities
 from fedplt.sampling.draw import independent_sample as independent_sample
 from fedplt.sampling.draw import uniform_sample as uniform_sample
+from fedplt.sampling.optimal import proportional_probabilities as proportional_probabilities
 from fedplt.sampling.optimal import sampling_probabilities as sampling_probabilities
 from fedplt.sampling.optimal import sampling_variance as sampling_variance
 from fedplt.sampling.printed import paper_probabilities as paper_probabilities

@@ -40,7 +40,26 @@ def sampling_probabilities(
     array([0.667, 0.333, 1.   ])
     """
     fleet = Fleet.checked(update_norms, num_examples, ratios, budget)
-    scores = fleet.log_scores(-0.5)
+    return _spend(fleet.log_scores(-0.5), fleet)
+
+
+def proportional_probabilities(scores: ArrayLike, ratios: ArrayLike, budget: float) -> Numbers:
+    r"""Probabilities in proportion to given scores, with the same budget.
+
+    :math:`p_k = \min(1, s\, a_k)` with the one :math:`s > 0` for which
+    :math:`\sum_k r_k p_k = \kappa`. It makes rules comparable that spend different amounts: with
+    :math:`a_k = n_k \lVert U_k\rVert` it is the original optimal client sampling with a budget in
+    whole models instead of clients. Zero scores are treated as by :func:`sampling_probabilities`.
+
+    >>> proportional_probabilities([1.0, 2.0, 9.0], [0.5, 0.5, 1.0], budget=1.75).round(3)
+    array([0.5, 1. , 1. ])
+    """
+    fleet = Fleet.checked(scores, 1, ratios, budget)
+    return _spend(fleet.log_scores(0.0), fleet)
+
+
+def _spend(scores: Numbers, fleet: Fleet) -> Numbers:
+    r""":math:`\min(1, s\, e^{score})` with the one s that spends the fleet's budget."""
     order = np.argsort(scores, kind="stable")
     order = order[np.count_nonzero(np.isneginf(scores)) :]  # zero updates come first: leave them
     if not len(order):
@@ -48,13 +67,13 @@ def sampling_probabilities(
     result = np.zeros(len(scores))
     scores, costs = scores[order], fleet.ratios[order]
     above = np.cumsum(costs[::-1])[::-1] - costs  # of all clients with larger scores
-    if budget >= above[0] + costs[0]:
+    if fleet.budget >= above[0] + costs[0]:
         result[order] = 1.0
         return result
     # Say client i (in ascending order) is the last that is not certain. Then `left` is the budget
     # for 0 to i, and it is right if s * score[i] <= 1, that is if left <= sum of costs * scores
     # relative to score[i]. The largest such i is the optimum; i = 0 always is such (but rounding).
-    left = budget - above
+    left = fleet.budget - above
     reach = np.exp(np.logaddexp.accumulate(scores + np.log(costs)) - scores)
     last = int(np.flatnonzero(left <= reach).max(initial=0))
     shares = np.exp(scores[: last + 1] - scores[last])

@@ -1,0 +1,189 @@
+"""Runs as they are kept in ``results/``: small, and enough for every table and figure.
+
+    runs.json
+        format, experiment, pair, setting
+        contestants.NAME.label
+        contestants.NAME.seeds.N    one run, on a line of its own
+
+Costs are per round, each column as pairs [number of rounds, value]: they rarely change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedplt.errors import RunError
+from fedplt.experiments.series import Series, series_of
+from fedplt.federation.folder import RunFolder
+from fedplt.files import write_text
+
+FORMAT = 1
+COSTS = ("bytes_up", "bytes_down", "flops", "paper_flops")
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedRun:
+    """One run: accuracy, loss and costs by round."""
+
+    id: str
+    trained: float
+    """Mean over the clients of the fraction of the model that they train."""
+    processor: str
+    """Kind of processor; several where it was continued on another."""
+    seconds_per_round: float
+    """Median, with one core."""
+    evaluated: tuple[int, ...]
+    """Rounds that were evaluated, from 1."""
+    accuracy: tuple[float, ...]
+    loss: tuple[float | None, ...]
+    costs: Mapping[str, NDArray[np.float64]]
+    """By name (``COSTS``), of every round."""
+    diverged: str = ""
+    """Why it ended before its time, where it did."""
+    refused: int = 0
+    """Updates that were not finite: the clients' training diverged."""
+    test_accuracy: float | None = None
+    dynamics: Series = field(default_factory=Series)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were run."""
+        return len(self.costs[COSTS[0]])
+
+    def to_json(self) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "id": self.id,
+            "trained": round(self.trained, 6),
+            "processor": self.processor,
+            "seconds_per_round": round(self.seconds_per_round, 3),
+            "evaluated": list(self.evaluated),
+            "accuracy": list(self.accuracy),
+            "loss": [None if x is None else float(f"{x:.5g}") for x in self.loss],
+            "costs": {name: _runs(self.costs[name]) for name in COSTS},
+        }
+        if self.diverged:
+            values["diverged"] = self.diverged
+        if self.refused:
+            values["refused"] = self.refused
+        if self.test_accuracy is not None:
+            values["test_accuracy"] = self.test_accuracy
+        if self.dynamics:
+            values["dynamics"] = self.dynamics.to_json()
+        return values
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RecordedRun:
+        costs = {name: _every(data["costs"][name]) for name in COSTS}
+        return cls(
+            data["id"],
+            data["trained"],
+            data["processor"],
+            data["seconds_per_round"],
+            tuple(data["evaluated"]),
+            tuple(data["accuracy"]),
+            tuple(data["loss"]),
+            costs,
+            data.get("diverged", ""),
+            data.get("refused", 0),
+            data.get("test_accuracy"),
+            Series.from_json(data["dynamics"]) if "dynamics" in data else Series(),
+        )
+
+    @classmethod
+    def from_folder(cls, id: str, path: Path, processor: str, diverged: str = "") -> RecordedRun:
+        """What a run's folder says."""
+        folder = RunFolder.open(path)
+        history = folder.history()
+        seconds = [record.seconds for record in history.rounds]
+        return cls(
+            id,
+            float(folder.plan().achieved_ratios.mean()),
+            processor,
+            median(seconds) if seconds else 0.0,
+            tuple(record.round for record in history.evaluated),
+            tuple(round(value, 6) for value in history.accuracy),
+            tuple(record.loss for record in history.evaluated),
+            {
+                name: np.array([getattr(r.cost, name) for r in history.rounds], dtype=np.float64)
+                for name in COSTS
+            },
+            diverged,
+            sum(len(record.rejected) for record in history.rounds),
+            history.test_accuracy,
+            series_of(history),
+        )
+
+
+def _runs(values: NDArray[np.float64]) -> list[list[float]]:
+    """[1, 1, 2] as [[2, 1], [1, 2]]."""
+    pairs = [(len(list(group)), value) for value, group in groupby(values.tolist())]
+    return [[number, int(value) if value == int(value) else value] for number, value in pairs]
+
+
+def _every(pairs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    return np.repeat([value for _, value in pairs], [int(number) for number, _ in pairs])
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The runs of one block, by contestant and seed."""
+
+    experiment: str
+    pair: str
+    setting: str
+    runs: Mapping[str, Mapping[int, RecordedRun]]
+    labels: Mapping[str, str]
+
+    def save(self, path: Path) -> None:
+        head = {
+            "format": FORMAT,
+            "experiment": self.experiment,
+            "pair": self.pair,
+            "setting": self.setting,
+        }
+        lines = [json.dumps(head)[:-1] + ', "contestants": {']
+        names = [name for name in self.labels if self.runs.get(name)]
+        for name in names:
+            lines.append(f' {json.dumps(name)}: {{"label": {json.dumps(self.labels[name])}, ')
+            lines[-1] += '"seeds": {'
+            seeds = sorted(self.runs[name])
+            for seed in seeds:
+                comma = "," if seed != seeds[-1] else ""
+                run = json.dumps(self.runs[name][seed].to_json(), separators=(",", ":"))
+                lines.append(f'  "{seed}": {run}{comma}')
+            lines.append(" }}" + ("," if name != names[-1] else ""))
+        write_text(path, "\n".join([*lines, "}}"]) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Recorded:
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if data["format"] != FORMAT:
+                raise RunError(f"{path} has format {data['format']}; this version reads {FORMAT}.")
+            contestants = data["contestants"]
+            return cls(
+                data["experiment"],
+                data["pair"],
+                data["setting"],
+                {
+                    name: {int(s): RecordedRun.from_json(run) for s, run in entry["seeds"].items()}
+                    for name, entry in contestants.items()
+                },
+                {name: entry["label"] for name, entry in contestants.items()},
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{path} cannot be read: {error!r}") from error
+
+    def seconds_per_round(self, name: str) -> float | None:
+        """What a round of a contestant took here, where it ran."""
+        times = [run.seconds_per_round for run in self.runs.get(name, {}).values()]
+        return fmean(times) if times else None

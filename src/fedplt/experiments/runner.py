@@ -1,0 +1,168 @@
+"""Run experiments of the paper; what was run is kept, and what was stopped continues.
+
+<out>/
+    fashion-fcn-v1/             a setting
+        fedavg-seed1/           a run's folder, as of ``fedplt run``; experiments share runs
+        fedavg-seed1.toml, .log, .processor, .diverged
+<results>/
+    exp1/fashion-fcn/runs.json  what is committed (``fedplt.experiments.recorded``)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedplt.compare.checks import make_folder
+from fedplt.compare.processes import beside
+from fedplt.compare.run import Run, run_all
+from fedplt.compare.watch import Watch
+from fedplt.data.catalog import get
+from fedplt.data.sources import Fetching
+from fedplt.experiments.catalog import Block, Contestant
+from fedplt.experiments.recorded import Recorded, RecordedRun
+from fedplt.federation.folder import RunFolder
+from fedplt.federation.lock import take_lock
+from fedplt.simulator.engine import available_cores
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs and results lie."""
+
+    out: Path
+    results: Path
+
+    def runs_file(self, block: Block) -> Path:
+        return self.results / block.experiment / block.pair / "runs.json"
+
+    def recorded(self, block: Block) -> Recorded:
+        """What the results have already."""
+        path = self.runs_file(block)
+        if path.is_file():
+            return Recorded.load(path)
+        return Recorded(block.experiment, block.pair, block.setting.id, {}, {})
+
+    def folder(self, block: Block, contestant: Contestant, seed: int) -> Path:
+        return self.out / block.run_id(contestant, seed)
+
+    def rounds_done(self, block: Block, contestant: Contestant, seed: int) -> int:
+        """Rounds of a run, in its folder or in the results; infinitely many cannot be."""
+        path = self.folder(block, contestant, seed)
+        if RunFolder.has_begun(path):
+            return max((record.round for record in RunFolder.open(path).rounds()), default=0)
+        run = self.recorded(block).runs.get(contestant.name, {}).get(seed)
+        return run.rounds if run else 0
+
+    def is_done(self, block: Block, contestant: Contestant, seed: int, rounds: int) -> bool:
+        """Whether a run has so many rounds, or cannot have more."""
+        run = self.recorded(block).runs.get(contestant.name, {}).get(seed)
+        if run and (run.diverged or run.rounds >= rounds):
+            return True
+        folder = self.folder(block, contestant, seed)
+        return beside(folder, ".diverged").is_file() or (
+            (folder / "result.json").is_file()
+            and self.rounds_done(block, contestant, seed) >= rounds
+        )
+
+
+def missing_runs(block: Block, place: Place, seeds: Sequence[int], rounds: int) -> dict[
+    tuple[str, int], Run
+]:  # fmt: skip
+    """Runs that are to be started or continued, seed after seed."""
+    return {
+        (contestant.name, seed): Run(
+            place.folder(block, contestant, seed), block.config(contestant, rounds, seed)
+        )
+        for seed in seeds
+        for contestant in block.contestants
+        if not place.is_done(block, contestant, seed, rounds)
+    }
+
+
+def reproduce(
+    block: Block,
+    place: Place,
+    seeds: Sequence[int],
+    rounds: int,
+    *,
+    processes: int | None = None,
+    fetching: Fetching = nullcontext,
+    watch: Watch | None = None,
+) -> dict[tuple[str, int], str]:
+    """Run what is missing of a block and record it; what went wrong, where anything did."""
+    make_folder(place.out)
+    with closing(take_lock(place.out)):
+        runs = missing_runs(block, place, seeds, rounds)
+        failed: dict[tuple[str, int], str] = {}
+        if runs:
+            with fetching() as progress:
+                get(block.setting.sections["data"]["name"], progress=progress)
+            try:
+                failed = run_all(runs, processes or available_cores(), watch or Watch())
+            finally:
+                record(block, place)
+        else:
+            record(block, place)
+    return {key: why for key, why in failed.items() if not runs[key].diverged}
+
+
+def record(block: Block, place: Place) -> Recorded:
+    """Bring ``runs.json`` up to date with the folders; what it has and they lack stays."""
+    old = place.recorded(block)
+    runs: dict[str, dict[int, RecordedRun]] = {k: dict(v) for k, v in old.runs.items()}
+    labels = {c.name: c.label for c in block.contestants}
+    for contestant in block.contestants:
+        for path in sorted(place.out.glob(block.run_id(contestant, 0)[:-1] + "*")):
+            seed = path.name.removeprefix(f"{contestant.name}-seed")
+            if not (seed.isdigit() and RunFolder.has_begun(path)):
+                continue
+            found = _read(block, contestant, int(seed), path)
+            known = runs.setdefault(contestant.name, {}).get(int(seed))
+            if found and (known is None or found.rounds >= known.rounds):
+                runs[contestant.name][int(seed)] = found
+    new = Recorded(block.experiment, block.pair, block.setting.id, runs, {**old.labels, **labels})
+    if any(new.runs.values()):
+        new.save(place.runs_file(block))
+    return new
+
+
+def _read(block: Block, contestant: Contestant, seed: int, path: Path) -> RecordedRun | None:
+    """A run that came to its end; one that goes on is not for tables."""
+    diverged = beside(path, ".diverged")
+    if not (diverged.is_file() or (path / "result.json").is_file()):
+        return None
+    why = diverged.read_text(encoding="utf-8") if diverged.is_file() else ""
+    processors = beside(path, ".processor").read_text(encoding="utf-8").splitlines()
+    run = RecordedRun.from_folder(
+        block.run_id(contestant, seed), path, " and ".join(processors), why
+    )
+    return run if run.evaluated or why else None
+
+
+def seconds_left(
+    block: Block, place: Place, seeds: Sequence[int], rounds: int, processes: int
+) -> float:
+    """How long what is missing will take: as long as it took here, or as it usually does."""
+    recorded = place.recorded(block)
+    known = {c.name: recorded.seconds_per_round(c.name) for c in block.contestants}
+    measured = [seconds for seconds in known.values() if seconds]
+    usual = sum(measured) / len(measured) if measured else block.setting.seconds_per_round
+    left = 0.0
+    for contestant in block.contestants:
+        for seed in seeds:
+            if not place.is_done(block, contestant, seed, rounds):
+                rest = rounds - place.rounds_done(block, contestant, seed)
+                left += rest * (known[contestant.name] or usual)
+    return left / processes
+
+
+def counts(block: Block, place: Place, seeds: Sequence[int], rounds: int) -> Mapping[str, int]:
+    """Runs in all, and runs that are done."""
+    pairs = [(contestant, seed) for contestant in block.contestants for seed in seeds]
+    return {
+        "runs": len(pairs),
+        "done": sum(place.is_done(block, c, seed, rounds) for c, seed in pairs),
+    }

@@ -1,0 +1,101 @@
+"""Runs of an experiment: recorded, never repeated, extended, continued."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedplt.experiments import (
+    EXPERIMENTS,
+    Block,
+    Place,
+    Recorded,
+    missing_runs,
+    record,
+    reproduce,
+    seconds_left,
+)
+from fedplt.federation.config import RunConfig
+from fedplt.federation.load_config import override
+
+SMALL = [
+    "data.name=tests.tiny:data", "data.alpha=10.0", "clients.num_clients=3",
+    "clients.groups=[{share=1.0, ratio=0.5}]",
+    "model.options={num_inputs = 6, num_classes = 3}", "training.learning_rate=0.1",
+    "checkpoint_every=1",
+]  # fmt: skip
+
+
+class SmallBlock(Block):
+    def config(self, contestant, rounds, seed) -> RunConfig:
+        return override(super().config(contestant, rounds, seed), SMALL)
+
+
+@pytest.fixture
+def block(monkeypatch):
+    monkeypatch.setattr("fedplt.experiments.runner.get", lambda name, progress: None)
+    whole = EXPERIMENTS["study"].blocks["fashion-fcn"]
+    return SmallBlock("study", "fashion-fcn", whole.setting, whole.contestants[:2])
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path / "runs", tmp_path / "results")
+
+
+def test_runs_are_recorded_and_never_repeated(block, place):
+    assert len(missing_runs(block, place, [1, 2], 2)) == 4
+    assert reproduce(block, place, [1], 2) == {}
+    recorded = Recorded.load(place.runs_file(block))
+    assert list(recorded.runs) == ["fedavg", "deep-heavy"]
+    run = recorded.runs["deep-heavy"][1]
+    assert (run.rounds, run.evaluated, len(run.accuracy)) == (2, (1, 2), 2)
+    assert run.id == "fashion-fcn-v1/deep-heavy-seed1"
+    assert "torch" in run.processor
+    assert run.dynamics.rounds == (1, 2)
+    assert set(missing_runs(block, place, [1, 2], 2)) == {("fedavg", 2), ("deep-heavy", 2)}
+    # More rounds continue; the rounds that were there stay, to the bit.
+    assert len(missing_runs(block, place, [1], 3)) == 2
+    reproduce(block, place, [1], 3)
+    longer = Recorded.load(place.runs_file(block)).runs["deep-heavy"][1]
+    assert longer.accuracy[:2] == run.accuracy
+    assert longer.rounds == 3
+    assert not missing_runs(block, place, [1], 2)
+
+
+def test_results_alone_are_enough(block, place, tmp_path):
+    """Where run folders are gone (another machine), what is recorded counts and stays."""
+    reproduce(block, place, [1], 1)
+    before = place.runs_file(block).read_bytes()
+    elsewhere = Place(tmp_path / "new machine", place.results)
+    assert not missing_runs(block, elsewhere, [1], 1)
+    record(block, elsewhere)
+    assert place.runs_file(block).read_bytes() == before
+
+
+def test_a_diverged_run_is_a_result(block, place):
+    [fedavg, _] = block.contestants
+    wild = replace(fedavg, label="wild")
+
+    class Wild(SmallBlock):
+        def config(self, contestant, rounds, seed):
+            return override(
+                super().config(contestant, rounds, seed), ["training.learning_rate=1e38"]
+            )
+
+    block = Wild(block.experiment, block.pair, block.setting, (wild,))
+    assert reproduce(block, place, [1], 9) == {}
+    assert not missing_runs(block, place, [1], 9)
+    assert seconds_left(block, place, [1], 9, 1) == 0
+
+
+def test_columns_are_kept_exactly(block, place):
+    reproduce(block, place, [1], 2)
+    recorded = Recorded.load(place.runs_file(block))
+    run = recorded.runs["fedavg"][1]
+    again = type(run).from_json(run.to_json())
+    for name, values in run.costs.items():
+        np.testing.assert_array_equal(again.costs[name], values)
+    assert again.accuracy == run.accuracy
