@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as F
 
 from fedplt import cut, make_plan, train_only
-from fedplt.cost import exact_flops
 from fedplt.models import MODELS, build_model
-from fedplt.plan import Assignment, Plan
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.cost import exact_flops
+from fedplt.planning.plan import Plan
 
 BATCH = 64
 STEPS = 12

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedplt import cli
-from fedplt.layers import Layer, Layers, TensorSpec
+from fedplt.planning.layers import Layer, Layers, TensorSpec
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedplt import Aggregator, ClientUpdate, Layer, Layers, TensorSpec, make_plan
-from fedplt.plan import Assignment
-from fedplt.spaces import Spaces, TensorUnits
-from fedplt.submodel import SubmodelAssignment
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.coupled_units import Spaces, TensorUnits
+from fedplt.planning.submodel_plan import SubmodelAssignment
 
 THREE = Layers((Layer("l", (TensorSpec("w", (3, 1)),), 3),))
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedplt import cut, make_plan, train_only
-from fedplt.cost import exact_flops
+from fedplt.planning.cost import exact_flops
 from tests.reference import OPTIMIZERS, masks, train_masked
 from tests.test_cost import in_place
 from tests.zoo import ZOO, batches, images

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedplt import CutError, allocation_of, cut, make_plan, train_only
-from fedplt.cost import download_bytes, exact_flops, module_flops, paper_flops
 from fedplt.models import MODELS, cnn, fcn, resnet8
+from fedplt.planning.cost import download_bytes, exact_flops, module_flops, paper_flops
 
 
 def normed():

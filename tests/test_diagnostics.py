@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedplt import Layer, Layers, TensorSpec
-from fedplt.diagnostics import CHUNK, Diagnostics
+from fedplt.server.diagnostics import CHUNK, Diagnostics
 from tests.conftest import fcn_layers
 from tests.federation.jobs import blob_job
 from tests.federation.test_sampler import Engine, federation

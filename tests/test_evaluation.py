@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedplt import DataError
-from fedplt.data.samples import TensorSamples
-from fedplt.evaluation import (
+from fedplt.client.evaluation import (
     CHUNK,
     Evaluation,
     accuracy,
@@ -19,6 +18,7 @@ from fedplt.evaluation import (
     label_shares,
     num_chunks,
 )
+from fedplt.data.samples import TensorSamples
 
 
 def test_chunks_add_up_to_the_whole():

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedplt import CutError, cut
-from fedplt.find_spaces import find_spaces
+from fedplt.client.submodels import Submodels, try_submodel
+from fedplt.cutting.coupling import find_spaces
+from fedplt.kernels.flat_state import bind_state
 from fedplt.models import cnn, fcn, resnet8
-from fedplt.spaces import Spaces
-from fedplt.state import bind_state
-from fedplt.submodel import SubmodelAssignment
-from fedplt.submodules import Submodels, try_submodel
+from fedplt.planning.coupled_units import Spaces
+from fedplt.planning.submodel_plan import SubmodelAssignment
 
 IMAGE = torch.randn(2, 1, 8, 8)
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedplt import Layer, Layers, TensorSpec, cut
-from fedplt.state import bind_state, named_tensors
+from fedplt.kernels.flat_state import bind_state, named_tensors
 
 
 def test_segments_of_all_axes():

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedplt import ConfigError
-from fedplt.models.example import example_model
-from fedplt.probing import Measurement, Probe, probe
+from fedplt.client.probing import Measurement, Probe, probe
+from fedplt.cutting.example import example_model
 
 
 def test_the_speed_is_the_one_that_predicts_best():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedplt import Layer, Layers, TensorSpec
-from fedplt.server import ServerOptimizer
+from fedplt.server.optimizers import ServerOptimizer
 
 LAYERS = Layers(
     (Layer("l", (TensorSpec("w", (3,)), TensorSpec("running_mean", (3,), is_buffer=True)), 3),)

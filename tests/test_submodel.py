@@ -12,13 +12,18 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedplt import CutError, PlanError, cut, train_only
-from fedplt.cost import exact_flops, paper_flops, paper_flops_of
-from fedplt.find_spaces import find_spaces
+from fedplt.client.submodels import Submodels
+from fedplt.cutting.coupling import find_spaces
+from fedplt.kernels.flat_state import bind_state, named_tensors
 from fedplt.methods import PlanRequest, make_method
 from fedplt.models import cnn, fcn, resnet8
-from fedplt.state import bind_state, named_tensors
-from fedplt.submodules import Submodels
-from fedplt.width_rates import closest_rates, expected_keep_rates, expected_sizes, kept_units
+from fedplt.planning.cost import exact_flops, paper_flops, paper_flops_of
+from fedplt.planning.width_rates import (
+    closest_rates,
+    expected_keep_rates,
+    expected_sizes,
+    kept_units,
+)
 
 IMAGE = torch.zeros(2, 1, 8, 8)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from fedplt import cut, make_plan
+from fedplt.client.local_training import OPTIMIZERS, LocalTraining, batches, train_client
 from fedplt.data.samples import TensorSamples
-from fedplt.recipe import LocalRecipe
-from fedplt.training import OPTIMIZERS, LocalTraining, batches, train_client
+from fedplt.planning.recipe import LocalRecipe
 from tests.conftest import blobs, small_model
 
 

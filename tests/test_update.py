@@ -8,7 +8,7 @@ import torch
 
 from fedplt import ClientUpdate, UpdateError, cut, make_plan, train_only
 from fedplt.models import MODELS, fcn, resnet8
-from fedplt.update import validate
+from fedplt.server.validation import validate
 
 
 def update(values, num_examples=5, norm=1.0):

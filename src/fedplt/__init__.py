@@ -26,15 +26,15 @@ __version__ = "0.1.0"
 
 # Imported on first use: planning needs NumPy alone, and torch takes seconds to import.
 _HOMES = {
-    "Allocation": "fedplt.allocation",
-    "allocation_of": "fedplt.allocation",
-    "balanced_allocation": "fedplt.allocation",
-    "Assignment": "fedplt.plan",
-    "Plan": "fedplt.plan",
-    "make_plan": "fedplt.plan",
-    "Layer": "fedplt.layers",
-    "Layers": "fedplt.layers",
-    "TensorSpec": "fedplt.layers",
+    "Allocation": "fedplt.planning.allocation",
+    "allocation_of": "fedplt.planning.allocation",
+    "balanced_allocation": "fedplt.planning.allocation",
+    "Assignment": "fedplt.planning.assignment",
+    "Plan": "fedplt.planning.plan",
+    "make_plan": "fedplt.planning.plan",
+    "Layer": "fedplt.planning.layers",
+    "Layers": "fedplt.planning.layers",
+    "TensorSpec": "fedplt.planning.layers",
     "DeviceProfile": "fedplt.fleet",
     "plan_fleet": "fedplt.fleet",
     "FedpltError": "fedplt.errors",
@@ -47,13 +47,13 @@ _HOMES = {
     "SamplingError": "fedplt.errors",
     "UpdateError": "fedplt.errors",
     "sampling_probabilities": "fedplt.sampling",
-    "cut": "fedplt.cutting",
-    "train_only": "fedplt.partial",
-    "Part": "fedplt.part",
-    "ClientUpdate": "fedplt.update",
-    "Aggregator": "fedplt.aggregation",
+    "cut": "fedplt.cutting.find_layers",
+    "train_only": "fedplt.client.train_only",
+    "Part": "fedplt.client.slices",
+    "ClientUpdate": "fedplt.client.update",
+    "Aggregator": "fedplt.server.aggregation",
     "TrainingData": "fedplt.data.samples",
-    "train": "fedplt.simulator.run",
+    "train": "fedplt.engines.run",
     "History": "fedplt.federation.records",
 }
 
@@ -71,12 +71,12 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from fedplt.aggregation import Aggregator as Aggregator
-    from fedplt.allocation import Allocation as Allocation
-    from fedplt.allocation import allocation_of as allocation_of
-    from fedplt.allocation import balanced_allocation as balanced_allocation
-    from fedplt.cutting import cut as cut
+    from fedplt.client.slices import Part as Part
+    from fedplt.client.train_only import train_only as train_only
+    from fedplt.client.update import ClientUpdate as ClientUpdate
+    from fedplt.cutting.find_layers import cut as cut
     from fedplt.data.samples import TrainingData as TrainingData
+    from fedplt.engines.run import train as train
     from fedplt.errors import ConfigError as ConfigError
     from fedplt.errors import CutError as CutError
     from fedplt.errors import DataError as DataError
@@ -89,14 +89,14 @@ if TYPE_CHECKING:
     from fedplt.federation.records import History as History
     from fedplt.fleet import DeviceProfile as DeviceProfile
     from fedplt.fleet import plan_fleet as plan_fleet
-    from fedplt.layers import Layer as Layer
-    from fedplt.layers import Layers as Layers
-    from fedplt.layers import TensorSpec as TensorSpec
-    from fedplt.part import Part as Part
-    from fedplt.partial import train_only as train_only
-    from fedplt.plan import Assignment as Assignment
-    from fedplt.plan import Plan as Plan
-    from fedplt.plan import make_plan as make_plan
+    from fedplt.planning.allocation import Allocation as Allocation
+    from fedplt.planning.allocation import allocation_of as allocation_of
+    from fedplt.planning.allocation import balanced_allocation as balanced_allocation
+    from fedplt.planning.assignment import Assignment as Assignment
+    from fedplt.planning.layers import Layer as Layer
+    from fedplt.planning.layers import Layers as Layers
+    from fedplt.planning.layers import TensorSpec as TensorSpec
+    from fedplt.planning.plan import Plan as Plan
+    from fedplt.planning.plan import make_plan as make_plan
     from fedplt.sampling import sampling_probabilities as sampling_probabilities
-    from fedplt.simulator.run import train as train
-    from fedplt.update import ClientUpdate as ClientUpdate
+    from fedplt.server.aggregation import Aggregator as Aggregator

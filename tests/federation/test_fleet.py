@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from fedplt import ClientUpdate, ConfigError, RunError
-from fedplt.aggregation import Aggregator
-from fedplt.cost import download_bytes, exact_flops, safetensors_bytes
+from fedplt.client.update import update_norm
 from fedplt.federation.availability import Availability
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.loop import Federation
 from fedplt.fleet import ExactWorkload, Work, plan_fleet, read_fleet, round_time
+from fedplt.planning.cost import download_bytes, exact_flops, safetensors_bytes
 from fedplt.sampling import sampling_variance
-from fedplt.update import update_norm
+from fedplt.server.aggregation import Aggregator
 from tests.federation.jobs import blob_data, blob_job, run_folder
 from tests.federation.test_loop import FakeEngine, run
 
@@ -179,7 +179,7 @@ def test_records_of_sampling_know_who_was_away(devices, sampling):
 
 def test_the_aggregates_objective_divides_by_those_who_are_there(devices):
     """With everybody there but one client, its norm is as if the others were no clients at all."""
-    from fedplt.simulator.worker import Worker
+    from fedplt.engines.simulator.worker import Worker
 
     job = blob_job(
         clients={"groups": GROUPS}, fleet={"devices": devices, "ratios": "groups", "dropout": 0.5},
@@ -336,7 +336,7 @@ def test_a_resumed_run_refuses_other_devices(devices, tmp_path):
 
 
 def test_same_bits_for_any_number_of_workers(slow_computers):
-    from fedplt.simulator.run import run_job
+    from fedplt.engines.run import run_job
 
     fleet = {**TIGHT, "target_seconds": 0.07, "may_cut_steps": True, "dropout": 0.3}
     losses = []

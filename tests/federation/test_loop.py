@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fedplt import ClientUpdate, RunError
-from fedplt.cost import exact_flops
-from fedplt.evaluation import Evaluation
+from fedplt.client.evaluation import Evaluation
 from fedplt.federation.engine import Interrupted, LocalResult
 from fedplt.federation.loop import Federation
+from fedplt.planning.cost import exact_flops
 from tests.federation.jobs import blob_job, run_folder
 
 

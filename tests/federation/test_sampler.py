@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from fedplt import ClientUpdate, RunError
-from fedplt.cost import download_bytes
-from fedplt.evaluation import Evaluation
+from fedplt.client.evaluation import Evaluation
 from fedplt.federation.engine import Interrupted, LocalResult
 from fedplt.federation.loop import Federation
 from fedplt.federation.sampling_config import NORM_BASED
+from fedplt.planning.cost import download_bytes
 from fedplt.sampling import sampling_probabilities
 from tests.federation.jobs import RATIOS, blob_job, run_folder
 

@@ -243,7 +243,7 @@ def test_layers_that_are_always_trained_are_the_smallest_ratio():
 
 @cache
 def exact_fcn():
-    from fedplt.models.example import example_model
+    from fedplt.cutting.example import example_model
 
     return ExactWorkload(example_model("fcn")[2], local_steps=16, batch_size=64)
 
@@ -264,7 +264,7 @@ def test_exact_costs_grow_with_the_ratio_and_save_less_than_the_paper_says(exact
 
 def test_exact_costs_are_those_of_the_plan(exact):
     from fedplt import make_plan
-    from fedplt.cost import exact_flops
+    from fedplt.planning.cost import exact_flops
 
     for ratio in (1.0, 0.29, 0.06):
         assignment = make_plan(exact.layers, [ratio]).client(0)

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from fedplt import ConfigError, CutError, cut, make_plan
-from fedplt.cost import download_bytes, exact_flops
+from fedplt.cutting.coupling import find_spaces
 from fedplt.data.samples import TensorSamples, TrainingData
+from fedplt.engines.run import run_job
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.job import make_job
 from fedplt.federation.load_config import parse_config
-from fedplt.find_spaces import find_spaces
 from fedplt.methods import METHODS, PlanRequest, make_method, read_plan
 from fedplt.models import MODELS, VisionTransformer, cnn, fcn, resnet8
-from fedplt.simulator.run import run_job
+from fedplt.planning.cost import download_bytes, exact_flops
 
 SMALL = {
     "fcn": (lambda: fcn(num_inputs=64, hidden=(12, 8), num_classes=3), (1, 8, 8)),

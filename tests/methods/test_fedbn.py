@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from fedplt import Assignment, ConfigError, train_only
+from fedplt.engines.run import run_job
 from fedplt.federation.engine import Interrupted
 from fedplt.methods import make_method
 from fedplt.methods.method import norm_tensors
-from fedplt.simulator.run import run_job
-from fedplt.update import validate
+from fedplt.server.validation import validate
 from tests.methods.test_battery import job, request, trained
 
 SOME = {"name": "uniform", "num_clients": 2}
@@ -100,7 +100,7 @@ def test_without_norms_it_is_fedavg():
 
 def test_clients_may_be_evaluated_on_a_part_of_the_data(monkeypatch):
     from fedplt import evaluation
-    from fedplt.simulator import engine
+    from fedplt.engines.simulator import engine
 
     for module in (evaluation, engine):
         monkeypatch.setattr(module, "CHUNK", 10)  # 30 examples are three chunks

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from fedplt import ConfigError, cut, train_only
-from fedplt.cost import exact_flops
 from fedplt.methods import PlanRequest, make_method
 from fedplt.methods.fedpmt import FedPMT, from_input_to_output
 from fedplt.models import VisionTransformer
 from fedplt.models import fcn as fcn_model
+from fedplt.planning.cost import exact_flops
 from tests.methods.test_battery import job, trained
 
 
@@ -67,7 +67,7 @@ def test_frozen_norms_use_their_running_statistics():
     made = job("fedpmt", "resnet8", ratios=[0.01])
     made.model.stem_norm.register_forward_pre_hook(lambda m, i: seen.append(m.training))
     before = made.model.stem_norm.running_mean.clone()
-    from fedplt.training import train_client
+    from fedplt.client.local_training import train_client
 
     train_client(
         made.model, made.plan.client(0), made.samples, made.examples(0), made.training,

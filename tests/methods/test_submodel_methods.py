@@ -10,18 +10,19 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedplt import PlanError, cut
+from fedplt.client.local_training import train_client
+from fedplt.client.recipe_blocks import scaled, scaled_modules
+from fedplt.client.submodels import Submodels
 from fedplt.data.samples import TrainingData
+from fedplt.engines.run import run_job
 from fedplt.federation.config import ModelConfig
 from fedplt.federation.job import make_job
+from fedplt.kernels.flat_state import bind_state
 from fedplt.methods import PlanRequest, make_method
 from fedplt.methods.feddrop import FedDrop
 from fedplt.methods.heterofl import HeteroFL
-from fedplt.recipe import LocalRecipe, scaled, scaled_modules
-from fedplt.simulator.run import run_job
-from fedplt.state import bind_state
-from fedplt.submodules import Submodels
-from fedplt.training import train_client
-from fedplt.width_rates import kept_units
+from fedplt.planning.recipe import LocalRecipe
+from fedplt.planning.width_rates import kept_units
 from tests.methods.test_battery import SMALL, job, request, trained
 
 HETEROFL, FEDROLEX, FEDDROP = (make_method(name) for name in ("heterofl", "fedrolex", "feddrop"))
@@ -203,7 +204,7 @@ def test_the_originals_rates():
 
 def test_a_last_example_alone_has_no_statistics(monkeypatch):
     from fedplt import evaluation
-    from fedplt.simulator import engine, worker
+    from fedplt.engines.simulator import engine, worker
 
     for module in (evaluation, engine, worker):
         monkeypatch.setattr(module, "CHUNK", 17)  # 120 examples are 7 chunks and one alone

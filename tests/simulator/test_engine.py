@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from fedplt import RunError
+from fedplt.engines.run import run_job
+from fedplt.engines.simulator.engine import SimulatorEngine
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.loop import Federation
-from fedplt.simulator.engine import SimulatorEngine
-from fedplt.simulator.run import run_job
 from tests.conftest import small_model
 from tests.federation.jobs import RATIOS, blob_job
 
@@ -216,7 +216,7 @@ def test_workers_end_when_their_parent_is_killed():
     script = (
         "import time\n"
         "from tests.federation.jobs import blob_job\n"
-        "from fedplt.simulator.engine import SimulatorEngine\n"
+        "from fedplt.engines.simulator.engine import SimulatorEngine\n"
         "engine = SimulatorEngine(blob_job(engine={'workers': 2}))\n"
         "print(*[p.pid for p in engine._processes], flush=True)\n"
         "time.sleep(60)\n"

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedplt.aggregation import Aggregator
-from fedplt.simulator.engine import SimulatorEngine, _room
-from fedplt.simulator.run import run_job
+from fedplt.engines.run import run_job
+from fedplt.engines.simulator.engine import SimulatorEngine, _room
+from fedplt.server.aggregation import Aggregator
 from tests.conftest import small_model
 from tests.federation.jobs import blob_job
 from tests.simulator.test_engine import final_state, same, without_time

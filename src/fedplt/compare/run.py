@@ -25,17 +25,17 @@ from fedplt.compare.checks import check_folders, check_methods, check_runs, make
 from fedplt.compare.processes import Processes, beside, terminated_like_interrupted
 from fedplt.compare.results import Comparison, Contestant, refusals
 from fedplt.compare.watch import Watch
-from fedplt.cost import paper_flops_of
 from fedplt.data.catalog import CATALOG, get
 from fedplt.data.sources import Fetching
+from fedplt.engines.simulator.engine import available_cores
 from fedplt.errors import RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import dump_config, flatten, parse_config
 from fedplt.federation.lock import take_lock
 from fedplt.files import write_text
-from fedplt.plan import Plan
-from fedplt.simulator.engine import available_cores
+from fedplt.planning.cost import paper_flops_of
+from fedplt.planning.plan import Plan
 
 
 def compare(

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.cost import download_bytes, safetensors_bytes
 from fedplt.errors import ConfigError
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
 from fedplt.fleet import Work, round_time
-from fedplt.plan import Assignment
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.cost import download_bytes, safetensors_bytes
+from fedplt.planning.submodel_plan import SubmodelPlan
 from fedplt.seeds import generator
-from fedplt.submodel import SubmodelPlan
 
 
 @dataclass(frozen=True)

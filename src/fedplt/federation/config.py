@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from fedplt.client.local_training import OPTIMIZERS
 from fedplt.errors import did_you_mean
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.unused import refuse_unused
-from fedplt.training import OPTIMIZERS
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]

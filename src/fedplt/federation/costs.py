@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedplt.cost import Flops, download_bytes, exact_flops, paper_flops_of
 from fedplt.federation.job import Job
 from fedplt.federation.records import Totals
-from fedplt.plan import Assignment
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.cost import Flops, download_bytes, exact_flops, paper_flops_of
 
 
 class RoundCosts:

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedplt.evaluation import Evaluation
-from fedplt.update import ClientUpdate
+from fedplt.client.evaluation import Evaluation
+from fedplt.client.update import ClientUpdate
 
 
 class Interrupted(Exception):

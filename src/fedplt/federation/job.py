@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedplt.allocation import Allocation
+from fedplt.client.evaluation import Metric, accuracy
+from fedplt.client.local_training import LocalTraining, Loss
 from fedplt.data import splits
 from fedplt.data.catalog import CATALOG
 from fedplt.data.catalog import load as load_data
 from fedplt.data.samples import Samples, TrainingData
 from fedplt.data.sources import Progress
 from fedplt.errors import ConfigError, DataError, FedpltError, did_you_mean
-from fedplt.evaluation import Metric, accuracy
 from fedplt.federation.checks import (
     check_device,
     check_labels,
@@ -35,12 +35,12 @@ from fedplt.federation.fleet import ClientDevices, nominal_workload
 from fedplt.federation.planning import method_from_config, plan_from_config
 from fedplt.fleet import ExactWorkload
 from fedplt.imports import import_object
-from fedplt.layers import Layers
 from fedplt.models import build_model
-from fedplt.plan import Plan
-from fedplt.recipe import LocalRecipe
+from fedplt.planning.allocation import Allocation
+from fedplt.planning.layers import Layers
+from fedplt.planning.plan import Plan
+from fedplt.planning.recipe import LocalRecipe
 from fedplt.sampling import uniform_sample
-from fedplt.training import LocalTraining, Loss
 
 EXAMPLES = 8
 """Examples that a model is tried and traced with: some models do not use all parts for each."""

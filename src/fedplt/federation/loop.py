@@ -9,8 +9,6 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedplt.aggregation import Aggregator
-from fedplt.diagnostics import Diagnostics
 from fedplt.errors import DivergedError, RunError, UpdateError
 from fedplt.federation.availability import Availability
 from fedplt.federation.costs import RoundCosts
@@ -20,9 +18,11 @@ from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import ClientSampler, Selection
-from fedplt.plan import Assignment
-from fedplt.state import bind_state, named_tensors
-from fedplt.update import validate
+from fedplt.kernels.flat_state import bind_state, named_tensors
+from fedplt.planning.assignment import Assignment
+from fedplt.server.aggregation import Aggregator
+from fedplt.server.diagnostics import Diagnostics
+from fedplt.server.validation import validate
 
 OnRound = Callable[[RoundRecord], None]
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.aggregation import Aggregator
+from fedplt.client.update import ClientUpdate
 from fedplt.federation.engine import LocalResult
 from fedplt.federation.job import Job
 from fedplt.federation.sampling_record import chosen_record, sampling_record
@@ -22,7 +22,7 @@ from fedplt.sampling import (
     proportional_probabilities,
     sampling_probabilities,
 )
-from fedplt.update import ClientUpdate
+from fedplt.server.aggregation import Aggregator
 
 NUMBER_BYTES = 8
 """A norm, a sum or a probability is sent as one double."""

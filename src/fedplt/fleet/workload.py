@@ -17,8 +17,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.allocation import Allocation, balanced_allocation
-from fedplt.cost import (
+from fedplt.errors import CutError
+from fedplt.planning.allocation import Allocation, balanced_allocation
+from fedplt.planning.cost import (
     BACKWARD_FLOPS_PER_PARAMETER,
     BYTES_PER_NUMBER,
     FORWARD_FLOPS_PER_PARAMETER,
@@ -26,9 +27,8 @@ from fedplt.cost import (
     exact_flops,
     safetensors_bytes,
 )
-from fedplt.errors import CutError
-from fedplt.layers import Layers
-from fedplt.plan import make_plan
+from fedplt.planning.layers import Layers
+from fedplt.planning.plan import make_plan
 
 
 @dataclass(frozen=True)

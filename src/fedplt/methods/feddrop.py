@@ -15,12 +15,12 @@ from typing import ClassVar
 import numpy as np
 
 from fedplt.methods.method import Method, PlanRequest
-from fedplt.plan import Plan
-from fedplt.recipe import LocalRecipe, Normaliser
+from fedplt.planning.coupled_units import Units
+from fedplt.planning.plan import Plan
+from fedplt.planning.recipe import LocalRecipe, Normaliser
+from fedplt.planning.submodel_plan import submodel_plan
+from fedplt.planning.width_rates import expected_keep_rates
 from fedplt.seeds import generator
-from fedplt.spaces import Units
-from fedplt.submodel import submodel_plan
-from fedplt.width_rates import expected_keep_rates
 
 
 @dataclass(frozen=True, kw_only=True)

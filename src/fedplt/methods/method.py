@@ -10,13 +10,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.allocation import Allocation
 from fedplt.errors import ConfigError, FedpltError, PlanError
-from fedplt.layers import Layers
-from fedplt.plan import Plan
-from fedplt.recipe import LocalRecipe, Normaliser
-from fedplt.spaces import Spaces
-from fedplt.submodel import SubmodelPlan
+from fedplt.planning.allocation import Allocation
+from fedplt.planning.coupled_units import Spaces
+from fedplt.planning.layers import Layers
+from fedplt.planning.plan import Plan
+from fedplt.planning.recipe import LocalRecipe, Normaliser
+from fedplt.planning.submodel_plan import SubmodelPlan
 
 
 def _unknown_spaces() -> Spaces:

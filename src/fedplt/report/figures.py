@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from fedplt.errors import FedpltError
 from fedplt.federation.records import History
-from fedplt.plan import Plan
+from fedplt.planning.plan import Plan
 
 COLORS = ["#1f5f99", "#e08214", "#3a923a", "#8c4fa8", "#c03d3e", "#6b5b4b", "#2aa5a0", "#b8860b"]
 BACKGROUND = "#eef1f4"
