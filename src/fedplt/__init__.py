@@ -7,7 +7,7 @@ Plan who trains what::
 
 Train a slice in your own loop::
 
-    with fedplt.train_only(model, plan.client(2)) as part:
+    with fedplt.train_only(model, plan.assignment(2)) as part:
         optimizer = torch.optim.SGD(part.parameters(), lr=0.01)
         ...
     update = part.update(num_examples=600)
@@ -71,7 +71,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from fedplt.client.slices import Part as Part
+    from fedplt.client.slices import TrainableSlices as TrainableSlices
     from fedplt.client.train_only import train_only as train_only
     from fedplt.client.update import ClientUpdate as ClientUpdate
     from fedplt.cutting.find_layers import cut as cut

@@ -40,7 +40,6 @@ from fedplt.planning.allocation import Allocation
 from fedplt.planning.layers import Layers
 from fedplt.planning.plan import Plan
 from fedplt.planning.recipe import LocalRecipe
-from fedplt.sampling import uniform_sample
 
 EXAMPLES = 8
 """Examples that a model is tried and traced with: some models do not use all parts for each."""
@@ -86,19 +85,6 @@ class Job:
 
     def examples(self, client: int) -> range:
         return range(int(self.offsets[client]), int(self.offsets[client + 1]))
-
-    @property
-    def per_round(self) -> int:
-        """Clients that train in a round, at most."""
-        return self.config.sampling.num_clients or self.plan.num_clients
-
-    def participants(self, round: int) -> list[int]:
-        """Who takes part in this round, in ascending order, where norms do not matter."""
-        if self.config.sampling.name == "all":
-            return list(range(self.plan.num_clients))
-        seed = self.config.seed
-        chosen = uniform_sample(self.plan.num_clients, self.per_round, seed=seed, round=round)
-        return [int(client) for client in chosen]
 
     def examples_seen(self, client: int) -> int:
         """Examples that a client's local training in one round goes through."""
