@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.test_cli import CONFIG
+from tests.cli.test_runs import CONFIG
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from fedplt import ConfigError
 from fedplt.federation.folder import RunFolder
 from fedplt.methods import Method, make_method, read_plan
 from fedplt.methods.heterofl import HeteroFL
+from tests.cli.test_runs import CONFIG
 from tests.methods.test_battery import request
-from tests.test_cli import CONFIG
 
 METHODS_OF_MY_OWN = """
 from dataclasses import dataclass, replace

@@ -12,8 +12,8 @@ from fedplt.engines.run import run_job
 from fedplt.engines.simulator.engine import SimulatorEngine, _room
 from fedplt.server.aggregation import Aggregator
 from tests.conftest import small_model
+from tests.engines.simulator.test_engine import final_state, same, without_time
 from tests.federation.jobs import blob_job
-from tests.simulator.test_engine import final_state, same, without_time
 
 SAMPLERS = [
     {"name": "uniform", "num_clients": 3},

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_cli import CONFIG
+from tests.cli.test_runs import CONFIG
 
 
 def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):

@@ -11,8 +11,8 @@ from torch import nn
 
 from fedplt import cut, make_plan, train_only
 from fedplt.planning.cost import exact_flops
+from tests.planning.test_cost import in_place
 from tests.reference import OPTIMIZERS, masks, train_masked
-from tests.test_cost import in_place
 from tests.zoo import ZOO, batches, images
 
 NOT_COUNTED = {
