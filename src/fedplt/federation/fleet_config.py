@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from fedplt.federation.unused import refuse_unused
+from fedplt.federation.section import Section
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class FleetConfig(BaseModel):
+class FleetConfig(Section):
     """Device profiles of the clients (``docs/fleet.md``)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     devices: str
     """A .toml or .csv file of devices; their counts add up to the clients."""
@@ -36,7 +34,7 @@ class FleetConfig(BaseModel):
         if self.ratios == "groups":
             keys = ["target", "target_seconds", "percentile", "min_ratio"]
             keys += ["may_freeze", "may_cut_steps"]
-            refuse_unused(self, keys, "ratios = 'groups'", "or set ratios = 'planned'")
+            self.refuse_unused(keys, "ratios = 'groups'", "or set ratios = 'planned'")
         if (self.target == "deadline") != (self.target_seconds is not None):
             raise ValueError("target = 'deadline' and target_seconds go together: set both")
         if (self.target == "percentile") != (self.percentile is not None):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
-from fedplt.federation.unused import refuse_unused
+from fedplt.federation.section import Section
 
 Estimator = Literal["unbiased", "renormalised"]
 NORM_BASED = ("ocs", "fedplt-ocs", "paper-ocs", "approximate-ocs")
 """Samplers that choose by the norms of the clients' updates."""
 
 
-class SamplingConfig(BaseModel, extra="forbid", frozen=True, strict=True):
+class SamplingConfig(Section):
     """Who takes part in a round."""
 
     name: Literal["all", "uniform", "ocs", "fedplt-ocs", "paper-ocs", "approximate-ocs"] = "all"
@@ -60,12 +60,12 @@ class SamplingConfig(BaseModel, extra="forbid", frozen=True, strict=True):
         if not self.by_norm:
             keys = ("budget", "match_budget", "floor", "norms", "objective")
             instead = f"or choose one of {', '.join(NORM_BASED)}"
-            refuse_unused(self, keys, f"name = {self.name!r}", instead)
+            self.refuse_unused(keys, f"name = {self.name!r}", instead)
         if self.match_budget and self.name not in ("ocs", "paper-ocs"):
             raise ValueError(
                 f"match_budget: name = {self.name!r} spends the budget as it is; leave it out, or "
                 "choose ocs or paper-ocs"
             )
         if self.by_norm and self.norms == "fresh":
-            refuse_unused(self, ["floor"], "norms = 'fresh'", "or set norms = 'last'")
+            self.refuse_unused(["floor"], "norms = 'fresh'", "or set norms = 'last'")
         return self
