@@ -1,136 +1,142 @@
-"""The ``[work]`` and ``[target]`` tables of a fleet file: what may be set, and what is wrong."""
+"""The columns of a device file: what each means, and the device that a row of them describes.
+
+A column either carries its unit in its name (``mbps_down``) and holds plain numbers, or it is named
+after the quantity (``down``) and every value carries its unit. Units are never guessed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from fedplt.errors import FleetError, did_you_mean
-from fedplt.fleet.target import Target
-from fedplt.fleet.workload import PaperWorkload
+from fedplt.fleet.devices import DeviceProfile
+from fedplt.fleet.quantities import (
+    DOWN,
+    LATENCY,
+    MEMORY,
+    PREFIXES,
+    QUANTITIES,
+    SPEED,
+    UP,
+    Quantity,
+    parse_number,
+    parse_quantity,
+    value_problem,
+)
+
+MAX_COUNT = 1_000_000
+_TEXTS = ("name", "count")
+_FAVORITES = ("gflops", "mbps_down", "mbps_up", "latency_ms", "memory_mb")
 
 
 @dataclass(frozen=True)
-class WorkSettings:
-    """What a round's local training is."""
+class Column:
+    """What a column of a device file means."""
 
-    cost: Literal["exact", "paper"] = "exact"
-    """Exact FLOPs of a model, or the paper's formula for a number of parameters."""
-    model: str = "fcn"
-    options: Mapping[str, Any] = field(default_factory=dict)
-    shape: tuple[int, ...] = ()
-    """Of one example; built-in models know theirs."""
-    num_parameters: int = 0
-    """For the paper's formula, instead of a model."""
-    bytes_per_parameter: float = 4.0
-    local_steps: int = 16
-    batch_size: int = 64
+    quantity: Quantity
+    factor: float | None = None
+    """What its plain numbers are multiplied with; None: the values carry their units."""
 
-    def __post_init__(self) -> None:
-        if self.cost not in ("exact", "paper"):
-            raise FleetError(f"work.cost is {self.cost!r}. {did_you_mean(str(self.cost), _COSTS)}")
-        for name in ("local_steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise FleetError(f"work.{name} is {getattr(self, name)}; give at least 1.")
-        if self.num_parameters < 0 or not self.bytes_per_parameter > 0:
-            raise FleetError("work.num_parameters and work.bytes_per_parameter are positive.")
-        if self.num_parameters and self.cost == "exact":
-            raise FleetError(
-                "work.num_parameters: exact FLOPs are counted from a model. Set work.model, or "
-                "cost = 'paper' for the paper's formula."
-            )
 
-    def paper_workload(self, num_parameters: int) -> PaperWorkload:
-        """The paper's formula, for the number of parameters given here or that of a model."""
-        return PaperWorkload(
-            self.num_parameters or num_parameters,
-            self.local_steps,
-            self.batch_size,
-            self.bytes_per_parameter,
+def _columns() -> dict[str, Column]:
+    by_value = {"speed": SPEED, "down": DOWN, "up": UP, "latency": LATENCY, "memory": MEMORY}
+    result = {name: Column(quantity) for name, quantity in by_value.items()}
+    result |= {quantity.name: Column(quantity, 1.0) for quantity in QUANTITIES}
+    result |= {"latency_ms": Column(LATENCY, 1e-3), "latency_s": Column(LATENCY, 1.0)}
+    for prefix, factor in PREFIXES.items():
+        if prefix:
+            result[f"{prefix}flops"] = Column(SPEED, factor)
+            result[f"{prefix}flops_per_second"] = Column(SPEED, factor)
+            result[f"memory_{prefix}b"] = Column(MEMORY, factor)
+        for quantity, side in ((DOWN, "down"), (UP, "up")):
+            result[f"{prefix}bps_{side}"] = Column(quantity, factor)
+            result[f"{side}_{prefix}bps"] = Column(quantity, factor)
+    return result
+
+
+COLUMNS = _columns()
+
+
+def _suggested(quantity: Quantity, with_unit: bool = False) -> str:
+    """Columns that give a quantity, the handiest first; those that carry a unit, or all."""
+    names = [name for name, column in COLUMNS.items() if column.quantity is quantity]
+    by_value = [] if with_unit else [name for name in names if COLUMNS[name].factor is None]
+    handy = [name for name in names if name in _FAVORITES]
+    return ", ".join([*handy, *by_value, quantity.name])
+
+
+def check_columns(names: Sequence[str]) -> None:
+    """Refuse unknown columns, the same quantity twice, and quantities that are missing."""
+    seen: dict[Quantity, str] = {}
+    for name in names:
+        if names.count(name) > 1:
+            raise FleetError(f"the column {name!r} is there twice.")
+        if name in _TEXTS:
+            continue
+        if name not in COLUMNS:
+            hint = did_you_mean(name, [*COLUMNS, *_TEXTS]) if name else "Give it a name."
+            if hint.startswith("Known"):
+                hint = "Known are name, count, speed, down, up, latency, memory, or with units: "
+                hint += "gflops, mbps_down, mbps_up, latency_ms, memory_gb."
+            raise FleetError(f"there is no column {name!r}. {hint}")
+        quantity = COLUMNS[name].quantity
+        if quantity in seen:
+            raise FleetError(f"{seen[quantity]} and {name} say the same thing; keep one.")
+        seen[quantity] = name
+    if "name" not in names:
+        raise FleetError("the column 'name' is missing; every device needs one.")
+    for wanted in QUANTITIES:
+        if wanted.required and wanted not in seen:
+            raise FleetError(f"the {wanted.what} is missing. Add one of: {_suggested(wanted)}.")
+
+
+def device_profile(row: Mapping[str, Any]) -> DeviceProfile:
+    """The device in a row of known columns; cells without a value are left out of the row."""
+    name = " ".join(str(row.get("name", "")).split())  # one line, for tables
+    if not name:
+        raise FleetError("column name: a device has no name. Give it one.")
+    numbers: dict[str, Any] = {"count": 1}
+    for key, value in row.items():
+        if key == "name":
+            continue
+        try:
+            if key == "count":
+                numbers[key] = _count(value)
+            else:
+                numbers[COLUMNS[key].quantity.name] = _number(COLUMNS[key], value)
+        except FleetError as error:
+            raise FleetError(f"device {name!r}, column {key}: {error}") from error
+    for quantity in QUANTITIES:
+        if quantity.required and quantity.name not in numbers:
+            raise FleetError(f"device {name!r}: its {quantity.what} is missing.")
+    return DeviceProfile(name=name, **numbers)
+
+
+def _number(column: Column, value: Any) -> float:
+    quantity = column.quantity
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise FleetError(f"{value!r} is not a number. Write it like {quantity.example!r}.")
+    if column.factor is not None:
+        number = column.factor * parse_number(quantity, str(value))
+    else:
+        try:
+            number = parse_quantity(quantity, str(value))
+        except FleetError as error:
+            named = _suggested(quantity, with_unit=True)
+            raise FleetError(f"{error} Or name the column after its unit: {named}.") from error
+    if problem := value_problem(quantity, number):
+        raise FleetError(problem)
+    return number
+
+
+def _count(value: Any) -> int:
+    text = str(value)
+    whole = not isinstance(value, bool) and re.fullmatch(r"\d{1,7}", text)
+    if not whole or not 1 <= int(text) <= MAX_COUNT:
+        raise FleetError(
+            f"{value!r} is not a number of devices; give a whole number from 1 to {MAX_COUNT:,}."
         )
-
-
-@dataclass(frozen=True)
-class TargetSettings:
-    """The time to aim for, and what the planner may give up for it."""
-
-    rule: Literal["fastest", "deadline", "percentile"] = "fastest"
-    seconds: float | None = None
-    percentile: float | None = None
-    min_ratio: float = 0.01
-    may_freeze: bool = False
-    may_cut_steps: bool = False
-
-    def target(self) -> Target:
-        return Target(self.rule, self.percentile if self.rule == "percentile" else self.seconds)
-
-
-_COSTS = ("exact", "paper")
-_RULES = ("fastest", "deadline", "percentile")
-
-
-_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
-    "cost": (str, "'exact' or 'paper'"),
-    "model": (str, "a name, such as 'fcn'"),
-    "options": (dict, "a table, such as { num_inputs = 3072 }"),
-    "shape": (list, "a list, such as [3, 32, 32]"),
-    "num_parameters": (int, "a whole number"),
-    "bytes_per_parameter": ((int, float), "a number"),
-    "local_steps": (int, "a whole number"),
-    "batch_size": (int, "a whole number"),
-    "rule": (str, "'fastest', 'deadline' or 'percentile'"),
-    "seconds": ((int, float), "a number"),
-    "percentile": ((int, float), "a number"),
-    "min_ratio": ((int, float), "a number"),
-    "may_freeze": (bool, "true or false"),
-    "may_cut_steps": (bool, "true or false"),
-}
-
-
-def work_settings(values: Mapping[str, Any]) -> WorkSettings:
-    given = _checked(values, WorkSettings, "work")
-    if "shape" in given:
-        shape = given["shape"]
-        if not all(type(number) is int and number > 0 for number in shape):
-            raise FleetError(f"work.shape is {shape!r}; write it like [3, 32, 32].")
-        given["shape"] = tuple(shape)
-    return WorkSettings(**given)
-
-
-def target_settings(values: Mapping[str, Any]) -> TargetSettings:
-    settings = TargetSettings(**_checked(values, TargetSettings, "target"))
-    if settings.rule not in _RULES:
-        hint = did_you_mean(settings.rule, _RULES)
-        raise FleetError(f"target.rule is {settings.rule!r}. {hint}")
-    for key, rule, allowed in (
-        ("seconds", "deadline", "more than 0"),
-        ("percentile", "percentile", "from 0 to 100"),
-    ):
-        value = getattr(settings, key)
-        if value is None and settings.rule == rule:
-            raise FleetError(f"target.{key} is missing: rule = {rule!r} needs it, {allowed}.")
-        if value is not None and settings.rule != rule:
-            raise FleetError(
-                f"target.{key} is {value}, but target.rule is {settings.rule!r}, which does not "
-                f"use it. Set rule = {rule!r}, or leave {key} out."
-            )
-    if not 0 < settings.min_ratio <= 1:
-        raise FleetError(f"target.min_ratio is {settings.min_ratio}; it lies in (0, 1].")
-    try:
-        settings.target()
-    except FleetError as error:
-        raise FleetError(f"target: {error}") from error
-    return settings
-
-
-def _checked(values: Mapping[str, Any], kind: type[Any], section: str) -> dict[str, Any]:
-    """Unknown keys and values of the wrong kind are refused (true is no number)."""
-    names = [entry.name for entry in fields(kind)]
-    for key, value in values.items():
-        if key not in names:
-            raise FleetError(f"{section}: there is no key {key!r}. {did_you_mean(key, names)}")
-        wanted, words = _KINDS[key]
-        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            raise FleetError(f"{section}.{key} is {value!r}; give {words}.")
-    return dict(values)
+    return int(text)
