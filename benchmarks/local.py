@@ -117,14 +117,14 @@ def main() -> None:
     out: dict[str, Any] = {"format": 1, "cases": []}
     for name, options, shape, ratios in CASES:
         plans = {ratio: plan_for(name, options, shape, ratio) for ratio in ratios}
-        flops = {ratio: exact_flops(plan.client(1)) for ratio, plan in plans.items()}
+        flops = {ratio: exact_flops(plan.assignment(1)) for ratio, plan in plans.items()}
         alternatives = {
-            f"{ratio:g}": stepper(name, options, shape, plan.client(1))
+            f"{ratio:g}": stepper(name, options, shape, plan.assignment(1))
             for ratio, plan in plans.items()
         }
         for ratio, plan in list(plans.items())[1:]:  # without the shortcut below
             blind = dataclasses.replace(plan.layers, flow=())
-            same = Assignment(blind, plan.client(1).slices)
+            same = Assignment(blind, plan.assignment(1).slices)
             alternatives[f"{ratio:g} all columns"] = stepper(name, options, shape, same)
         seconds = race(alternatives)
         title = f"{name} {'x'.join(map(str, shape))}"

@@ -104,3 +104,11 @@ def test_everything_public_is_there():
 def test_files_stay_small():
     for path in files():
         assert len(path.read_text().splitlines()) <= 300, path
+
+
+def test_test_files_share_by_support_alone():
+    for path in Path(__file__).parent.rglob("*.py"):
+        for name in imports(path):
+            shared = name == "tests.support" or name.startswith("tests.support.")
+            assert shared or name.split(".")[0] != "tests", f"{path} imports {name}"
+            assert name.split(".")[0] != "conftest", path

@@ -242,7 +242,7 @@ def test_a_mistake_of_the_configuration_is_said_once(fedplt, tmp_path):
         (["--seeds", "1,x"], "whole numbers"),
         (["--seeds", "1,1"], "all different"),
         (["--methods", ","], "at least one method"),
-        (["--methods", "fedplt,tests.tiny:fedplt"], "have the same name"),
+        (["--methods", "fedplt,tests.support.tiny:fedplt"], "have the same name"),
         (["--out", "README.md"], "README.md cannot be made"),
         (["--out", "README.md/below"], "README.md/below cannot be made"),
         (["--methods", "fedplt", "--option", "speed=3"], "METHOD.KEY=VALUE"),

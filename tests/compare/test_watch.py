@@ -63,8 +63,10 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
 
 
 def run_with(model, config, out, watch):
-    """Compare one run of a model of ``tests.tiny``; what became of it."""
-    config.write_text(config.read_text().replace("tests.tiny:model", f"tests.tiny:{model}"))
+    """Compare one run of a model of ``tests.support.tiny``; what became of it."""
+    config.write_text(
+        config.read_text().replace("tests.support.tiny:model", f"tests.support.tiny:{model}")
+    )
     compare(load_config(config), {"fedplt": {"name": "fedplt"}}, [1], str(out), watch=watch)
 
 

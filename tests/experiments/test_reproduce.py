@@ -21,7 +21,7 @@ from fedplt.federation.config import RunConfig
 from fedplt.federation.load_config import override
 
 SMALL = [
-    "data.name=tests.tiny:data", "data.alpha=10.0", "clients.num_clients=3",
+    "data.name=tests.support.tiny:data", "data.alpha=10.0", "clients.num_clients=3",
     "clients.groups=[{share=1.0, ratio=0.5}]",
     "model.options={num_inputs = 6, num_classes = 3}", "training.learning_rate=0.1",
     "checkpoint_every=1",

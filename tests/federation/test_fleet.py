@@ -19,8 +19,8 @@ from fedplt.fleet import ExactWorkload, Work, plan_fleet, round_time
 from fedplt.planning.cost import download_bytes, exact_flops, safetensors_bytes
 from fedplt.sampling import sampling_variance
 from fedplt.server.aggregation import Aggregator
-from tests.federation.jobs import blob_data, blob_job, run_folder
-from tests.federation.test_loop import FakeEngine, run
+from tests.support.engines import FakeEngine, run_fake
+from tests.support.jobs import blob_data, blob_job, run_folder
 
 DEVICES = """name,count,mflops,kbps_down,kbps_up,latency_ms
 fast,1,10,100,100,0
@@ -40,7 +40,7 @@ def planned_job(devices, **settings):
     """A job whose ratios come from the devices."""
     from fedplt.federation.job import make_job
     from fedplt.federation.load_config import parse_config
-    from tests.conftest import small_model
+    from tests.support.jobs import small_model
 
     fleet = {"devices": devices, **settings.pop("fleet", {})}
     values = {
@@ -81,7 +81,7 @@ def test_simulated_time_is_the_slowest_clients(devices):
     assert seconds[0] == pytest.approx(
         round_time(job.devices.profiles[0], workload.work(1.0)).total, rel=1e-9
     )
-    history, _ = run(job)
+    history, _ = run_fake(job)
     assert [record.cost.simulated_seconds for record in history.rounds] == [seconds.max()] * 2
     assert history.rounds[-1].total.simulated_seconds == pytest.approx(2 * seconds.max())
 
@@ -131,7 +131,7 @@ def test_only_the_chosen_take_the_time_of_an_upload(devices):
         rounds=12, clients={"groups": GROUPS}, fleet={"devices": devices, "ratios": "groups"},
         sampling={"name": "ocs", "budget": 0.6},
     )  # fmt: skip
-    history, _ = run(job)
+    history, _ = run_fake(job)
     chosen = [record.sampling["chosen"] for record in history.rounds]
     assert [] in chosen
     assert max(map(len, chosen)) > 0
@@ -153,7 +153,7 @@ def test_records_of_sampling_know_who_was_away(devices, sampling):
         rounds=30, clients={"groups": GROUPS}, sampling=sampling,
         fleet={"devices": devices, "ratios": "groups", "dropout": 0.6},
     )  # fmt: skip
-    history, _ = run(job)
+    history, _ = run_fake(job)
     notes = set()
     for number, record in enumerate(history.rounds):
         said, there = record.sampling, Availability(job, RoundCosts(job)).attend(number).present
@@ -202,20 +202,20 @@ def test_the_aggregates_objective_divides_by_those_who_are_there(devices):
 
 def test_dropouts_are_seeded_and_recorded(devices):
     job = planned_job(devices, rounds=20, fleet={"dropout": 0.4})
-    history, _ = run(job)
-    again, _ = run(planned_job(devices, rounds=20, fleet={"dropout": 0.4}))
+    history, _ = run_fake(job)
+    again, _ = run_fake(planned_job(devices, rounds=20, fleet={"dropout": 0.4}))
     dropped = [record.dropped for record in history.rounds]
     assert dropped == [record.dropped for record in again.rounds]
     assert 0.2 < sum(map(len, dropped)) / 100 < 0.6
     for record in history.rounds:
         assert record.num_clients == 5 - len(record.dropped)
-    other, _ = run(planned_job(devices, rounds=20, seed=1, fleet={"dropout": 0.4}))
+    other, _ = run_fake(planned_job(devices, rounds=20, seed=1, fleet={"dropout": 0.4}))
     assert dropped != [record.dropped for record in other.rounds]
 
 
 def test_a_round_without_anybody_changes_nothing(devices):
     job = planned_job(devices, rounds=3, fleet={"dropout": 0.999})
-    history, change = run(job)
+    history, change = run_fake(job)
     assert [record.num_clients for record in history.rounds] == [0, 0, 0]
     assert not change.any()
     assert history.rounds[0].cost.simulated_seconds == 0
@@ -229,13 +229,13 @@ def test_late_clients_are_left_out(devices):
     late = [client for client in range(5) if seconds[client] > deadline]
     assert late
     job = planned_job(devices, rounds=1, fleet={"late_after_seconds": deadline})
-    history, _ = run(job)
+    history, _ = run_fake(job)
     record = history.rounds[0]
     assert record.late == late
     assert record.cost.simulated_seconds <= deadline
     assert record.to_json()["late"] == late
     with pytest.raises(ConfigError, match="nobody finishes within 1e-05 s"):
-        run(planned_job(devices, fleet={"late_after_seconds": 1e-5}))
+        run_fake(planned_job(devices, fleet={"late_after_seconds": 1e-5}))
 
 
 def test_freezing_reaches_the_clients(slow_computers):

@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
-from fedplt import ClientUpdate, RunError
-from fedplt.client.evaluation import Evaluation
-from fedplt.federation.engine import Interrupted, LocalResult
+from fedplt import RunError
+from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
 from fedplt.planning.cost import exact_flops
-from tests.federation.jobs import blob_job, run_folder
-
-
-class FakeEngine:
-    """Every client moves everything it trains by one, except where told otherwise."""
-
-    def __init__(self, job, bad=None):
-        self.job, self.bad = job, bad or {}
-
-    def train(self, clients, round, state):
-        def loss(client):
-            return math.nan if client in self.bad else 1.0
-
-        numbers = self.job.num_examples
-        return [LocalResult(k, int(numbers[k]), 1.0, {"loss": loss(k)}) for k in clients]
-
-    def collect(self, clients):
-        for client in clients:
-            size = self.job.plan.client(client).update_size
-            values = self.bad.get(client, np.ones(size, dtype=np.float32))
-            yield client, ClientUpdate(values, int(self.job.num_examples[client]), 1.0)
-
-    def evaluate(self, part, state):
-        return Evaluation(0.5, 0.75, np.array([1, 1, 1]), np.array([1.0, 0.5, 0.75]))
-
-    def close(self): ...
-
-
-def run(job, bad=None):
-    federation = Federation(job, FakeEngine(job, bad))
-    before = federation.state.clone()
-    history = federation.run()
-    return history, federation.state - before
+from tests.support.engines import FakeEngine, run_fake
+from tests.support.jobs import blob_job, run_folder
 
 
 def test_everybody_moves_the_model():
-    history, change = run(blob_job(rounds=2))
+    history, change = run_fake(blob_job(rounds=2))
     assert torch.allclose(change, torch.full_like(change, 2.0))
     assert [record.round for record in history.rounds] == [1, 2]
 
@@ -58,7 +24,7 @@ def test_one_bad_client_never_spoils_a_round():
     job = blob_job(rounds=1)
     size = job.plan.client(1).update_size
     poison = np.full(size, np.nan, dtype=np.float32)
-    history, change = run(job, {1: poison, 2: np.ones(3, dtype=np.float32)})
+    history, change = run_fake(job, {1: poison, 2: np.ones(3, dtype=np.float32)})
     assert torch.isfinite(change).all()
     rejected = history.rounds[0].rejected
     assert set(rejected) == {"1", "2"}
@@ -74,12 +40,12 @@ def test_stops_when_every_update_is_bad():
         for k in range(job.plan.num_clients)
     }
     with pytest.raises(RunError, match="every client's update was refused"):
-        run(job, poison)
+        run_fake(job, poison)
 
 
 def test_costs_add_up():
     job = blob_job(rounds=3)
-    history, _ = run(job)
+    history, _ = run_fake(job)
     last = history.rounds[-1]
     assert last.total.bytes_up == sum(record.cost.bytes_up for record in history.rounds)
     per_round = history.rounds[0].cost
@@ -99,9 +65,9 @@ def test_uniform_sampling_is_seeded_and_charged():
     assert chosen == [job.participants(round) for round in range(6)]
     assert all(len(set(clients)) == 2 and clients == sorted(clients) for clients in chosen)
     assert len({tuple(clients) for clients in chosen}) > 1
-    history, _ = run(job)
+    history, _ = run_fake(job)
     assert [record.num_clients for record in history.rounds] == [2] * 6
-    full, _ = run(blob_job(rounds=1))
+    full, _ = run_fake(blob_job(rounds=1))
     assert history.rounds[0].cost.bytes_down * 5 == full.rounds[0].cost.bytes_down * 2
 
 
@@ -128,12 +94,12 @@ def test_an_interrupted_evaluation_leaves_the_last_round_to_save(tmp_path):
 
 
 def test_evaluates_every_n_rounds_and_at_the_end():
-    history, _ = run(blob_job(rounds=5, evaluation={"every": 2}))
+    history, _ = run_fake(blob_job(rounds=5, evaluation={"every": 2}))
     assert [record.round for record in history.evaluated] == [2, 4, 5]
 
 
 def test_per_client_accuracy():
-    history, _ = run(blob_job(rounds=1, evaluation={"per_client": True}))
+    history, _ = run_fake(blob_job(rounds=1, evaluation={"per_client": True}))
     seen = history.rounds[0].client_accuracy
     assert seen["min"] <= seen["median"] <= seen["max"]
     assert seen["mean"] == pytest.approx(0.75, abs=0.1)

@@ -215,7 +215,7 @@ def test_layers_that_are_always_trained_are_the_smallest_ratio():
 
     from fedplt import cut, make_plan
     from fedplt.fleet import frozen_prefix_allocation
-    from tests.conftest import small_model
+    from tests.support.jobs import small_model
 
     layers = cut(small_model(), torch.zeros(2, 6), always=["*"])
     whole = ExactWorkload(layers, 4, 16)

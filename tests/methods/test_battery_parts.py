@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedplt.methods import make_method
-from tests.methods.test_battery import SMALL, TRAINS_SUBMODELS, request
+from tests.support.image_jobs import SMALL, TRAINS_SUBMODELS, plan_request
 
 RATIOS = [0.06, 0.29, 0.6]
 ROUNDS = range(0, 12, 3)
@@ -81,7 +81,7 @@ def wired(model, tensor):
 @every_model
 @pytest.mark.parametrize("method", TRAINS_SUBMODELS)
 def test_held_rectangles_of_connected_layers_agree(method, model):
-    plan = make_method(method).full_plan(request(model, RATIOS))
+    plan = make_method(method).full_plan(plan_request(model, RATIOS))
     num_partly = 0
     for client, round in itertools.product(range(len(RATIOS)), ROUNDS):
         held = {
@@ -127,7 +127,7 @@ def hidden(model):
 @every_model
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
 def test_no_width_rate_comes_closer(method, model):
-    plan = make_method(method).full_plan(request(model, RATIOS))
+    plan = make_method(method).full_plan(plan_request(model, RATIOS))
     rates = np.concatenate(
         [np.linspace(0.001, 1, 300), *(np.arange(1, w + 1) / w for w in hidden(model).values())]
     )
@@ -144,7 +144,7 @@ def test_no_width_rate_comes_closer(method, model):
 
 @every_model
 def test_no_keep_rate_comes_closer_on_average(model):
-    plan = make_method("feddrop").full_plan(request(model, RATIOS))
+    plan = make_method("feddrop").full_plan(plan_request(model, RATIOS))
     widths = hidden(model)
     sizes = [  # a space that would be empty keeps one unit
         size_of(model, plan.layers, {u: w * p + (1 - p) ** w for u, w in widths.items()})
@@ -161,7 +161,7 @@ def test_no_keep_rate_comes_closer_on_average(model):
 
 @every_model
 def test_no_depth_comes_closer(model):
-    plan = make_method("fedpmt").full_plan(request(model, RATIOS))
+    plan = make_method("fedpmt").full_plan(plan_request(model, RATIOS))
     module = SMALL[model][0]()
     each = [
         sum(p.numel() for name in names for p in module.get_submodule(name).parameters())
@@ -180,7 +180,7 @@ def test_no_depth_comes_closer(model):
 def test_no_other_rounding_of_balanced_slices_comes_closer(model, rotate_every):
     """Counts are shares rounded down or up; where a share is below one, clients take turns."""
     method = make_method("fedplt", {"rotate_every": rotate_every})
-    plan = method.full_plan(request(model, RATIOS))
+    plan = method.full_plan(plan_request(model, RATIOS))
     sizes, numbers = np.array(plan.layers.sizes), np.array(plan.layers.num_sublayers)
     for client, ratio in enumerate(RATIOS):
         low, high = 0.0, float(sizes.max())
@@ -206,5 +206,5 @@ def test_no_other_rounding_of_balanced_slices_comes_closer(model, rotate_every):
 @pytest.mark.parametrize("model", SMALL)
 @pytest.mark.parametrize("method", ["fedavg", "fedbn"])
 def test_who_has_no_knob_trains_everything(method, model):
-    plan = make_method(method).full_plan(request(model, RATIOS))
+    plan = make_method(method).full_plan(plan_request(model, RATIOS))
     assert plan.achieved_ratios.tolist() == [1.0] * len(RATIOS)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedplt import Plan
 from fedplt.methods import PlanRequest, make_method
-from tests.conftest import fcn_layers
+from tests.support.layers import fcn_layers
 
 
 def plan(ratios, rotate_every):

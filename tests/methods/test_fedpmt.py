@@ -13,7 +13,7 @@ from fedplt.methods.fedpmt import FedPMT, from_input_to_output
 from fedplt.models import VisionTransformer
 from fedplt.models import fcn as fcn_model
 from fedplt.planning.cost import exact_flops
-from tests.methods.test_battery import job, trained
+from tests.support.image_jobs import image_job, trained
 
 
 def test_the_papers_depths(fcn):
@@ -41,7 +41,7 @@ def test_last_means_nearest_the_output_not_registered_last():
 
 
 def test_no_gradient_goes_below_the_depth():
-    made = job("fedpmt", "fcn", ratios=[0.05])
+    made = image_job("fedpmt", "fcn", ratios=[0.05])
     model, assignment = made.model, made.plan.client(0)
     with train_only(model, assignment):
         model(torch.randn(4, 1, 8, 8)).sum().backward()
@@ -64,7 +64,7 @@ def test_it_costs_less_than_fedplt_at_the_same_ratio():
 
 def test_frozen_norms_use_their_running_statistics():
     seen = []
-    made = job("fedpmt", "resnet8", ratios=[0.01])
+    made = image_job("fedpmt", "resnet8", ratios=[0.01])
     made.model.stem_norm.register_forward_pre_hook(lambda m, i: seen.append(m.training))
     before = made.model.stem_norm.running_mean.clone()
     from fedplt.client.local_training import train_client
@@ -109,4 +109,4 @@ def test_layers_always_trained_are_trained_at_every_depth():
 
 def test_static_norms_are_refused():
     with pytest.raises(ConfigError, match="frozen norms use their running statistics"):
-        job("fedpmt", "resnet8", options={"static_norm": True})
+        image_job("fedpmt", "resnet8", options={"static_norm": True})

@@ -23,7 +23,7 @@ from fedplt.methods.feddrop import FedDrop
 from fedplt.methods.heterofl import HeteroFL
 from fedplt.planning.recipe import LocalRecipe
 from fedplt.planning.width_rates import kept_units
-from tests.methods.test_battery import SMALL, job, request, trained
+from tests.support.image_jobs import SMALL, image_job, plan_request, trained
 
 HETEROFL, FEDROLEX, FEDDROP = (make_method(name) for name in ("heterofl", "fedrolex", "feddrop"))
 widths = st.integers(1, 60)
@@ -89,7 +89,7 @@ def features(model, images):
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex", "feddrop"])
 def test_shortcuts_lead_held_channels_to_their_own_place(method):
     """A residual network whose convolutions are zero passes its stem's channels on."""
-    made = job(method, "resnet8", ratios=[0.3])
+    made = image_job(method, "resnet8", ratios=[0.3])
     with torch.no_grad():
         for name, parameter in made.model.named_parameters():
             if "conv" in name:
@@ -113,7 +113,7 @@ def test_shortcuts_lead_held_channels_to_their_own_place(method):
 
 
 def test_the_scaler_divides_in_training_only():
-    made = job("heterofl", "resnet8", ratios=[0.2])
+    made = image_job("heterofl", "resnet8", ratios=[0.2])
     assignment = made.plan.client(0)
     assert 0 < assignment.rate < 1
     small = Submodels(made.model).make(
@@ -137,7 +137,7 @@ def test_the_scaler_divides_in_training_only():
 
 
 def test_who_is_scaled():
-    chain = job("heterofl", "fcn", ratios=[0.2])
+    chain = image_job("heterofl", "fcn", ratios=[0.2])
     assignment = chain.plan.client(0)
     assert scaled_modules(assignment, chain.recipe) == []  # no norm follows
     assert scaled_modules(assignment, make_method("heterofl", {"scaler": "all"}).recipe) == [
@@ -151,7 +151,7 @@ def test_masked_loss_leaves_absent_classes_alone():
     """The classifier's row of a class that a client does not have gets no gradient."""
 
     def moved(masked):
-        made = job("heterofl", "fcn", ratios=[1.0], options={"masked_loss": masked})
+        made = image_job("heterofl", "fcn", ratios=[1.0], options={"masked_loss": masked})
         made.samples.targets[:] = torch.arange(len(made.samples)) % 2  # never class 2
         before = made.model.fc3.weight.detach().clone()
         run_job(made)
@@ -181,7 +181,7 @@ def test_static_norms_do_not_move_in_training(ratio):
     """One client's running statistics keep their bits; without the option they move."""
 
     def statistics(static):
-        made = job("fedplt", "resnet8", ratios=[ratio], options={"static_norm": static})
+        made = image_job("fedplt", "resnet8", ratios=[ratio], options={"static_norm": static})
         buffers = {n: b for n, b in made.model.named_buffers() if "running" in n}
         before = {name: buffer.clone() for name, buffer in buffers.items()}
         train_client(
@@ -198,17 +198,17 @@ def test_static_norms_do_not_move_in_training(ratio):
 
 def test_the_originals_rates():
     options = {"rates": [1, 0.5, 0.25, 0.125, 0.0625]}
-    plan = make_method("heterofl", options).plan(request("fcn", [1.0, 0.4, 0.001]))
+    plan = make_method("heterofl", options).plan(plan_request("fcn", [1.0, 0.4, 0.001]))
     assert plan.rates.tolist() == [1.0, 0.5, 0.0625]
 
 
 def test_a_last_example_alone_has_no_statistics(monkeypatch):
-    from fedplt import evaluation
+    from fedplt.client import evaluation
     from fedplt.engines.simulator import engine, worker
 
     for module in (evaluation, engine, worker):
         monkeypatch.setattr(module, "CHUNK", 17)  # 120 examples are 7 chunks and one alone
-    made = job("fedavg", "fcn", options={"static_norm": True})
+    made = image_job("fedavg", "fcn", options={"static_norm": True})
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     data = TrainingData(made.samples, made.validation)
     normed = make_job(made.config.model_copy(update={"model": ModelConfig()}), model, data,
@@ -219,12 +219,12 @@ def test_a_last_example_alone_has_no_statistics(monkeypatch):
 
 
 def test_a_ratio_below_the_smallest_model_does_not_blow_up_the_scaler():
-    plan = FedDrop().plan(request("fcn", ratios=[0.001, 0.5]))
+    plan = FedDrop().plan(plan_request("fcn", ratios=[0.001, 0.5]))
     assert plan.rates[0] == pytest.approx(1 / 12)  # the widest hidden layer has 12 units
 
 
 def test_no_layer_can_always_be_trained_whole():
-    made = request("fcn")
+    made = plan_request("fcn")
     layers = cut(SMALL["fcn"][0](), torch.zeros(2, 1, 8, 8), always=["fc1"])
     with pytest.raises(PlanError, match=r"out model\.always"):
         HeteroFL().plan(PlanRequest(layers, [0.5], find_spaces=made.find_spaces))

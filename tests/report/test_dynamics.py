@@ -9,7 +9,7 @@ from fedplt.engines.run import run_job
 from fedplt.federation.records import RoundRecord, Totals
 from fedplt.report.dynamics import diagnostics_figure, sampling_figure
 from fedplt.report.html import write_report
-from tests.federation.jobs import blob_job
+from tests.support.jobs import blob_job
 
 
 def page(folder, **settings):

@@ -99,6 +99,27 @@ def evaluate_chunk(
     return ChunkResult(number, mean_loss * number, total, labels, label_scores)
 
 
+def gather_statistics(model: nn.Module, samples: Samples, chunk: int) -> int:
+    """Set the running statistics of all normalization layers to those of one chunk of samples.
+
+    Gives the number of examples. The model is otherwise in evaluation mode.
+    """
+    start = chunk * CHUNK
+    indices = torch.arange(start, min(start + CHUNK, len(samples)))
+    model.eval()
+    layers: list[Any] = [m for m in model.modules() if getattr(m, "running_mean", None) is not None]
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = 1.0
+        layer.train()
+    with torch.no_grad():
+        inputs, _ = samples.batch(indices)
+        call_model(model, inputs)
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum
+    return len(indices)
+
+
 def num_chunks(samples: Samples) -> int:
     return -(-len(samples) // CHUNK)
 

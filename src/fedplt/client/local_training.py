@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedplt.client.recipe_blocks import absent_classes, static_norms
-from fedplt.client.slices import Part
+from fedplt.client.slices import TrainableSlices
 from fedplt.client.train_only import train_only
 from fedplt.data.samples import Augment, Samples
 from fedplt.kernels.flat_state import call_model
@@ -102,7 +102,9 @@ def train_client(
     return float(torch.stack(losses).mean())
 
 
-def _stepper(part: Part, settings: LocalTraining, learning_rate: float) -> Callable[[], None]:
+def _stepper(
+    part: TrainableSlices, settings: LocalTraining, learning_rate: float
+) -> Callable[[], None]:
     """What follows a backward pass. Plain SGD is fused into it: one update kernel, always."""
     plain = settings.optimizer == "sgd" and not any(settings.optimizer_options.values())
     if plain and not settings.proximal:
@@ -124,7 +126,7 @@ def _stepper(part: Part, settings: LocalTraining, learning_rate: float) -> Calla
     return step
 
 
-def _evaluate_frozen_norms(model: nn.Module, part: Part) -> None:
+def _evaluate_frozen_norms(model: nn.Module, part: TrainableSlices) -> None:
     """Norms of which nothing is trained use their running statistics, as in an evaluation."""
     for name, module in model.named_modules():
         trained = part.modules.get(name)

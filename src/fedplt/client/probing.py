@@ -110,7 +110,7 @@ def probe(
         outputs = model(inputs)
     if not isinstance(outputs, Tensor):
         raise ConfigError(f"probe: the model must give a tensor, not a {type(outputs).__name__}.")
-    assignments = [make_plan(layers, [ratio]).client(0) for ratio in ratios]
+    assignments = [make_plan(layers, [ratio]).assignment(0) for ratio in ratios]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model.train()

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedplt.data.samples import Samples
+from fedplt.planning.assignment import Assignment
 from fedplt.planning.recipe import LocalRecipe
-from fedplt.planning.submodel_plan import SubmodelAssignment
 
 
 @contextmanager
-def scaled(model: nn.Module, assignment: SubmodelAssignment, recipe: LocalRecipe) -> Iterator[None]:
+def scaled(model: nn.Module, assignment: Assignment, recipe: LocalRecipe) -> Iterator[None]:
     """Inside the block, the sub-model's activations are divided by its rate (in training mode).
 
     Its layers sum over fewer units than the whole model's: this keeps the sums as large.
@@ -25,7 +25,7 @@ def scaled(model: nn.Module, assignment: SubmodelAssignment, recipe: LocalRecipe
     divide = functools.partial(_divide, assignment.rate)
     divide_inputs = functools.partial(_divide_inputs, assignment.rate)
     try:
-        for name in scaled_modules(assignment, recipe):
+        for name in assignment.scaled_modules(recipe.scaler):
             module = model.get_submodule(name)
             if recipe.scaler == "inputs":
                 handles.append(module.register_forward_pre_hook(divide_inputs))
@@ -35,25 +35,6 @@ def scaled(model: nn.Module, assignment: SubmodelAssignment, recipe: LocalRecipe
     finally:
         for handle in handles:
             handle.remove()
-
-
-def scaled_modules(assignment: SubmodelAssignment, recipe: LocalRecipe) -> list[str]:
-    """The modules whose outputs (or inputs) the scaler divides."""
-    matrices = {
-        tensor.name.rpartition(".")[0]: assignment.spaces.by_tensor[tensor.name]
-        for _, _, tensor in assignment.layers.placed
-        if len(tensor.shape) > 1
-    }
-    if recipe.scaler == "none":
-        return []
-    if recipe.scaler == "inputs":
-        return [name for name, units in matrices.items() if units.columns is not None]
-    hidden = [name for name, units in matrices.items() if units.rows is not None]
-    if recipe.scaler == "outputs":
-        return hidden
-    flow = assignment.layers.flow
-    normed = {parent for m in flow if m.name not in matrices for parent in m.parents}
-    return [name for name in hidden if name in normed]
 
 
 def _divide(rate: float, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedplt.client.update import ClientUpdate, update_norm
+from fedplt.client.update import ClientUpdate, change_since, update_norm
 from fedplt.errors import CutError
 from fedplt.kernels import forward_of
 from fedplt.kernels.attention import Caught
@@ -19,17 +19,17 @@ from fedplt.planning.assignment import Assignment
 from fedplt.planning.layers import TensorSpec
 
 
-class Part:
+class TrainableSlices:
     """The trained slices of a model: parameters to optimise, and what became of them."""
 
     def __init__(self, model: nn.Module, assignment: Assignment, *, keep_old: bool = True) -> None:
-        if assignment.is_submodel:
+        if assignment.on_client is not assignment:
             raise CutError(
                 "this client trains a smaller model, not a slice of this one: build it with "
-                "fedplt.client.submodels.Submodels(model).make(assignment, state) and train "
-                "assignment.dense."
+                "assignment.build(fedplt.HeldModels(model, fedplt.bind_state(model, plan.layers))) "
+                "and train assignment.on_client in it."
             )
-        self.assignment = assignment
+        self.assignment = assignment.on_client
         self._views: list[tuple[Tensor, int, list[Tensor]]] = []
         """Every tensor with trained slices, its axis and the slices, in the update's order."""
         self._parameters: dict[str, nn.Parameter] = {}
@@ -37,7 +37,7 @@ class Part:
         self.modules: dict[str, TrainedRows] = {}
         self._rate = 0.0
         statistics: dict[str, Rows] = {}
-        for tensor, rows in _by_tensor(assignment):
+        for tensor, rows in self.assignment.trained_rows:
             self._take(model, tensor, rows)
             if tensor.is_buffer:
                 statistics[tensor.name.rpartition(".")[0]] = rows
@@ -181,22 +181,21 @@ class Part:
     def update(self, num_examples: int = 1) -> ClientUpdate:
         """What changed since the block was entered: the trained slices, in the plan's order."""
         assert self._before is not None
-        change = self._values().sub_(self._before)
+        change = change_since(self._before.clone(), self._slices())
         if self.assignment.local:
-            change = torch.cat([change[start:stop] for start, stop in self._shared_stretches()])
+            change = torch.cat([change[start:stop] for start, stop in self._shared_segments()])
         norm = update_norm(change, self.assignment)
-        values = change.float().numpy(force=True)
-        return ClientUpdate(values, num_examples, norm)
+        return ClientUpdate(change.float().numpy(force=True), num_examples, norm)
 
-    def _shared_stretches(self) -> list[tuple[int, int]]:
+    def _shared_segments(self) -> list[tuple[int, int]]:
         """Where the values lie that leave the client."""
-        stretches, start = [], 0
-        for tensor, rows in _by_tensor(self.assignment):
+        segments, start = [], 0
+        for tensor, rows in self.assignment.trained_rows:
             stop = start + sum(end - begin for begin, end in rows) * tensor.row_size
             if tensor.name not in self.assignment.local:
-                stretches.append((start, stop))
+                segments.append((start, stop))
             start = stop
-        return stretches
+        return segments
 
     def restore(self) -> None:
         """Put the values back that the slices had when the block was entered."""
@@ -224,14 +223,6 @@ def _tensor_of(model: nn.Module, name: str) -> Any:
         return getattr(model.get_submodule(owner), key)
     except AttributeError:
         return None
-
-
-def _by_tensor(assignment: Assignment) -> Iterator[tuple[TensorSpec, Rows]]:
-    layers = assignment.layers
-    for _, index, tensor in layers.placed:
-        rows = tensor.rows(assignment.slices[index], layers[index].num_sublayers)
-        if rows:
-            yield tensor, tuple(rows)
 
 
 def _has_statistics(module: nn.Module) -> bool:

@@ -1,7 +1,8 @@
-"""Build the smaller dense model that a client of a sub-model method really trains.
+"""The model that a client holds: the resident one, or a smaller dense one built from it.
 
-It has the structure of the model and tensors of the held rows and columns alone, so time, memory
-and FLOPs shrink with it. Its numbers are gathered from the whole model's flat state.
+A smaller model has the structure of the whole one and tensors of the held rows and columns alone,
+so time, memory and FLOPs shrink with it. Its numbers are gathered from the whole model's flat
+state.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from torch import Tensor, fx, nn
 
 from fedplt.cutting.graph import traced
 from fedplt.errors import CutError
-from fedplt.kernels.flat_state import bind_state, evaluation_mode
+from fedplt.kernels.flat_state import bind_state, evaluation_mode, take
 from fedplt.planning.coupled_units import Spaces
 from fedplt.planning.layers import Layers
-from fedplt.planning.submodel_plan import SubmodelAssignment
+from fedplt.planning.submodel_assignment import SubmodelAssignment
 from fedplt.planning.width_rates import kept_units
 
 MAX_KEPT = 16
@@ -43,33 +44,43 @@ class PaddedChannels(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Small:
-    """A sub-model's module and its flat state."""
+class HeldModel:
+    """A module and its flat state."""
 
-    model: nn.Module
+    module: nn.Module
     state: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltSubmodel(HeldModel):
+    """A smaller model that was built for a client."""
+
     buffers: tuple[tuple[Tensor, Tensor], ...]
     """Buffers that are not shared, and the values they start with."""
     pads: tuple[PaddedChannels, ...]
 
 
-class Submodels:
-    """Makes sub-models of one model, and keeps a few."""
+class HeldModels:
+    """Gives clients the models that they hold; keeps some of the smaller ones."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self._kept: OrderedDict[tuple[int, ...], Small] = OrderedDict()
+    def __init__(self, module: nn.Module, state: Tensor) -> None:
+        """``state``: the module's own flat state (:func:`fedplt.bind_state`)."""
+        self._resident = HeldModel(module, state)
+        self._kept: OrderedDict[tuple[int, ...], BuiltSubmodel] = OrderedDict()
         self._graph: fx.GraphModule | None = None
 
-    def make(self, assignment: SubmodelAssignment, state: Tensor) -> Small:
+    def whole(self) -> HeldModel:
+        return self._resident
+
+    def smaller(self, assignment: SubmodelAssignment) -> BuiltSubmodel:
         """The sub-model of an assignment, with the numbers of the whole model's flat state."""
-        key = assignment.counts
+        state = self._resident.state
+        key = assignment.num_units
         small = self._kept.pop(key, None) or self._build(assignment)
         self._kept[key] = small
         if len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
-        positions = torch.from_numpy(assignment.positions).to(state.device)
-        torch.index_select(state, 0, positions, out=small.state)
+        take(state, assignment.received, out=small.state)
         for buffer, start in small.buffers:
             buffer.copy_(start)
         for module, pad in zip(small.pads, assignment.spaces.pads, strict=True):
@@ -80,10 +91,10 @@ class Submodels:
             module.places = torch.from_numpy(places[outputs]).to(state.device)
         return small
 
-    def _build(self, assignment: SubmodelAssignment) -> Small:
+    def _build(self, assignment: SubmodelAssignment) -> BuiltSubmodel:
         """A copy of the structure: tensors are replaced by smaller ones, never copied."""
-        layers, spaces = assignment.dense.layers, assignment.spaces
-        source = self._traced() if spaces.pads else self.model
+        layers, spaces = assignment.on_client.layers, assignment.spaces
+        source = self._traced() if spaces.pads else self._resident.module
         tensors = [*source.parameters(), *source.buffers()]
         model = copy.deepcopy(source, {id(tensor): tensor for tensor in tensors})
         shared = {spec.name for _, _, spec in layers.placed}
@@ -104,11 +115,11 @@ class Submodels:
             for name, buffer in model.named_buffers()
             if name not in shared and not name.endswith("places")
         )
-        return Small(model, bind_state(model, layers), others, pads)
+        return BuiltSubmodel(model, bind_state(model, layers), others, pads)
 
     def _traced(self) -> fx.GraphModule:
         if self._graph is None:
-            self._graph = traced(self.model)
+            self._graph = traced(self._resident.module)
         return self._graph
 
 
@@ -150,13 +161,12 @@ def _replace_pads(model: nn.Module, spaces: Spaces) -> tuple[PaddedChannels, ...
 def try_submodel(model: nn.Module, layers: Layers, spaces: Spaces, example: Any) -> None:
     """Run a sub-model of half the widths once, so that a problem is said before a run starts."""
     held = tuple(np.arange(kept_units(width, 0.5)) for width in spaces.widths)
-    slices = tuple((range(number),) for number in layers.num_sublayers)
-    assignment = SubmodelAssignment(layers, slices, frozenset(), spaces, held, 0.5)
+    assignment = SubmodelAssignment(layers, frozenset(), spaces, held, 0.5)
     state = torch.zeros(layers.state_size, device=next(model.parameters()).device)
-    small = Submodels(model).make(assignment, state)
+    small = HeldModels(model, state).smaller(assignment)
     try:
-        with evaluation_mode(small.model), torch.no_grad():
-            small.model(example)
+        with evaluation_mode(small.module), torch.no_grad():
+            small.module(example)
     except RuntimeError as error:
         raise CutError(
             f"a sub-model of half the width does not run ({str(error).splitlines()[0]}): the "

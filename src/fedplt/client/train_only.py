@@ -1,6 +1,6 @@
 """Train a slice of a model in any training loop.
 
-with fedplt.train_only(model, plan.client(3)) as part:
+with fedplt.train_only(model, plan.assignment(3)) as part:
     optimizer = torch.optim.SGD(part.parameters(), lr=0.01)
     ...                                  # the usual loop
 update = part.update(num_examples=600)   # what changed, nothing else
@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from torch import nn
 
-from fedplt.client.slices import Part
+from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
 from fedplt.kernels import forward_of
 from fedplt.kernels.attention import attention
@@ -27,7 +27,7 @@ from fedplt.planning.assignment import Assignment
 @contextmanager
 def train_only(
     model: nn.Module, assignment: Assignment, *, keep_old: bool = True
-) -> Iterator[Part]:
+) -> Iterator[TrainableSlices]:
     """Inside the block, only the assigned slices of the model get gradients and move.
 
     Every other parameter, and the running statistics of norms, keep their bits (buffers of a
@@ -40,7 +40,7 @@ def train_only(
     """
     if any(module in _being_trained for module in model.modules()):
         raise CutError("train_only: this model, or a part of it, is already in such a block.")
-    part = Part(model, assignment, keep_old=keep_old)
+    part = TrainableSlices(model, assignment, keep_old=keep_old)
     required = [(p, p.requires_grad) for p in model.parameters()]
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: part.begin_forward())]
     patched: list[nn.Module] = []
@@ -88,7 +88,7 @@ class _Patched:
         return functools.partial(type(copied).forward, copied)
 
 
-def _forward(part: Part, name: str, module: nn.Module) -> _Patched | None:
+def _forward(part: TrainableSlices, name: str, module: nn.Module) -> _Patched | None:
     """The forward that a module gets inside the block, if it is not its usual one."""
     if "forward" in vars(module):
         return None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -62,6 +64,17 @@ class ClientUpdate:
             if isinstance(error, UpdateError):
                 raise
             raise UpdateError(f"these bytes are not a client update: {error!r}") from error
+
+
+def change_since(before: Tensor, after: Iterable[Tensor]) -> Tensor:
+    """After minus before: ``before``, a flat copy of the old values, becomes it part by part."""
+    start = 0
+    with torch.no_grad():
+        for part in after:
+            old = before[start : start + part.numel()]
+            torch.sub(part.reshape(-1).to(old.device), old, out=old)
+            start += part.numel()
+    return before
 
 
 def update_norm(values: Tensor, assignment: Assignment) -> float:

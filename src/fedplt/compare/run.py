@@ -203,7 +203,7 @@ def read(
 def _work(plan: Plan) -> float:
     """FLOPs of some clients, from the first to the last; enough to put methods in order."""
     clients = range(0, plan.num_clients, -(-plan.num_clients // 100))
-    return sum(paper_flops_of(plan.client(k), 1) for k in clients)
+    return sum(paper_flops_of(plan.assignment(k), 1) for k in clients)
 
 
 def _config(config: RunConfig, label: str, method: Mapping[str, Any], seed: int) -> RunConfig:

@@ -1,52 +1,85 @@
-"""Run a federation on this machine: from a configuration, from a folder, or from Python."""
+"""Run a federation: from a configuration, from a folder, or from a job made in Python."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
-from fedplt.client.evaluation import Metric, accuracy
-from fedplt.client.local_training import Loss
-from fedplt.data.samples import Augment, TrainingData, as_samples
 from fedplt.data.sources import Progress
-from fedplt.data.splits import Split, split_given
-from fedplt.engines.simulator.engine import SimulatorEngine
-from fedplt.errors import ConfigError, RunError
+from fedplt.errors import RunError
 from fedplt.federation.config import RunConfig
+from fedplt.federation.engine import Engine
 from fedplt.federation.folder import RunFolder
-from fedplt.federation.job import Job, job_from_config, make_job
-from fedplt.federation.load_config import parse_config
+from fedplt.federation.job import Job, job_from_config
+from fedplt.federation.load_config import ConfigLike, as_config, override
 from fedplt.federation.loop import Federation, OnRound
 from fedplt.federation.records import History
-from fedplt.planning.allocation import Allocation
+from fedplt.imports import import_object
 
 FROM_PYTHON = "(given from Python)"
+MakeEngine = Callable[[Job, Callable[[], bool]], Engine]
+"""Makes an engine from a job and a function that tells whether the user asked to stop."""
+ENGINES = {"simulator": "fedplt.engines.simulator:SimulatorEngine"}
+"""By ``engine.name``; imported when they are used."""
+
+
+def run(
+    config: ConfigLike,
+    out: str | Path | None = None,
+    *,
+    engine: MakeEngine | None = None,
+    on_round: OnRound = lambda record: None,
+) -> History:
+    """Train as a configuration says: what ``fedplt run`` does.
+
+    Args:
+        config: a configuration, a dictionary of its sections, or the path of a TOML file.
+        out: a run folder; None: nothing on disk.
+        engine: what runs the clients; by default as ``engine.name`` says.
+        on_round: called with every round's record.
+    """
+    return run_job(job_from_config(as_config(config)), out, engine=engine, on_round=on_round)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    changes: Sequence[str] = (),
+    engine: MakeEngine | None = None,
+    on_round: OnRound = lambda record: None,
+) -> History:
+    """Continue a run that was stopped or killed, to the same bits: what ``fedplt resume`` does.
+
+    ``changes`` are as of ``--set``: ``["rounds=300"]``.
+    """
+    job, _ = prepare_resume(RunFolder.open(Path(folder)), lambda c: override(c, changes))
+    return run_job(job, folder, resume=True, engine=engine, on_round=on_round)
 
 
 def run_job(
     job: Job,
-    out: Path | None = None,
+    out: str | Path | None = None,
     *,
     resume: bool = False,
+    engine: MakeEngine | None = None,
     on_round: OnRound = lambda record: None,
 ) -> History:
     """Run a job to its last round, in a folder if one is given.
 
     Ctrl-C saves and raises ``Interrupted``. A run that cannot start leaves no folder behind.
     """
+    out = None if out is None else Path(out)
+    make_engine: MakeEngine = engine or _engine_of(job.config)
     folder = RunFolder.open(out) if out and resume else None
     if folder:
         folder.lock()
     try:
-        with _stoppable() as stop, closing(SimulatorEngine(job, stop)) as engine:
-            federation = Federation(job, engine)
+        with _stoppable() as stop, closing(make_engine(job, stop)) as running:
+            federation = Federation(job, running)
             if out and not resume:
                 folder = RunFolder.create(out, job)
             federation.folder = folder
@@ -59,6 +92,11 @@ def run_job(
     finally:
         if folder:
             folder.unlock()
+
+
+def _engine_of(config: RunConfig) -> MakeEngine:
+    made: MakeEngine = import_object(ENGINES[config.engine.name], "engine.name")
+    return made
 
 
 def prepare_resume(
@@ -81,75 +119,6 @@ def prepare_resume(
     finally:
         folder.unlock()
     return job, done
-
-
-def train(
-    model: nn.Module,
-    train: Any,
-    validation: Any,
-    *,
-    ratios: Sequence[float | Allocation],
-    rounds: int,
-    split: str | Split | Sequence[Any] = "iid",
-    cut: Mapping[str, Any] | None = None,
-    learning_rates: Sequence[float] | None = None,
-    test: Any = None,
-    loss: Loss = torch.nn.functional.cross_entropy,
-    metric: Metric = accuracy,
-    augment: Augment | None = None,
-    seed: int = 0,
-    out: str | Path | None = None,
-    resume: bool = False,
-    on_round: OnRound = lambda record: None,
-    **settings: Any,
-) -> History:
-    """Train a model of your own, on data of your own, with partial layer training.
-
-    Args:
-        model: any torch module that :func:`fedplt.cut` can cut; it is trained in place.
-        train, validation, test: ``(inputs, targets)`` tensors or Datasets.
-        ratios: one per client: the fraction of the model it trains.
-        split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client.
-        cut: how the model is cut, as :func:`fedplt.cut` takes it: ``{"never": ["backbone"]}``.
-        learning_rates: one per client, where they differ (else ``training["learning_rate"]``).
-        loss: mean loss from outputs and targets. metric: score per example (or its mean).
-        augment: changes a batch of training inputs: ``augment(inputs, generator)``.
-        out: a run folder (config, plan, records, checkpoints, final model); None: nothing on disk.
-        resume: continue the run in ``out``.
-        settings: the rest of a run configuration, as in TOML: ``training={"learning_rate": 0.1}``,
-            ``data={"alpha": 0.1}``, ``method={"name": "fedavg"}``, ``engine={"workers": 2}``, ...
-    """
-    if "clients" in settings:
-        raise ConfigError("clients: ratios and learning_rates tell who the clients are.")
-    if resume and out is None:
-        raise ConfigError("resume=True needs out: the folder of the run to continue.")
-    data = TrainingData(
-        as_samples(train), as_samples(validation), None if test is None else as_samples(test)
-    )
-    if isinstance(split, (str, Split)):
-        given = None if isinstance(split, str) else split
-    else:
-        given = split_given(split, len(data.train))
-    config = parse_config(
-        {
-            "seed": seed,
-            "rounds": rounds,
-            **settings,
-            "clients": {"num_clients": len(ratios)},
-            "data": {
-                "name": FROM_PYTHON,
-                **({"split": split} if isinstance(split, str) else {}),
-                **settings.get("data", {}),
-            },
-            "model": {"name": FROM_PYTHON, **(cut or {})},
-        }
-    )
-    job = make_job(
-        config, model, data,
-        split=given, ratios=ratios, learning_rates=learning_rates,
-        loss=loss, metric=metric, augment=augment,
-    )  # fmt: skip
-    return run_job(job, None if out is None else Path(out), resume=resume, on_round=on_round)
 
 
 @contextmanager

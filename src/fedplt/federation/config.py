@@ -40,13 +40,9 @@ class DataConfig(Section):
         return self
 
 
-class ModelConfig(Section):
-    """Which model, and how it is cut."""
+class CutConfig(Section):
+    """How a model is cut into layers, as :func:`fedplt.cut` takes it."""
 
-    name: str = "fcn"
-    """``fcn``, ``cnn``, ``resnet8``, ``vit``, ``text``, or ``package.module:function`` giving a
-    torch module."""
-    options: dict[str, Any] = {}
     groups: dict[str, str | list[str]] | None = None
     """Join modules into one layer by name pattern; by default as the model suggests."""
     always: list[str] = []
@@ -56,6 +52,15 @@ class ModelConfig(Section):
     fused: dict[str, Annotated[int, Field(ge=1)]] = {}
     """Linear modules (patterns) whose outputs are so many stretches to be cut alike."""
     max_sublayers: Annotated[int, Field(ge=1)] | None = None
+
+
+class ModelConfig(CutConfig):
+    """Which model, and how it is cut."""
+
+    name: str = "fcn"
+    """``fcn``, ``cnn``, ``resnet8``, ``vit``, ``text``, or ``package.module:function`` giving a
+    torch module."""
+    options: dict[str, Any] = {}
 
 
 class GroupConfig(Section):
@@ -197,8 +202,10 @@ class DiagnosticsConfig(Section):
 
 
 class EngineConfig(Section):
-    """How the simulator runs; none of this but the device changes a bit of the results."""
+    """What runs the clients, and how; none of this but the device changes a bit of the results."""
 
+    name: Literal["simulator"] = "simulator"
+    """``simulator``: worker processes on this machine."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None

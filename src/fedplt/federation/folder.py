@@ -38,7 +38,7 @@ SCRATCH = ".*.part"
 """Files that were being written when a run was killed."""
 MAY_CHANGE = (
     "name", "rounds", "checkpoint_every",
-    "engine.workers", "engine.start_method", "engine.timeout_seconds",
+    "engine.name", "engine.workers", "engine.start_method", "engine.timeout_seconds",
 )  # fmt: skip
 """Keys that a resumed run may set anew: they change no bits of the rounds already run."""
 

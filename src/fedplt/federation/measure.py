@@ -23,7 +23,7 @@ class Measurement:
 
     def __init__(self, job: Job, engine: Engine) -> None:
         self.job, self.engine = job, engine
-        self._is_local = bool(job.plan.local_segments)
+        self._is_local = bool(job.plan.local)
         self._label_shares = self._per_client_shares()
 
     def of_round(self, round: int, state: Tensor) -> Measured | tuple[None, None]:

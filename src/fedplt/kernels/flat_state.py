@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedplt.errors import CutError
 from fedplt.planning.layers import Layers, TensorSpec
+from fedplt.planning.places import Places
 
 
 def bind_state(model: nn.Module, layers: Layers) -> Tensor:
@@ -27,6 +28,15 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
         tensor = getattr(module, key)
         view.copy_(tensor.detach())
         tensor.data = view
+    return flat
+
+
+def read_state(model: nn.Module, layers: Layers) -> Tensor:
+    """A flat copy of all tensors of the layers."""
+    tensors = model.state_dict()
+    flat = torch.empty(layers.state_size)
+    for offset, _, spec in layers.placed:
+        _view(flat, offset, spec).copy_(tensors[spec.name])
     return flat
 
 
@@ -75,6 +85,46 @@ def named_tensors(layers: Layers, flat: Tensor) -> dict[str, Tensor]:
         spec.name: _view(flat, offset, spec).contiguous().clone()
         for offset, _, spec in layers.placed
     }
+
+
+def parts_of(flat: Tensor, places: Places) -> Iterator[Tensor]:
+    """The numbers at some places, part by part: views where there are segments."""
+    if places.positions is not None:
+        yield flat[torch.from_numpy(places.positions).to(flat.device)]
+    else:
+        for start, stop in places.segments:
+            yield flat[start:stop]
+
+
+def take(flat: Tensor, places: Places, out: Tensor | None = None) -> Tensor:
+    """A copy of the numbers at some places."""
+    if places.positions is not None:
+        positions = torch.from_numpy(places.positions).to(flat.device)
+        return torch.index_select(flat, 0, positions, out=out)
+    parts = list(parts_of(flat, places))
+    return torch.cat(parts, out=out) if parts else flat.new_empty(0)
+
+
+def put(flat: Tensor, places: Places, values: Tensor) -> None:
+    """Write numbers to some places."""
+    if places.positions is not None:
+        flat[torch.from_numpy(places.positions).to(flat.device)] = values
+        return
+    done = 0
+    for part in parts_of(flat, places):
+        part.copy_(values[done : done + len(part)])
+        done += len(part)
+
+
+def add_at(flat: Tensor, places: Places, values: Tensor, weight: float) -> None:
+    """Add weighted numbers at some places."""
+    if places.positions is not None:
+        flat.index_add_(0, torch.from_numpy(places.positions), values, alpha=weight)
+        return
+    done = 0
+    for part in parts_of(flat, places):
+        part.add_(values[done : done + len(part)], alpha=weight)
+        done += len(part)
 
 
 def buffer_positions(layers: Layers) -> Tensor:

@@ -41,7 +41,7 @@ class FedDrop(Method):
         rates = expected_keep_rates(layers, spaces, request.ratio_array)
         return submodel_plan(self, layers, spaces, request.ratios, rates, request.seed)
 
-    def keep(
+    def select_units(
         self, width: int, rate: float, *, space: int, seed: int, round: int, client: int
     ) -> Units:
         random = generator(seed, f"feddrop {space}", round=round, client=client)

@@ -44,7 +44,7 @@ class HeteroFL(Method):
         rates = closest_rates(layers, spaces, request.ratio_array, self.rates)
         return submodel_plan(self, layers, spaces, request.ratios, rates, request.seed)
 
-    def keep(
+    def select_units(
         self, width: int, rate: float, *, space: int, seed: int, round: int, client: int
     ) -> Units:
         return np.arange(kept_units(width, rate))

@@ -57,11 +57,11 @@ def exact_flops(assignment: Assignment) -> Flops:
 
 def module_flops(assignment: Assignment) -> dict[str, Flops]:
     """The same for each module of a known kind with a weight matrix, by name."""
-    assignment = assignment.dense  # a sub-model's products are as small as it is
-    layers = assignment.layers
+    held = assignment.on_client  # a sub-model's products are as small as it is
+    layers = held.layers
     if not layers.flow and not layers.products:
         raise CutError("costs need the flow of data: cut the model with an example input.")
-    trained = _trained(assignment)
+    trained = _trained(held)
     needs = _need_input_gradients(layers, trained)
     sizes = {tensor.name: tensor.num_elements for _, _, tensor in layers.placed}
     result: dict[str, Flops] = {}
@@ -146,7 +146,7 @@ def _product_flops(assignment: Assignment) -> Flops:
 
 def paper_flops_of(assignment: Assignment, num_examples: int) -> float:
     """The same for an assignment; a sub-model's forward pass is as small as it is."""
-    held = assignment.dense
+    held = assignment.on_client
     return paper_flops(held.layers.size, held.ratio, num_examples)
 
 
@@ -158,7 +158,7 @@ def paper_flops(num_parameters: int, ratio: float, num_examples: int) -> float:
 
 def download_bytes(assignment: Assignment) -> int:
     """Size of what a client is sent, the model it holds, as one safetensors array."""
-    tensors = (tensor for _, _, tensor in assignment.dense.layers.placed)
+    tensors = (tensor for _, _, tensor in assignment.on_client.layers.placed)
     return safetensors_bytes(
         "model", sum(t.num_elements for t in tensors if t.name not in assignment.local)
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from fedplt.errors import PlanError
 from fedplt.planning.allocation import Allocation, balanced_layer_ratios
-from fedplt.planning.assignment import Assignment
+from fedplt.planning.assignment import Assignment, SliceAssignment
 from fedplt.planning.layers import Layers, Ranges, merge
+from fedplt.planning.places import Places
 from fedplt.planning.plan_summary import plan_summary
 from fedplt.planning.rounding import whole_sublayers
 
@@ -44,6 +45,19 @@ class Uncovered:
         )
 
 
+class RoundAssignments:
+    """Assignments of one round by client; each is computed once."""
+
+    def __init__(self, plan: Plan, round: int) -> None:
+        self._plan, self._round = plan, round
+        self._known: dict[int, Assignment] = {}
+
+    def __getitem__(self, client: int) -> Assignment:
+        if client not in self._known:
+            self._known[client] = self._plan.assignment(client, self._round)
+        return self._known[client]
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """All clients' assignments, computed on demand: two small arrays, whatever the fleet's size."""
@@ -62,17 +76,41 @@ class Plan:
     def num_clients(self) -> int:
         return len(self.ratios)
 
-    def client(self, client: int, round: int = 0) -> Assignment:
-        """Client ``client``'s assignment; the same in every round, unless the plan rotates."""
-        if not 0 <= client < self.num_clients:
-            raise PlanError(f"there is no client {client}; clients are 0 to {self.num_clients - 1}")
+    @property
+    def clients_hold_everything(self) -> bool:
+        """Whether every client receives the whole model, whatever part of it it trains."""
+        return True
+
+    @property
+    def costs_change(self) -> bool:
+        """Whether a client's costs differ from round to round."""
+        return False
+
+    def assignment(self, client: int, round: int = 0) -> Assignment:
+        """What ``client`` does in a round; the same in every round, unless the plan rotates."""
+        self._check(client)
         slices = tuple(
             _wrapped(int(start), int(count), layer.num_sublayers)
             for start, count, layer in zip(
                 self._starts_in(client, round), self.counts[client], self.layers, strict=True
             )
         )
-        return Assignment(self.layers, slices, self.local)
+        return SliceAssignment(self.layers, slices, self.local)
+
+    def in_round(self, round: int) -> RoundAssignments:
+        """All clients' assignments of a round, each computed when it is first asked for."""
+        return RoundAssignments(self, round)
+
+    def read(self, message: Mapping[str, Any]) -> Assignment:
+        """An assignment of this plan from what a client was told (``Assignment.to_message``)."""
+        slices = tuple(
+            tuple(range(start, stop) for start, stop in ranges) for ranges in message["slices"]
+        )
+        return SliceAssignment(self.layers, slices, self.local)
+
+    def _check(self, client: int) -> None:
+        if not 0 <= client < self.num_clients:
+            raise PlanError(f"there is no client {client}; clients are 0 to {self.num_clients - 1}")
 
     def _starts_in(self, client: int, round: int) -> NDArray[np.int32]:
         """Where a client's stretches start. All move by the same step, so coverage stays even."""
@@ -117,22 +155,20 @@ class Plan:
         ]
         return np.asarray(self.counts @ np.array(sizes, dtype=np.int64))
 
-    def update_size(self, client: int, round: int) -> int:
-        """Numbers in a client's update of this round."""
-        return int(self.update_sizes[client])
-
     @property
     def layer_ratios(self) -> NDArray[np.float64]:
         """Achieved fraction of each layer, (clients, layers)."""
         return np.asarray(self.counts / np.asarray(self.layers.num_sublayers))
 
     @cached_property
-    def local_segments(self) -> list[tuple[int, int]]:
-        """Where the tensors that never leave the clients lie in the flat state."""
-        return merge(
-            (offset, offset + tensor.num_elements)
-            for offset, _, tensor in self.layers.placed
-            if tensor.name in self.local
+    def local_places(self) -> Places:
+        """The tensors that never leave the clients, in the flat state."""
+        return Places(
+            merge(
+                (offset, offset + tensor.num_elements)
+                for offset, _, tensor in self.layers.placed
+                if tensor.name in self.local
+            )
         )
 
     @cached_property

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Normaliser = Literal["contributors", "participants"]
+Scaler = Literal["none", "normed", "outputs", "inputs"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class LocalRecipe:
     """Running statistics do not move in training; they are gathered before an evaluation."""
     masked_loss: bool = False
     """Outputs of classes that the client has no example of are set to 0 before the loss."""
-    scaler: Literal["none", "normed", "outputs", "inputs"] = "none"
+    scaler: Scaler = "none"
     """Divide by the width rate in training: what hidden layers give (before a norm, or all of
     them), or what layers take in."""
     evaluate_frozen_norms: bool = False

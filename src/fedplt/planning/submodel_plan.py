@@ -1,12 +1,11 @@
 """Plans of methods whose clients hold a smaller dense model: some units of every space.
 
-Unlike partial training, a client neither receives nor computes with what it does not hold. It
-trains all that it holds. A client that holds everything has a usual, whole assignment.
+A client that holds every unit has an ordinary, whole assignment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -16,16 +15,15 @@ from numpy.typing import NDArray
 
 from fedplt.errors import PlanError
 from fedplt.planning.allocation import Allocation
-from fedplt.planning.assignment import Assignment
+from fedplt.planning.assignment import Assignment, whole_assignment
 from fedplt.planning.coupled_units import Spaces, Units
-from fedplt.planning.layers import Layers, Ranges, merge
+from fedplt.planning.layers import Layers
 from fedplt.planning.plan import Plan, Uncovered, make_plan
+from fedplt.planning.submodel_assignment import SubmodelAssignment
 from fedplt.planning.width_rates import expected_sizes
 
-NO_SPACES = Spaces((), ())
 
-
-class Keep(Protocol):
+class UnitRule(Protocol):
     """A rule for which units a client holds; a method is one (a frozen dataclass with a name)."""
 
     name: ClassVar[str]
@@ -36,71 +34,10 @@ class Keep(Protocol):
     def reference(self) -> str:
         """What finds the rule again, in another process too."""
 
-    def keep(
+    def select_units(
         self, width: int, rate: float, *, space: int, seed: int, round: int, client: int
     ) -> Units:
         """The held units of a space of this width, ascending; never none."""
-
-
-@dataclass(frozen=True, eq=False)
-class SubmodelAssignment(Assignment):
-    """One client's sub-model in one round."""
-
-    spaces: Spaces = NO_SPACES
-    held: tuple[Units, ...] = ()
-    """Held units of every space."""
-    rate: float = 1.0
-    """The fraction of units that the method meant to keep (the scaler's number)."""
-
-    @property
-    def is_submodel(self) -> bool:
-        return True
-
-    @cached_property
-    def dense(self) -> Assignment:
-        submodel = self.spaces.submodel(self.layers, [len(units) for units in self.held])
-        return Assignment(submodel, ((range(1),),) * len(submodel), self.local)
-
-    @property
-    def positions(self) -> NDArray[np.int64]:
-        """Of the sub-model's flat state in the whole model's flat state (large: not kept)."""
-        return self.spaces.positions(self.layers, self.held)
-
-    @property
-    def shared_positions(self) -> NDArray[np.int64]:
-        """The same of what is uploaded."""
-        if not self.local:
-            return self.positions
-        positions = self.positions
-        return np.concatenate([positions[start:stop] for start, stop in self.dense.segments])
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        return tuple(len(units) for units in self.held)
-
-    @property
-    def layer_ratios(self) -> tuple[float, ...]:
-        pairs = zip(self.dense.layers.sizes, self.layers.sizes, strict=True)
-        return tuple(held / size for held, size in pairs)
-
-    @property
-    def num_trained(self) -> int:
-        return self.dense.layers.size
-
-    @cached_property
-    def segments(self) -> list[tuple[int, int]]:
-        where = self.shared_positions
-        ends = np.flatnonzero(np.diff(where) != 1)
-        starts, stops = where[np.r_[0, ends + 1]], where[np.r_[ends, len(where) - 1]] + 1
-        return list(zip(starts.tolist(), stops.tolist(), strict=True))
-
-    @property
-    def parameter_segments(self) -> list[tuple[int, int]]:
-        return self.dense.parameter_segments
-
-    @property
-    def update_size(self) -> int:
-        return self.dense.update_size
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -112,23 +49,29 @@ class SubmodelPlan(Plan):
 
     spaces: Spaces
     rates: NDArray[np.float64]
-    rule: Keep
+    rule: UnitRule
     seed: int
 
-    def client(self, client: int, round: int = 0) -> Assignment:
-        if not 0 <= client < self.num_clients:
-            raise PlanError(f"there is no client {client}; clients are 0 to {self.num_clients - 1}")
-        rate = float(self.rates[client])
-        held = tuple(
-            self.rule.keep(width, rate, space=i, seed=self.seed, round=round, client=client)
-            for i, width in enumerate(self.spaces.widths)
-        )
-        whole = all(len(u) == width for u, width in zip(held, self.spaces.widths, strict=True))
-        if whole and (rate >= 1 or not self.rule.is_random):  # else its scaler is still needed
-            everything = tuple((range(number),) for number in self.layers.num_sublayers)
-            return Assignment(self.layers, everything, self.local)
-        slices = _touched(self.layers, self.spaces, held)
-        return SubmodelAssignment(self.layers, slices, self.local, self.spaces, held, rate)
+    @property
+    def clients_hold_everything(self) -> bool:
+        return False
+
+    @property
+    def costs_change(self) -> bool:
+        return self.rule.is_random
+
+    def assignment(self, client: int, round: int = 0) -> Assignment:
+        self._check(client)
+        return _assignment(
+            self.layers, self.spaces, self.rule, float(self.rates[client]),
+            seed=self.seed, round=round, client=client, local=self.local,
+        )  # fmt: skip
+
+    def read(self, message: Mapping[str, Any]) -> Assignment:
+        if "held" not in message:
+            return super().read(message)
+        held = tuple(np.asarray(units, dtype=np.int64) for units in message["held"])
+        return SubmodelAssignment(self.layers, self.local, self.spaces, held, message["rate"])
 
     @cached_property
     def _alike(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -142,35 +85,29 @@ class SubmodelPlan(Plan):
         if self.rule.is_random:
             return expected_sizes(self.layers, self.spaces, self.rates) / self.layers.size
         first, inverse = self._alike
-        return np.array([self.client(int(k)).ratio for k in first])[inverse]
+        return np.array([self.assignment(int(k)).ratio for k in first])[inverse]
 
     @cached_property
     def update_sizes(self) -> NDArray[np.int64]:
         """Numbers in each client's update; at most, where units are drawn."""
         if self.rule.is_random:
-            everything = make_plan(self.layers, [1.0])
-            whole = Plan(self.layers, everything.ratios, everything.counts, local=self.local)
-            return np.full(self.num_clients, whole.update_sizes[0])
+            whole = whole_assignment(self.layers, self.local).update_size
+            return np.full(self.num_clients, whole)
         first, inverse = self._alike
-        return np.array([self.client(int(k)).update_size for k in first])[inverse]
-
-    def update_size(self, client: int, round: int) -> int:
-        if self.rule.is_random:
-            return self.client(client, round).update_size
-        return super().update_size(client, round)
+        return np.array([self.assignment(int(k)).update_size for k in first])[inverse]
 
     @cached_property
     def layer_ratios(self) -> NDArray[np.float64]:
         """Of the first round, one client for all of the same rate."""
         first, inverse = self._alike
-        return np.array([self.client(int(k)).layer_ratios for k in first])[inverse]
+        return np.array([self.assignment(int(k)).layer_ratios for k in first])[inverse]
 
     @cached_property
     def coverage(self) -> tuple[NDArray[np.int64], ...]:
         """Per layer, the number of clients that hold a row of each sub-layer in the first round."""
         result = tuple(np.zeros(layer.num_sublayers, dtype=np.int64) for layer in self.layers)
         for number, client in zip(*self._representatives, strict=True):
-            slices = self.client(int(client)).slices
+            slices = self.assignment(int(client)).slices
             for clients, ranges in zip(result, slices, strict=True):
                 for part in ranges:
                     clients[part.start : part.stop] += number
@@ -187,7 +124,7 @@ class SubmodelPlan(Plan):
     def uncovered(self) -> tuple[Uncovered, ...]:
         """Sub-layers that nobody ever holds; where units move or are drawn, there are none."""
         widest = int(np.argmax(self.rates))
-        if self.client(widest, round=1).slices != self.client(widest).slices:
+        if self.assignment(widest, round=1).slices != self.assignment(widest).slices:
             return ()
         result = []
         for layer, clients in zip(self.layers, self.coverage, strict=True):
@@ -209,24 +146,8 @@ class SubmodelPlan(Plan):
         }
 
 
-def _touched(layers: Layers, spaces: Spaces, held: Sequence[Units]) -> tuple[Ranges, ...]:
-    """The sub-layers of every layer that have a held row."""
-    result = []
-    for layer in layers:
-        touched = np.zeros(layer.num_sublayers, dtype=bool)
-        for tensor in layer.tensors:
-            space = spaces.by_tensor[tensor.name].rows
-            if space is None:
-                touched[:] = True
-            else:
-                touched[held[space] * layer.num_sublayers // tensor.width] = True
-        runs = merge((i, i + 1) for i in np.flatnonzero(touched).tolist())
-        result.append(tuple(range(start, stop) for start, stop in runs))
-    return tuple(result)
-
-
 def submodel_plan(
-    rule: Keep,
+    rule: UnitRule,
     layers: Layers,
     spaces: Spaces,
     ratios: Sequence[float | Allocation],
@@ -245,14 +166,46 @@ def submodel_plan(
             f"this model has no hidden units that {rule.name} could leave out, so clients cannot "
             f"train {asked.ratios.min():g} of it. Use fedplt for it, or ratios of 1."
         )
-    plan = SubmodelPlan(
-        layers, asked.ratios, asked.counts, spaces=spaces, rates=rates, rule=rule, seed=seed
+    # Widths follow from the rate, so one client stands for all of the same rate.
+    _, first, inverse = np.unique(rates, return_index=True, return_inverse=True)
+    counts = np.array([_counts(layers, spaces, rule, rates, seed, int(k)) for k in first])
+    counts = counts[inverse.reshape(-1)].astype(np.int32)
+    return SubmodelPlan(
+        layers, asked.ratios, counts, spaces=spaces, rates=rates, rule=rule, seed=seed
     )
-    first, inverse = plan._alike
-    counts = np.array([[_number(r) for r in plan.client(int(k)).slices] for k in first])
-    plan.counts[:] = counts[inverse]
-    return plan
 
 
-def _number(ranges: Ranges) -> int:
-    return sum(len(part) for part in ranges)
+def _counts(
+    layers: Layers,
+    spaces: Spaces,
+    rule: UnitRule,
+    rates: NDArray[np.float64],
+    seed: int,
+    client: int,
+) -> list[int]:
+    """Sub-layers of every layer that a client holds a row of, in the first round."""
+    first = _assignment(
+        layers, spaces, rule, float(rates[client]), seed=seed, round=0, client=client
+    )
+    return [sum(len(part) for part in ranges) for ranges in first.slices]
+
+
+def _assignment(
+    layers: Layers,
+    spaces: Spaces,
+    rule: UnitRule,
+    rate: float,
+    *,
+    seed: int,
+    round: int,
+    client: int,
+    local: frozenset[str] = frozenset(),
+) -> Assignment:
+    held = tuple(
+        rule.select_units(width, rate, space=i, seed=seed, round=round, client=client)
+        for i, width in enumerate(spaces.widths)
+    )
+    whole = all(len(u) == width for u, width in zip(held, spaces.widths, strict=True))
+    if whole and (rate >= 1 or not rule.is_random):  # else its scaler is still needed
+        return whole_assignment(layers, local)
+    return SubmodelAssignment(layers, local, spaces, held, rate)

@@ -76,7 +76,7 @@ def plan_figure(plan: Plan) -> Figure:
     figure = Figure(figsize=(width, 1.6 + 0.05 * min(len(clients), 80)), layout="constrained")
     panels: Any = figure.subplots(1, len(plan.layers), squeeze=False, sharey=True)[0]
     colors = ListedColormap([BACKGROUND, *COLORS])
-    assignments = [plan.client(int(client)) for client in clients]
+    assignments = [plan.assignment(int(client)) for client in clients]
     for index, (axes, layer) in enumerate(zip(panels, plan.layers, strict=True)):
         picture = np.zeros((len(clients), layer.num_sublayers), dtype=np.uint8)
         for row, (client, assignment) in enumerate(zip(clients, assignments, strict=True)):

@@ -119,7 +119,7 @@ def _diagnostics(history: History, window: int) -> str:
 def _costs(history: History, plan: Plan) -> str:
     total, rounds = history.rounds[-1].total, len(history.rounds)
     uploads = sum(record.num_clients for record in history.rounds)
-    full_up = uploads * download_bytes(make_plan(plan.layers, [1.0]).client(0))
+    full_up = uploads * download_bytes(make_plan(plan.layers, [1.0]).assignment(0))
     seconds = sum(record.seconds for record in history.rounds)
     rows = [
         ("uploaded", bytes_text(total.bytes_up), bytes_text(total.bytes_up / rounds)),

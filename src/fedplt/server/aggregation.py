@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedplt.client.update import ClientUpdate
+from fedplt.kernels.flat_state import add_at
 from fedplt.planning.assignment import Assignment
-from fedplt.planning.layers import Layers, TensorSpec
+from fedplt.planning.layers import Layers, Ranges, TensorSpec
 from fedplt.planning.recipe import Normaliser
-from fedplt.planning.submodel_plan import SubmodelAssignment
 
 
 class Aggregator:
@@ -43,17 +45,9 @@ class Aggregator:
     ) -> None:
         """Count an update by its number of examples, or by another weight."""
         weight = update.num_examples if weight is None else weight
-        values, start = torch.from_numpy(update.values), 0
         self._local |= assignment.local
         self._added.count(assignment, weight)
-        if isinstance(assignment, SubmodelAssignment):
-            where = torch.from_numpy(assignment.shared_positions)
-            self._total.index_add_(0, where, values, alpha=weight)
-            return
-        for begin, end in assignment.segments:
-            stop = start + end - begin
-            self._total[begin:end].add_(values[start:stop], alpha=weight)
-            start = stop
+        add_at(self._total, assignment.uploaded, torch.from_numpy(update.values), weight)
 
     def expect(self, assignment: Assignment, weight: float) -> None:
         """Divide by the weights of the clients named here, whether they are added or not.
@@ -123,14 +117,17 @@ class _Weights:
 
     def count(self, assignment: Assignment, weight: float) -> None:
         self.total += weight
-        if isinstance(assignment, SubmodelAssignment):
-            if self._elements is None:
-                self._elements = torch.zeros(self.layers.state_size, dtype=torch.float64)
-            self._elements[torch.from_numpy(assignment.shared_positions)] += weight
-            return
-        for sublayers, ranges in zip(self._sublayers, assignment.slices, strict=True):
+        assignment.weigh(self, weight)
+
+    def count_sublayers(self, slices: tuple[Ranges, ...], weight: float) -> None:
+        for sublayers, ranges in zip(self._sublayers, slices, strict=True):
             for part in ranges:  # as an array: the same memory, with less overhead
                 sublayers.numpy()[part.start : part.stop] += weight
+
+    def count_positions(self, positions: NDArray[np.int64], weight: float) -> None:
+        if self._elements is None:
+            self._elements = torch.zeros(self.layers.state_size, dtype=torch.float64)
+        self._elements[torch.from_numpy(positions)] += weight
 
     def of(self, offset: int, index: int, spec: TensorSpec) -> Tensor:
         """A tensor's weights: one per row, or one per number where there are sub-models."""

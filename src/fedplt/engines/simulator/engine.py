@@ -6,12 +6,11 @@ uses one thread. Work is dealt longest first; results do not depend on who does 
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pickle import PicklingError
 from typing import Any
@@ -22,18 +21,21 @@ import torch.multiprocessing as torch_multiprocessing
 from torch import Tensor
 
 from fedplt.client.evaluation import CHUNK, Evaluation, combine, num_chunks
+from fedplt.client.trainer import ClientResult
 from fedplt.client.update import ClientUpdate
+from fedplt.engines.simulator.shared import SharedMemory
 from fedplt.engines.simulator.worker import (
     EvaluateTask,
     Failure,
-    LocalState,
     StatisticsTask,
     TrainTask,
     worker_main,
 )
 from fedplt.errors import RunError
-from fedplt.federation.engine import Interrupted, LocalResult
+from fedplt.federation.engine import Interrupted
 from fedplt.federation.job import Job
+from fedplt.federation.sampler import most_clients
+from fedplt.planning.assignment import Assignment
 
 POLL_SECONDS = 0.2
 SPAWNED = (
@@ -50,27 +52,12 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def usual_start_method(device: str) -> str:
+def default_start_method(device: str) -> str:
     """Forked workers start at once and see the data without a copy.
 
     Elsewhere than on Linux, and with a GPU, a fork is not safe: workers are spawned there.
     """
     return "fork" if sys.platform == "linux" and device == "cpu" else "spawn"
-
-
-def _room(job: Job) -> int:
-    """Numbers in the updates of one round, at most."""
-    sizes, sampling = job.plan.update_sizes, job.config.sampling
-    most = int(np.sort(sizes)[::-1][: job.per_round].sum())
-    if not (sampling.by_norm and sampling.norms == "last"):
-        return most
-    # Independent draws have no largest number but all. Bernstein's inequality: not more than this
-    # but for one round in e^30, where expected updates cost the budget.
-    largest, costs = int(sizes.max()), np.ones(len(sizes))
-    if sampling.name != "ocs":
-        costs = job.plan.achieved_ratios
-    expected = (sampling.budget or 0) * float((sizes / costs).max())
-    return min(most, math.ceil(expected + math.sqrt(60 * largest * expected) + 20 * largest))
 
 
 class SimulatorEngine:
@@ -82,17 +69,14 @@ class SimulatorEngine:
         self.timeout = settings.timeout_seconds
         self._version = 0
         self._places: dict[int, tuple[int, int]] = {}
-        self._results: dict[int, LocalResult] = {}
-        self._state = torch.empty(job.layers.state_size).share_memory_()
-        self._updates = torch.empty(_room(job)).share_memory_()
-        self._local = LocalState.make(job.plan)
-        self.local_state = self._local.kept if self._local else None
-        usual = available_cores() if settings.device == "cpu" else 1
-        workers = min(settings.workers or usual, job.per_round)
+        self._results: dict[int, ClientResult] = {}
+        self._shared = SharedMemory.make(job)
+        default = available_cores() if settings.device == "cpu" else 1
+        workers = min(settings.workers or default, most_clients(job))
         self._start(workers, settings.start_method)
 
     def _start(self, workers: int, start_method: str | None) -> None:
-        method = start_method or usual_start_method(self.job.config.engine.device)
+        method = start_method or default_start_method(self.job.config.engine.device)
         self._method = method
         context: Any = torch_multiprocessing.get_context(method)
         self._connections: list[Connection] = []
@@ -101,7 +85,7 @@ class SimulatorEngine:
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=worker_main,
-                args=(theirs, self.job, self._state, self._updates, self._local, os.getpid()),
+                args=(theirs, self.job, self._shared, os.getpid()),
                 name=f"fedplt-worker-{index}",
                 daemon=True,
             )
@@ -114,35 +98,49 @@ class SimulatorEngine:
             self._connections.append(ours)
             self._processes.append(process)
 
-    def train(self, clients: Sequence[int], round: int, state: Tensor) -> list[LocalResult]:
+    def train(
+        self,
+        round: int,
+        state: Tensor,
+        assignments: Mapping[int, Assignment],
+        block_weights: Tensor | None = None,
+    ) -> list[ClientResult]:
         self._publish(state)
+        if self._shared.block_weights is not None and block_weights is not None:
+            self._shared.block_weights.copy_(block_weights)
         self._places, place = {}, 0
-        for client in clients:
-            size = self.job.plan.update_size(client, round)
-            self._places[client] = (place, place + size)
-            place += size
-        if place > len(self._updates):
+        for client, assignment in assignments.items():
+            self._places[client] = (place, place + assignment.update_size)
+            place += assignment.update_size
+        if place > len(self._shared.updates):
             raise RunError(
-                f"round {round + 1}: {len(clients)} clients were drawn, far above the budget, and "
-                "their updates do not fit into the memory set aside. Set sampling.norms = 'fresh'."
+                f"round {round + 1}: {len(assignments)} clients were drawn, far above the budget, "
+                "and their updates do not fit into the memory set aside. Set sampling.norms = "
+                "'fresh'."
             )
-        plan, examples = self.job.plan, self.job.num_examples
-        work = examples[list(clients)] * (1 + 2 * plan.achieved_ratios[list(clients)])
-        tasks = [
-            TrainTask(self._version, round, client, self._places[client][0])
-            for client in np.asarray(clients)[np.argsort(-work, kind="stable")].tolist()
-        ]
         self._results = {}
-        for _, (client, num_examples, norm, metrics) in self._do(tasks):
-            self._results[client] = LocalResult(client, num_examples, norm, metrics)
-        return [self._results[client] for client in clients]
+        for _, result in self._do(self._train_tasks(round, assignments)):
+            self._results[result.client] = result
+        return [self._results[client] for client in assignments]
+
+    def _train_tasks(self, round: int, assignments: Mapping[int, Assignment]) -> list[TrainTask]:
+        """Longest first, so that the workers end at about one time."""
+        clients, job = list(assignments), self.job
+        work = job.num_examples[clients] * (1 + 2 * job.plan.achieved_ratios[clients])
+        return [
+            TrainTask(
+                self._version, round, client, self._places[client][0],
+                assignments[client].to_message(),
+            )
+            for client in np.asarray(clients)[np.argsort(-work, kind="stable")].tolist()
+        ]  # fmt: skip
 
     def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
         for client in clients:
             start, stop = self._places[client]
             result = self._results[client]
-            metrics = {"loss": result.metrics["loss"]}
-            values = self._updates[start:stop].numpy()
+            metrics = {"loss": result.loss}
+            values = self._shared.updates[start:stop].numpy()
             yield client, ClientUpdate(values, result.num_examples, result.norm, metrics)
 
     def evaluate(self, part: str, state: Tensor) -> Evaluation:
@@ -184,11 +182,18 @@ class SimulatorEngine:
         return torch.as_tensor(total / sum(number for number, _ in answers.values())).float()
 
     def keep_local(self, clients: Sequence[int]) -> None:
-        if self._local:
-            self._local.kept[list(clients)] = self._local.trained[list(clients)]
+        if self._shared.local:
+            self._shared.local.kept[list(clients)] = self._shared.local.trained[list(clients)]
+
+    def local_tensors(self) -> dict[str, Tensor]:
+        return {"local": self._shared.local.kept.clone()} if self._shared.local else {}
+
+    def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
+        if self._shared.local:
+            self._shared.local.kept.copy_(tensors["local"])
 
     def _publish(self, state: Tensor) -> None:
-        self._state.copy_(state)
+        self._shared.state.copy_(state)
         self._version += 1
 
     def _do(self, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

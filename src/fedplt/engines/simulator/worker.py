@@ -1,33 +1,22 @@
-"""A worker process: one resident model, one thread, clients trained one after another."""
+"""A worker process: a shell of messages around what clients do, with one thread."""
 
 from __future__ import annotations
 
 import os
 import signal
-import time
 import traceback
-import warnings
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedplt.client.evaluation import CHUNK, evaluate_chunk
-from fedplt.client.local_training import train_client
-from fedplt.client.recipe_blocks import scaled
-from fedplt.client.submodels import Submodels
-from fedplt.client.update import update_norm
-from fedplt.federation.availability import Availability
-from fedplt.federation.costs import RoundCosts
+from fedplt.client.evaluation import evaluate_chunk, gather_statistics
+from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
+from fedplt.engines.simulator.shared import SharedMemory
 from fedplt.federation.job import Job
-from fedplt.kernels.flat_state import bind_state, buffer_positions, call_model
-from fedplt.planning.assignment import Assignment
-from fedplt.planning.layers import dotted
-from fedplt.planning.plan import Plan
-from fedplt.planning.submodel_plan import SubmodelAssignment
-from fedplt.server.aggregation import Aggregator
+from fedplt.kernels.flat_state import buffer_positions, take
 
 PARENT_CHECK_SECONDS = 1.0
 
@@ -40,11 +29,13 @@ class TrainTask:
     round: int
     client: int
     place: int
+    assignment: dict[str, Any]
+    """As of ``Assignment.to_message``."""
 
 
 @dataclass(frozen=True)
 class EvaluateTask:
-    """Evaluate one chunk of the validation or test data; with a client's own norms, if told."""
+    """Evaluate one chunk of the validation or test data; for a client with what it keeps."""
 
     version: int
     part: str
@@ -54,32 +45,10 @@ class EvaluateTask:
 
 @dataclass(frozen=True)
 class StatisticsTask:
-    """Gather the norms' statistics over one chunk of the training data."""
+    """Gather running statistics over one chunk of the training data."""
 
     version: int
     chunk: int
-
-
-@dataclass(frozen=True, eq=False)
-class LocalState:
-    """What never leaves the clients, (clients, numbers), in shared memory."""
-
-    kept: Tensor
-    trained: Tensor
-    """Of the round that runs; it counts only when the round does."""
-    positions: Tensor
-    """Where the numbers lie in the flat state."""
-
-    @classmethod
-    def make(cls, plan: Plan) -> LocalState | None:
-        if not plan.local_segments:
-            return None
-        parts = [torch.arange(start, stop) for start, stop in plan.local_segments]
-        positions = torch.cat(parts)
-        shape = plan.num_clients, len(positions)
-        return cls(
-            torch.empty(shape).share_memory_(), torch.empty(shape).share_memory_(), positions
-        )
 
 
 @dataclass(frozen=True)
@@ -92,177 +61,73 @@ class Failure:
 
 
 class Worker:
-    """Trains and evaluates with one resident model; only slices are changed and put back."""
+    """Does tasks with one resident model."""
 
-    def __init__(
-        self,
-        job: Job,
-        shared_state: Tensor,
-        shared_updates: Tensor,
-        local: LocalState | None = None,
-    ) -> None:
-        self.job, self.local = job, local
+    def __init__(self, job: Job, shared: SharedMemory) -> None:
+        self.job, self.shared = job, shared
         device = torch.device(job.config.engine.device)
-        self.model: nn.Module = job.model.to(device)
         self.samples, self.validation = job.samples.to(device), job.validation.to(device)
         self.test = None if job.test is None else job.test.to(device)
-        self.shared_state, self.shared_updates = shared_state, shared_updates
-        self.state = bind_state(self.model, job.layers)
+        self.trainer = ClientTrainer(
+            job.model.to(device), job.layers, shared.state, job.plan.local_places
+        )
         self.version = -1
-        self.divisors: tuple[int, Tensor] | None = None
-        self.availability: Availability | None = None
-        self.submodels = Submodels(self.model)
-        shared = {spec.name for _, _, spec in job.layers.placed}
-        self.other_buffers = {
-            dotted(name, key): (module, key, buffer, buffer.clone())
-            for name, module in self.model.named_modules()
-            for key, buffer in module.named_buffers(recurse=False)
-            if dotted(name, key) not in shared
-        }
 
     def do(self, task: Any) -> Any:
         if task.version != self.version:  # the server has a new global state
-            self.state.copy_(self.shared_state)
+            self.trainer.refresh()
             self.version = task.version
         if isinstance(task, EvaluateTask):
             samples = self.test if task.part == "test" else self.validation
             assert samples is not None
             if task.client is not None:
-                self._take_local(task.client)
-            job = self.job
-            return evaluate_chunk(self.model, samples, task.chunk, job.training.loss, job.metric)
+                self._take_kept(task.client)
+            model, job = self.trainer.model, self.job
+            return evaluate_chunk(model, samples, task.chunk, job.training.loss, job.metric)
         if isinstance(task, StatisticsTask):
             return self._statistics(task.chunk)
         return self._train(task)
 
-    def _train(self, task: TrainTask) -> tuple[int, int, float, dict[str, float]]:
-        job, client = self.job, task.client
-        started = time.perf_counter()
-        assignment = job.plan.client(client, task.round)
-        update = self.shared_updates[task.place : task.place + assignment.update_size]
-        self._take_local(client)
-        if isinstance(assignment, SubmodelAssignment):
-            loss, norm = self._train_submodel(task, assignment, update)
-        else:
-            loss = self._train_client(self.model, assignment, task)
-            norm = self._upload(assignment, update)
-        if self.local:
-            self.local.trained[client] = self.state.cpu()[self.local.positions]
-        self._put_buffers_back()
-        metrics = {"loss": loss, "seconds": time.perf_counter() - started}
-        if job.config.sampling.objective == "aggregate":
-            metrics["weighted_norm"] = self._weighted_norm(assignment, update, task.round)
-        return client, len(job.examples(client)), norm, metrics
-
-    def _train_client(self, model: nn.Module, assignment: Assignment, task: TrainTask) -> float:
-        job, client = self.job, task.client
-        return train_client(
-            model,
+    def _train(self, task: TrainTask) -> ClientResult:
+        job, client, shared = self.job, task.client, self.shared
+        assignment = job.plan.read(task.assignment)
+        weights = shared.block_weights
+        order = TrainOrder(
+            client,
+            task.round,
+            job.config.seed,
             assignment,
-            self.samples,
-            job.examples(client),
             job.training_of(client),
-            learning_rate=job.learning_rate(client, task.round),
-            seed=job.config.seed,
-            round=task.round,
-            client=client,
+            job.learning_rate(client, task.round),
+            None if weights is None else take(weights, assignment.uploaded),
         )
+        self._take_kept(client)
+        update = shared.updates[task.place : task.place + assignment.update_size]
+        result = self.trainer.train(order, self.samples, job.examples(client), update)
+        if shared.local:
+            shared.local.trained[client] = self.trainer.kept()
+        return result
 
-    def _train_submodel(
-        self, task: TrainTask, assignment: SubmodelAssignment, update: Tensor
-    ) -> tuple[float, float]:
-        """Train the smaller model and put what changed into the shared array."""
-        small, dense = self.submodels.make(assignment, self.state), assignment.dense
-        with scaled(small.model, assignment, self.job.recipe):
-            loss = self._train_client(small.model, dense, task)
-        trained = small.state.cpu()
-        old = self.shared_state[torch.from_numpy(assignment.shared_positions)]
-        new = torch.cat([trained[start:stop] for start, stop in dense.segments])
-        torch.sub(new, old, out=update)
-        return loss, update_norm(update, assignment)
-
-    def _take_local(self, client: int) -> None:
-        """Give the model what only this client has."""
-        if self.local:
-            kept = self.local.kept[client].to(self.state.device)
-            self.state[self.local.positions] = kept
+    def _take_kept(self, client: int) -> None:
+        if self.shared.local:
+            self.trainer.take_kept(self.shared.local.kept[client])
 
     def _statistics(self, chunk: int) -> tuple[int, Tensor]:
-        """Statistics of every norm over a chunk of the training data, as the model is now."""
-        start = chunk * CHUNK
-        indices = torch.arange(start, min(start + CHUNK, len(self.samples)))
-        self.model.eval()
-        norms: list[Any] = [
-            m for m in self.model.modules() if getattr(m, "running_mean", None) is not None
-        ]
-        momenta = [norm.momentum for norm in norms]
-        for norm in norms:
-            norm.momentum = 1.0
-            norm.train()
-        with torch.no_grad():
-            inputs, _ = self.samples.batch(indices)
-            call_model(self.model, inputs)
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
-        gathered = self.state.cpu()[buffer_positions(self.job.layers)].double()
-        self.state.copy_(self.shared_state)
-        self._put_buffers_back(warn=False)  # batches that were counted
-        return len(indices), gathered
-
-    def _upload(self, assignment: Assignment, update: Tensor) -> float:
-        """Put what changed into the shared array, the model back as it was; give the norm.
-
-        The global state has the old values, so nothing had to be copied before training.
-        """
-        done = 0
-        for start, stop in assignment.segments:
-            new, old = self.state[start:stop], self.shared_state[start:stop]
-            torch.sub(new.cpu(), old, out=update[done : done + stop - start])
-            new.copy_(old)
-            done += stop - start
-        return update_norm(update, assignment)
-
-    def _weighted_norm(self, assignment: Assignment, update: Tensor, round: int) -> float:
-        """The norm of the update as it will be aggregated: divided by the weight of each block."""
-        if self.availability is None:
-            self.availability = Availability(self.job, RoundCosts(self.job))
-        if self.divisors is None or self.divisors[0] != round:
-            aggregator = Aggregator(self.job.layers, self.job.recipe.normaliser)
-            for client in self.availability.attend(round).present:
-                number = int(self.job.num_examples[client])
-                aggregator.expect(self.job.plan.client(client, round), number)
-            self.divisors = (round, aggregator.divisors())
-        parts = [self.divisors[1][start:stop] for start, stop in assignment.segments]
-        return update_norm(update / torch.cat(parts), assignment)
-
-    def _put_buffers_back(self, warn: bool = True) -> None:
-        """Buffers that nobody averages must not carry one client's training into the next."""
-        for name, (module, key, buffer, old) in self.other_buffers.items():
-            now = module._buffers[key]
-            if now is buffer and torch.equal(buffer, old):
-                continue
-            module._buffers[key] = buffer.copy_(old)
-            if warn and not name.endswith("num_batches_tracked"):
-                warnings.warn(
-                    f"buffer {name} changes in training; fedplt shares only running statistics of "
-                    "norms, so it is put back to its initial value after every client.",
-                    stacklevel=2,
-                )
+        """Number of examples and statistics of a chunk of the training data."""
+        trainer = self.trainer
+        number = gather_statistics(trainer.model, self.samples, chunk)
+        gathered = trainer.state.cpu()[buffer_positions(self.job.layers)].double()
+        trainer.refresh()
+        trainer.put_buffers_back(warn=False)  # batches that were counted
+        return number, gathered
 
 
-def worker_main(
-    connection: Connection,
-    job: Job,
-    shared_state: Tensor,
-    shared_updates: Tensor,
-    local: LocalState | None,
-    parent: int,
-) -> None:
+def worker_main(connection: Connection, job: Job, shared: SharedMemory, parent: int) -> None:
     """Answer tasks until told to stop, or until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)  # two threads collapse when anything else needs a core
-    worker = Worker(job, shared_state, shared_updates, local)
+    worker = Worker(job, shared)
     while True:
         while not connection.poll(PARENT_CHECK_SECONDS):
             if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""Small jobs for tests."""
+"""Small jobs: three blobs of points, a small network, five unequal clients."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from fedplt.data.samples import TensorSamples, TrainingData
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job, make_job
 from fedplt.federation.load_config import parse_config
-from tests.conftest import blobs, small_model
 
 RATIOS = [1.0, 0.5, 0.5, 0.2, 0.2]
+
+
+def small_model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def blobs(number: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Three well separated classes in six dimensions."""
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.arange(number) % 3
+    centres = 2 * torch.eye(6)[:3]
+    return centres[labels] + 0.3 * torch.randn(number, 6, generator=random), labels
 
 
 def blob_data() -> TrainingData:

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedplt import CutError, allocation_of, cut, make_plan, train_only
 from fedplt.models import cnn, resnet8
-from tests.reference import OPTIMIZERS, masks, train_masked
+from tests.support.masked_training import OPTIMIZERS, masks, train_masked
 
 
 def dense():

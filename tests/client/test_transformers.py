@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from fedplt import cut, make_plan
 from fedplt.planning.cost import exact_flops
-from tests.test_any_model import assert_equals_masked
+from tests.support.masked_training import assert_equals_masked
 
 transformers = pytest.importorskip("transformers", reason="a dependency of developers only")
 pytestmark = pytest.mark.transformers

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedplt import allocation_of, cut, make_plan, train_only
-from tests.reference import OPTIMIZERS, train_masked
+from tests.support.masked_training import OPTIMIZERS, train_masked
 
 
 class Columns(nn.Module):

@@ -11,9 +11,8 @@ import torch
 from fedplt.engines.run import run_job
 from fedplt.engines.simulator.engine import SimulatorEngine, _room
 from fedplt.server.aggregation import Aggregator
-from tests.conftest import small_model
-from tests.federation.jobs import blob_job
-from tests.simulator.test_engine import final_state, same, without_time
+from tests.support.jobs import blob_job, small_model
+from tests.support.runs import final_state, same, without_time
 
 SAMPLERS = [
     {"name": "uniform", "num_clients": 3},

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 import fedplt
 from fedplt import ConfigError, DataError, RunError
-from tests.conftest import blobs, small_model
+from tests.support.jobs import blobs, small_model
 
 FAST = {"training": {"learning_rate": 0.1, "batch_size": 16}, "engine": {"workers": 1}}
 

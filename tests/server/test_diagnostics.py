@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from fedplt import Layer, Layers, TensorSpec
 from fedplt.server.diagnostics import CHUNK, Diagnostics
-from tests.conftest import fcn_layers
-from tests.federation.jobs import blob_job
-from tests.federation.test_sampler import Engine, federation
+from tests.support.engines import NormsEngine, sampling_federation
+from tests.support.jobs import blob_job
+from tests.support.layers import fcn_layers
 
 TWO = Layers(
     (
@@ -139,10 +139,10 @@ def test_takes_little_time():
 
 
 def test_runs_record_them_if_asked():
-    plain = federation(rounds=2, name="all")
+    plain = sampling_federation(rounds=2, name="all")
     assert plain.run().rounds[-1].diagnostics is None
     job = blob_job([0.1, 0.1], rounds=3, diagnostics={"enabled": True, "window": 2})
-    run = type(plain)(job, Engine(job))
+    run = type(plain)(job, NormsEngine(job))
     seen = run.run().rounds[-1]
     assert seen.diagnostics["effective_perturbation"] == pytest.approx(1)
     never = sum(layer["never_trained"] for layer in seen.diagnostics["layers"].values())

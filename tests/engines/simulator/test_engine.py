@@ -17,28 +17,14 @@ from fedplt.engines.simulator.engine import SimulatorEngine
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.loop import Federation
-from tests.conftest import small_model
-from tests.federation.jobs import RATIOS, blob_job
+from tests.support.jobs import RATIOS, blob_job, small_model
+from tests.support.runs import final_state, same, without_time
 
 LAMBDA = lambda outputs, targets: outputs.sum()  # noqa: E731
 
 
 def normed_model():
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3))
-
-
-def final_state(job, folder=None, **options):
-    history = run_job(job, folder, **options)
-    tensors = {name: value.clone() for name, value in job.model.state_dict().items()}
-    return history, tensors
-
-
-def same(one, two):
-    return all(torch.equal(one[name], two[name]) for name in one)
-
-
-def without_time(history):
-    return [{**record.to_json(), "seconds": 0} for record in history.rounds]
 
 
 @pytest.mark.parametrize("make", [small_model, normed_model])
@@ -215,7 +201,7 @@ def test_workers_end_when_their_parent_is_killed():
 
     script = (
         "import time\n"
-        "from tests.federation.jobs import blob_job\n"
+        "from tests.support.jobs import blob_job\n"
         "from fedplt.engines.simulator.engine import SimulatorEngine\n"
         "engine = SimulatorEngine(blob_job(engine={'workers': 2}))\n"
         "print(*[p.pid for p in engine._processes], flush=True)\n"

@@ -1,4 +1,4 @@
-"""A model and data that configurations in the tests name by import path."""
+"""A configuration, and the models and data that it names by import path."""
 
 from __future__ import annotations
 
@@ -9,8 +9,36 @@ import sys
 
 from torch import nn
 
-from tests.conftest import small_model
-from tests.federation.jobs import blob_data
+from tests.support.jobs import blob_data, small_model
+
+CONFIG = """
+name = "tiny"
+rounds = 6
+checkpoint_every = 2
+
+[data]
+name = "tests.support.tiny:data"
+alpha = 0.5
+
+[model]
+name = "tests.support.tiny:model"
+
+[clients]
+num_clients = 5
+[[clients.groups]]
+share = 0.4
+ratio = 1.0
+[[clients.groups]]
+share = 0.6
+ratio = 0.3
+
+[training]
+learning_rate = 0.1
+batch_size = 16
+
+[engine]
+workers = 2
+"""
 
 
 def model():

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedplt import Allocation, Layer, Layers, Plan, PlanError, TensorSpec, allocation_of, make_plan
-from tests.conftest import fcn_layers
+from tests.support.layers import fcn_layers
 
 FLEET = [1.0] * 5 + [0.29] * 15 + [0.06] * 30
 

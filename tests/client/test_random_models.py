@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedplt import cut, make_plan
-from tests.test_any_model import assert_equals_masked
-from tests.zoo import batches, images
+from tests.support.masked_training import assert_equals_masked
+from tests.support.zoo import batches, images
 
 WIDTH, LENGTH = 8, 5
 

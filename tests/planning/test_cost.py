@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from safetensors.numpy import save
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedplt import CutError, allocation_of, cut, make_plan, train_only
 from fedplt.models import MODELS, cnn, fcn, resnet8
 from fedplt.planning.cost import download_bytes, exact_flops, module_flops, paper_flops
+from tests.support.flops import flop_counter
 
 
 def normed():
@@ -32,13 +32,9 @@ MODELS_AND_SHAPES = {
 }
 
 
-def in_place(out, one, two, out_shape=None, **_):
-    return 2 * one[0] * one[1] * two[1]
-
-
 def counted(model, assignment, shape, fused, batch=6):
-    """FLOPs of one step by torch's counter (which knows addmm but not addmm_)."""
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: in_place})
+    """FLOPs of one step by torch's counter."""
+    counter = flop_counter()
     inputs, targets = torch.randn(batch, *shape), torch.zeros(batch, dtype=torch.long)
     with train_only(model, assignment) as part, counter:
         if fused:

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedplt import cut, make_plan, train_only
 from fedplt.models import fcn
-from tests.reference import OPTIMIZERS, train_masked
+from tests.support.masked_training import OPTIMIZERS, train_masked
 
 
 def ends_in_relu():

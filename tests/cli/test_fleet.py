@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.test_cli import CONFIG
+from tests.support.tiny import CONFIG
 
 
 def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):
@@ -50,8 +50,8 @@ def test_the_papers_example(fedplt):
         (["--deadline-seconds", 1, "--percentile", 2], "give one of them"),
         (["--run", "x.toml", "--model", "fcn"], "give one of them"),
         (["--model", "fnc"], "Did you mean 'fcn'"),
-        (["--model", "tests.tiny:model"], "--shape"),
-        (["--model", "tests.tiny:model", "--shape", "7"], "does not take inputs of shape"),
+        (["--model", "tests.support.tiny:model"], "--shape"),
+        (["--model", "tests.support.tiny:model", "--shape", "7"], "does not take inputs of shape"),
         (["--shape", "a"], "write it like"),
         (["--min-ratio", 0], "it lies in (0, 1]"),
         (["--picture", "x.gif"], ".png, .svg or .pdf"),
@@ -90,7 +90,7 @@ def test_a_run_with_your_own_data_and_epochs(fedplt, tmp_path):
 
 
 def test_your_own_model(fedplt):
-    model = ["--model", "tests.tiny:model", "--shape", "6"]
+    model = ["--model", "tests.support.tiny:model", "--shape", "6"]
     done = fedplt("fleet", "configs/fleets/kitchen.csv", *model)
     assert done.returncode == 0, done.stderr
     assert "83 parameters" in done.stdout
@@ -112,7 +112,7 @@ def test_a_run_on_devices_shows_the_plan_and_the_simulated_time(fedplt, tmp_path
 
 
 def test_probe_prints_a_device_that_fleet_reads(fedplt, tmp_path):
-    model = ["tests.tiny:model", "--shape", "6"]
+    model = ["tests.support.tiny:model", "--shape", "6"]
     done = fedplt("probe", *model, "--passes", 1, "--name", "my box", "--up", "3 Mbit/s")
     assert done.returncode == 0, done.stderr
     assert "on average over the ratios" in done.stdout

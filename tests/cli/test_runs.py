@@ -13,34 +13,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-CONFIG = """
-name = "tiny"
-rounds = 6
-checkpoint_every = 2
-
-[data]
-name = "tests.tiny:data"
-alpha = 0.5
-
-[model]
-name = "tests.tiny:model"
-
-[clients]
-num_clients = 5
-[[clients.groups]]
-share = 0.4
-ratio = 1.0
-[[clients.groups]]
-share = 0.6
-ratio = 0.3
-
-[training]
-learning_rate = 0.1
-batch_size = 16
-
-[engine]
-workers = 2
-"""
+from tests.support.tiny import CONFIG
 
 
 @pytest.fixture
@@ -179,7 +152,10 @@ def numbers(folder: Path) -> list[dict]:
         (["--set", "model.name=.x:y"], "cannot be imported"),
         (["--set", "data.name=os:abort_", "--set", "model.name=fcn"], "cannot be imported"),
         (["--set", "data.name=os:getcwd"], "not a TrainingData"),
-        (["--set", "data.name=tests.tiny:fails"], "tests.tiny:fails' failed: OSError"),
+        (
+            ["--set", "data.name=tests.support.tiny:fails"],
+            "tests.support.tiny:fails' failed: OSError",
+        ),
         (["--set", "clients.num_clients=1"], "is nobody"),
         (["--set", "model.name=torch.nn:Linear"], "It takes"),
         (["--set", "engine.device=cuda:9"], "engine.device"),

@@ -12,7 +12,7 @@ from fedplt import cut, make_plan
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining, batches, train_client
 from fedplt.data.samples import TensorSamples
 from fedplt.planning.recipe import LocalRecipe
-from tests.conftest import blobs, small_model
+from tests.support.jobs import blobs, small_model
 
 
 def indices(number, **settings):

@@ -11,67 +11,15 @@ from torch import nn
 
 from fedplt import cut, make_plan, train_only
 from fedplt.planning.cost import exact_flops
-from tests.reference import OPTIMIZERS, masks, train_masked
-from tests.test_cost import in_place
-from tests.zoo import ZOO, batches, images
+from tests.support.flops import flop_counter
+from tests.support.masked_training import OPTIMIZERS, assert_equals_masked, masks, train_masked
+from tests.support.zoo import ZOO, batches, images
 
 NOT_COUNTED = {
     "recurrent": "torch's counter does not know the fused LSTM of a CPU",
     "volumes": "nor that of a grouped convolution's gradient: it counts all groups' inputs",
     "convolutions": "the same",
 }
-
-
-def train(model, assignment, data, optimizer, loss=F.cross_entropy):
-    with train_only(model, assignment) as part:
-        if optimizer == "fused":
-            part.fuse_sgd(0.1)
-            step = part.step
-        else:
-            made = OPTIMIZERS[optimizer](part.parameters())
-
-            def step():
-                made.step()
-                made.zero_grad()
-
-        for inputs, targets in data:
-            loss(model(inputs), targets).backward()
-            step()
-    return part
-
-
-def assert_equals_masked(
-    model, assignment, data, optimizer, tolerance=(2e-5, 1e-4), loss=F.cross_entropy
-):
-    ours, reference = copy.deepcopy(model), copy.deepcopy(model)
-    part = train(ours, assignment, data, optimizer, loss)
-    usual = OPTIMIZERS["sgd" if optimizer == "fused" else optimizer]
-    train_masked(reference, assignment, data, usual, loss)
-    mask, initial = masks(assignment), model.state_dict()
-    names = {id(p): name for name, p in model.named_parameters()}
-    tied = {
-        name: names.get(id(tensor), name)
-        for name, tensor in model.state_dict(keep_vars=True).items()
-    }
-    moved = False
-    for name, tensor in ours.state_dict().items():
-        own = mask.get(tied[name])
-        if own is None:
-            assert torch.equal(tensor, initial[name]), name
-            continue
-        atol, rtol = tolerance
-        expected = reference.state_dict()[name]
-        torch.testing.assert_close(tensor, expected, atol=atol, rtol=rtol, msg=name)
-        assert torch.equal(tensor[own == 0], initial[name][own == 0]), name
-        moved |= not torch.equal(tensor, initial[name])
-    assert moved
-    assert part.update().values.size == assignment.update_size
-    part.restore()
-    for name, tensor in ours.state_dict().items():
-        assert torch.equal(tensor, initial[name]), name
-    for ours_parameter, theirs in zip(ours.parameters(), model.parameters(), strict=True):
-        assert ours_parameter.requires_grad == theirs.requires_grad
-        assert ours_parameter.grad is None
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
@@ -120,15 +68,13 @@ def test_every_parameter_is_in_a_layer_or_left_out_with_a_reason(name):
 @pytest.mark.parametrize("name", [n for n in ZOO if n not in NOT_COUNTED])
 def test_flops_are_what_torch_counts(name, fused):
     from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils.flop_counter import FlopCounterMode
 
     make, make_inputs = ZOO[name]
     model, number = make(), 6
     with sdpa_kernel(SDPBackend.MATH):  # torch's counter does not know the fused kernel of a CPU
         plan = make_plan(cut(model, make_inputs(2)), [1.0, 0.5, 0.2, 0.1])
         for client in range(plan.num_clients):
-            mapping = {torch.ops.aten.addmm_: in_place}
-            counter = FlopCounterMode(display=False, custom_mapping=mapping)
+            counter = flop_counter()
             inputs, targets = batches(make_inputs, 1, number)[0]
             with train_only(model, plan.client(client)) as part, counter:
                 if fused:

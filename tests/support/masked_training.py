@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedplt import train_only
 from fedplt.planning.assignment import Assignment
 
 OPTIMIZERS = {
@@ -59,3 +62,57 @@ def _put_back(tensors: dict[str, Tensor], old: dict[str, Tensor], mask: dict[str
     with torch.no_grad():
         for name, keep in mask.items():
             tensors[name].copy_(torch.where(keep.bool(), tensors[name], old[name]))
+
+
+def train_part(model, assignment, data, optimizer, loss=F.cross_entropy):
+    """With the package; ``optimizer``: one of ``OPTIMIZERS``, or "fused"."""
+    with train_only(model, assignment) as part:
+        if optimizer == "fused":
+            part.fuse_sgd(0.1)
+            step = part.step
+        else:
+            made = OPTIMIZERS[optimizer](part.parameters())
+
+            def step():
+                made.step()
+                made.zero_grad()
+
+        for inputs, targets in data:
+            loss(model(inputs), targets).backward()
+            step()
+    return part
+
+
+def assert_equals_masked(
+    model, assignment, data, optimizer, tolerance=(2e-5, 1e-4), loss=F.cross_entropy
+):
+    """What is trained equals masked training; all else, and what is put back, keeps its bits."""
+    ours, reference = copy.deepcopy(model), copy.deepcopy(model)
+    part = train_part(ours, assignment, data, optimizer, loss)
+    full = OPTIMIZERS["sgd" if optimizer == "fused" else optimizer]
+    train_masked(reference, assignment, data, full, loss)
+    mask, initial = masks(assignment), model.state_dict()
+    names = {id(p): name for name, p in model.named_parameters()}
+    tied = {
+        name: names.get(id(tensor), name)
+        for name, tensor in model.state_dict(keep_vars=True).items()
+    }
+    moved = False
+    for name, tensor in ours.state_dict().items():
+        own = mask.get(tied[name])
+        if own is None:
+            assert torch.equal(tensor, initial[name]), name
+            continue
+        atol, rtol = tolerance
+        expected = reference.state_dict()[name]
+        torch.testing.assert_close(tensor, expected, atol=atol, rtol=rtol, msg=name)
+        assert torch.equal(tensor[own == 0], initial[name][own == 0]), name
+        moved |= not torch.equal(tensor, initial[name])
+    assert moved
+    assert part.update().values.size == assignment.update_size
+    part.restore()
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(tensor, initial[name]), name
+    for ours_parameter, theirs in zip(ours.parameters(), model.parameters(), strict=True):
+        assert ours_parameter.requires_grad == theirs.requires_grad
+        assert ours_parameter.grad is None
