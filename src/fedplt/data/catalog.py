@@ -108,7 +108,7 @@ def get(name: str, *, folder: Path | None = None, progress: Progress | None = No
         if arrays is None:
             raise DataError(f"{folder} does not hold {name}: it needs {wanted.file_names}.")
         return _keep(wanted, arrays, cached)
-    if _is_whole(cached):
+    if _is_complete(cached):
         return cached
     reasons = []
     for installed in wanted.system_folders:
@@ -125,7 +125,7 @@ def get(name: str, *, folder: Path | None = None, progress: Progress | None = No
                 if arrays is not None:
                     return _keep(wanted, arrays, cached)
                 reasons.append(f"  - {source}: it did not hold the expected files")
-            except (SourceError, DataError) as error:  # perhaps the next one is better
+            except (SourceError, DataError) as error:  # try the next one
                 reasons.append(f"  - {source}: {error}")
     raise DataError(
         f"{name} could not be fetched:\n" + "\n".join(reasons) + "\n"
@@ -156,8 +156,8 @@ def load(name: str, *, progress: Progress | None = None) -> TrainingData:
     return TrainingData(train, validation, test)
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether a file of the cache can be used; a damaged one is fetched again."""
+def _is_complete(path: Path) -> bool:
+    """Whether a cached file can be used; a damaged one is fetched again."""
     try:
         with safe_open(path, "np") as file:
             return set(file.keys()) == {

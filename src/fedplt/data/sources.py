@@ -22,9 +22,9 @@ TIMEOUT_SECONDS = 20
 COMMAND_SECONDS = 600
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with what is being done, bytes so far, and bytes in all (where known)."""
+"""Called with what is fetched, bytes so far, and bytes in total (where known)."""
 Fetching = Callable[[], AbstractContextManager[Progress | None]]
-"""Shows the progress of what is fetched within; ``nullcontext`` shows nothing."""
+"""Gives a context with a progress to call inside; ``nullcontext`` shows nothing."""
 
 
 class SourceError(Exception):
@@ -32,7 +32,7 @@ class SourceError(Exception):
 
 
 class Source(Protocol):
-    """Somewhere to get files from."""
+    """A place to fetch files from."""
 
     def fetch(self, folder: Path, progress: Progress) -> None: ...
 

@@ -138,9 +138,9 @@ def workload_from_config(work: WorkConfig) -> Workload:
 def nominal_workload(
     config: RunConfig, layers: Layers, num_examples: int | None = None
 ) -> ExactWorkload:
-    """A client's round before it is known who owns what: as if all had equally many examples.
+    """A client's round before the data is split: as if all clients had equally many examples.
 
-    ``num_examples`` are those of all clients together; known for built-in data sets.
+    ``num_examples`` is the total over all clients; it is known for built-in data sets.
     """
     settings = config.training
     if num_examples is None and config.data.name in CATALOG:

@@ -18,19 +18,20 @@ class SamplingConfig(Section):
 
     name: Literal["all", "uniform", "ocs", "fedplt-ocs", "paper-ocs", "approximate-ocs"] = "all"
     num_clients: Annotated[int, Field(ge=1)] | None = None
-    """For ``uniform``: how many, drawn anew every round."""
+    """For ``uniform``: how many, drawn in every round."""
     budget: Annotated[float, Field(gt=0)] | None = None
-    """For the others: expected uploads per round, in clients for ``ocs`` (but with
-    ``match_budget``), else in whole models."""
+    """For the others: expected uploads per round, in whole models (``ocs`` without
+    ``match_budget``: in clients)."""
     match_budget: bool = False
-    """For ``ocs`` and ``paper-ocs``, which spend what they spend: scale their probabilities until
-    the expected upload is the budget, in whole models."""
+    """For ``ocs`` and ``paper-ocs``, which do not spend a budget in whole models exactly: scale
+    their probabilities until they do."""
     norms: Literal["fresh", "last"] = "fresh"
     """``fresh``: all train and send their norm. ``last``: only the chosen train at all."""
     floor: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """For ``last``: the part of the budget that is spent uniformly, so that all stay reachable."""
+    """For ``last``: fraction of the budget that is spent uniformly, so that nobody is forgotten."""
     objective: Literal["sum", "aggregate"] = "sum"
-    """What varies least: the sum of updates (as in the paper), or what is added to the model."""
+    """Minimise the variance of the sum of updates (as in the paper), or of what is added to the
+    model."""
     estimator: Estimator | None = None
     """By default ``renormalised`` for ``all`` and ``uniform``, ``unbiased`` for the others."""
 

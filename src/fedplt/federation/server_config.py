@@ -16,7 +16,7 @@ class ServerConfig(Section):
     optimizer: Literal["none", "momentum", "adam", "yogi"] = "none"
     """``none`` takes the mean as it is."""
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
-    """Not used by ``none``. Adam and Yogi want less, such as 0.01."""
+    """Not used by ``none``. Adam and Yogi need a smaller one, such as 0.01."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Of the momentum."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99

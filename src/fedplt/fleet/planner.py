@@ -142,8 +142,8 @@ def plan_fleet(
     full = [round_time(device, whole) for device in devices]
     pairs = list(zip(devices, full, strict=True))
     if target.rule == "fastest":
-        able = [pair for pair in pairs if _has_memory(pair[0], whole)]
-        pairs = able or pairs  # else the time of some device's training is one that it never does
+        # Without the memory for full training, a device's time for it means nothing.
+        pairs = [pair for pair in pairs if _has_memory(pair[0], whole)] or pairs
     seconds = target.seconds([time.total for device, time in pairs for _ in range(device.count)])
     smallest = max(min_ratio, workload.always_ratio)
     planner = _Planner(workload, seconds, smallest, may_freeze, may_cut_steps)
