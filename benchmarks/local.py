@@ -88,7 +88,7 @@ def memory(name: str, options: dict[str, Any], shape: tuple[int, ...], ratio: fl
 def _train_once(name: str, options: dict[str, Any], shape: tuple[int, ...], ratio: float) -> float:
     torch.set_num_threads(1)
     model = build_model(name, options, seed=0).train()
-    assignment = plan_for(name, options, shape, ratio).client(1)
+    assignment = plan_for(name, options, shape, ratio).assignment(1)
     before = _start_watching_memory()
     with train_only(model, assignment) as part:
         optimizer = torch.optim.SGD(part.parameters(), lr=1e-3, momentum=0.9)

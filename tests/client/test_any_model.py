@@ -31,7 +31,7 @@ def test_equals_masked_training(name, optimizer, mode):
     plan = make_plan(cut(model, make_inputs(2)), [0.3, 0.15, 0.6, 1.0, 0.3])
     data = batches(make_inputs)
     for client in range(plan.num_clients):
-        assert_equals_masked(model, plan.client(client), data, optimizer)
+        assert_equals_masked(model, plan.assignment(client), data, optimizer)
 
 
 @pytest.mark.parametrize("name", ZOO)
@@ -44,7 +44,7 @@ def test_double_precision_is_exact(name):
     plan = make_plan(cut(model, data[0][0][:2]), [0.4, 0.2])
     for optimizer in ("fused", "adam"):
         for client in range(2):
-            assignment = plan.client(client)
+            assignment = plan.assignment(client)
             assert_equals_masked(model, assignment, data, optimizer, tolerance=(1e-11, 1e-9))
 
 
@@ -76,13 +76,13 @@ def test_flops_are_what_torch_counts(name, fused):
         for client in range(plan.num_clients):
             counter = flop_counter()
             inputs, targets = batches(make_inputs, 1, number)[0]
-            with train_only(model, plan.client(client)) as part, counter:
+            with train_only(model, plan.assignment(client)) as part, counter:
                 if fused:
                     part.fuse_sgd(0.1)
                 F.cross_entropy(model(inputs), targets).backward()
                 part.step()
             counted = counter.get_total_flops() / number
-            assert exact_flops(plan.client(client)).total == pytest.approx(counted, rel=1e-6)
+            assert exact_flops(plan.assignment(client)).total == pytest.approx(counted, rel=1e-6)
 
 
 class TrainOnlyMixing(nn.Module):
@@ -158,13 +158,13 @@ def test_what_only_looks_easy(name, optimizer, mode):
     plan = make_plan(cut(model, torch.randn(4, *shape)), [0.3, 0.6, 0.15])
     data = [(torch.randn(6, *shape), torch.randint(0, 4, (6,))) for _ in range(2)]
     for client in range(plan.num_clients):
-        assert_equals_masked(model, plan.client(client), data, optimizer)
+        assert_equals_masked(model, plan.assignment(client), data, optimizer)
 
 
 @pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}])
 def test_fused_optimisers_see_dense_rows(options):
     model, data = ZOO["volumes"][0](), batches(ZOO["volumes"][1])
-    assignment = make_plan(cut(model, data[0][0]), [0.4]).client(0)
+    assignment = make_plan(cut(model, data[0][0]), [0.4]).assignment(0)
     ours, reference = copy.deepcopy(model), copy.deepcopy(model)
     with train_only(ours, assignment) as part:
         optimizer = torch.optim.Adam(part.parameters(), lr=0.01, eps=1e-3, **options)
@@ -183,7 +183,7 @@ def test_what_was_there_before_the_block():
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.GRU(8, 4))
     model[0].register_forward_hook(lambda module, inputs, output: output.roll(1, 1))
     x = torch.randn(5, 6)
-    assignment = make_plan(cut(model, x), [0.3] * 3).client(1)
+    assignment = make_plan(cut(model, x), [0.3] * 3).assignment(1)
 
     def gradients(model):
         with train_only(model, assignment) as part:
@@ -205,7 +205,7 @@ def test_what_was_there_before_the_block():
 
 def test_a_copy_made_inside_the_block_is_an_ordinary_model():
     model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)), torch.randn(3, 6)
-    with train_only(model, make_plan(cut(model), [0.5]).client(0)):
+    with train_only(model, make_plan(cut(model), [0.5]).assignment(0)):
         copied = copy.deepcopy(model)
     with torch.no_grad():
         copied[0].weight.fill_(0.0)
@@ -218,7 +218,7 @@ def test_autocast_trains_the_same_slices():
         nn.Conv1d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 8), nn.ReLU(), nn.Linear(8, 4)
     )
     data = batches(images(3, 6), number=1)
-    assignment = make_plan(cut(model, data[0][0]), [0.4]).client(0)
+    assignment = make_plan(cut(model, data[0][0]), [0.4]).assignment(0)
     before = copy.deepcopy(model.state_dict())
     with train_only(model, assignment) as part, torch.autocast("cpu", torch.float16):
         optimizer = torch.optim.SGD(part.parameters(), lr=0.1)

@@ -43,14 +43,15 @@ def train(client=0, round=0, seed=0, **settings):
     plan = make_plan(cut(model), [0.5, 0.3])
     before = {name: value.clone() for name, value in model.state_dict().items()}
     loss = train_client(
-        model, plan.client(client), TensorSamples(*blobs(60)), range(30 * client, 30 * client + 30),
+        model, plan.assignment(client), TensorSamples(*blobs(60)),
+        range(30 * client, 30 * client + 30),
         LocalTraining(**settings), learning_rate=0.1, seed=seed, round=round, client=client,
     )  # fmt: skip
     assert loss > 0
     after = model.state_dict()
     change = [
         (after[spec.name] - before[spec.name])[start:stop].flatten()
-        for spec, start, stop, _ in plan.layers.tensor_segments(plan.client(client).slices)
+        for spec, start, stop, _ in plan.layers.tensor_segments(plan.assignment(client).slices)
     ]
     return torch.cat(change)
 
@@ -77,7 +78,7 @@ def test_full_gradient_descent_by_hand():
     plan = make_plan(cut(model), [0.5, 0.3])
     expected = [
         -0.1 * dict(model.named_parameters())[spec.name].grad[start:stop].flatten()
-        for spec, start, stop, _ in plan.layers.tensor_segments(plan.client(0).slices)
+        for spec, start, stop, _ in plan.layers.tensor_segments(plan.assignment(0).slices)
     ]
     torch.testing.assert_close(update, torch.cat(expected), atol=1e-6, rtol=1e-5)
 
@@ -112,7 +113,8 @@ def test_fedprox_pulls_back_to_the_global_values():
                 parameter.sub_(0.1 * parameter.grad)
     settings = LocalTraining(local_epochs=5, batch_size=None, proximal=0.7)
     train_client(
-        model, make_plan(cut(model), [1.0]).client(0), TensorSamples(inputs, targets), range(30),
+        model, make_plan(cut(model), [1.0]).assignment(0), TensorSamples(inputs, targets),
+        range(30),
         settings, learning_rate=0.1, seed=0, round=0, client=0,
     )  # fmt: skip
     for one, two in zip(model.parameters(), reference.parameters(), strict=True):
@@ -134,7 +136,8 @@ def test_masked_loss_by_hand():
         expected = ((first.exp() + second.exp() + 1).log() - chosen).mean()
     settings = LocalTraining(batch_size=None, recipe=LocalRecipe(masked_loss=True))
     loss = train_client(
-        model, make_plan(cut(model), [1.0]).client(0), TensorSamples(inputs, targets), range(30),
+        model, make_plan(cut(model), [1.0]).assignment(0), TensorSamples(inputs, targets),
+        range(30),
         settings, learning_rate=0.1, seed=0, round=0, client=0,
     )  # fmt: skip
     assert loss == pytest.approx(float(expected), rel=1e-6)

@@ -134,5 +134,5 @@ def test_equals_masked_training(make, ratio, client, optimizer, seed):
     make_inputs = images(LENGTH, 3)
     layers = cut(model, make_inputs(2).double())
     data = [(x.double(), y) for x, y in batches(make_inputs, number=2, size=4)]
-    assignment = make_plan(layers, [ratio] * 3).client(client)
+    assignment = make_plan(layers, [ratio] * 3).assignment(client)
     assert_equals_masked(model, assignment, data, optimizer, tolerance=(1e-9, 1e-7))

@@ -90,7 +90,7 @@ def test_equals_masked_training(case, optimizer):
     data = batches(shape)
     initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for client in range(plan.num_clients):
-        assignment = plan.client(client)
+        assignment = plan.assignment(client)
         ours, reference = copy.deepcopy(model), copy.deepcopy(model)
         part = train_sliced(ours, assignment, data, make_optimizer)
         train_masked(reference, assignment, data, reference_optimizer, F.cross_entropy)
@@ -127,7 +127,7 @@ def test_equals_masked_training_for_any_allocation(data):
     modules = [nn.Linear(a, b) for a, b in pairwise(widths)]
     model = nn.Sequential(*[m for module in modules for m in (module, nn.Tanh())])
     layers = cut(model, torch.zeros(2, widths[0]))
-    assignment = make_plan(layers, [allocation_of(layers.sizes, q)] * 4).client(client)
+    assignment = make_plan(layers, [allocation_of(layers.sizes, q)] * 4).assignment(client)
     examples = [(torch.randn(4, widths[0]), torch.randn(4, widths[-1]))]
     ours, reference = copy.deepcopy(model), copy.deepcopy(model)
     with train_only(ours, assignment) as part:
@@ -146,10 +146,10 @@ def test_the_update_is_after_minus_before_in_the_plans_order():
     model = dense()
     plan = make_plan(cut(model), [0.4] * 3)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    part = train_sliced(model, plan.client(1), batches((10,)), OPTIMIZERS["sgd"])
+    part = train_sliced(model, plan.assignment(1), batches((10,)), OPTIMIZERS["sgd"])
     update, start = part.update(num_examples=21), 0
     assert update.num_examples == 21
-    for spec, first, last, _ in plan.layers.tensor_segments(plan.client(1).slices):
+    for spec, first, last, _ in plan.layers.tensor_segments(plan.assignment(1).slices):
         change = (model.state_dict()[spec.name] - before[spec.name])[first:last].flatten()
         assert torch.equal(torch.from_numpy(update.values[start : start + len(change)]), change)
         start += len(change)
@@ -159,7 +159,7 @@ def test_the_update_is_after_minus_before_in_the_plans_order():
 
 def test_only_slices_have_gradients_and_state():
     model = dense()
-    assignment = make_plan(cut(model), [0.2]).client(0)
+    assignment = make_plan(cut(model), [0.2]).assignment(0)
     with train_only(model, assignment) as part:
         optimizer = torch.optim.Adam(part.parameters())
         F.cross_entropy(model(torch.randn(5, 10)), torch.zeros(5, dtype=torch.long)).backward()
@@ -174,7 +174,7 @@ def test_only_slices_have_gradients_and_state():
 def test_nothing_below_the_lowest_trained_layer_is_differentiated():
     model = dense()
     layers = cut(model)
-    assignment = make_plan(layers, [allocation_of(layers.sizes, [0, 0, 0.5])]).client(0)
+    assignment = make_plan(layers, [allocation_of(layers.sizes, [0, 0, 0.5])]).assignment(0)
     with train_only(model, assignment):
         hidden = model[:4](torch.randn(5, 10))
         assert not hidden.requires_grad
@@ -184,7 +184,7 @@ def test_nothing_below_the_lowest_trained_layer_is_differentiated():
 def test_batch_norm_trains_on_batch_statistics_where_nothing_of_it_is_trained():
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
     layers = cut(model)
-    assignment = make_plan(layers, [allocation_of(layers.sizes, [0, 1])]).client(0)
+    assignment = make_plan(layers, [allocation_of(layers.sizes, [0, 1])]).assignment(0)
     inputs = 3 + torch.randn(20, 4)
     expected = copy.deepcopy(model)(inputs)
     with train_only(model, assignment):
@@ -195,13 +195,13 @@ def test_batch_norm_trains_on_batch_statistics_where_nothing_of_it_is_trained():
 
 def test_a_last_batch_of_one_example_is_fine():
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
-    with train_only(model, make_plan(cut(model), [0.5]).client(0)):
+    with train_only(model, make_plan(cut(model), [0.5]).assignment(0)):
         assert model(torch.randn(1, 4)).isfinite().all()
 
 
 def test_gradients_of_gradients_are_refused():
     model = dense()
-    with train_only(model, make_plan(cut(model), [0.5]).client(0)) as part:
+    with train_only(model, make_plan(cut(model), [0.5]).assignment(0)) as part:
         loss = model(torch.randn(3, 10)).sum()
         with pytest.raises(RuntimeError, match="gradients of gradients"):
             torch.autograd.grad(loss, list(part.parameters()), create_graph=True)
@@ -209,7 +209,7 @@ def test_gradients_of_gradients_are_refused():
 
 def test_changed_inputs_are_noticed_as_in_torch():
     model = dense()
-    with train_only(model, make_plan(cut(model), [0.5]).client(0)):
+    with train_only(model, make_plan(cut(model), [0.5]).assignment(0)):
         inputs = torch.randn(3, 10) * 1.0
         loss = model(inputs).sum()
         inputs.mul_(2)
@@ -221,7 +221,7 @@ def test_cleans_up_after_an_error():
     model = dense()
     with (
         pytest.raises(ZeroDivisionError),
-        train_only(model, make_plan(cut(model), [0.5]).client(0)),
+        train_only(model, make_plan(cut(model), [0.5]).assignment(0)),
     ):
         1 / 0  # noqa: B018
     assert all(p.requires_grad for p in model.parameters())
@@ -232,6 +232,6 @@ def test_refuses_another_models_plan():
     plan = make_plan(cut(nn.Linear(4, 6)), [0.5])
     with (
         pytest.raises(CutError, match="made for another model"),
-        train_only(nn.Linear(5, 6), plan.client(0)),
+        train_only(nn.Linear(5, 6), plan.assignment(0)),
     ):
         pass

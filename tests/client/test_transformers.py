@@ -69,8 +69,8 @@ def test_equals_masked_training(name, optimizer):
     plan = make_plan(layers, [1.0, 0.5, 0.29, 0.1, 0.06])
     data = [(inputs(), targets()) for _ in range(2)]
     for client in range(plan.num_clients):
-        assert_equals_masked(model, plan.client(client), data, optimizer, loss=loss)
-    flops = [exact_flops(plan.client(client)) for client in range(plan.num_clients)]
+        assert_equals_masked(model, plan.assignment(client), data, optimizer, loss=loss)
+    flops = [exact_flops(plan.assignment(client)) for client in range(plan.num_clients)]
     gradients = [entry.weight_gradients for entry in flops]
     assert gradients == sorted(gradients, reverse=True)
     assert gradients[-1] < 0.25 * gradients[0]

@@ -30,7 +30,7 @@ def test_size_is_the_trained_share_of_the_model(name, ratio):
     plan = make_plan(cut(model, groups=MODELS[name].groups), [ratio] * 3)
     model_bytes = 4 * plan.layers.size
     for client in range(3):
-        with train_only(model, plan.client(client)) as part:
+        with train_only(model, plan.assignment(client)) as part:
             pass
         size = len(part.update().to_bytes())
         assert size <= 1.05 * plan.achieved_ratios[client] * model_bytes + 4000
@@ -43,7 +43,7 @@ def test_refuses_bytes_that_are_no_update(data):
 
 
 def test_validation():
-    assignment = make_plan(cut(torch.nn.Linear(1, 4)), [0.5]).client(0)  # 2 rows of 2 numbers
+    assignment = make_plan(cut(torch.nn.Linear(1, 4)), [0.5]).assignment(0)  # 2 rows of 2 numbers
     validate(update([0, 1, 2, 3]), assignment)
     for wrong, reason in [
         (update([0, 1, 2]), "holds 3 numbers; its assignment has 4"),

@@ -98,12 +98,12 @@ def test_gradients_are_right_either_way(name):
     targets = torch.randn_like(outputs)
     for client in range(3):
         ours, reference = copy.deepcopy(model), copy.deepcopy(model)
-        with train_only(ours, plan.client(client)) as part:
+        with train_only(ours, plan.assignment(client)) as part:
             optimizer = OPTIMIZERS["sgd"](part.parameters())
             F.mse_loss(ours(inputs), targets).backward()
             optimizer.step()
         data = [(inputs, targets)]
-        train_masked(reference, plan.client(client), data, OPTIMIZERS["sgd"], F.mse_loss)
+        train_masked(reference, plan.assignment(client), data, OPTIMIZERS["sgd"], F.mse_loss)
         for key, value in reference.state_dict().items():
             if "num_batches" not in key:
                 torch.testing.assert_close(ours.state_dict()[key], value, msg=key)

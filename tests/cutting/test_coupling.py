@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedplt import CutError, cut
-from fedplt.client.submodels import Submodels, try_submodel
+from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.cutting.coupling import find_spaces
 from fedplt.kernels.flat_state import bind_state
 from fedplt.models import cnn, fcn, resnet8
 from fedplt.planning.coupled_units import Spaces
-from fedplt.planning.submodel_plan import SubmodelAssignment
+from fedplt.planning.submodel_assignment import SubmodelAssignment
 
 IMAGE = torch.randn(2, 1, 8, 8)
 
@@ -90,9 +90,8 @@ def test_a_submodel_is_the_model_without_the_other_units(name):
     held = [np.sort(random.permutation(w)[: max(1, w // 2)]) for w in spaces.widths]
     for pad in spaces.pads:  # a channel that is lost on a shortcut has no like in the whole model
         held[pad.outputs] = np.union1d(held[pad.outputs], held[pad.inputs])
-    slices = tuple((range(n),) for n in layers.num_sublayers)
-    assignment = SubmodelAssignment(layers, slices, frozenset(), spaces, tuple(held), 0.5)
-    small = Submodels(model).make(assignment, state)
+    assignment = SubmodelAssignment(layers, frozenset(), spaces, tuple(held), 0.5)
+    small = HeldModels(model, state).smaller(assignment)
     small.model.eval()
     result = small.model(IMAGE)
     assert sum(p.numel() for p in small.model.parameters()) == assignment.num_trained

@@ -10,15 +10,17 @@ import pytest
 import torch
 
 from fedplt import ClientUpdate, ConfigError, RunError
+from fedplt.client.trainer import ClientTrainer, TrainOrder
 from fedplt.client.update import update_norm
 from fedplt.federation.availability import Availability
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.loop import Federation
+from fedplt.federation.sampler import ClientSampler
 from fedplt.fleet import ExactWorkload, Work, plan_fleet, round_time
+from fedplt.kernels.flat_state import read_state, take
 from fedplt.planning.cost import download_bytes, exact_flops, safetensors_bytes
 from fedplt.sampling import sampling_variance
-from fedplt.server.aggregation import Aggregator
 from tests.support.engines import FakeEngine, run_fake
 from tests.support.jobs import blob_data, blob_job, run_folder
 
@@ -88,7 +90,7 @@ def test_simulated_time_is_the_slowest_clients(devices):
 
 def by_hand(job, client, round, uploads):
     """The time of a client's round from what it is really sent, trains and sends."""
-    part, examples = job.plan.client(client, round), job.examples_seen(client)
+    part, examples = job.plan.assignment(client, round), job.examples_seen(client)
     flops, up = exact_flops(part), safetensors_bytes("update", part.update_size)
     work = Work(
         examples * flops.forward,
@@ -109,13 +111,13 @@ def test_feddrop_is_timed_by_what_each_round_drew(devices):
     )  # fmt: skip
 
     class Drawn(FakeEngine):
-        def train(self, clients, round, state):
+        def train(self, round, state, assignments, block_weights=None):
             self.round = round
-            return super().train(clients, round, state)
+            return super().train(round, state, assignments)
 
         def collect(self, clients):
             for client in clients:
-                size = job.plan.client(client, self.round).update_size
+                size = job.plan.assignment(client, self.round).update_size
                 yield client, ClientUpdate(np.ones(size, dtype=np.float32), 10, 1.0)
 
     history = Federation(job, Drawn(job)).run()
@@ -179,9 +181,7 @@ def test_records_of_sampling_know_who_was_away(devices, sampling):
 
 
 def test_the_aggregates_objective_divides_by_those_who_are_there(devices):
-    """With everybody there but one client, its norm is as if the others were no clients at all."""
-    from fedplt.engines.simulator.worker import Worker
-
+    """A client's norm is as if those who are away were no clients at all."""
     job = blob_job(
         clients={"groups": GROUPS}, fleet={"devices": devices, "ratios": "groups", "dropout": 0.5},
         sampling={"name": "ocs", "budget": 2.0, "objective": "aggregate"},
@@ -189,15 +189,23 @@ def test_the_aggregates_objective_divides_by_those_who_are_there(devices):
     availability = Availability(job, RoundCosts(job))
     round = next(r for r in range(99) if 0 < len(availability.attend(r).present) < 4)
     there = availability.attend(round).present
-    worker = Worker(job, torch.zeros(job.layers.state_size), torch.zeros(1))
-    client = there[0]
-    part = job.plan.client(client, round)
-    aggregator = Aggregator(job.layers)
+    weights = ClientSampler(job).block_weights(job.plan.in_round(round), there)
+    by_hand = torch.zeros(job.layers.state_size)
     for k in there:
-        aggregator.expect(job.plan.client(k, round), int(job.num_examples[k]))
-    parts = [aggregator.divisors()[start:stop] for start, stop in part.segments]
-    expected = update_norm(torch.ones(part.update_size) / torch.cat(parts), part)
-    assert worker._weighted_norm(part, torch.ones(part.update_size), round) == expected
+        for start, stop in job.plan.assignment(k, round).uploaded.segments:
+            by_hand[start:stop] += int(job.num_examples[k])
+    assert torch.equal(weights, by_hand)
+
+    client = there[0]
+    part = job.plan.assignment(client, round)
+    state = read_state(job.model, job.layers)
+    trainer = ClientTrainer(job.model, job.layers, state, job.plan.local_places)
+    order = TrainOrder(client, round, 0, part, job.training, 0.1, take(weights, part.uploaded))
+    update = torch.empty(part.update_size)
+    result = trainer.train(order, job.samples, job.examples(client), update)
+    assert result.weighted_norm == update_norm(update / take(by_hand, part.uploaded), part)
+    assert result.norm == update_norm(update, part) > 0
+    assert torch.equal(trainer.state, state)  # put back for the next client
 
 
 def test_dropouts_are_seeded_and_recorded(devices):

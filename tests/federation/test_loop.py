@@ -9,6 +9,7 @@ import torch
 from fedplt import RunError
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
+from fedplt.federation.sampler import ClientSampler
 from fedplt.planning.cost import exact_flops
 from tests.support.engines import FakeEngine, run_fake
 from tests.support.jobs import blob_job, run_folder
@@ -22,7 +23,7 @@ def test_everybody_moves_the_model():
 
 def test_one_bad_client_never_spoils_a_round():
     job = blob_job(rounds=1)
-    size = job.plan.client(1).update_size
+    size = job.plan.assignment(1).update_size
     poison = np.full(size, np.nan, dtype=np.float32)
     history, change = run_fake(job, {1: poison, 2: np.ones(3, dtype=np.float32)})
     assert torch.isfinite(change).all()
@@ -36,7 +37,7 @@ def test_one_bad_client_never_spoils_a_round():
 def test_stops_when_every_update_is_bad():
     job = blob_job(rounds=1)
     poison = {
-        k: np.full(job.plan.client(k).update_size, np.inf, dtype=np.float32)
+        k: np.full(job.plan.assignment(k).update_size, np.inf, dtype=np.float32)
         for k in range(job.plan.num_clients)
     }
     with pytest.raises(RunError, match="every client's update was refused"):
@@ -55,14 +56,16 @@ def test_costs_add_up():
         (2 + 4 * r) * model * n for r, n in zip(job.plan.achieved_ratios, examples, strict=True)
     )
     assert per_round.paper_flops == pytest.approx(expected)
-    exact = [exact_flops(job.plan.client(k)).total * examples[k] for k in range(len(examples))]
+    exact = [exact_flops(job.plan.assignment(k)).total * examples[k] for k in range(len(examples))]
     assert per_round.flops == sum(exact)
 
 
 def test_uniform_sampling_is_seeded_and_charged():
     job = blob_job(rounds=6, sampling={"name": "uniform", "num_clients": 2})
-    chosen = [job.participants(round) for round in range(6)]
-    assert chosen == [job.participants(round) for round in range(6)]
+    sampler, everybody = ClientSampler(job), list(range(job.plan.num_clients))
+    chosen = [sampler.before_training(round, everybody).asked for round in range(6)]
+    again = ClientSampler(job)
+    assert chosen == [again.before_training(round, everybody).asked for round in range(6)]
     assert all(len(set(clients)) == 2 and clients == sorted(clients) for clients in chosen)
     assert len({tuple(clients) for clients in chosen}) > 1
     history, _ = run_fake(job)

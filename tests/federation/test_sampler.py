@@ -42,7 +42,7 @@ def test_what_is_sent_is_charged():
     (chosen,) = run.engine.collected
     updates = sum(update.num_bytes for _, update in NormsEngine(run.job).collect(chosen))
     assert cost.bytes_up == updates + 5 * 8  # everybody's norm
-    model = download_bytes(run.job.plan.client(0))
+    model = download_bytes(run.job.plan.assignment(0))
     assert cost.bytes_down == 5 * model + 5  # the model; upload or not
     last = sampling_federation(name="fedplt-ocs", budget=1.0, norms="last")
     cost = last.run().rounds[0].cost

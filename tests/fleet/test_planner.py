@@ -266,7 +266,7 @@ def test_exact_costs_are_those_of_the_plan(exact):
     from fedplt.planning.cost import exact_flops
 
     for ratio in (1.0, 0.29, 0.06):
-        assignment = make_plan(exact.layers, [ratio]).client(0)
+        assignment = make_plan(exact.layers, [ratio]).assignment(0)
         counted = 16 * 64 * exact_flops(assignment).total
         assert exact.work(ratio).flops == pytest.approx(counted, rel=0.01)
         assert exact.work(ratio).bytes_up == pytest.approx(4 * assignment.update_size, rel=0.01)

@@ -57,7 +57,7 @@ def test_equals_masked_training(name, fused):
     data = [(torch.randn(4, 6), torch.randn(4, outputs)) for _ in range(3)]
     for client in range(3):
         ours, reference = copy.deepcopy(model), copy.deepcopy(model)
-        with train_only(ours, plan.client(client)) as part:
+        with train_only(ours, plan.assignment(client)) as part:
             optimizer = OPTIMIZERS["sgd"](part.parameters())
             if fused:
                 part.fuse_sgd(0.1)
@@ -68,7 +68,7 @@ def test_equals_masked_training(name, fused):
                 else:
                     optimizer.step()
                     optimizer.zero_grad()
-        train_masked(reference, plan.client(client), data, OPTIMIZERS["sgd"], F.mse_loss)
+        train_masked(reference, plan.assignment(client), data, OPTIMIZERS["sgd"], F.mse_loss)
         for key, value in reference.state_dict().items():
             if "num_batches" not in key:
                 torch.testing.assert_close(ours.state_dict()[key], value, msg=key)
@@ -76,7 +76,7 @@ def test_equals_masked_training(name, fused):
 
 def used(model, inputs):
     """Whether the output comes straight from a chain."""
-    with train_only(model, make_plan(cut(model), [0.5]).client(0)):
+    with train_only(model, make_plan(cut(model), [0.5]).assignment(0)):
         return type(model(inputs).grad_fn).__name__ == "_ChainBackward"
 
 
@@ -101,7 +101,7 @@ def test_sequences_take_the_usual_way():
 def test_the_forward_pass_gives_the_same_bits():
     model, inputs = fcn(), torch.randn(7, 784)
     expected = model(inputs)
-    with train_only(model, make_plan(cut(model), [0.3]).client(0)):
+    with train_only(model, make_plan(cut(model), [0.3]).assignment(0)):
         assert torch.equal(model(inputs), expected)
     assert torch.equal(model(inputs), expected)
     assert "forward" not in vars(model)

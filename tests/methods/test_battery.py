@@ -81,7 +81,7 @@ def test_what_nobody_trains_keeps_its_bits(method, model):
     after = made.model.state_dict()
     kept = torch.ones(made.layers.state_size, dtype=torch.bool)
     for round in range(made.config.rounds):
-        for start, stop in made.plan.client(0, round).segments:
+        for start, stop in made.plan.assignment(0, round).uploaded.all_segments():
             kept[start:stop] = False
     seen, moved = set(), set()
     for offset, _, spec in made.layers.placed:
@@ -102,9 +102,9 @@ def test_plans_survive_json_and_say_what_is_charged(method, model):
     assert read_plan(json.loads(json.dumps(plan.to_json()))) == plan
     for client in range(plan.num_clients):
         for round in range(3):
-            assignment = plan.client(client, round)
-            size = sum(stop - start for start, stop in assignment.segments)
-            assert size == assignment.update_size == plan.update_size(client, round)
+            assignment = plan.assignment(client, round)
+            size = sum(stop - start for start, stop in assignment.uploaded.all_segments())
+            assert size == assignment.update_size == assignment.uploaded.size
             assert size <= plan.update_sizes[client]
             if method != "feddrop":
                 assert assignment.ratio == pytest.approx(plan.achieved_ratios[client])
@@ -116,7 +116,7 @@ def test_costs_do_not_grow_when_the_ratio_falls(method, model):
     plan = make_method(method).full_plan(plan_request(model, [1.0, 0.5, 0.1]))
     costs = [
         (exact_flops(a).total, a.update_size, a.num_trained, download_bytes(a))
-        for a in (plan.client(k) for k in range(3))
+        for a in (plan.assignment(k) for k in range(3))
     ]
     for more, less in pairwise(costs):
         assert all(x >= y for x, y in zip(more, less, strict=True))

@@ -8,11 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedplt import Assignment, ConfigError, train_only
+from fedplt import ConfigError, train_only
 from fedplt.engines.run import run_job
 from fedplt.federation.engine import Interrupted
 from fedplt.methods import make_method
 from fedplt.methods.method import norm_tensors
+from fedplt.planning.assignment import SliceAssignment
 from fedplt.server.validation import validate
 from tests.support.image_jobs import image_job, plan_request, trained
 
@@ -41,7 +42,7 @@ def test_norms_never_leave_any_methods_clients(method, tmp_path):
     initial = torch.cat(
         [before[s.name].reshape(-1) for _, _, s in made.layers.placed if is_norm(s.name)]
     )
-    seen = {client for round in range(2) for client in made.participants(round)}
+    seen = {client for round in history.rounds for client in round.sampling["chosen"]}
     for client in range(4):
         moved = local[client] != initial
         assert bool(moved.any()) == (client in seen), client
@@ -62,7 +63,7 @@ def test_updates_and_downloads_are_without_norms():
     norms = norm_tensors(plan.layers)
     assert norms == {t.name for _, _, t in plan.layers.placed if is_norm(t.name)}
     size = sum(t.num_elements for _, _, t in plan.layers.placed if t.name not in norms)
-    assert plan.client(0).update_size == plan.update_sizes[0] == size
+    assert plan.assignment(0).update_size == plan.update_sizes[0] == size
     assert norm_tensors(plan_request("fcn").layers) == frozenset()
 
 
@@ -108,7 +109,8 @@ def test_clients_may_be_evaluated_on_a_part_of_the_data(monkeypatch):
         monkeypatch.setattr(module, "CHUNK", 10)  # 30 examples are three chunks
     made = image_job("fedbn", "resnet8", evaluation={"client_examples": 20})
     with contextlib.closing(engine.SimulatorEngine(made)) as running:
-        running.local_state.copy_(torch.ones_like(running.local_state))
+        ones = {name: torch.ones_like(t) for name, t in running.local_tensors().items()}
+        running.restore_local(ones)
         state = torch.zeros(made.layers.state_size)
         results = running.evaluate_clients("validation", state, range(4))
         assert [result.label_counts.sum() for result in results] == [20] * 4
@@ -118,13 +120,13 @@ def test_clients_may_be_evaluated_on_a_part_of_the_data(monkeypatch):
 
 def test_a_loop_of_ones_own_sends_no_norms_either():
     made = image_job("fedplt", "resnet8", options={"local_norms": True})
-    assignment = made.plan.client(1)
+    assignment = made.plan.assignment(1)
     with train_only(made.model, assignment) as part:
         optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
         made.model(torch.randn(4, 1, 8, 8)).square().sum().backward()
         optimizer.step()
     update = part.update()
     validate(update, assignment)
-    whole = Assignment(made.layers, assignment.slices)
+    whole = SliceAssignment(made.layers, assignment.slices)
     assert len(update.values) == assignment.update_size < whole.update_size
     assert part.num_trained == whole.num_trained

@@ -42,7 +42,7 @@ def test_last_means_nearest_the_output_not_registered_last():
 
 def test_no_gradient_goes_below_the_depth():
     made = image_job("fedpmt", "fcn", ratios=[0.05])
-    model, assignment = made.model, made.plan.client(0)
+    model, assignment = made.model, made.plan.assignment(0)
     with train_only(model, assignment):
         model(torch.randn(4, 1, 8, 8)).sum().backward()
     assert assignment.counts == (0, 0, 3)
@@ -57,7 +57,7 @@ def test_it_costs_less_than_fedplt_at_the_same_ratio():
     for method in ("fedpmt", "fedplt"):
         plan = make_method(method).plan(PlanRequest(layers, [0.0602]))
         assert plan.achieved_ratios[0] == pytest.approx(0.0602, abs=1e-3)
-        flops[method] = exact_flops(plan.client(0))
+        flops[method] = exact_flops(plan.assignment(0))
     assert flops["fedpmt"].weight_gradients == pytest.approx(flops["fedplt"].weight_gradients, 0.01)
     assert flops["fedpmt"].input_gradients < flops["fedplt"].input_gradients
 
@@ -70,7 +70,7 @@ def test_frozen_norms_use_their_running_statistics():
     from fedplt.client.local_training import train_client
 
     train_client(
-        made.model, made.plan.client(0), made.samples, made.examples(0), made.training,
+        made.model, made.plan.assignment(0), made.samples, made.examples(0), made.training,
         learning_rate=0.1, seed=0, round=0, client=0,
     )  # fmt: skip
     assert seen and not any(seen)

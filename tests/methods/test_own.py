@@ -47,7 +47,7 @@ class OneLayer(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class LastUnits(HeteroFL):  # and HeteroFL's name, which must not be mistaken for it
-    def keep(self, width, rate, *, space, seed, round, client):
+    def select_units(self, width, rate, *, space, seed, round, client):
         return np.arange(width - kept_units(width, rate), width)
 
 
@@ -137,9 +137,12 @@ def test_plans_of_its_sub_models_are_read_again(here):
     data = json.loads(json.dumps(plan.to_json()))
     assert data["method"] == {**data["method"], "name": "mine:LastUnits", "scaler": "none"}
     again = read_plan(data)
-    assert again == plan and again.client(3).held[0].tolist() == plan.client(3).held[0].tolist()
+    assert (
+        again == plan
+        and again.assignment(3).held[0].tolist() == plan.assignment(3).held[0].tolist()
+    )
     assert plan != HeteroFL(scaler="none").full_plan(plan_request("cnn"))
-    assert plan.client(3).held[0][-1] == 3  # the last of four channels
+    assert plan.assignment(3).held[0][-1] == 3  # the last of four channels
 
 
 def test_a_plan_whose_method_is_gone(fedplt, here):

@@ -11,8 +11,8 @@ from torch import nn
 
 from fedplt import PlanError, cut
 from fedplt.client.local_training import train_client
-from fedplt.client.recipe_blocks import scaled, scaled_modules
-from fedplt.client.submodels import Submodels
+from fedplt.client.recipe_blocks import scaled
+from fedplt.client.submodels import HeldModels
 from fedplt.data.samples import TrainingData
 from fedplt.engines.run import run_job
 from fedplt.federation.config import ModelConfig
@@ -31,7 +31,7 @@ rates = st.floats(0.01, 1)
 
 
 def keep(method, width, rate, round=0, client=0, space=0):
-    return method.keep(width, rate, space=space, seed=3, round=round, client=client)
+    return method.select_units(width, rate, space=space, seed=3, round=round, client=client)
 
 
 @given(widths, rates)
@@ -100,8 +100,8 @@ def test_shortcuts_lead_held_channels_to_their_own_place(method):
     assert (whole[:, :16] > 0).all()
     num_through = 0
     for round in (0, 13, 29):
-        assignment = made.plan.client(0, round)
-        small = features(Submodels(made.model).make(assignment, state).model, images)
+        assignment = made.plan.assignment(0, round)
+        small = features(HeldModels(made.model, state).smaller(assignment).module, images)
         spaces, held = assignment.spaces.by_tensor, assignment.held
         stem, middle = (held[spaces[f"{n}.weight"].rows] for n in ("stem", "block2.conv2"))
         last = held[spaces["block3.conv2.weight"].rows]
@@ -114,12 +114,11 @@ def test_shortcuts_lead_held_channels_to_their_own_place(method):
 
 def test_the_scaler_divides_in_training_only():
     made = image_job("heterofl", "resnet8", ratios=[0.2])
-    assignment = made.plan.client(0)
+    assignment = made.plan.assignment(0)
     assert 0 < assignment.rate < 1
-    small = Submodels(made.model).make(
-        assignment, torch.zeros(made.layers.state_size)
-    ).model  # fmt: skip
-    normed = scaled_modules(assignment, made.recipe)
+    state = torch.zeros(made.layers.state_size)
+    small = HeldModels(made.model, state).smaller(assignment).module
+    normed = assignment.scaled_modules(made.recipe.scaler)
     assert "stem" in normed and "fc" not in normed
     seen = {}
     stem = small.get_submodule("stem")
@@ -138,13 +137,13 @@ def test_the_scaler_divides_in_training_only():
 
 def test_who_is_scaled():
     chain = image_job("heterofl", "fcn", ratios=[0.2])
-    assignment = chain.plan.client(0)
-    assert scaled_modules(assignment, chain.recipe) == []  # no norm follows
-    assert scaled_modules(assignment, make_method("heterofl", {"scaler": "all"}).recipe) == [
+    assignment = chain.plan.assignment(0)
+    assert assignment.scaled_modules(chain.recipe.scaler) == []  # no norm follows
+    assert assignment.scaled_modules(make_method("heterofl", {"scaler": "all"}).recipe.scaler) == [
         "fc1", "fc2",
     ]  # fmt: skip
-    assert scaled_modules(assignment, FEDDROP.recipe) == ["fc2", "fc3"]  # their inputs
-    assert scaled_modules(assignment, LocalRecipe()) == []
+    assert assignment.scaled_modules(FEDDROP.recipe.scaler) == ["fc2", "fc3"]  # their inputs
+    assert assignment.scaled_modules(LocalRecipe().scaler) == []
 
 
 def test_masked_loss_leaves_absent_classes_alone():
@@ -185,7 +184,7 @@ def test_static_norms_do_not_move_in_training(ratio):
         buffers = {n: b for n, b in made.model.named_buffers() if "running" in n}
         before = {name: buffer.clone() for name, buffer in buffers.items()}
         train_client(
-            made.model, made.plan.client(0), made.samples, made.examples(0), made.training,
+            made.model, made.plan.assignment(0), made.samples, made.examples(0), made.training,
             learning_rate=0.1, seed=0, round=0, client=0,
         )  # fmt: skip
         assert len(buffers) == 14  # mean and variance of seven norms
@@ -204,9 +203,9 @@ def test_the_originals_rates():
 
 def test_a_last_example_alone_has_no_statistics(monkeypatch):
     from fedplt.client import evaluation
-    from fedplt.engines.simulator import engine, worker
+    from fedplt.engines.simulator import engine
 
-    for module in (evaluation, engine, worker):
+    for module in (evaluation, engine):
         monkeypatch.setattr(module, "CHUNK", 17)  # 120 examples are 7 chunks and one alone
     made = image_job("fedavg", "fcn", options={"static_norm": True})
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))

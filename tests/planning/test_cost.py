@@ -55,7 +55,7 @@ def test_exact_flops_are_what_torch_counts(name, fused):
     fleet = [1.0, 0.5, 0.2, 0.1, allocation_of(layers.sizes, top)]
     plan = make_plan(layers, fleet)
     for client in range(plan.num_clients):
-        assignment = plan.client(client)
+        assignment = plan.assignment(client)
         expected = counted(model, assignment, shape, fused)
         assert exact_flops(assignment).total == pytest.approx(expected, rel=1e-9), client
 
@@ -63,18 +63,20 @@ def test_exact_flops_are_what_torch_counts(name, fused):
 def test_by_hand():
     model = fcn(num_inputs=784)
     layers = cut(model, torch.zeros(2, 784))
-    full = exact_flops(make_plan(layers, [1.0]).client(0))
+    full = exact_flops(make_plan(layers, [1.0]).assignment(0))
     weights = [784 * 512, 512 * 256, 256 * 128, 128 * 10]
     assert full.forward == full.weight_gradients == 2 * sum(weights)
     assert full.input_gradients == 2 * sum(weights[1:])  # none for the first layer
     plan = make_plan(layers, [0.06])
-    part, rows = exact_flops(plan.client(0)), plan.counts[0]
+    part, rows = exact_flops(plan.assignment(0)), plan.counts[0]
     assert part.weight_gradients == 2 * (784 * rows[0] + 512 * rows[1] + 256 * rows[2] + 1280)
     # Just above the lowest trained layer, only its trained rows' columns.
     assert part.input_gradients == 2 * (256 * rows[0] + 256 * 128 + 1280)
-    only_top = exact_flops(make_plan(layers, [allocation_of(layers.sizes, [0, 0, 0, 1])]).client(0))
+    only_top = exact_flops(
+        make_plan(layers, [allocation_of(layers.sizes, [0, 0, 0, 1])]).assignment(0)
+    )
     assert only_top.input_gradients == 0
-    by_module = module_flops(plan.client(0))
+    by_module = module_flops(plan.assignment(0))
     assert sum(flops.total for flops in by_module.values()) == part.total
 
 
@@ -84,7 +86,7 @@ def test_the_papers_model_has_its_own_name():
 
 def test_costs_need_an_example():
     with pytest.raises(CutError, match="example input"):
-        exact_flops(make_plan(cut(nn.Linear(2, 3)), [1.0]).client(0))
+        exact_flops(make_plan(cut(nn.Linear(2, 3)), [1.0]).assignment(0))
 
 
 def test_download_is_what_is_written():
@@ -92,4 +94,4 @@ def test_download_is_what_is_written():
 
     layers = cut(resnet8(), torch.zeros(2, 3, 8, 8))
     written = save({"model": np.zeros(layers.state_size, dtype=np.float32)})
-    assert download_bytes(make_plan(layers, [0.1]).client(0)) == len(written)
+    assert download_bytes(make_plan(layers, [0.1]).assignment(0)) == len(written)

@@ -38,7 +38,7 @@ def test_clients_per_sublayer_differ_by_at_most_one(layers, ratios):
     for index, layer in enumerate(layers):
         counted = np.zeros(layer.num_sublayers, dtype=int)
         for client in range(plan.num_clients):
-            for part in plan.client(client).slices[index]:
+            for part in plan.assignment(client).slices[index]:
                 counted[part.start : part.stop] += 1
         assert counted.max() - counted.min() <= 1
         assert np.array_equal(counted, plan.coverage[index])
@@ -48,14 +48,14 @@ def test_clients_per_sublayer_differ_by_at_most_one(layers, ratios):
 def test_assignments_are_what_the_plan_says(layers, ratios):
     plan = make_plan(layers, ratios)
     for client in range(plan.num_clients):
-        assignment = plan.client(client)
-        assert assignment == plan.client(client, round=7)
+        assignment = plan.assignment(client)
+        assert assignment == plan.assignment(client, round=7)
         assert assignment.counts == tuple(plan.counts[client])
         assert assignment.ratio == pytest.approx(plan.achieved_ratios[client])
         assert assignment.update_size == plan.update_sizes[client]
         assert assignment.num_trained >= 1
         assert all(len(ranges) <= 2 for ranges in assignment.slices)
-        assert assignment.segments == sorted(assignment.segments)
+        assert assignment.uploaded.segments == sorted(assignment.uploaded.segments)
 
 
 @given(some_layers(), fleets)
@@ -75,14 +75,14 @@ def test_survives_json(layers, ratios):
     plan = make_plan(layers, ratios)
     again = Plan.from_json(json.loads(json.dumps(plan.to_json())))
     assert again == plan
-    assert again.client(0) == plan.client(0)
+    assert again.assignment(0) == plan.assignment(0)
 
 
 def test_achieved_ratios_of_the_fleet(fcn):
     plan = make_plan(fcn, FLEET)
     assert plan.achieved_ratios == pytest.approx(FLEET, rel=0.003)
     assert not plan.uncovered
-    assert plan.client(0).layer_ratios == (1, 1, 1, 1)
+    assert plan.assignment(0).layer_ratios == (1, 1, 1, 1)
 
 
 def test_rounding_is_the_closest_choice(fcn):
@@ -132,7 +132,7 @@ def test_the_advice_works(fcn):
 def test_takes_allocations_of_ones_own(fcn):
     deep = allocation_of(fcn.sizes, [0.0, 0.0, 1.0, 1.0])
     plan = make_plan(fcn, [deep, 0.29])
-    assert plan.client(0).layer_ratios == (0, 0, 1, 1)
+    assert plan.assignment(0).layer_ratios == (0, 0, 1, 1)
     with pytest.raises(PlanError, match="this model's have"):
         make_plan(fcn, [Allocation((1, 2), (0.5, 0.5))])
 
@@ -151,7 +151,7 @@ def test_refuses_what_is_no_fleet(fcn):
     with pytest.raises(PlanError, match="no ratios"):
         make_plan(fcn, [])
     with pytest.raises(PlanError, match="there is no client 2"):
-        make_plan(fcn, [0.5, 0.5]).client(2)
+        make_plan(fcn, [0.5, 0.5]).assignment(2)
 
 
 def test_refuses_plans_that_were_changed_on_disk(fcn):
@@ -171,7 +171,7 @@ def test_a_hundred_thousand_clients(number):
     tracemalloc.start()
     started = time.perf_counter()
     plan = make_plan(layers, ratios)
-    plan.client(number - 1)
+    plan.assignment(number - 1)
     plan.summary()
     seconds, (_, peak) = time.perf_counter() - started, tracemalloc.get_traced_memory()
     tracemalloc.stop()

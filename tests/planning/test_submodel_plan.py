@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedplt import CutError, PlanError, cut, train_only
-from fedplt.client.submodels import Submodels
+from fedplt.client.submodels import HeldModels
 from fedplt.cutting.coupling import find_spaces
 from fedplt.kernels.flat_state import bind_state, named_tensors
 from fedplt.methods import PlanRequest, make_method
@@ -50,7 +50,7 @@ def request(name, ratios, seed=0):
 @given(st.sampled_from(sorted(BUILT)), st.floats(0.01, 0.9), st.integers(0, 99))
 def test_positions_are_the_held_rows_and_columns(name, ratio, round):
     _, layers, spaces = BUILT[name]
-    assignment = make_method("fedrolex").plan(request(name, [ratio])).client(0, round)
+    assignment = make_method("fedrolex").plan(request(name, [ratio])).assignment(0, round)
     state = torch.arange(layers.state_size, dtype=torch.float32)
     numbers = named_tensors(layers, state)
     parts = []
@@ -63,11 +63,11 @@ def test_positions_are_the_held_rows_and_columns(name, ratio, round):
             split = part.reshape(len(part), width, -1)
             part = split[:, assignment.held[units.columns]]
         parts.append(part.reshape(-1))
-    assert np.array_equal(np.concatenate(parts), assignment.positions)
-    assert len(assignment.positions) == assignment.update_size
+    assert np.array_equal(np.concatenate(parts), assignment.received.positions)
+    assert len(assignment.received.positions) == assignment.update_size
     kept = np.array([[len(units) for units in assignment.held]], dtype=float)
     size = spaces.num_parameters(layers, kept, squares=kept**2)[0]
-    assert round_to(size) == assignment.num_trained == assignment.dense.layers.size
+    assert round_to(size) == assignment.num_trained == assignment.on_client.layers.size
 
 
 def round_to(number):
@@ -102,14 +102,14 @@ def test_dropped_models_have_their_ratio_on_average(name):
     assert expected_sizes(layers, spaces, rates) / layers.size == pytest.approx(wanted, abs=1e-6)
     plan = make_method("feddrop").plan(request(name, wanted.tolist(), seed=5))
     for client in range(3):
-        drawn = [plan.client(client, round).ratio for round in range(400)]
+        drawn = [plan.assignment(client, round).ratio for round in range(400)]
         spread = np.std(drawn) / math.sqrt(len(drawn))
         assert abs(np.mean(drawn) - wanted[client]) <= 4 * spread + 1e-12
 
 
 def test_costs_are_the_small_models():
     _, layers, spaces = BUILT["cnn"]
-    assignment = make_method("heterofl").plan(request("cnn", [0.2])).client(0)
+    assignment = make_method("heterofl").plan(request("cnn", [0.2])).assignment(0)
     held = {units.name: units for units in spaces.tensors}
     total = 0
     for flow in layers.flow:
@@ -127,8 +127,8 @@ def test_costs_are_the_small_models():
 @pytest.mark.parametrize("name", BUILT)
 def test_flops_are_what_torch_counts(name):
     model, layers, _ = BUILT[name]
-    assignment = make_method("fedrolex").plan(request(name, [0.3])).client(0, 7)
-    small = Submodels(model).make(assignment, torch.zeros(layers.state_size)).model
+    assignment = make_method("fedrolex").plan(request(name, [0.3])).assignment(0, 7)
+    small = HeldModels(model, torch.zeros(layers.state_size)).smaller(assignment).module
     counter = FlopCounterMode(display=False)
     with counter:
         small(torch.zeros(5, 1, 8, 8)).sum().backward()
@@ -139,7 +139,10 @@ def test_a_slice_cannot_be_trained_from_it():
     model, layers, _ = BUILT["fcn"]
     bind_state(model, layers)
     plan = make_method("heterofl").plan(request("fcn", [0.2]))
-    with pytest.raises(CutError, match="trains a smaller model"), train_only(model, plan.client(0)):
+    with (
+        pytest.raises(CutError, match="trains a smaller model"),
+        train_only(model, plan.assignment(0)),
+    ):
         pass
 
 
@@ -149,7 +152,7 @@ def test_refusals():
         make_method("heterofl").plan(PlanRequest(layers, [0.5]))
     plan = make_method("heterofl").plan(request("fcn", [0.5]))
     with pytest.raises(PlanError, match="there is no client 1"):
-        plan.client(1)
+        plan.assignment(1)
     with pytest.raises(PlanError, match=r"client 0 has ratio 0\.0"):
         make_method("heterofl").plan(request("fcn", [0.0]))
 
@@ -172,11 +175,11 @@ def test_units_that_nobody_ever_holds_are_told():
 
 def test_what_is_not_shared_starts_anew_for_every_client():
     model, layers, _ = BUILT["resnet8"]
-    assignment = make_method("heterofl").plan(request("resnet8", [0.3])).client(0)
-    submodels, state = Submodels(model), torch.zeros(layers.state_size)
-    first = submodels.make(assignment, state).model
+    assignment = make_method("heterofl").plan(request("resnet8", [0.3])).assignment(0)
+    submodels = HeldModels(model, torch.zeros(layers.state_size))
+    first = submodels.smaller(assignment).module
     first.get_submodule("stem_norm").num_batches_tracked += 5
-    again = submodels.make(assignment, state).model
+    again = submodels.smaller(assignment).module
     assert again is first  # one of each size is kept
     assert again.get_submodule("stem_norm").num_batches_tracked == 0
     assert model.stem_norm.num_batches_tracked == 0

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedplt import Aggregator, ClientUpdate, Layer, Layers, TensorSpec, make_plan
-from fedplt.planning.assignment import Assignment
+from fedplt.planning.assignment import SliceAssignment
 from fedplt.planning.coupled_units import Spaces, TensorUnits
-from fedplt.planning.submodel_plan import SubmodelAssignment
+from fedplt.planning.submodel_assignment import SubmodelAssignment
 
 THREE = Layers((Layer("l", (TensorSpec("w", (3, 1)),), 3),))
 
@@ -23,8 +23,8 @@ def sent(values, num_examples):
 def test_three_numbers():
     state = torch.tensor([10.0, 20.0, -0.0])
     aggregator = Aggregator(THREE)
-    aggregator.add(sent([1.0, 2.0], 1), Assignment(THREE, ((range(2),),)))
-    aggregator.add(sent([4.0], 3), Assignment(THREE, ((range(1, 2),),)))
+    aggregator.add(sent([1.0, 2.0], 1), SliceAssignment(THREE, ((range(2),),)))
+    aggregator.add(sent([4.0], 3), SliceAssignment(THREE, ((range(1, 2),),)))
     aggregator.apply(state)
     assert state.tolist() == [11.0, 23.5, 0.0]  # 20 + (1 * 2 + 3 * 4) / 4
     assert torch.signbit(state[2])  # nobody trained it: not even its sign of zero changes
@@ -46,11 +46,11 @@ def test_equals_the_papers_weighted_mean(ratios, seed):
     total, weight = np.zeros(layers.state_size), np.zeros(layers.state_size)
     aggregator = Aggregator(layers)
     for client in range(len(ratios)):
-        assignment = plan.client(client)
+        assignment = plan.assignment(client)
         values = random.normal(size=assignment.update_size).astype(np.float32)
         number = int(random.integers(1, 50))
         aggregator.add(sent(values, number), assignment)
-        where = np.concatenate([np.arange(*segment) for segment in assignment.segments])
+        where = np.concatenate([np.arange(*segment) for segment in assignment.uploaded.segments])
         local = state.numpy()[where].astype(np.float64) + values
         total[where] += number * local
         weight[where] += number
@@ -62,7 +62,10 @@ def test_equals_the_papers_weighted_mean(ratios, seed):
 def test_expected_clients_are_the_divisor():
     state = torch.tensor([10.0, 20.0, -0.0])
     aggregator = Aggregator(THREE)
-    first, second = Assignment(THREE, ((range(2),),)), Assignment(THREE, ((range(1, 3),),))
+    first, second = (
+        SliceAssignment(THREE, ((range(2),),)),
+        SliceAssignment(THREE, ((range(1, 3),),)),
+    )
     aggregator.expect(first, 1)
     aggregator.expect(second, 3)
     assert aggregator.divisors().tolist() == [1, 4, 3]
@@ -76,8 +79,8 @@ def test_expected_clients_are_the_divisor():
 def test_participants_who_did_not_train_vote_for_the_old_value():
     state = torch.tensor([10.0, 20.0, -0.0])
     aggregator = Aggregator(THREE, "participants")
-    aggregator.add(sent([1.0, 2.0], 1), Assignment(THREE, ((range(2),),)))
-    aggregator.add(sent([4.0], 3), Assignment(THREE, ((range(1, 2),),)))
+    aggregator.add(sent([1.0, 2.0], 1), SliceAssignment(THREE, ((range(2),),)))
+    aggregator.add(sent([4.0], 3), SliceAssignment(THREE, ((range(1, 2),),)))
     aggregator.apply(state)
     assert state.tolist() == [10.25, 23.5, 0.0]  # 10 + 1 * 1 / 4
     assert torch.signbit(state[2])
@@ -94,7 +97,7 @@ SPACES = Spaces((2,), (TensorUnits("a.weight", 0, None), TensorUnits("b.weight",
 
 
 def submodel(*units):
-    return SubmodelAssignment(SQUARE, ((), ()), frozenset(), SPACES, (np.array(units),), 0.5)
+    return SubmodelAssignment(SQUARE, frozenset(), SPACES, (np.array(units),), 0.5)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +111,9 @@ def submodel(*units):
 def test_rectangles_are_averaged_element_by_element(normaliser, expected):
     aggregator, state = Aggregator(SQUARE, normaliser), torch.zeros(6)
     small = submodel(0)
-    assert small.positions.tolist() == [0, 2, 4]
+    assert small.uploaded.positions.tolist() == [0, 2, 4]
     aggregator.add(sent([1.0, 1.0, 1.0], 1), small)
-    aggregator.add(sent([3.0] * 6, 3), Assignment(SQUARE, ((range(2),), (range(2),))))
+    aggregator.add(sent([3.0] * 6, 3), SliceAssignment(SQUARE, ((range(2),), (range(2),))))
     aggregator.apply(state)
     assert aggregator.touched().all()
     assert state.tolist() == expected
@@ -126,7 +129,7 @@ def test_elements_that_nobody_holds_keep_their_bits():
 
 def test_tensors_that_stay_with_the_clients_are_left_alone():
     aggregator, state = Aggregator(SQUARE), torch.full((6,), -0.0)
-    whole = Assignment(SQUARE, ((range(2),), (range(2),)), frozenset({"a.weight"}))
+    whole = SliceAssignment(SQUARE, ((range(2),), (range(2),)), frozenset({"a.weight"}))
     aggregator.add(sent([1.0] * 4, 1), whole)
     aggregator.apply(state)
     assert aggregator.touched().tolist() == [False] * 2 + [True] * 4

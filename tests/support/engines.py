@@ -8,7 +8,7 @@ import numpy as np
 
 from fedplt import ClientUpdate
 from fedplt.client.evaluation import Evaluation
-from fedplt.federation.engine import LocalResult
+from fedplt.client.trainer import ClientResult
 from fedplt.federation.loop import Federation
 from tests.support.jobs import blob_job
 
@@ -19,21 +19,26 @@ class FakeEngine:
     def __init__(self, job, bad=None):
         self.job, self.bad = job, bad or {}
 
-    def train(self, clients, round, state):
+    def train(self, round, state, assignments, block_weights=None):
         def loss(client):
             return math.nan if client in self.bad else 1.0
 
         numbers = self.job.num_examples
-        return [LocalResult(k, int(numbers[k]), 1.0, {"loss": loss(k)}) for k in clients]
+        return [ClientResult(k, int(numbers[k]), 1.0, loss(k), 0.0) for k in assignments]
 
     def collect(self, clients):
         for client in clients:
-            size = self.job.plan.client(client).update_size
+            size = self.job.plan.assignment(client).update_size
             values = self.bad.get(client, np.ones(size, dtype=np.float32))
             yield client, ClientUpdate(values, int(self.job.num_examples[client]), 1.0)
 
     def evaluate(self, part, state):
         return Evaluation(0.5, 0.75, np.array([1, 1, 1]), np.array([1.0, 0.5, 0.75]))
+
+    def keep_local(self, clients): ...
+
+    def local_tensors(self):
+        return {}
 
     def close(self): ...
 
@@ -56,20 +61,27 @@ class NormsEngine:
         self.job, self.norms = job, norms or NORMS
         self.trained, self.collected = [], []
 
-    def train(self, clients, round, state):
-        self.trained.append(list(clients))
+    def train(self, round, state, assignments, block_weights=None):
+        self.trained.append(list(assignments))
         numbers = self.job.num_examples
-        return [LocalResult(k, int(numbers[k]), self.norms[k], {"loss": 1.0}) for k in clients]
+        return [ClientResult(k, int(numbers[k]), self.norms[k], 1.0, 0.0) for k in assignments]
 
     def collect(self, clients):
         self.collected.append(list(clients))
         for k in clients:
-            size = self.job.plan.client(k).update_size
+            size = self.job.plan.assignment(k).update_size
             values = np.full(size, k + 1.0, dtype=np.float32)
             yield k, ClientUpdate(values, int(self.job.num_examples[k]), self.norms[k])
 
     def evaluate(self, part, state):
         return Evaluation(0.5, 0.75, np.array([1]), np.array([1.0]))
+
+    def keep_local(self, clients): ...
+
+    def local_tensors(self):
+        return {}
+
+    def restore_local(self, tensors): ...
 
     def close(self): ...
 

@@ -26,7 +26,7 @@ from fedplt.federation.config import (
 )
 from fedplt.federation.job import make_job
 from fedplt.federation.load_config import parse_config
-from fedplt.federation.loop import OnRound
+from fedplt.federation.loop import OnRound, ignore
 from fedplt.federation.records import History
 from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.federation.server_config import ServerConfig
@@ -64,7 +64,7 @@ def train(
     run_with: MakeEngine | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    on_round: OnRound = lambda record: None,
+    on_round: OnRound = ignore,
 ) -> History:
     """Train a model of your own, on data of your own, with partial layer training.
 

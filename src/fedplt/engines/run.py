@@ -16,7 +16,7 @@ from fedplt.federation.engine import Engine
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job, job_from_config
 from fedplt.federation.load_config import ConfigLike, as_config, override
-from fedplt.federation.loop import Federation, OnRound
+from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.records import History
 from fedplt.imports import import_object
 
@@ -32,7 +32,7 @@ def run(
     out: str | Path | None = None,
     *,
     engine: MakeEngine | None = None,
-    on_round: OnRound = lambda record: None,
+    on_round: OnRound = ignore,
 ) -> History:
     """Train as a configuration says: what ``fedplt run`` does.
 
@@ -50,7 +50,7 @@ def resume(
     *,
     changes: Sequence[str] = (),
     engine: MakeEngine | None = None,
-    on_round: OnRound = lambda record: None,
+    on_round: OnRound = ignore,
 ) -> History:
     """Continue a run that was stopped or killed, to the same bits: what ``fedplt resume`` does.
 
@@ -66,7 +66,7 @@ def run_job(
     *,
     resume: bool = False,
     engine: MakeEngine | None = None,
-    on_round: OnRound = lambda record: None,
+    on_round: OnRound = ignore,
 ) -> History:
     """Run a job to its last round, in a folder if one is given.
 

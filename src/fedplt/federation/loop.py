@@ -28,6 +28,10 @@ from fedplt.server.validation import validate
 OnRound = Callable[[RoundRecord], None]
 
 
+def ignore(record: RoundRecord) -> None:
+    """Nobody wants to know."""
+
+
 class Federation:
     """A run: the global state, and what is written down about it."""
 
@@ -70,7 +74,7 @@ class Federation:
         if self.rounds_done < job.config.rounds:
             self.folder.reopen()
 
-    def run(self, on_round: OnRound = lambda record: None) -> History:
+    def run(self, on_round: OnRound = ignore) -> History:
         """All remaining rounds. On :class:`Interrupted` the last complete round is saved."""
         config = self.job.config
         try:

@@ -20,29 +20,13 @@ from numpy.typing import NDArray
 from fedplt.errors import PlanError
 from fedplt.planning.allocation import Allocation, balanced_layer_ratios
 from fedplt.planning.assignment import Assignment, SliceAssignment
+from fedplt.planning.coverage import Uncovered, uncovered_sublayers
 from fedplt.planning.layers import Layers, Ranges, merge
 from fedplt.planning.places import Places
 from fedplt.planning.plan_summary import plan_summary
 from fedplt.planning.rounding import whole_sublayers
 
 FORMAT = 2
-
-
-@dataclass(frozen=True)
-class Uncovered:
-    """Sub-layers of one layer that nobody trains, and what would change that."""
-
-    layer: str
-    sublayers: range
-    num_sublayers: int
-    advice: str
-
-    def __str__(self) -> str:
-        first, last = self.sublayers.start, self.sublayers.stop - 1
-        return (
-            f"layer {self.layer}: nobody trains {len(self.sublayers)} of its "
-            f"{self.num_sublayers} sub-layers ({first} to {last}). {self.advice}"
-        )
 
 
 class RoundAssignments:
@@ -187,24 +171,7 @@ class Plan:
         """Sub-layers nobody trains; they would keep their initial values for ever."""
         if self.rotate_every:
             return ()  # everybody moves on: in time all are reached
-        result = []
-        for layer, clients in zip(self.layers, self.coverage, strict=True):
-            missing = int(np.count_nonzero(clients == 0))
-            if missing:
-                total = layer.num_sublayers
-                sublayers = range(total - missing, total)
-                result.append(Uncovered(layer.name, sublayers, total, self._advice(layer, clients)))
-        return tuple(result)
-
-    def _advice(self, layer: Any, clients: NDArray[np.int64]) -> str:
-        covered, total = int(clients.sum()), layer.num_sublayers
-        if covered == 0:
-            return "Give some client a ratio that reaches it."
-        more = -(-self.num_clients * total // covered) - self.num_clients
-        return (
-            f"About {more} more clients like these, or {total / covered:.1f} times "
-            "this fraction of the layer per client, would cover it."
-        )
+        return uncovered_sublayers(self.layers, self.coverage, self.num_clients)
 
     def summary(self) -> str:
         """A table for people: groups of clients, layers, and warnings."""

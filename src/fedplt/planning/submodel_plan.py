@@ -17,8 +17,9 @@ from fedplt.errors import PlanError
 from fedplt.planning.allocation import Allocation
 from fedplt.planning.assignment import Assignment, whole_assignment
 from fedplt.planning.coupled_units import Spaces, Units
+from fedplt.planning.coverage import Uncovered
 from fedplt.planning.layers import Layers
-from fedplt.planning.plan import Plan, Uncovered, make_plan
+from fedplt.planning.plan import Plan, make_plan
 from fedplt.planning.submodel_assignment import SubmodelAssignment
 from fedplt.planning.width_rates import expected_sizes
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedplt.engines.run import run_job
-from fedplt.engines.simulator.engine import SimulatorEngine, _room
+from fedplt.engines.simulator.engine import SimulatorEngine
+from fedplt.federation.sampler import most_numbers
 from fedplt.server.aggregation import Aggregator
 from tests.support.jobs import blob_job, small_model
 from tests.support.runs import final_state, same, without_time
@@ -70,8 +71,8 @@ def test_the_weighted_norm_is_of_what_will_be_added():
         for result in results:
             alone = Aggregator(job.layers)
             for client in range(5):
-                alone.expect(job.plan.client(client), int(job.num_examples[client]))
-            alone.add(updates[result.client], job.plan.client(result.client))
+                alone.expect(job.plan.assignment(client), int(job.num_examples[client]))
+            alone.add(updates[result.client], job.plan.assignment(result.client))
             added = torch.zeros(job.layers.state_size)
             alone.apply(added)
             weighted = result.metrics["weighted_norm"]
@@ -84,10 +85,10 @@ def test_memory_for_last_known_norms_follows_the_budget():
     sampling = {"name": "fedplt-ocs", "budget": 2.0, "norms": "last"}
     many = blob_job([0.5] * 300, data={"min_examples": 1}, sampling=sampling)
     whole = int(many.plan.update_sizes.sum())
-    room, size = _room(many), int(many.plan.update_sizes.max())
+    room, size = most_numbers(many), int(many.plan.update_sizes.max())
     assert room < whole / 3
     p = 2.0 / many.plan.achieved_ratios.sum()
     number = 300 * p
     assert room > size * (number + 6 * math.sqrt(number))
     few = blob_job(sampling=sampling)
-    assert _room(few) == np.sum(few.plan.update_sizes)
+    assert most_numbers(few) == np.sum(few.plan.update_sizes)
