@@ -25,7 +25,7 @@ PACKAGES = [
 ]  # fmt: skip
 """In the order of a run: each may use the root modules and the packages before it."""
 LEVEL = {None: -1} | {package: level for level, package in enumerate(PACKAGES)}
-PLAIN = {None: set(), "planning": set(), "sampling": set(), "fleet": {"pydantic"}, "theory": set()}
+PLAIN = {None: set(), "planning": set(), "sampling": set(), "fleet": set(), "theory": set()}
 """What needs NumPy and the standard library alone, and what each may use besides."""
 
 

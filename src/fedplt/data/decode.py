@@ -1,4 +1,4 @@
-"""Decode the usual files of the built-in data sets into arrays. No pickle is ever read.
+"""Decode the published files of the built-in data sets into arrays. No pickle is ever read.
 
 A decoder takes a folder and returns ``None`` where the files it knows are not there.
 """

@@ -31,13 +31,13 @@ class Samples(Protocol):
         """One integer label per example; :class:`DataError` where targets are not labels."""
 
     def arranged(self, order: NDArray[np.int64]) -> Samples:
-        """The same examples in another order (so that a client's lie together)."""
+        """The same examples in another order (so that each client's are contiguous)."""
 
     def to(self, device: torch.device) -> Samples:
         """The same examples, with batches on this device."""
 
     def with_channels_last(self) -> Samples:
-        """The same examples; images lie in memory as convolutions like them."""
+        """The same examples; images are stored channels last, which is faster for convolutions."""
 
     def checksum(self, start: int) -> int:
         """Changes (most likely) when the examples or their order change."""
@@ -139,7 +139,7 @@ class DatasetSamples:
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """What a run trains on, what it watches, and what stays untouched until the end."""
+    """What a run trains on, what it evaluates in between, and what only at the end."""
 
     train: Samples
     validation: Samples

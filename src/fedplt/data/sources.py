@@ -9,11 +9,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tarfile
-import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Protocol
 
@@ -21,9 +22,9 @@ TIMEOUT_SECONDS = 20
 COMMAND_SECONDS = 600
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with what is being done, bytes so far, and bytes in all (where known)."""
+"""Called with what is fetched, bytes so far, and bytes in total (where known)."""
 Fetching = Callable[[], AbstractContextManager[Progress | None]]
-"""Shows the progress of what is fetched within; ``nullcontext`` shows nothing."""
+"""Gives a context with a progress to call inside; ``nullcontext`` shows nothing."""
 
 
 class SourceError(Exception):
@@ -31,7 +32,7 @@ class SourceError(Exception):
 
 
 class Source(Protocol):
-    """Somewhere to get files from."""
+    """A place to fetch files from."""
 
     def fetch(self, folder: Path, progress: Progress) -> None: ...
 
@@ -50,7 +51,7 @@ class Official:
             target = folder / address.rsplit("/", 1)[1]
             try:
                 _download(address, target, progress)
-            except (OSError, urllib.error.URLError) as error:
+            except (OSError, HTTPException) as error:
                 raise SourceError(f"{address}: {getattr(error, 'reason', error)}") from error
             if target.name.endswith(".tar.gz"):
                 _unpack(target, folder)
@@ -118,13 +119,14 @@ def _download(address: str, target: Path, progress: Progress) -> None:
             out.write(block)
             done += len(block)
             progress(target.name, done, total)
+    if done < (total or 0):
+        raise SourceError(f"{address}: the connection ended after {done:,} of {total:,} bytes")
 
 
 def _unpack(archive: Path, folder: Path) -> None:
     try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter="data")
-    except (tarfile.TarError, OSError) as error:
+        shutil.unpack_archive(archive, folder, filter="data")
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise SourceError(f"{archive.name} cannot be unpacked: {error}") from error
 
 

@@ -1,7 +1,7 @@
 """Who owns which training example.
 
 =============  ====================================================================
-``iid``        everybody gets the same mix and (give or take one) the same number
+``iid``        every client gets the same mix and (give or take one) the same number
 ``dirichlet``  label skew: each class is spread by Dirichlet(alpha) proportions
 ``shards``     each client gets a few shards of the examples sorted by label
 ``given``      the user's own list of index arrays
@@ -43,7 +43,7 @@ class Split:
 
 
 def split_iid(num_examples: int, num_clients: int, *, seed: int = 0) -> Split:
-    """Shuffle and deal."""
+    """Shuffle, then cut into parts of equal size (give or take one)."""
     _check_enough(num_examples, num_clients, 1)
     order = generator(seed, "split").permutation(num_examples)
     return _in_pieces(np.array_split(order, num_clients))
@@ -125,13 +125,13 @@ def _check_enough(num_examples: int, num_clients: int, min_examples: int) -> Non
 def _topped_up(
     owner: NDArray[np.int64], num_clients: int, minimum: int, random: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Bring poor clients up to the minimum with random examples of the richest."""
+    """Give clients below the minimum random examples of those that have the most."""
     counts = np.bincount(owner, minlength=num_clients)
     missing = np.maximum(0, minimum - counts)
     needed = int(missing.sum())
     if not needed:
         return owner
-    # The richest give what they have above a level, the highest that yields enough.
+    # Clients give what they have above a level: the highest level that yields enough.
     low, high = minimum, int(counts.max())
     while low < high:
         level = (low + high + 1) // 2

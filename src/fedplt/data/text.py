@@ -1,7 +1,7 @@
 """Text that every Python brings along: the help topics of its own documentation.
 
-Characters are tokens, and every next one is to be predicted. The text differs a little between
-versions of Python, and so do the numbers.
+Characters are tokens, and the task is to predict the next one. The text differs a little between
+versions of Python, and so do results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedplt.data.samples import TensorSamples, TrainingData
 
 CONTEXT = 64
 VALIDATION_EVERY = 10
-"""One of so many windows is for validation."""
+"""One window of this many is for validation."""
 
 
 def python_topics() -> TrainingData:

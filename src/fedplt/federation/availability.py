@@ -1,8 +1,8 @@
 """Who is there in a round, and how long it would take on the clients' own devices.
 
 A client is away where it drops out (by chance, ``fleet.dropout``) or where its device is predicted
-to miss the round's deadline, upload included. Who is away gets nothing and sends nothing in that
-round. A simulated round lasts as long as its slowest client.
+to take too long, upload included (``fleet.late_after_seconds``). Who is away gets nothing and sends
+nothing in that round. A simulated round lasts as long as its slowest client.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Availability:
     def __init__(self, job: Job, costs: RoundCosts) -> None:
         self.job, self.settings, self._costs = job, job.config.fleet, costs
         self._predictions: tuple[int, NDArray[np.float64]] | None = None
-        deadline = self.settings.round_deadline if self.settings else None
-        if deadline is not None and self.predicted(0).min() > deadline:
+        limit = self.settings.late_after_seconds if self.settings else None
+        if limit is not None and self.predicted(0).min() > limit:
             raise ConfigError(
-                f"fleet.round_deadline: nobody finishes within {deadline:g} s; the fastest client "
-                f"takes {self.predicted(0).min():.3g} s. Raise it."
+                f"fleet.late_after_seconds: nobody finishes within {limit:g} s; the fastest "
+                f"client takes {self.predicted(0).min():.3g} s. Raise it."
             )
 
     def attend(self, round: int) -> Attendance:
@@ -56,8 +56,8 @@ class Availability:
         if settings is None:
             return Attendance(list(range(number)), [], [])
         late = np.zeros(number, dtype=np.bool_)
-        if settings.round_deadline is not None:
-            late = self.predicted(round) > settings.round_deadline
+        if settings.late_after_seconds is not None:
+            late = self.predicted(round) > settings.late_after_seconds
         chances = generator(self.job.config.seed, "dropout", round=round).random(number)
         dropped = ~late & (chances < settings.dropout)
         parts = (~late & ~dropped, dropped, late)

@@ -6,24 +6,20 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedplt.client.local_training import OPTIMIZERS
 from fedplt.errors import did_you_mean
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.sampling_config import SamplingConfig
+from fedplt.federation.section import Section
 from fedplt.federation.server_config import ServerConfig
-from fedplt.federation.unused import refuse_unused
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class DataConfig(_Section):
+class DataConfig(Section):
     """Which data, and who owns what of it."""
 
     name: str = "fashion-mnist"
@@ -44,7 +40,7 @@ class DataConfig(_Section):
         return self
 
 
-class CutConfig(_Section):
+class CutConfig(Section):
     """How a model is cut into layers, as :func:`fedplt.cut` takes it."""
 
     groups: dict[str, str | list[str]] | None = None
@@ -67,7 +63,7 @@ class ModelConfig(CutConfig):
     options: dict[str, Any] = {}
 
 
-class GroupConfig(_Section):
+class GroupConfig(Section):
     """Clients that are alike."""
 
     share: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -89,7 +85,7 @@ class GroupConfig(_Section):
         return self
 
 
-class ClientsConfig(_Section):
+class ClientsConfig(Section):
     """The fleet."""
 
     num_clients: Annotated[int, Field(ge=1)] = 50
@@ -135,7 +131,7 @@ class ClientsConfig(_Section):
         return self
 
 
-class TrainingConfig(_Section):
+class TrainingConfig(Section):
     """What a client does in a round."""
 
     local_epochs: Annotated[int, Field(ge=1)] | None = None
@@ -180,7 +176,7 @@ class TrainingConfig(_Section):
         return self.decay_rounds / (self.decay_rounds + falling)
 
 
-class EvaluationConfig(_Section):
+class EvaluationConfig(Section):
     """When and how the global model is measured."""
 
     every: Annotated[int, Field(ge=1)] = 1
@@ -191,7 +187,7 @@ class EvaluationConfig(_Section):
     """Where clients have norms of their own: evaluate each on about so many (default: all)."""
 
 
-class DiagnosticsConfig(_Section):
+class DiagnosticsConfig(Section):
     """Whether each round records how the global model moves (``docs/diagnostics.md``)."""
 
     enabled: bool = False
@@ -201,11 +197,11 @@ class DiagnosticsConfig(_Section):
     @model_validator(mode="after")
     def _enabled(self) -> DiagnosticsConfig:
         if not self.enabled:
-            refuse_unused(self, ["window"], "enabled = false", "or set enabled = true")
+            self.refuse_unused(["window"], "enabled = false", "or set enabled = true")
         return self
 
 
-class EngineConfig(_Section):
+class EngineConfig(Section):
     """What runs the clients, and how; none of this but the device changes a bit of the results."""
 
     name: Literal["simulator"] = "simulator"
@@ -219,7 +215,7 @@ class EngineConfig(_Section):
     """Give up when no worker has answered for this long."""
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """Everything about a run."""
 
     name: str = "run"

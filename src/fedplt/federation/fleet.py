@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedplt.cutting.example import example_model
 from fedplt.data.catalog import CATALOG
 from fedplt.errors import ConfigError, FleetError
 from fedplt.federation.config import ClientsConfig, RunConfig
-from fedplt.federation.fleet_config import FleetConfig
+from fedplt.federation.device_files import read_fleet
+from fedplt.federation.fleet_config import FleetConfig, TargetConfig, WorkConfig
 from fedplt.fleet import (
     DeviceProfile,
     ExactWorkload,
     FleetPlan,
-    Target,
+    PaperWorkload,
+    Workload,
     frozen_prefix_allocation,
     plan_fleet,
-    read_fleet,
 )
 from fedplt.planning.allocation import Allocation
 from fedplt.planning.layers import Layers
@@ -88,15 +91,7 @@ def _planned(
             f"is {config.clients.num_clients}. Make them equal."
         )
     workload = nominal_workload(config, layers, num_examples)
-    value = settings.percentile if settings.target == "percentile" else settings.target_seconds
-    plan = plan_fleet(
-        devices,
-        workload,
-        Target(settings.target, value),
-        min_ratio=settings.min_ratio,
-        may_freeze=settings.may_freeze,
-        may_cut_steps=settings.may_cut_steps,
-    )
+    plan = plan_devices(devices, workload, settings)
     everybody = [entry for entry in plan.devices for _ in range(entry.device.count)]
     return ClientDevices(
         tuple(entry.device for entry in everybody),
@@ -114,12 +109,38 @@ def _planned(
     )
 
 
+def plan_devices(
+    devices: Sequence[DeviceProfile], workload: Workload, target: TargetConfig
+) -> FleetPlan:
+    """Plan with the settings of ``[fleet]`` in a run, or of ``[target]`` in a device file."""
+    return plan_fleet(
+        devices,
+        workload,
+        deadline_seconds=target.deadline_seconds,
+        percentile=target.percentile,
+        min_ratio=target.min_ratio,
+        may_freeze=target.may_freeze,
+        may_cut_steps=target.may_cut_steps,
+    )
+
+
+def workload_from_config(work: WorkConfig) -> Workload:
+    """A client's round as ``[work]`` in a device file says."""
+    size = work.num_parameters
+    if size is None:
+        _, _, layers = example_model(work.model, work.options, work.shape)
+        if work.cost == "exact":
+            return ExactWorkload(layers, work.local_steps, work.batch_size)
+        size = layers.size
+    return PaperWorkload(size, work.local_steps, work.batch_size, work.bytes_per_parameter)
+
+
 def nominal_workload(
     config: RunConfig, layers: Layers, num_examples: int | None = None
 ) -> ExactWorkload:
-    """A client's round before it is known who owns what: as if all had equally many examples.
+    """A client's round before the data is split: as if all clients had equally many examples.
 
-    ``num_examples`` are those of all clients together; known for built-in data sets.
+    ``num_examples`` is the total over all clients; it is known for built-in data sets.
     """
     settings = config.training
     if num_examples is None and config.data.name in CATALOG:

@@ -1,44 +1,81 @@
-"""The ``[fleet]`` section of a run: devices, what they should train, who is there in a round."""
+"""What may be set about a fleet: ``[fleet]`` in a run, ``[work]`` and ``[target]`` in its own file.
+
+``[fleet]`` and ``[target]`` share the keys of :class:`TargetConfig`, which are also the parameters
+of :func:`fedplt.plan_fleet` and the options of ``fedplt fleet``.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from fedplt.federation.unused import refuse_unused
-
-Seconds = Annotated[float, Field(gt=0)]
+from fedplt.federation.section import Section
 
 
-class FleetConfig(BaseModel):
-    """Device profiles of the clients (``docs/fleet.md``)."""
+class TargetConfig(Section):
+    """The round time to plan for, by default the fastest device's, and what may be given up."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    deadline_seconds: PositiveFloat | None = None
+    """Plan for rounds of this length."""
+    percentile: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Plan for this percentile of the devices' times for full training."""
+    min_ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
+    may_freeze: bool = False
+    """Devices that miss the target may leave out their first layers."""
+    may_cut_steps: bool = False
+    """Devices that miss the target may take fewer local steps."""
+
+    @model_validator(mode="after")
+    def _one_target(self) -> TargetConfig:
+        if self.deadline_seconds is not None and self.percentile is not None:
+            raise ValueError("deadline_seconds and percentile: give one of them")
+        return self
+
+
+class FleetConfig(TargetConfig):
+    """Device profiles of a run's clients (``docs/fleet.md``)."""
 
     devices: str
     """A .toml or .csv file of devices; their counts add up to the clients."""
     ratios: Literal["planned", "groups"] = "planned"
     """Plan ratios from the devices, or keep those of ``clients.groups`` (one device per group)."""
-    target: Literal["fastest", "deadline", "percentile"] = "fastest"
-    target_seconds: Seconds | None = None
-    percentile: Annotated[float, Field(ge=0, le=100)] | None = None
-    min_ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
-    may_freeze: bool = False
-    may_cut_steps: bool = False
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Chance of every client to be away in a round."""
-    round_deadline: Seconds | None = None
-    """Clients predicted to take longer (seconds) are left out of the round."""
+    late_after_seconds: PositiveFloat | None = None
+    """Clients predicted to take longer are late: they are left out of the round."""
 
     @model_validator(mode="after")
-    def _goes_together(self) -> FleetConfig:
+    def _planned_or_not(self) -> FleetConfig:
         if self.ratios == "groups":
-            keys = ["target", "target_seconds", "percentile", "min_ratio"]
-            keys += ["may_freeze", "may_cut_steps"]
-            refuse_unused(self, keys, "ratios = 'groups'", "or set ratios = 'planned'")
-        if (self.target == "deadline") != (self.target_seconds is not None):
-            raise ValueError("target = 'deadline' and target_seconds go together: set both")
-        if (self.target == "percentile") != (self.percentile is not None):
-            raise ValueError("target = 'percentile' and percentile go together: set both")
+            keys = TargetConfig.model_fields
+            self.refuse_unused(keys, "ratios = 'groups'", "or set ratios = 'planned'")
+        return self
+
+
+class WorkConfig(Section):
+    """A client's local training in a round, where no run says it."""
+
+    cost: Literal["exact", "paper"] = "exact"
+    """Exact FLOPs of a model, or the paper's formula."""
+    model: Annotated[str, Field(examples=["fcn"])] = "fcn"
+    options: Annotated[dict[str, Any], Field(examples=[{"num_inputs": 3072}])] = {}
+    shape: Annotated[list[PositiveInt], Field(examples=[[3, 32, 32]])] = []
+    """Of one example; built-in models know theirs."""
+    num_parameters: PositiveInt | None = None
+    """For the paper's formula, instead of a model."""
+    bytes_per_parameter: PositiveFloat = 4.0
+    """For the paper's formula."""
+    local_steps: PositiveInt = 16
+    batch_size: PositiveInt = 64
+
+    @model_validator(mode="after")
+    def _fits_the_cost(self) -> WorkConfig:
+        if self.cost == "exact":
+            instead = "or set cost = 'paper' for the paper's formula"
+            because = "cost = 'exact' counts FLOPs from the model and"
+            self.refuse_unused(["num_parameters", "bytes_per_parameter"], because, instead)
+        if self.num_parameters is not None:
+            unused = ["model", "options", "shape"]
+            self.refuse_unused(unused, "a number of parameters", "or leave num_parameters out")
         return self

@@ -51,7 +51,7 @@ class RoundRecord:
     dropped: list[int] = field(default_factory=list)
     """Clients that were away by chance (``fleet.dropout``)."""
     late: list[int] = field(default_factory=list)
-    """Clients left out because they would miss the deadline (``fleet.round_deadline``)."""
+    """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
     sampling: dict[str, Any] | None = None

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
-from fedplt.federation.unused import refuse_unused
+from fedplt.federation.section import Section
 
 Estimator = Literal["unbiased", "renormalised"]
 NORM_BASED = ("ocs", "fedplt-ocs", "paper-ocs", "approximate-ocs")
 """Samplers that choose by the norms of the clients' updates."""
 
 
-class SamplingConfig(BaseModel, extra="forbid", frozen=True, strict=True):
+class SamplingConfig(Section):
     """Who takes part in a round."""
 
     name: Literal["all", "uniform", "ocs", "fedplt-ocs", "paper-ocs", "approximate-ocs"] = "all"
     num_clients: Annotated[int, Field(ge=1)] | None = None
-    """For ``uniform``: how many, drawn anew every round."""
+    """For ``uniform``: how many, drawn in every round."""
     budget: Annotated[float, Field(gt=0)] | None = None
-    """For the others: expected uploads per round, in clients for ``ocs`` (but with
-    ``match_budget``), else in whole models."""
+    """For the others: expected uploads per round, in whole models (``ocs`` without
+    ``match_budget``: in clients)."""
     match_budget: bool = False
-    """For ``ocs`` and ``paper-ocs``, which spend what they spend: scale their probabilities until
-    the expected upload is the budget, in whole models."""
+    """For ``ocs`` and ``paper-ocs``, which do not spend a budget in whole models exactly: scale
+    their probabilities until they do."""
     norms: Literal["fresh", "last"] = "fresh"
     """``fresh``: all train and send their norm. ``last``: only the chosen train at all."""
     floor: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """For ``last``: the part of the budget that is spent uniformly, so that all stay reachable."""
+    """For ``last``: fraction of the budget that is spent uniformly, so that nobody is forgotten."""
     objective: Literal["sum", "aggregate"] = "sum"
-    """What varies least: the sum of updates (as in the paper), or what is added to the model."""
+    """Minimise the variance of the sum of updates (as in the paper), or of what is added to the
+    model."""
     estimator: Estimator | None = None
     """By default ``renormalised`` for ``all`` and ``uniform``, ``unbiased`` for the others."""
 
@@ -60,12 +61,12 @@ class SamplingConfig(BaseModel, extra="forbid", frozen=True, strict=True):
         if not self.by_norm:
             keys = ("budget", "match_budget", "floor", "norms", "objective")
             instead = f"or choose one of {', '.join(NORM_BASED)}"
-            refuse_unused(self, keys, f"name = {self.name!r}", instead)
+            self.refuse_unused(keys, f"name = {self.name!r}", instead)
         if self.match_budget and self.name not in ("ocs", "paper-ocs"):
             raise ValueError(
                 f"match_budget: name = {self.name!r} spends the budget as it is; leave it out, or "
                 "choose ocs or paper-ocs"
             )
         if self.by_norm and self.norms == "fresh":
-            refuse_unused(self, ["floor"], "norms = 'fresh'", "or set norms = 'last'")
+            self.refuse_unused(["floor"], "norms = 'fresh'", "or set norms = 'last'")
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fedplt.fleet.devices import DeviceProfile
-from fedplt.fleet.files import FleetFile, read_fleet
 from fedplt.fleet.planner import DevicePlan, FleetPlan, RoundTime, plan_fleet, round_time
 from fedplt.fleet.summary import fleet_json, fleet_summary
 from fedplt.fleet.target import Target
@@ -16,7 +15,7 @@ from fedplt.fleet.workload import (
 )
 
 __all__ = [
-    "DevicePlan", "DeviceProfile", "ExactWorkload", "FleetFile", "FleetPlan", "PaperWorkload",
-    "RoundTime", "Target", "Work", "Workload", "fleet_json", "fleet_summary",
-    "frozen_prefix_allocation", "plan_fleet", "read_fleet", "round_time",
+    "DevicePlan", "DeviceProfile", "ExactWorkload", "FleetPlan", "PaperWorkload", "RoundTime",
+    "Target", "Work", "Workload", "fleet_json", "fleet_summary", "frozen_prefix_allocation",
+    "plan_fleet", "round_time",
 ]  # fmt: skip

@@ -112,35 +112,38 @@ class FleetPlan:
 def plan_fleet(
     devices: Sequence[DeviceProfile],
     workload: Workload,
-    target: Target | None = None,
     *,
+    deadline_seconds: float | None = None,
+    percentile: float | None = None,
     min_ratio: float = 0.01,
     may_freeze: bool = False,
     may_cut_steps: bool = False,
 ) -> FleetPlan:
     """The largest ratio for every device that meets the target, and the reason where none does.
 
+    The target is a round of ``deadline_seconds``, or a ``percentile`` of all devices' times for
+    full training, or by default the time of the fastest device that has the memory for it.
+
     Ratios are clipped to [``min_ratio``, 1], and are never less than the layers that are always
-    trained. The fastest device is one with the memory to train everything, if there is one. A
-    device that would need less may, if allowed, freeze its first layers (``may_freeze``: no
-    gradients flow through them), or else take fewer local steps (``may_cut_steps``).
+    trained. A device that would need less may, if allowed, freeze its first layers (``may_freeze``:
+    no gradients flow through them), or else take fewer local steps (``may_cut_steps``).
     """
     if not devices:
         raise FleetError("no devices were given; give at least one.")
     if not 0 < min_ratio <= 1:
-        raise FleetError(f"the smallest ratio is {min_ratio}; it lies in (0, 1].")
+        raise FleetError(f"min_ratio is {min_ratio:g}; it lies in (0, 1].")
     if may_freeze and workload.num_layers == 1:
         raise FleetError(
             "freezing layers saves nothing in the paper's cost model, which knows only the ratio. "
             "Name a model, so that exact FLOPs are known, or do without freezing."
         )
-    target = target or Target()
+    target = Target(deadline_seconds, percentile)
     whole = workload.work(1.0)
     full = [round_time(device, whole) for device in devices]
     pairs = list(zip(devices, full, strict=True))
     if target.rule == "fastest":
-        able = [pair for pair in pairs if _has_memory(pair[0], whole)]
-        pairs = able or pairs  # else the time of some device's training is one that it never does
+        # Without the memory for full training, a device's time for it means nothing.
+        pairs = [pair for pair in pairs if _has_memory(pair[0], whole)] or pairs
     seconds = target.seconds([time.total for device, time in pairs for _ in range(device.count)])
     smallest = max(min_ratio, workload.always_ratio)
     planner = _Planner(workload, seconds, smallest, may_freeze, may_cut_steps)

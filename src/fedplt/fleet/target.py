@@ -13,31 +13,37 @@ from fedplt.errors import FleetError
 
 @dataclass(frozen=True)
 class Target:
-    """The round time to aim for: the fastest full client's, a deadline, or a percentile."""
+    """A deadline, or a percentile of all devices' times for full training; else the fastest's."""
 
-    rule: Literal["fastest", "deadline", "percentile"] = "fastest"
-    value: float | None = None
-    """Seconds, or percent of the devices."""
+    deadline_seconds: float | None = None
+    percentile: float | None = None
 
     def __post_init__(self) -> None:
-        if self.rule == "deadline" and not (self.value is not None and self.value > 0):
-            raise FleetError(f"the deadline is {self.value}; give seconds, more than 0.")
-        if self.rule == "percentile" and not (self.value is not None and 0 <= self.value <= 100):
-            raise FleetError(f"the percentile is {self.value}; it lies between 0 and 100.")
+        deadline, percentile = self.deadline_seconds, self.percentile
+        if deadline is not None and percentile is not None:
+            raise FleetError("deadline_seconds and percentile were given; give one of them.")
+        if deadline is not None and not deadline > 0:
+            raise FleetError(f"deadline_seconds is {deadline:g}; give more than 0.")
+        if percentile is not None and not 0 <= percentile <= 100:
+            raise FleetError(f"percentile is {percentile:g}; it lies between 0 and 100.")
+
+    @property
+    def rule(self) -> Literal["fastest", "deadline", "percentile"]:
+        if self.deadline_seconds is not None:
+            return "deadline"
+        return "fastest" if self.percentile is None else "percentile"
 
     def seconds(self, full_times: Sequence[float]) -> float:
         """From the times that all devices would take to train the whole model."""
-        if self.rule == "deadline":
-            assert self.value is not None
-            return self.value
-        if self.rule == "percentile":
-            assert self.value is not None
-            return float(np.percentile(full_times, self.value))
+        if self.deadline_seconds is not None:
+            return self.deadline_seconds
+        if self.percentile is not None:
+            return float(np.percentile(full_times, self.percentile))
         return min(full_times)
 
     def describe(self) -> str:
-        if self.rule == "deadline":
+        if self.deadline_seconds is not None:
             return "the deadline"
-        if self.rule == "percentile":
-            return f"percentile {self.value:g} of the full training times"
+        if self.percentile is not None:
+            return f"percentile {self.percentile:g} of the full training times"
         return "the fastest device's full training time"

@@ -58,11 +58,11 @@ class Workload(Protocol):
 
     @property
     def num_layers(self) -> int:
-        """Layers whose first ones can be frozen; 1 where layers are not known."""
+        """Number of layers, of which the first can be frozen; 1 where layers are not known."""
 
     @property
     def always_ratio(self) -> float:
-        """What everybody trains, whatever its ratio."""
+        """Fraction of the model that every client trains, whatever its ratio."""
 
     def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
         """The work at a ratio, with fewer local steps or the first ``frozen`` layers left out."""
@@ -177,7 +177,7 @@ def frozen_prefix_allocation(layers: Layers, ratio: float, frozen: int) -> Alloc
     """The balanced allocation of a ratio over all layers but the first ``frozen``.
 
     The ratio is of the whole model, at most all of the layers that are left. Layers that are
-    always trained are so here too, and are part of the ratio.
+    always trained stay trained and count towards the ratio.
     """
     always = [layer.always for layer in layers]
     kept = [i for i in range(frozen, len(layers)) if not always[i]]

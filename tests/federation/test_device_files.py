@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedplt.errors import FleetError
-from fedplt.fleet import DeviceProfile, read_fleet
+from fedplt.federation.device_files import read_fleet
+from fedplt.fleet import DeviceProfile
 
 PHONE = DeviceProfile("phone", 80e9, 120e6, 40e6, latency_seconds=0.2, memory_bytes=2e9)
 
@@ -61,7 +62,7 @@ up = "100 kB/s"
     )
     assert file.devices[0] == PHONE
     assert file.devices[1] == DeviceProfile("other", 1e9, 1e9, 8e5, count=7)
-    assert file.work == {"local_steps": 5}
+    assert file.work.local_steps == 5
 
 
 HEADER = "name,gflops,mbps_down,mbps_up\n"
@@ -110,7 +111,7 @@ DEVICE = '[[device]]\nname = "phone"\nspeed = "1 GFLOP/s"\ndown = "1 Mbit/s"\n'
         ("", r"no devices: add a \[\[device\]\] table"),
         ("[device]\nname = 'x'\n", "two brackets"),
         ("name = [\n", "not valid TOML"),
-        ("[fleet]\n", "no section 'fleet'"),
+        ("[fleet]\n", "fleet: there is no such key"),
         ("work = 3\n" + DEVICE + 'up = "1 Mbit/s"\n', r"write \[work\]"),
         (DEVICE, "fleet.toml, line 1: the upload bandwidth is missing"),
         ("\n" + DEVICE + "up = 20\n", "line 2, device 'phone', column up: '20' has no unit"),

@@ -1,0 +1,118 @@
+"""``[work]`` and ``[target]`` of a device file: one vocabulary, and what is said about mistakes."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import typer
+
+from fedplt import ConfigError, FleetError, plan_fleet
+from fedplt.cli import app
+from fedplt.federation.device_files import read_fleet
+from fedplt.federation.fleet_config import FleetConfig, TargetConfig
+from fedplt.federation.load_config import parse_config
+
+DEVICE = '[[device]]\nname = "a"\nspeed = "1 GFLOP/s"\ndown = "9 Mbit/s"\nup = "9 Mbit/s"\n'
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text):
+        path = tmp_path / "fleet.toml"
+        path.write_text(DEVICE + text)
+        return read_fleet(path)
+
+    return read
+
+
+def test_the_same_keys_everywhere():
+    keys = set(TargetConfig.model_fields)
+    assert keys < set(FleetConfig.model_fields)
+    assert keys < set(inspect.signature(plan_fleet).parameters)
+    command = typer.main.get_command(app).commands["fleet"]
+    assert keys < {parameter.name for parameter in command.params}
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {f"--{key.replace('_', '-')}" for key in keys} < options
+
+
+def test_settings_are_read(read):
+    file = read('[work]\nmodel = "cnn"\nbatch_size = 8\n[target]\ndeadline_seconds = 60\n')
+    assert (file.work.model, file.work.batch_size, file.work.local_steps) == ("cnn", 8, 16)
+    assert (file.target.deadline_seconds, file.target.percentile) == (60, None)
+    assert read("").target == TargetConfig()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('modle = "fcn"', "work.modle: there is no such key. Did you mean 'model'"),
+        ("local_steps = 0", "work.local_steps: Input should be greater than 0, but it is 0."),
+        ("num_parameters = 5", "cost = 'paper'"),
+        ('num_parameters = 5\ncost = "paper"\nmodel = "cnn"', "does not use model: leave it out"),
+        ('cost = "papr"', "work.cost: Input should be 'exact' or 'paper', but it is 'papr'"),
+        ('shape = "3x3"', r"work.shape: .* it is '3x3'. Write it like \[3, 32, 32\]"),
+        ("shape = [3, true]", r"work.shape.1: .* it is True. Write it like \[3, 32, 32\]"),
+        ("model = 3", "work.model: .* it is 3. Write it like 'fcn'"),
+        ("options = 3", "work.options: .* it is 3. Write it like {'num_inputs': 3072}"),
+        ("local_steps = true", "work.local_steps: .* valid integer, but it is True"),
+        ('cost = "paper"\nbytes_per_parameter = -1', "greater than 0, but it is -1"),
+    ],
+)
+def test_wrong_work_is_said(read, line, expected):
+    with pytest.raises(FleetError, match=expected) as caught:
+        read(f"[work]\n{line}\n")
+    place = str(caught.value).rpartition(" (in ")[2]
+    assert "fleet.toml, line" in place
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("deadline_seconds = -1", "target.deadline_seconds: .* greater than 0, but it is -1"),
+        ('deadline_seconds = "5"', "target.deadline_seconds: .* valid number, but it is '5'"),
+        ("deadline_seconds = 3\npercentile = 5", "target: deadline_seconds and percentile: give"),
+        ("percentile = 101", "target.percentile: .* less than or equal to 100, but it is 101"),
+        ("min_ratio = 0", "target.min_ratio: .* greater than 0, but it is 0"),
+        ('may_freeze = "yes"', "target.may_freeze: .* valid boolean, but it is 'yes'"),
+        ("seconds = 3", "target.seconds: there is no such key. Did you mean 'deadline_seconds'"),
+        ('rule = "fastest"', "target.rule: there is no such key. Known: deadline_seconds, may_"),
+    ],
+)
+def test_wrong_targets_are_said(read, line, expected):
+    with pytest.raises(FleetError, match=expected):
+        read(f"[target]\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("target_seconds", "deadline_seconds"),
+        ("round_deadline", "Known: deadline_seconds, devices"),
+    ],
+)
+def test_keys_of_before_are_unknown(old, new):
+    with pytest.raises(ConfigError, match=f"fleet.{old}: there is no such key. .*{new}"):
+        parse_config({"fleet": {"devices": "x.csv", old: 3.0}})
+
+
+def test_sections_that_are_no_tables():
+    with pytest.raises(ConfigError, match=r"training: this is a table: write \[training\], not"):
+        parse_config({"training": 3})
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"deadline_seconds": 0.0}, "deadline_seconds is 0; give more than 0"),
+        ({"deadline_seconds": float("nan")}, "deadline_seconds is nan"),
+        ({"percentile": -1.0}, "percentile is -1; it lies between 0 and 100"),
+        ({"deadline_seconds": 1.0, "percentile": 5.0}, "give one of them"),
+        ({"min_ratio": 2.0}, r"min_ratio is 2; it lies in \(0, 1\]"),
+    ],
+)
+def test_python_callers_are_told_too(read, settings, expected):
+    from fedplt.fleet import PaperWorkload
+
+    with pytest.raises(FleetError, match=expected):
+        plan_fleet(read("").devices, PaperWorkload(1000, 1), **settings)
