@@ -23,6 +23,7 @@ from fedplt.federation.availability import Availability
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
 from fedplt.kernels.flat_state import bind_state, buffer_positions, call_model
+from fedplt.kernels.norm import modules_with_running_statistics
 from fedplt.planning.assignment import Assignment
 from fedplt.planning.layers import dotted
 from fedplt.planning.plan import Plan
@@ -192,9 +193,7 @@ class Worker:
         start = chunk * CHUNK
         indices = torch.arange(start, min(start + CHUNK, len(self.samples)))
         self.model.eval()
-        norms: list[Any] = [
-            m for m in self.model.modules() if getattr(m, "running_mean", None) is not None
-        ]
+        norms = modules_with_running_statistics(self.model)
         momenta = [norm.momentum for norm in norms]
         for norm in norms:
             norm.momentum = 1.0
