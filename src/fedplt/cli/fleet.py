@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedplt.cli.app import app, figures, save_picture
 from fedplt.cli.model import key_values
-from fedplt.errors import ConfigError, CutError, FleetError
+from fedplt.errors import ConfigError, CutError, ExampleError, FleetError
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from fedplt.fleet import Workload
     from fedplt.fleet.settings import TargetSettings, WorkSettings
+    from fedplt.planning.layers import Layers
 
 Model = Annotated[
     str | None, typer.Option(help="A built-in model, or package.module:function (exact FLOPs).")
@@ -104,14 +108,13 @@ def probe(
 ) -> None:
     """Measure how fast this machine trains a model, and print it as a device."""
     from fedplt.client.probing import probe
-    from fedplt.cutting.example import example_model
     from fedplt.fleet.devices import FIELDS
     from fedplt.fleet.quantities import parse_quantity
 
     bandwidths = parse_quantity(FIELDS[1], down), parse_quantity(FIELDS[2], up)
     known_shape = parse_shape(shape) if shape else ()
     found = probe(
-        *example_model(model, key_values("--option", option), known_shape),
+        *_example_model(model, key_values("--option", option), known_shape),
         batch_size=batch_size,
         passes=passes,
     )
@@ -157,13 +160,25 @@ def _with_flags(
 def _workload(work: WorkSettings) -> Workload:
     if work.cost == "paper" and work.num_parameters:
         return work.paper_workload(work.num_parameters)
-    from fedplt.cutting.example import example_model
     from fedplt.fleet import ExactWorkload
 
-    _, _, layers = example_model(work.model, work.options, work.shape)
+    _, _, layers = _example_model(work.model, work.options, work.shape)
     if work.cost == "paper":
         return work.paper_workload(layers.size)
     return ExactWorkload(layers, work.local_steps, work.batch_size)
+
+
+def _example_model(
+    name: str, options: Mapping[str, Any], shape: Sequence[int]
+) -> tuple[nn.Module, Tensor, Layers]:
+    from fedplt.cutting.example import example_model
+
+    try:
+        return example_model(name, options, shape)
+    except ExampleError as error:
+        raise ConfigError(
+            f"{error} Give the shape of one example, without the batch, such as --shape 3,32,32."
+        ) from error
 
 
 def _run_workload(path: Path) -> Workload:
