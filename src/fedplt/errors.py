@@ -3,6 +3,7 @@
     FedpltError
     ├── ConfigError    a run configuration is wrong; names the key
     ├── CutError       a model cannot be cut into layers and sub-layers
+    │   └── ExampleError   no example input is known, or the model does not take it
     ├── PlanError      ratios or allocations that no plan can satisfy
     ├── SamplingError  norms, ratios or a budget that client sampling cannot use
     ├── FleetError     devices that cannot be read, or no plan for them
@@ -31,6 +32,10 @@ class ConfigError(FedpltError, ValueError):
 
 class CutError(FedpltError, ValueError):
     """A model cannot be cut into layers and sub-layers."""
+
+
+class ExampleError(CutError):
+    """No example input of a model is known, or the model does not take it."""
 
 
 class PlanError(FedpltError, ValueError):

@@ -48,7 +48,7 @@ def test_json_and_options(fedplt):
         (["fcn", "--shape", "5"], "Give one that fits with --shape or --example"),
         (["fcn", "--shape", "5,a"], "such as 3,32,32"),
         (["fcn", "--group", "a"], "joined by an equals sign"),
-        (["fcn", "--fused", "fc1=3"], "not 3 equal stretches"),
+        (["fcn", "--fused", "fc1=3"], "not 3 equal blocks"),
         (["fcn", "--always", "fc9"], "Did you mean"),
         (["no_such:model"], "cannot be imported"),
     ],

@@ -128,7 +128,7 @@ def test_fused_projections_are_cut_alike():
     assert cut(model, fused={"qkv": 1, "both": 2}).num_sublayers == (12, 4)
     rows = by_name[0].tensors[0].rows((range(1, 2),), 4)
     assert rows == [(1, 2), (5, 6), (9, 10)]
-    with pytest.raises(CutError, match="12 outputs, which are not 5 equal stretches"):
+    with pytest.raises(CutError, match="12 outputs, which are not 5 equal blocks"):
         cut(model, fused={"qkv": 5})
 
 
@@ -244,7 +244,7 @@ def test_names_of_what_is_part_of_another_layer():
     with pytest.raises(CutError, match=r"never: 1\.weight is tied to a tensor of '0'"):
         cut(model, never="1")
     layers = cut(model, never=["3"])
-    assert "nothing of its norm is trained" in layers.summary()
+    assert "nothing of its normalization layer is trained" in layers.summary()
 
 
 def test_more_refusals():
@@ -259,7 +259,7 @@ def test_more_refusals():
     with pytest.raises(CutError, match="only Linear modules can be fused"):
         cut(nn.Conv1d(2, 6, 1), fused={"*": 3})
     for wrong in (0, "x"):
-        with pytest.raises(CutError, match="equal stretches"):
+        with pytest.raises(CutError, match="equal blocks"):
             cut(nn.Sequential(nn.Linear(2, 6)), fused={"0": wrong})
     norm_first = nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 4))
     assert cut(norm_first, groups={"first": ["0", "1"]}).num_sublayers == (4,)

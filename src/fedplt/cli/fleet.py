@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +12,7 @@ import typer
 
 from fedplt.cli.app import app, figures, save_picture
 from fedplt.cli.model import key_values
-from fedplt.errors import ConfigError, CutError, FleetError
+from fedplt.errors import ConfigError, CutError, ExampleError, FleetError
 
 if TYPE_CHECKING:
     from fedplt.federation.fleet_config import WorkConfig
@@ -100,11 +102,9 @@ def probe(
 
     bandwidths = parse_quantity(DOWN, down), parse_quantity(UP, up)
     known_shape = parse_shape(shape) if shape else ()
-    found = probe(
-        *example_model(model, key_values("--option", option), known_shape),
-        batch_size=batch_size,
-        passes=passes,
-    )
+    with _shape_is_asked_for():
+        example = example_model(model, key_values("--option", option), known_shape)
+    found = probe(*example, batch_size=batch_size, passes=passes)
     profile = found.profile(name, *bandwidths)  # refuses what no device has
     typer.echo(found.summary() + "\n\nFor a fleet file (the bandwidths were not measured):\n")
     typer.echo(f"[[device]]\nname = {json.dumps(profile.name)}")
@@ -132,11 +132,23 @@ def _workload(work: WorkConfig, model: str | None, shape: str | None, file: Path
     if model is not None or shape is not None:
         flags["shape"] = list(parse_shape(shape)) if shape else []
     try:
-        return workload_from_config(work.model_copy(update=flags))
+        with _shape_is_asked_for():
+            return workload_from_config(work.model_copy(update=flags))
     except (ConfigError, CutError) as error:
         if model is None:  # it is the file that names the model
             raise FleetError(f"{file}: work.model: {error}") from error
         raise
+
+
+@contextmanager
+def _shape_is_asked_for() -> Iterator[None]:
+    """Says what to do where no example of the model's inputs is known."""
+    try:
+        yield
+    except ExampleError as error:
+        raise ConfigError(
+            f"{error} Give the shape of one example, without the batch, such as --shape 3,32,32."
+        ) from error
 
 
 def _run_workload(path: Path) -> Workload:

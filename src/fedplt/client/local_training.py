@@ -16,6 +16,7 @@ from fedplt.client.slices import TrainableSlices
 from fedplt.client.train_only import train_only
 from fedplt.data.samples import Augment, Samples
 from fedplt.kernels.flat_state import call_model
+from fedplt.kernels.norm import has_running_statistics
 from fedplt.planning.assignment import Assignment
 from fedplt.planning.recipe import USUAL, LocalRecipe
 from fedplt.seeds import generator, torch_seed
@@ -130,7 +131,7 @@ def _evaluate_frozen_norms(model: nn.Module, part: TrainableSlices) -> None:
     """Norms of which nothing is trained use their running statistics, as in an evaluation."""
     for name, module in model.named_modules():
         trained = part.modules.get(name)
-        if getattr(module, "running_mean", None) is not None and not (trained and trained.rows):
+        if has_running_statistics(module) and not (trained and trained.rows):
             module.eval()
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedplt.data.samples import Samples
+from fedplt.kernels.norm import modules_with_running_statistics
 from fedplt.planning.assignment import Assignment
 from fedplt.planning.recipe import LocalRecipe
 
@@ -50,11 +51,9 @@ def static_norms(model: nn.Module, wanted: bool) -> Iterator[None]:
     """Inside the block, batch statistics are used and running statistics stay as they are."""
     changed: list[tuple[Any, Any]] = []
     try:
-        modules: list[Any] = list(model.modules()) if wanted else []
-        for module in modules:
-            if getattr(module, "running_mean", None) is not None:
-                changed.append((module, module.momentum))
-                module.momentum = 0.0
+        for module in modules_with_running_statistics(model) if wanted else []:
+            changed.append((module, module.momentum))
+            module.momentum = 0.0
         yield
     finally:
         for module, momentum in changed:

@@ -14,6 +14,7 @@ from fedplt.errors import CutError
 from fedplt.kernels import forward_of
 from fedplt.kernels.attention import Caught
 from fedplt.kernels.mlp import has_hooks
+from fedplt.kernels.norm import has_running_statistics
 from fedplt.kernels.trained_rows import Rows, Slices, TrainedRows, axis_first
 from fedplt.planning.assignment import Assignment
 from fedplt.planning.layers import TensorSpec
@@ -95,7 +96,7 @@ class TrainableSlices:
         """What a forward of :mod:`fedplt.kernels` needs to know of a module, if it has one."""
         if forward_of(module) is None:
             return None
-        if _has_statistics(module):
+        if has_running_statistics(module):
             return TrainedRows(rows, statistics=statistics)
         own = _own(module)
         found = {key: self.slices[id(p)] for key, p in own.items() if id(p) in self.slices}
@@ -223,11 +224,6 @@ def _tensor_of(model: nn.Module, name: str) -> Any:
         return getattr(model.get_submodule(owner), key)
     except AttributeError:
         return None
-
-
-def _has_statistics(module: nn.Module) -> bool:
-    """Running statistics would move in training mode even where nothing is trained."""
-    return getattr(module, "running_mean", None) is not None
 
 
 def _own(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -51,7 +51,9 @@ def train_only(
             parameter.requires_grad_(id(parameter) in part.slices)
             parameter.grad = None  # what is left from before must not be taken for the block's
         for slices in part.slices.values():
-            handles.append(slices.parameter.register_post_accumulate_grad_hook(slices.hand_out))
+            handles.append(
+                slices.parameter.register_post_accumulate_grad_hook(slices.scatter_gradient)
+            )
         for name, module in model.named_modules():
             forward = _forward(part, name, module)
             if forward is not None:

@@ -1,7 +1,8 @@
-"""Find the spaces of a torch module: which layers' units must agree in a sub-model.
+"""Find the spaces of a torch module: which layers must keep the same units in a sub-model.
 
-The model is traced (``torch.fx``) and every operation is followed with an example input. What keeps
-units apart is known by name; anything else is refused, so that a sub-model is never a guess.
+The model is traced by ``torch.fx``, and units are followed from operation to operation with an
+example input. Operations that keep units apart are known by name
+(:mod:`fedplt.cutting.operations`); all others are refused, so that a sub-model is never a guess.
 """
 
 from __future__ import annotations
@@ -12,33 +13,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from fedplt.cutting.graph import traced
-from fedplt.cutting.trace import NORMS
+from fedplt.cutting.graph import no_submodel, traced
+from fedplt.cutting.module_kinds import NORMALIZATION, PER_CHANNEL_NORMALIZATION
+from fedplt.cutting.operations import Kind, function_names, module_kinds
 from fedplt.errors import CutError
 from fedplt.kernels.flat_state import evaluation_mode
+from fedplt.kernels.norm import RUNNING_STATISTICS
 from fedplt.planning.coupled_units import ChannelPad, Spaces, TensorUnits
 from fedplt.planning.layers import Layers, dotted
 
 _WHOLE = 0  # the space of everything that is never cut
 
-_ELEMENTWISE_MODULES = (
-    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid,
-    nn.Softplus, nn.Hardtanh, nn.Hardswish, nn.Dropout, nn.Dropout1d, nn.Dropout2d,
-)  # fmt: skip
-_POOLING_MODULES = (
-    nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d,
-    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d,
-)  # fmt: skip
-_CHANNEL_NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
-_ELEMENTWISE = {
-    "relu", "relu_", "relu6", "leaky_relu", "elu", "gelu", "silu", "tanh", "sigmoid", "softplus",
-    "hardtanh", "hardswish", "dropout", "dropout2d", "contiguous", "clone", "detach", "float",
-}  # fmt: skip
-_BINARY = {"add", "iadd", "add_", "sub", "isub", "sub_", "mul", "imul", "mul_", "truediv", "div"}
-_POOLING = {
-    "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "boolean_dispatch",
-}  # fmt: skip
-_RESHAPING = {"flatten", "view", "reshape"}
+_ELEMENTWISE = function_names(Kind.ELEMENTWISE)
+_POOLING = function_names(Kind.POOLING)
+_RESHAPE = function_names(Kind.RESHAPE)
+_BINARY = function_names(Kind.BINARY)
+_ELEMENTWISE_MODULES = module_kinds(Kind.ELEMENTWISE)
+_POOLING_MODULES = module_kinds(Kind.POOLING)
+_RESHAPE_MODULES = module_kinds(Kind.RESHAPE)
 
 
 class _Units(NamedTuple):
@@ -66,7 +58,7 @@ class _Walk(fx.Interpreter):
         self.parent, self.widths, self.makers = [_WHOLE], [0], ["the model's input"]
         self.tensors: dict[str, tuple[int, int]] = {}
         self.pads: list[tuple[str, _Units, _Units]] = []
-        self.placed = {tensor.name: tensor for _, _, tensor in layers.placed}
+        self.trained = {placed.tensor.name: placed.tensor for placed in layers.placed}
 
     def run_node(self, node: fx.Node) -> Any:
         result = super().run_node(node)
@@ -74,7 +66,7 @@ class _Walk(fx.Interpreter):
             self.shapes[node] = tuple(result.shape)
         try:
             self.units[node] = self._follow(node, result)
-        except CutError as error:  # the interpreter would add its own words to it
+        except CutError as error:  # raised later: the interpreter would add text of its own
             self.units[node] = None
             self.problem = self.problem or error
         return result
@@ -98,7 +90,7 @@ class _Walk(fx.Interpreter):
             return self._binary(node)
         if name == "pad":
             return self._pad(node, first)
-        if name in _RESHAPING:
+        if name in _RESHAPE:
             return self._flattened(node, first)
         keeps = (
             name in _ELEMENTWISE
@@ -117,10 +109,9 @@ class _Walk(fx.Interpreter):
 
     def _refused(self, units: _Units, what: str) -> CutError:
         maker = self.makers[self._root(units.space)]
-        return CutError(
-            f"the outputs of module {maker!r} go through {what}, and it is not certain "
-            "that it keeps them apart: methods that train sub-models (heterofl, fedrolex, feddrop) "
-            "cannot cut this model. Use fedplt or fedpmt for it."
+        return no_submodel(
+            f"the outputs of module {maker!r} go through {what}, and it is not certain that this "
+            "keeps them apart."
         )
 
     # Spaces that must agree are joined (union-find; the space that is never cut wins).
@@ -152,13 +143,13 @@ class _Walk(fx.Interpreter):
         if units is None:
             self._never_cut(module, name)
             return None
-        if isinstance(module, nn.Flatten):
+        if isinstance(module, _RESHAPE_MODULES):
             return self._flattened(node, first)
         layer_norm = isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1
         axis = len(shape) - 1 if layer_norm else 1
-        if units.axis == axis and (layer_norm or isinstance(module, _CHANNEL_NORMS)):
+        if units.axis == axis and (layer_norm or isinstance(module, PER_CHANNEL_NORMALIZATION)):
             return self._norm(module, name, units, what)
-        # A pool takes the last axes; with fewer, it would take the units for one of them.
+        # A pool works on the last axes; with fewer axes, the units would be one of them.
         pools = isinstance(module, _POOLING_MODULES) and units.axis == 1
         if pools and len(shape) == 2 + int(type(module).__name__[-2]):
             return units
@@ -169,11 +160,11 @@ class _Walk(fx.Interpreter):
         if units is not None and units.axis != axis:
             raise self._refused(units, what)
         if getattr(module, "groups", 1) != 1:
-            raise CutError(f"{what} has groups: sub-models of such modules are not supported.")
+            raise no_submodel(f"{what} has groups.")
         made, columns = self._new(len(module.weight), name), units.space if units else _WHOLE
         self._record(dotted(name, "weight"), made, columns)
         self._record(dotted(name, "bias"), made, _WHOLE)
-        if dotted(name, "weight") not in self.placed:  # not trained, so never cut either
+        if dotted(name, "weight") not in self.trained:  # not trained, so never cut either
             self._join(made, _WHOLE)
             self._join(columns, _WHOLE)
         return _Units(made, axis)
@@ -181,20 +172,19 @@ class _Walk(fx.Interpreter):
     def _norm(self, module: nn.Module, name: str, units: _Units, what: str) -> _Units:
         if units.each != 1:
             raise self._refused(units, what)
-        for key in ("weight", "bias", "running_mean", "running_var"):
+        for key in ("weight", "bias", *RUNNING_STATISTICS):
             self._record(dotted(name, key), units.space, _WHOLE)
-        trained = dotted(name, "weight") in self.placed
-        if list(module.parameters(recurse=False)) and not trained:
+        is_trained = dotted(name, "weight") in self.trained
+        if list(module.parameters(recurse=False)) and not is_trained:
             self._join(units.space, _WHOLE)
         return units
 
     def _never_cut(self, module: nn.Module, name: str) -> None:
-        """A module on the model's input: a norm stays whole, others have units we do not know."""
-        if any(True for _ in module.parameters()) and not isinstance(module, NORMS):
-            raise CutError(
-                f"module {name!r} ({type(module).__name__}) cannot be made smaller yet: methods "
-                "that train sub-models (heterofl, fedrolex, feddrop) know Linear, Conv2d and norm "
-                "modules. Use fedplt or fedpmt for this model."
+        """A module on the model's input: normalization stays whole, others have unknown units."""
+        if any(True for _ in module.parameters()) and not isinstance(module, NORMALIZATION):
+            raise no_submodel(
+                f"module {name!r} ({type(module).__name__}) is neither a Linear nor a Conv2d nor a "
+                "normalization layer."
             )
         for key, _ in [*module.named_parameters(), *module.named_buffers()]:
             self._record(dotted(name, key), _WHOLE, _WHOLE)
@@ -234,8 +224,8 @@ class _Walk(fx.Interpreter):
         place = 2 * (len(before) - 1 - units.axis)
         settings = {"mode": "constant", "value": None, **node.kwargs}
         zeros = settings["mode"] == "constant" and settings["value"] in (None, 0)
-        usual = zeros and len(node.args) <= 2 and units.axis == 1
-        if amounts[place] or any(amounts[:place]) or units.each != 1 or not usual:
+        adds_zeros = zeros and len(node.args) <= 2 and units.axis == 1
+        if amounts[place] or any(amounts[:place]) or units.each != 1 or not adds_zeros:
             raise self._refused(units, f"the operation {node.name!r}")
         made = _Units(self._new(after[1], self.makers[units.space]), 1)
         self.pads.append((node.name, units, made))
@@ -263,11 +253,11 @@ class _Walk(fx.Interpreter):
         if self.problem:
             raise self.problem
         numbers: dict[int, int] = {}
-        for name in self.placed:
+        for name in self.trained:
             if name not in self.tensors:
-                raise CutError(f"{name} was not seen in the traced model: it cannot be cut.")
-            if self.placed[name].repeats != 1 or self.placed[name].axis != 0:
-                raise CutError(f"{name} is cut in a way that sub-models do not support.")
+                raise no_submodel(f"{name} is not in the traced graph.")
+            if self.trained[name].repeats != 1 or self.trained[name].axis != 0:
+                raise no_submodel(f"{name} is not cut by rows, or in several blocks.")
             for space in map(self._root, self.tensors[name]):
                 if space != _WHOLE:
                     numbers.setdefault(space, len(numbers))
@@ -277,7 +267,7 @@ class _Walk(fx.Interpreter):
 
         return Spaces(
             tuple(self.widths[space] for space in numbers),
-            tuple(TensorUnits(name, *map(number, self.tensors[name])) for name in self.placed),
+            tuple(TensorUnits(name, *map(number, self.tensors[name])) for name in self.trained),
             tuple(
                 ChannelPad(
                     name, number(one.space), number(two.space),

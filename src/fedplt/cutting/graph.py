@@ -1,4 +1,4 @@
-"""A model as a graph of operations, for what must follow them one by one."""
+"""A model as a ``torch.fx`` graph, for code that follows it operation by operation."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from fedplt.errors import CutError
 
 
 def traced(model: nn.Module) -> fx.GraphModule:
-    """The model as a graph of operations, as it is in training."""
+    """The model as a graph of operations."""
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     if len(names) != len(list(model.parameters())):
-        raise CutError(
-            "this model has tied weights, and a sub-model would untie them: methods that train "
-            "sub-models (heterofl, fedrolex, feddrop) do not take it. Use fedplt or fedpmt."
-        )
+        raise no_submodel("it has tied weights, and a sub-model would untie them.")
     try:
         return fx.symbolic_trace(model)
     except Exception as error:  # whatever the user's forward does with a symbolic input
-        raise CutError(
-            "methods that train sub-models (heterofl, fedrolex, feddrop) do not take transformers "
-            "and other models whose forward pass cannot be followed step by step "
-            f"({str(error).splitlines()[0]}). Use fedplt or fedpmt for this model."
+        raise no_submodel(
+            "its forward pass cannot be followed step by step, as is common with transformers "
+            f"({str(error).splitlines()[0]})."
         ) from error
+
+
+def no_submodel(reason: str) -> CutError:
+    return CutError(f"a sub-model cannot be cut from this model: {reason}")

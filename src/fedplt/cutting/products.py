@@ -15,8 +15,8 @@ RECOMPUTING = 2.5
 
 
 def products(trace: Trace) -> tuple[Product, ...]:
-    """All of them, with what each operand comes from."""
-    caught = _caught_by_attention(trace)
+    """All of them, each with the modules and parameters that its operands come from."""
+    intercepted = _intercepted_in_attention(trace)
     result = []
     for node in trace.nodes:
         counted = None if node in trace.inside else _count(node)
@@ -25,32 +25,40 @@ def products(trace: Trace) -> tuple[Product, ...]:
         flops, indices, joint = counted
         operands = [node.next_functions[index][0] for index in indices]
         sources = tuple(tuple(sorted(trace.sources(operand))) for operand in operands)
-        weight = _turned_parameter(operands[-1])
+        weight = _transposed_parameter(operands[-1])
         sliced = None
-        if weight is not None and id(weight) in caught:
+        if weight is not None and id(weight) in intercepted:
             sliced = trace.parameters[id(weight)]
         result.append(Product(flops / trace.batch, sources, sliced, joint))
     return tuple(result)
 
 
 def _count(node: Any) -> tuple[float, tuple[int, ...], float] | None:
-    """FLOPs of an operation, the places of its operands, and the cost of all gradients if joint."""
+    """FLOPs of a product, the positions of its operands, and the cost of all gradients if joint."""
     kind = type(node).__name__.partition("Backward")[0]
     if kind in ("Mm", "Addmm"):
         last = node._saved_mat2_sym_sizes  # (inner, columns)
-        return 2.0 * math.prod(_made(node)) * last[0], ((0, 1) if kind == "Mm" else (1, 2)), 0.0
+        return (
+            2.0 * math.prod(_output_shape(node)) * last[0],
+            ((0, 1) if kind == "Mm" else (1, 2)),
+            0.0,
+        )
     if kind in ("Bmm", "Baddbmm"):
         names = ("self", "mat2") if kind == "Bmm" else ("batch1", "batch2")
         left, right = (getattr(node, f"_saved_{name}") for name in names)
         inner = left.shape[2] if left is not None else right.shape[1]
-        return 2.0 * math.prod(_made(node)) * inner, ((0, 1) if kind == "Bmm" else (1, 2)), 0.0
+        return (
+            2.0 * math.prod(_output_shape(node)) * inner,
+            ((0, 1) if kind == "Bmm" else (1, 2)),
+            0.0,
+        )
     if kind.startswith("ScaledDotProduct"):
         query, key, value = (getattr(node, f"_saved_{name}") for name in ("query", "key", "value"))
         pairs = math.prod(query.shape[:-1]) * key.shape[-2]
         return 2.0 * pairs * (query.shape[-1] + value.shape[-1]), (0, 1, 2), RECOMPUTING
     if kind == "Convolution" and node._saved_weight is not None:
         x, weight = node._saved_input, node._saved_weight
-        pixels = x.shape if node._saved_transposed else _made(node)
+        pixels = x.shape if node._saved_transposed else _output_shape(node)
         return 2.0 * weight.numel() * pixels[0] * math.prod(pixels[2:]), (0, 1), 0.0
     if kind == "MkldnnRnnLayer":
         steps, size = node._saved_input.shape[:2]
@@ -59,20 +67,20 @@ def _count(node: Any) -> tuple[float, tuple[int, ...], float] | None:
     return None
 
 
-def _made(node: Any) -> tuple[int, ...]:
-    """Shape of what the forward pass of a node made."""
+def _output_shape(node: Any) -> tuple[int, ...]:
+    """Shape of the output of the operation that made this node."""
     return tuple(node._input_metadata[0].shape)
 
 
-def _turned_parameter(node: Any) -> Any:
-    """The parameter behind a node, if there is only a transposition between."""
+def _transposed_parameter(node: Any) -> Any:
+    """The parameter that a node is, or is the transpose of."""
     while type(node).__name__.startswith("TBackward"):
         node = node.next_functions[0][0]
     return getattr(node, "variable", None)
 
 
-def _caught_by_attention(trace: Trace) -> set[int]:
-    """Weights whose products :mod:`fedplt.kernels.attention` catches."""
+def _intercepted_in_attention(trace: Trace) -> set[int]:
+    """Weights whose products :mod:`fedplt.kernels.attention` computes."""
     return {
         id(weight)
         for module in trace.modules.values()

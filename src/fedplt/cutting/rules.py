@@ -1,7 +1,7 @@
 """How the tensors of a module are sliced, by its kind.
 
 Kinds that are not listed here are trained whole or not at all: one sub-layer. That is always
-right, only coarser; :func:`fedplt.cut` says so in its table.
+correct, only coarser, and the table of ``Layers.summary()`` says so.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedplt.cutting.trace import NORMS
+from fedplt.cutting.module_kinds import CONVOLUTIONS, NORMALIZATION, TRANSPOSED_CONVOLUTIONS
 from fedplt.errors import CutError
 from fedplt.kernels import FORWARDS_BY_NAME, forward_of, full_name, outputs_on_axis_1
+from fedplt.planning.layers import split_name
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 FUSED_NAMES = ("qkv", "c_attn")
 """Linear modules so named, with three times as many outputs as inputs, are query, key and value."""
 
@@ -33,16 +32,16 @@ class Slicing:
     axes: dict[str, int] = field(default_factory=dict)
     """Of tensors whose sliced axis is not the first."""
     repeats: dict[str, int] = field(default_factory=dict)
-    """Tensors whose sliced axis holds several stretches that are cut the same way."""
+    """Tensors whose sliced axis holds several blocks that are cut the same way."""
     is_bare: bool = False
     """Each tensor is a layer of its own: nothing is known about what the module does."""
 
 
 def slicing_of(name: str, module: nn.Module, own: Collection[str], fused: int | None) -> Slicing:
-    """The slicing of a module whose own tensors are ``own``; ``fused`` as the user said."""
-    unusual = _unusual(module, own)
-    if unusual:
-        return Slicing(f"as one piece: {unusual}", 1)
+    """The slicing of a module whose own tensors are ``own``; ``fused`` blocks, if given."""
+    computed = _how_computed(module, own)
+    if computed:
+        return Slicing(f"as one piece: {computed}", 1)
     if full_name(type(module)) in FORWARDS_BY_NAME:
         return _linear(name, module, fused)
     if fused is not None and not isinstance(module, nn.Linear):
@@ -63,7 +62,8 @@ def kind_of(module: nn.Module) -> str:
     return type(module).__name__
 
 
-def _unusual(module: nn.Module, own: Collection[str]) -> str | None:
+def _how_computed(module: nn.Module, own: Collection[str]) -> str | None:
+    """How the weight is computed from other tensors, if it is: rows of those mean nothing."""
     if hasattr(module, "parametrizations") or isinstance(
         module, nn.utils.parametrize.ParametrizationList
     ):
@@ -76,9 +76,9 @@ def _unusual(module: nn.Module, own: Collection[str]) -> str | None:
 
 
 def _saving(module: nn.Module, slicing: Slicing) -> str:
-    """Said where slices are trained at the price of a whole gradient."""
-    caught = isinstance(module, (*NORMS, nn.MultiheadAttention)) or slicing.num_units == 1
-    return "" if caught or forward_of(module) else " (its whole gradient is computed)"
+    """Says where slices are trained, but the whole gradient is computed for them."""
+    is_sliced = isinstance(module, (*NORMALIZATION, nn.MultiheadAttention)) or forward_of(module)
+    return "" if is_sliced or slicing.num_units == 1 else " (its whole gradient is computed)"
 
 
 def _convolution(name: str, module: Any, fused: int | None) -> Slicing:
@@ -89,18 +89,18 @@ def _convolution(name: str, module: Any, fused: int | None) -> Slicing:
 
 
 def _linear(name: str, module: Any, fused: int | None) -> Slicing:
-    turned = outputs_on_axis_1(module)
-    inputs, outputs = module.weight.shape if turned else reversed(module.weight.shape)
-    axes = {"weight": 1} if turned else {}
-    if fused is None and name.rpartition(".")[2] in FUSED_NAMES and outputs == 3 * inputs:
+    transposed = outputs_on_axis_1(module)
+    inputs, outputs = module.weight.shape if transposed else reversed(module.weight.shape)
+    axes = {"weight": 1} if transposed else {}
+    if fused is None and split_name(name)[1] in FUSED_NAMES and outputs == 3 * inputs:
         fused = 3
     if fused is None or fused == 1:
         return Slicing("by output neuron", axes=axes)
     if not isinstance(fused, int) or fused < 1 or outputs % fused:
         raise CutError(
-            f"fused: {name!r} has {outputs} outputs, which are not {fused!r} equal stretches."
+            f"fused: {name!r} has {outputs} outputs, which are not {fused!r} equal blocks."
         )
-    how = f"by output neuron, in {fused} stretches that are cut alike"
+    how = f"by output neuron, in {fused} blocks that are cut alike"
     if fused == 3:
         how = "by output neuron of query, key and value together"
     return Slicing(how, axes=axes, repeats={"weight": fused, "bias": fused})
@@ -141,10 +141,10 @@ def _embedding(name: str, module: Any, fused: int | None) -> Slicing:
 RULES: tuple[tuple[tuple[type[nn.Module], ...], Callable[..., Slicing]], ...] = (
     ((nn.MultiheadAttention,), _attention),
     ((nn.Linear,), _linear),
-    (TRANSPOSED, _transposed),
+    (TRANSPOSED_CONVOLUTIONS, _transposed),
     (CONVOLUTIONS, _convolution),
     ((nn.Embedding, nn.EmbeddingBag), _embedding),
-    (NORMS, lambda *_: Slicing("by channel")),
+    (NORMALIZATION, lambda *_: Slicing("by channel")),
     ((nn.Bilinear,), lambda *_: Slicing("by output neuron")),
     ((nn.RNNBase, nn.RNNCellBase), lambda *_: Slicing("as one piece: its gates mix all units", 1)),
 )

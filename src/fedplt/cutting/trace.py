@@ -1,7 +1,7 @@
-"""What happens in one forward pass: who called whom, and the graph that autograd made of it.
+"""Record one forward pass: the calls of modules of a known kind, and the autograd graph.
 
-All parameters and inputs count as trainable while the example passes, so that the whole graph is
-seen; modules of a known kind are its landmarks.
+All parameters and inputs require gradients during the pass, so that the graph is complete. The
+outputs of modules of a known kind are looked up in it.
 """
 
 from __future__ import annotations
@@ -14,24 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedplt.cutting.module_kinds import NORMALIZATION
 from fedplt.errors import CutError
 from fedplt.kernels import forward_of, outputs_on_axis_1
 from fedplt.kernels.flat_state import call_model, mode
-
-Kinds = tuple[type[nn.Module], ...]
-
-PER_CHANNEL_NORMS: Kinds = (
-    nn.modules.batchnorm._BatchNorm,
-    nn.modules.instancenorm._InstanceNorm,
-)
-NORMS: Kinds = (*PER_CHANNEL_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+from fedplt.kernels.norm import has_running_statistics
 
 
 def traces(model: nn.Module, example: Any) -> list[Trace]:
-    """The model in evaluation and in training mode, which may do other things; the fuller first.
+    """The model in evaluation and in training mode, the one that uses more parameters first.
 
-    A model that cannot be run in training mode so (it wants targets, or larger batches for its
-    norms) is seen in evaluation mode alone.
+    A model that cannot be run like this in training mode (it needs targets, or larger batches for
+    its normalization layers) is recorded in evaluation mode alone.
     """
     found = [Trace(model, example)]
     try:
@@ -42,7 +36,7 @@ def traces(model: nn.Module, example: Any) -> list[Trace]:
 
 
 class Trace:
-    """Who produced what in one forward pass."""
+    """The record of one forward pass."""
 
     def __init__(self, model: nn.Module, example: Any, *, training: bool = False) -> None:
         self.modules: dict[str, nn.Module] = dict(model.named_modules())
@@ -81,8 +75,8 @@ class Trace:
         if not any(root is not None for root in roots):
             raise CutError(
                 f"the model gave a {type(result).__name__} without a tensor that depends on its "
-                "parameters, so what they do cannot be seen. Give tensors, or tuples, dictionaries "
-                "or dataclasses of them, computed with gradients."
+                "parameters, so what they do cannot be seen. Return tensors, or tuples, "
+                "dictionaries or dataclasses of them, computed with gradients."
             )
         self.nodes = _reachable(roots)
         self.inside = {
@@ -139,7 +133,7 @@ class Trace:
 
 def is_known(module: nn.Module) -> bool:
     """Whether the module's own forward is the only thing that happens in it."""
-    if isinstance(module, NORMS):
+    if isinstance(module, NORMALIZATION):
         return "forward" not in vars(module)
     return forward_of(module) is not None
 
@@ -169,13 +163,13 @@ def _differentiable(value: Any) -> Any:
 
 
 def _node(tensor: Tensor) -> Any:
-    """Where a tensor stands in the graph; a parameter has a place, too."""
+    """The autograd node of a tensor; a parameter has one, too."""
     return torch.autograd.graph.get_gradient_edge(tensor).node if tensor.requires_grad else None
 
 
 @contextmanager
 def _unchanged_buffers(model: nn.Module) -> Iterator[None]:
-    """A forward pass gets copies of the buffers, so that whatever it does to them is undone."""
+    """Inside the block, buffers are copies: a forward pass cannot change the originals."""
     old = [
         (module, key, buffer)
         for module in model.modules()
@@ -228,18 +222,17 @@ def _only_input(inputs: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
 
 
 def _positions(module: Any, x: Tensor, y: Tensor) -> float:
-    """How often a module's weight was applied: once per output pixel, token, ..."""
+    """How often a module's weight was applied: once per output pixel or token."""
     if isinstance(module, nn.Embedding):
-        return 0.0  # a lookup is no product
+        return 0.0  # a lookup is not a matrix product
     if getattr(module, "transposed", False):
         return x.numel() / int(module.in_channels)
     return y.numel() / max(1, width(module))
 
 
 def width(module: Any) -> int:
-    """Outputs of a module with a weight; channels of a norm module (0 if it has no tensors)."""
+    """Outputs of a module, or channels of a normalization layer (0 if it has no tensors)."""
     weight = getattr(module, "weight", None)
     if isinstance(weight, Tensor):
         return int(weight.shape[1 if outputs_on_axis_1(module) else 0])
-    mean = getattr(module, "running_mean", None)
-    return int(mean.shape[0]) if isinstance(mean, Tensor) else 0
+    return len(module.running_mean) if has_running_statistics(module) else 0

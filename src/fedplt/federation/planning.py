@@ -39,9 +39,15 @@ def plan_from_config(
             model, example, groups=groups, always=settings.always, never=settings.never,
             fused=settings.fused, max_sublayers=settings.max_sublayers,
         )  # fmt: skip
-        check_dtypes(model, layers)
     except CutError as error:
         raise ConfigError(f"model: {error}") from error
+    try:
+        check_dtypes(model, layers)
+    except CutError as error:
+        raise ConfigError(
+            f"model: {error} Call model.float() first. (fedplt.train_only in a loop of your own "
+            "takes any type.)"
+        ) from error
     devices = client_devices(config, layers, num_examples)
     if ratios is None:
         ratios = (devices.ratios if devices else ()) or _ratios(config, layers)

@@ -1,11 +1,11 @@
 """Forward passes whose backward computes weight gradients for the trained rows only.
 
-One full-size forward kernel per layer. The trained rows are leaf parameters that are views of
-the module's own tensors, so whatever an optimiser does to them happens in the model itself.
+Each layer runs one full-size forward kernel. The trained rows are leaf parameters that are views of
+the module's own tensors, so an optimizer step on them changes the model itself.
 
-A kind of module without a forward here is trained too: its whole gradient is computed and handed
-out by slices (:mod:`fedplt.client.train_only`). To make another kind cheaper, add a ``forward`` and
-a line in ``FORWARDS``.
+Modules of other kinds are trained too: autograd computes their whole gradient, and
+:meth:`fedplt.kernels.trained_rows.Slices.scatter_gradient` gives the leaves the part of their rows.
+To make another kind cheaper, write its forward and add a line to ``FORWARDS``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ FORWARDS: dict[type[nn.Module], Forward] = {
     _InstanceNorm: instance_norm,
 }
 FORWARDS_BY_NAME: dict[str, Forward] = {"transformers.pytorch_utils.Conv1D": linear}
-"""Kinds of packages that need not be installed; a Conv1D is a Linear with a turned weight."""
+"""Kinds of packages that may not be installed; a Conv1D is a Linear with a transposed weight."""
 
 
 def forward_of(module: nn.Module) -> Forward | None:
-    """The forward pass for a module's kind; None where there is none or the module is unusual.
+    """The forward pass for a module's kind; None where there is none that computes the same.
 
-    Parameters are named ``input`` as in torch's modules: a model may pass them by name.
+    Its argument is named ``input`` as in torch's modules: a model may pass it by name.
     """
     if "forward" in vars(module) or set(module._parameters) - {"weight", "bias"}:
         return None
@@ -52,7 +52,11 @@ def forward_of(module: nn.Module) -> Forward | None:
     if full_name(type(module)) in FORWARDS_BY_NAME:
         return FORWARDS_BY_NAME[full_name(type(module))]
     kind = next((kind for kind in type(module).__mro__ if kind in FORWARDS), None)
-    if kind is None or type(module).forward is not kind.forward or not _usual(module):
+    if (
+        kind is None
+        or type(module).forward is not kind.forward
+        or not _has_standard_options(module)
+    ):
         return None
     return FORWARDS[kind]
 
@@ -68,7 +72,7 @@ def full_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _usual(module: Any) -> bool:
+def _has_standard_options(module: Any) -> bool:
     if isinstance(module, nn.Embedding):
         return not module.scale_grad_by_freq
     if getattr(module, "transposed", False):

@@ -1,9 +1,9 @@
 """``nn.MultiheadAttention``: its projections are products inside one function of torch.
 
 Neither the input projection nor ``out_proj`` is called as a module, so the products themselves are
-caught: while an attention module runs, ``F.linear`` with one of its weights is ours. Where torch
-splits a weight before it is used (cross-attention), the product goes its usual way and the whole
-gradient is handed out by slices.
+intercepted: while an attention module runs, ``F.linear`` is replaced for its weights. Where torch
+splits a weight before it uses it (cross-attention), the product is torch's own, and autograd
+computes the whole gradient of that weight.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fedplt.kernels.linear import is_autocast, sliced_linear
 from fedplt.kernels.trained_rows import TrainedRows
 
 Caught = dict[int, tuple[Tensor, TrainedRows]]
-"""A weight, by its identity, and what is trained of it."""
+"""``id(weight)`` -> the weight and its trained rows."""
 
-_usual_linear = F.linear
+_torch_linear = F.linear
 _caught: Caught = {}
 _lock = threading.Lock()
 _running = 0
@@ -46,12 +46,12 @@ def _catching(caught: Caught) -> Iterator[None]:
         with _lock:
             _running -= 1
             if not _running:
-                F.linear = _usual_linear
+                F.linear = _torch_linear
                 _caught.clear()
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     entry = _caught.get(id(weight))
     if entry is None or entry[0] is not weight or is_autocast(input):
-        return _usual_linear(input, weight, bias)
+        return _torch_linear(input, weight, bias)
     return sliced_linear(input, entry[1])

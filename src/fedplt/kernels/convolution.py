@@ -98,8 +98,8 @@ def _input_gradient(ctx: Any, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor
 
 def convolution(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
     if is_autocast(input):
-        usual: Tensor = type(module).forward(module, input)
-        return usual
+        standard: Tensor = type(module).forward(module, input)
+        return standard
     columns = trained.called(input.requires_grad)
     dimensions = len(module.kernel_size)
     x = input if input.ndim == dimensions + 2 else input[None]  # one example without a batch
@@ -117,8 +117,8 @@ def transposed_convolution(
     module: Any, trained: TrainedRows, input: Tensor, output_size: list[int] | None = None
 ) -> Tensor:
     if is_autocast(input):
-        usual: Tensor = type(module).forward(module, input, output_size)
-        return usual
+        standard: Tensor = type(module).forward(module, input, output_size)
+        return standard
     trained.called(input.requires_grad)
     dimensions = len(module.kernel_size)
     output_padding = module._output_padding(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedplt.errors import CutError
-from fedplt.planning.layers import Layers, TensorSpec
+from fedplt.planning.layers import Layers, PlacedTensor
 from fedplt.planning.places import Places
 
 
@@ -21,11 +21,9 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
     """
     device = next(model.parameters()).device
     flat = torch.empty(layers.state_size, device=device)
-    for offset, _, spec in layers.placed:
-        name, _, key = spec.name.rpartition(".")
-        module = model.get_submodule(name)
-        view = _view(flat, offset, spec)
-        tensor = getattr(module, key)
+    for placed in layers.placed:
+        view = _view(flat, placed)
+        tensor = getattr(model.get_submodule(placed.tensor.module), placed.tensor.key)
         view.copy_(tensor.detach())
         tensor.data = view
     return flat
@@ -35,19 +33,19 @@ def read_state(model: nn.Module, layers: Layers) -> Tensor:
     """A flat copy of all tensors of the layers."""
     tensors = model.state_dict()
     flat = torch.empty(layers.state_size)
-    for offset, _, spec in layers.placed:
-        _view(flat, offset, spec).copy_(tensors[spec.name])
+    for placed in layers.placed:
+        _view(flat, placed).copy_(tensors[placed.tensor.name])
     return flat
 
 
 def check_dtypes(model: nn.Module, layers: Layers) -> None:
     """The flat state is float32, and so must be what it holds."""
     tensors = model.state_dict(keep_vars=True)
-    for _, _, spec in layers.placed:
-        if tensors[spec.name].dtype != torch.float32:
+    for placed in layers.placed:
+        name = placed.tensor.name
+        if tensors[name].dtype != torch.float32:
             raise CutError(
-                f"{spec.name} is {tensors[spec.name].dtype}; engines train float32 models. Call "
-                "model.float() first. (train_only in a loop of your own takes any type.)"
+                f"{name} is {tensors[name].dtype}, and the flat state of a model is float32."
             )
 
 
@@ -82,8 +80,7 @@ def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
 def named_tensors(layers: Layers, flat: Tensor) -> dict[str, Tensor]:
     """The flat state as ordinary named tensors (copies), as in ``model.state_dict()``."""
     return {
-        spec.name: _view(flat, offset, spec).contiguous().clone()
-        for offset, _, spec in layers.placed
+        placed.tensor.name: _view(flat, placed).contiguous().clone() for placed in layers.placed
     }
 
 
@@ -130,17 +127,17 @@ def add_at(flat: Tensor, places: Places, values: Tensor, weight: float) -> None:
 def buffer_positions(layers: Layers) -> Tensor:
     """Where the running statistics lie in the flat state."""
     parts = [
-        torch.arange(offset, offset + spec.num_elements)
-        for offset, _, spec in layers.placed
-        if spec.is_buffer
+        torch.arange(placed.offset, placed.offset + placed.tensor.num_elements)
+        for placed in layers.placed
+        if placed.tensor.is_buffer
     ]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
 
-def _view(flat: Tensor, offset: int, spec: TensorSpec) -> Tensor:
-    """One tensor's place in the flat state, in the tensor's own shape."""
-    stretch = flat[offset : offset + spec.num_elements]
-    if not spec.shape:
-        return stretch[0]
-    moved = [spec.shape[spec.axis], *spec.shape[: spec.axis], *spec.shape[spec.axis + 1 :]]
-    return stretch.view(moved).movedim(0, spec.axis)
+def _view(flat: Tensor, placed: PlacedTensor) -> Tensor:
+    """One tensor's segment of the flat state, in the tensor's own shape."""
+    shape, axis = placed.tensor.shape, placed.tensor.axis
+    segment = flat[placed.offset : placed.offset + placed.tensor.num_elements]
+    if not shape:
+        return segment[0]
+    return segment.view([shape[axis], *shape[:axis], *shape[axis + 1 :]]).movedim(0, axis)

@@ -6,18 +6,20 @@ import functools
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (its usual name)
+import torch.nn.functional as F  # noqa: N812 (torch's own convention)
 from torch import Tensor, nn
 
 from fedplt.kernels.trained_rows import Rows, TrainedRows
 
-# The functions below do as little as they can between the kernels: with small layers, Python is
-# what a step costs.
+# The functions below do as little as possible between the kernels: with small layers, Python takes
+# most of the time of a step.
 
 
 def refuse_second_derivatives() -> None:
     if torch.is_grad_enabled():  # only where backward was called with create_graph
-        raise RuntimeError("train_only does not support gradients of gradients (create_graph)")
+        raise RuntimeError(
+            "gradients of gradients (create_graph) are not supported while slices are trained"
+        )
 
 
 class _Linear(torch.autograd.Function):
@@ -40,7 +42,7 @@ class _Linear(torch.autograd.Function):
 
 
 def move_rows(trained: TrainedRows, grad: Tensor, x: Tensor) -> list[Tensor | None]:
-    """A fused step in the rows of a Linear; where there is none, gradients for its leaves."""
+    """Do the fused step of a Linear's trained rows; without one, return gradients of its leaves."""
     if trained.is_whole:
         parts = [grad.T]  # (rows, samples)
     else:
@@ -73,13 +75,13 @@ def input_gradient(grad: Tensor, weight: Tensor, columns: Rows | None) -> Tensor
 def linear(module: nn.Module, trained: TrainedRows, input: Tensor) -> Tensor:
     """Also for modules whose weight is (inputs, outputs): ``trained`` has its outputs first."""
     if is_autocast(input):
-        usual: Tensor = type(module).forward(module, input)
-        return usual
+        standard: Tensor = type(module).forward(module, input)
+        return standard
     return sliced_linear(input, trained, trained.called(input.requires_grad))
 
 
 def sliced_linear(input: Tensor, trained: TrainedRows, columns: Rows | None = None) -> Tensor:
-    # Turned into samples here, not in the function: what it gives may be changed in place.
+    # Reshaped here, outside of the autograd function: its output may be changed in place.
     x = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
     y: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
         x, trained, columns, *trained.all_leaves()
@@ -88,5 +90,5 @@ def sliced_linear(input: Tensor, trained: TrainedRows, columns: Rows | None = No
 
 
 def is_autocast(x: Tensor) -> bool:
-    """Then types differ between the passes: modules do as usual, with whole gradients."""
+    """Types then differ between the passes: torch's own forward is used, with whole gradients."""
     return torch.is_autocast_enabled(x.device.type)

@@ -1,8 +1,8 @@
-"""Linear and ReLU modules in a row, as one step of autograd.
+"""Consecutive Linear and ReLU modules as one autograd function.
 
-With layers of a few hundred neurons, what a step costs beside its matrix products is Python and
-autograd bookkeeping per module. A run of Linear and ReLU children of an ``nn.Sequential`` is
-therefore one autograd function: the same kernels in the same order, with less between them.
+With layers of a few hundred neurons, a large part of a step's time is Python and autograd
+bookkeeping per module. A run of Linear and ReLU children of an ``nn.Sequential`` is therefore one
+autograd function: the same kernels in the same order, with less between them.
 """
 
 from __future__ import annotations
@@ -54,27 +54,27 @@ class _Chain(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         values, links = ctx.saved_tensors, ctx.links
-        handed: list[Tensor | None] = []
+        gradients: list[Tensor | None] = []
         last = len(links) - 1
         for index in range(last, -1, -1):
             trained, x = links[index].trained, values[index]
             if links[index].relu and index == last:
                 grad = _relu_backward(grad, values[index + 1], 0)
-            elif links[index].relu:  # this gradient is our own: it may be changed in place
+            elif links[index].relu:  # computed in this function, so it may be changed in place
                 _relu_backward.grad_input(grad, values[index + 1], 0, grad_input=grad)
             grad_x = None
             if index or ctx.needs_input_grad[0]:
                 weight = trained.tensors["weight"]
                 grad_x = input_gradient(grad, weight, ctx.columns[index])
-            handed = [*move_rows(trained, grad, x), *handed]
+            gradients = [*move_rows(trained, grad, x), *gradients]
             if grad_x is not None:
                 grad = grad_x
-        return grad_x, None, None, *handed
+        return grad_x, None, None, *gradients
 
 
-def _forward(links: list[Link], usual: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def _forward(links: list[Link], standard: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if x.ndim != 2 or is_autocast(x):
-        return usual(x)
+        return standard(x)
     columns, needs_gradient = [], x.requires_grad
     for link in links:
         columns.append(link.trained.called(needs_gradient))
@@ -96,8 +96,8 @@ def chained(
         links = [Link(trained[name], relu) for name, relu in run.links]
         if len(links) > 1:
             found = True
-            usual = functools.partial(_one_by_one, run.modules)
-            steps.append(functools.partial(_forward, links, usual))
+            standard = functools.partial(_one_by_one, run.modules)
+            steps.append(functools.partial(_forward, links, standard))
         else:
             steps += run.modules
     return functools.partial(_one_by_one, steps) if found else None
@@ -118,19 +118,19 @@ class _Run:
 def _runs(
     sequential: nn.Sequential, prefix: str, trained: Mapping[str, TrainedRows]
 ) -> Iterator[_Run]:
-    """Cut the children into runs of Linear (each perhaps with a ReLU), and others alone."""
+    """Runs of Linear children, each with or without a ReLU; any other child is a run of its own."""
     run = _Run([], [])
     children = list(sequential.named_children())
-    if len(children) != len(sequential):  # a module that stands in it twice
+    if len(children) != len(sequential):  # a module is registered in it twice
         children = []
         yield _Run(list(sequential), [])
     for name, module in children:
         full = dotted(prefix, name)
-        usual = not has_hooks(module)
-        if usual and type(module) is nn.Linear and full in trained and trained[full].rows:
+        chainable = not has_hooks(module)
+        if chainable and type(module) is nn.Linear and full in trained and trained[full].rows:
             run.modules.append(module)
             run.links.append((full, False))
-        elif usual and type(module) is nn.ReLU and run.links and not run.links[-1][1]:
+        elif chainable and type(module) is nn.ReLU and run.links and not run.links[-1][1]:
             run.modules.append(module)
             run.links[-1] = (run.links[-1][0], True)
         else:

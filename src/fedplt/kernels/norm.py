@@ -1,6 +1,8 @@
-"""Norms with running statistics: only the trained channels' statistics move, or all that are local.
+"""Normalization layers with running statistics: which have them, and how they are trained.
 
-Other norms need no forward of their own: their few gradients are computed whole.
+Only the statistics of the trained channels change, or of all channels where they stay on the
+client. Other normalization layers need no forward of their own: their few gradients are
+computed whole.
 """
 
 from __future__ import annotations
@@ -9,9 +11,22 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedplt.kernels.trained_rows import TrainedRows
+
+RUNNING_STATISTICS = ("running_mean", "running_var")
+"""The buffers of a normalization layer that training moves."""
+
+
+def has_running_statistics(module: nn.Module) -> bool:
+    """Whether training mode changes the module's statistics, even if nothing of it is trained."""
+    return getattr(module, "running_mean", None) is not None
+
+
+def modules_with_running_statistics(model: nn.Module) -> list[Any]:
+    """All of them, in the order of ``model.modules()``."""
+    return [module for module in model.modules() if has_running_statistics(module)]
 
 
 def batch_norm(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
@@ -19,7 +34,7 @@ def batch_norm(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
     weight, bias, mean, var = module.weight, module.bias, module.running_mean, module.running_var
     use_batch = module.training or mean is None
     if input.numel() == input.shape[1] and mean is not None:
-        use_batch = False  # one value per channel has no variance: a last batch of one
+        use_batch = False  # one value per channel has no variance (a last batch of one example)
     if not (use_batch and module.training and mean is not None):
         return torch.batch_norm(input, weight, bias, mean, var, use_batch, 0.0, module.eps, False)
     trained.num_batches += 1
@@ -35,9 +50,9 @@ def instance_norm(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
     if input.ndim == module._get_no_batch_dim():  # one example without a batch
         return instance_norm(module, trained, input[None])[0]
     weight, bias, mean, var = module.weight, module.bias, module.running_mean, module.running_var
-    own = module.training or mean is None  # statistics of each example
-    if not (own and mean is not None):
-        return F.instance_norm(input, mean, var, weight, bias, own, 0.0, module.eps)
+    per_example = module.training or mean is None  # each example has its own statistics
+    if not (per_example and mean is not None):
+        return F.instance_norm(input, mean, var, weight, bias, per_example, 0.0, module.eps)
     moved_mean, moved_var = mean.clone(), var.clone()
     y = F.instance_norm(
         input, moved_mean, moved_var, weight, bias, True, module.momentum or 0.0, module.eps

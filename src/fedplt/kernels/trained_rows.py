@@ -1,4 +1,4 @@
-"""What is trained of one parameter, and of one module with the passes that share it."""
+"""The trained rows of one parameter, and those of one module for its forward and backward pass."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 Rows = tuple[tuple[int, int], ...]
-"""Trained rows of a tensor along its sliced axis, as ``(start, stop)`` pairs."""
+"""Row ranges of a tensor along its sliced axis, as ``(start, stop)`` pairs."""
 
 
 @dataclass(eq=False)
@@ -22,17 +22,17 @@ class Slices:
     views: list[Tensor]
     leaves: list[nn.Parameter]
     is_moved: bool = False
-    """The parameter lies with its sliced axis first inside the block."""
+    """The parameter's memory has the sliced axis first while its slices are trained."""
 
     @property
     def whole(self) -> Tensor:
         return axis_first(self.parameter.detach(), self.axis)
 
-    def hand_out(self, parameter: Tensor) -> None:
-        """Give the leaves their part of the parameter's whole gradient.
+    def scatter_gradient(self, parameter: Tensor) -> None:
+        """Move the parameter's whole gradient to its leaves, each the part of its rows.
 
-        It is computed where no forward of :mod:`fedplt.kernels` knows better: for modules of other
-        kinds, and wherever a model uses a parameter without calling its module.
+        Autograd computes a whole gradient for modules that :mod:`fedplt.kernels` has no forward
+        for, and wherever a model uses a parameter without calling its module.
         """
         gradient = parameter.grad
         assert gradient is not None
@@ -41,15 +41,15 @@ class Slices:
         for leaf, (start, stop) in zip(self.leaves, self.rows, strict=True):
             part = moved if leaf.shape == moved.shape else moved[start:stop]
             if part is not gradient or part.stride() != leaf.stride():
-                # A copy: the whole gradient can be let go, and fused optimisers do not look at
-                # strides, so it must lie as its leaf does.
+                # A copy frees the whole gradient. It gets the leaf's strides, because fused
+                # optimizers do not look at strides.
                 part = torch.empty_like(leaf).copy_(part)
             leaf.grad = part if leaf.grad is None else leaf.grad + part
 
 
 @dataclass(eq=False)
 class TrainedRows:
-    """What is trained of one module, and what its backward pass may leave out."""
+    """The trained rows of one module, and which gradients its backward pass may leave out."""
 
     rows: Rows = ()
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -57,11 +57,11 @@ class TrainedRows:
     views: dict[str, list[Tensor]] = field(default_factory=dict)
     """The trained rows of each tensor."""
     leaves: dict[str, list[nn.Parameter]] = field(default_factory=dict)
-    """The same as parameters, for an optimiser."""
+    """The same as parameters, for an optimizer."""
     rate: float | None = None
     """Fused plain SGD: the backward pass itself moves the rows by this rate times the gradient."""
     feeder: TrainedRows | None = None
-    """The module whose channels this one takes in, if the way between keeps channels apart."""
+    """The module whose channels are this one's inputs, if nothing in between mixes channels."""
     columns_per_channel: int = 1
     calls: int = 0
     """Since the model's last forward pass began; a module called twice is never fused."""
@@ -70,11 +70,11 @@ class TrainedRows:
     is_lowest: bool = False
     """Nothing below it is trained: its input needs no gradient."""
     statistics: Rows = ()
-    """Channels whose running statistics move: the trained ones, or all where they are local."""
+    """Channels whose running statistics change: the trained ones, or all where they are local."""
     num_batches: int = 0
 
     def called(self, needs_gradient: bool) -> Rows | None:
-        """Note a call; the columns of the input that need a gradient (None: all of them).
+        """Count a call; return the columns of the input that need a gradient (None: all of them).
 
         Where the feeder is the lowest trained module, only its trained rows use the gradient.
         """
@@ -93,7 +93,7 @@ class TrainedRows:
         return self.rows == ((0, len(self.tensors["weight"])),)
 
     def fused_rate(self) -> float | None:
-        """The rate of a fused step, or None where gradients are handed to the leaves."""
+        """The rate of a fused step, or None where the leaves get gradients instead."""
         return self.rate if self.calls == 1 else None
 
     def all_leaves(self) -> list[nn.Parameter]:

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.errors import ConfigError, FedpltError, PlanError
+from fedplt.errors import ConfigError, CutError, FedpltError, PlanError
 from fedplt.planning.allocation import Allocation
 from fedplt.planning.coupled_units import Spaces
 from fedplt.planning.layers import Layers
@@ -86,6 +86,8 @@ class Method:
     def _planned(self, request: PlanRequest) -> Plan:
         try:
             plan = self.plan(request)
+        except CutError as error:  # the layers are cut by now: it is about a sub-model
+            raise ConfigError(f"method.name: {error} {_instead_of_submodels(request)}") from error
         except Exception as error:  # the user's method may raise anything
             if isinstance(error, FedpltError) or _is_ours(type(self)):
                 raise
@@ -100,6 +102,14 @@ class Method:
                 "Plan: make one with fedplt.make_plan or submodel_plan."
             )
         return plan
+
+
+def _instead_of_submodels(request: PlanRequest) -> str:
+    """What to do where the clients cannot train sub-models; the same for every method."""
+    advice = "Use fedplt or fedpmt for this model: their clients train slices of the whole model."
+    if any(layer.always for layer in request.layers):
+        advice += " Or leave out model.always: no layer of a sub-model is trained whole."
+    return advice
 
 
 def _is_ours(kind: type[Method]) -> bool:

@@ -1,4 +1,4 @@
-"""How data flows through a model, as seen with an example input: costs follow from it."""
+"""How data flows through a model, as seen with an example input; costs are computed from it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ModuleFlow:
-    """One call of a module of a known kind: a Linear, a convolution, a norm, ..."""
+    """One call of a module of a known kind: a Linear, a convolution, a normalization layer, ..."""
 
     name: str
     positions: float
     """How often its weights are applied per example (pixels of a convolution's output)."""
     parents: tuple[str, ...]
-    """The modules and bare parameters right above it in the flow of data; what they train needs
-    its input gradient."""
+    """The modules and bare parameters that its input comes from, with no other module in between.
+    If one of them is trained, the gradient of the input is needed."""
     feeder: str | None = None
     """The one module whose channels it takes in through operations that keep channels apart."""
     columns: int = 1
     """Channel c of the feeder becomes inputs ``c * columns`` to ``(c + 1) * columns - 1``."""
     norms: tuple[str, ...] = ()
-    """Norm modules between the feeder and it."""
+    """Normalization layers between the feeder and it."""
     weight: str | None = None
     """The tensor it multiplies with, which may be another module's (tied weights)."""
     weight_size: int = 0
     used_elsewhere: bool = False
-    """Its tensors are also used without calling it, so nothing may be changed in its backward."""
+    """Its tensors are also used without calling it, so its backward pass must not change them."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product of matrices that no module of a known kind makes: attention, a user's own layer."""
+    """A matrix product outside of modules of a known kind: attention, a user's own layer."""
 
     flops: float
     """Of the forward pass, per example. The gradient of an operand takes as many."""
@@ -41,12 +41,12 @@ class Product:
     sliced: str | None = None
     """The tensor that is its last operand, if its gradient is computed for trained rows only."""
     joint: float = 0.0
-    """For fused kernels: all gradients together take this many times the forward pass."""
+    """For fused kernels: all gradients together cost this many times the forward pass."""
 
 
 @dataclass(frozen=True)
-class About:
-    """How a layer was cut and why, or why something is not a layer; for people."""
+class LayerNote:
+    """For people: how a layer was cut and why, or why a tensor belongs to no layer."""
 
     name: str
     kind: str
@@ -56,7 +56,7 @@ class About:
 
 
 def from_plain(kind: type[Any], entry: Mapping[str, Any]) -> Any:
-    """One of the above from JSON."""
+    """One of these dataclasses, or a ``TensorSpec``, from its JSON."""
     return kind(**{key: _tuples(value) for key, value in entry.items()})
 
 

@@ -5,7 +5,7 @@ block). It is cut into equal *sub-layers* along its output neurons or channels. 
 plain values; :func:`fedplt.cut` finds them in a torch module.
 
 The state of a model is one flat array: layer after layer, tensor after tensor, each tensor laid
-out with its sliced axis first. A sub-layer of a tensor is then one contiguous stretch, and a
+out with its sliced axis first. A sub-layer of a tensor is then one contiguous segment, and a
 client's slices are a short list of ``(start, stop)`` segments.
 """
 
@@ -15,9 +15,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
-from fedplt.planning.flow import About, ModuleFlow, Product, from_plain
+from fedplt.planning.flow import LayerNote, ModuleFlow, Product, from_plain
 from fedplt.planning.layers_summary import layers_summary
 
 Ranges = tuple[range, ...]
@@ -28,7 +28,7 @@ Ranges = tuple[range, ...]
 class TensorSpec:
     """One parameter or buffer of a layer and how it is sliced.
 
-    ``axis`` is the output axis. ``repeats`` says that the axis holds that many equal stretches
+    ``axis`` is the output axis. ``repeats`` says that the axis holds that many equal blocks
     which are each cut the same way (a fused query-key-value projection has 3).
     Buffers (running statistics) follow their layer's slices but are not trained parameters,
     so they never count into sizes and ratios.
@@ -39,6 +39,21 @@ class TensorSpec:
     axis: int = 0
     repeats: int = 1
     is_buffer: bool = False
+
+    @property
+    def module(self) -> str:
+        """The name of the module that owns the tensor; the model itself has the empty name.
+
+        >>> tensor = TensorSpec("block1.conv.weight", (4, 3))
+        >>> tensor.module, tensor.key
+        ('block1.conv', 'weight')
+        """
+        return split_name(self.name)[0]
+
+    @property
+    def key(self) -> str:
+        """The tensor's name in its module."""
+        return split_name(self.name)[1]
 
     @property
     def num_elements(self) -> int:
@@ -56,11 +71,11 @@ class TensorSpec:
 
     @property
     def width(self) -> int:
-        """Rows (output neurons, channels) in one stretch of the sliced axis."""
+        """Rows (output neurons, channels) in one block of the sliced axis."""
         return self.num_rows // self.repeats
 
     def rows(self, sublayers: Ranges, num_sublayers: int) -> list[tuple[int, int]]:
-        """Where the given sub-layers lie on the sliced axis, as ``(start, stop)`` pairs."""
+        """The row ranges of these sub-layers on the sliced axis, as ``(start, stop)`` pairs."""
         step = self.width // num_sublayers
         return merge(
             (repeat * self.width + part.start * step, repeat * self.width + part.stop * step)
@@ -94,6 +109,15 @@ class Layer:
         return self.size // self.num_sublayers
 
 
+class PlacedTensor(NamedTuple):
+    """A tensor and its place in the flat state."""
+
+    offset: int
+    """Where its numbers start in the flat state."""
+    layer_index: int
+    tensor: TensorSpec
+
+
 @dataclass(frozen=True)
 class Layers(Sequence[Layer]):
     """All layers of a model, in the order of its flat state."""
@@ -102,7 +126,7 @@ class Layers(Sequence[Layer]):
     flow: tuple[ModuleFlow, ...] = ()
     """Known where the model was cut with an example input."""
     products: tuple[Product, ...] = ()
-    about: tuple[About, ...] = ()
+    about: tuple[LayerNote, ...] = ()
 
     def __getitem__(self, index: Any) -> Any:
         return self.items[index]
@@ -127,30 +151,31 @@ class Layers(Sequence[Layer]):
         return tuple(layer.num_sublayers for layer in self.items)
 
     @cached_property
-    def placed(self) -> tuple[tuple[int, int, TensorSpec], ...]:
-        """``(offset in the flat state, index of its layer, tensor)`` for every tensor."""
+    def placed(self) -> tuple[PlacedTensor, ...]:
+        """Every tensor with its place in the flat state, in order."""
         result, offset = [], 0
         for index, layer in enumerate(self.items):
             for tensor in layer.tensors:
-                result.append((offset, index, tensor))
+                result.append(PlacedTensor(offset, index, tensor))
                 offset += tensor.num_elements
         return tuple(result)
 
     @cached_property
     def state_size(self) -> int:
         """Numbers in the flat state: trainable parameters and buffers."""
-        return sum(tensor.num_elements for _, _, tensor in self.placed)
+        return sum(placed.tensor.num_elements for placed in self.placed)
 
     def tensor_segments(
         self, slices: Sequence[Ranges]
     ) -> Iterator[tuple[TensorSpec, int, int, int]]:
         """``(tensor, first row, end row, start in the flat state)`` of every slice, in order."""
-        for offset, index, tensor in self.placed:
-            for start, stop in tensor.rows(slices[index], self.items[index].num_sublayers):
+        for offset, layer_index, tensor in self.placed:
+            num_sublayers = self.items[layer_index].num_sublayers
+            for start, stop in tensor.rows(slices[layer_index], num_sublayers):
                 yield tensor, start, stop, offset + start * tensor.row_size
 
     def segments(self, slices: Sequence[Ranges]) -> list[tuple[int, int]]:
-        """The slices as ascending, merged ``(start, stop)`` stretches of the flat state."""
+        """The slices as ascending, merged ``(start, stop)`` segments of the flat state."""
         return merge(
             (begin, begin + (stop - start) * tensor.row_size)
             for tensor, start, stop, begin in self.tensor_segments(slices)
@@ -167,7 +192,7 @@ class Layers(Sequence[Layer]):
         }
 
     def identity(self) -> dict[str, Any]:
-        """All but words for people: what a plan's fingerprint is made of."""
+        """Everything but the notes for people: what a plan's fingerprint is computed from."""
         return {
             "layers": [asdict(layer) for layer in self.items],
             "flow": [asdict(module) for module in self.flow],
@@ -186,7 +211,7 @@ class Layers(Sequence[Layer]):
             tuple(layers),
             tuple(from_plain(ModuleFlow, entry) for entry in data["flow"]),
             tuple(from_plain(Product, entry) for entry in data["products"]),
-            tuple(from_plain(About, entry) for entry in data["about"]),
+            tuple(from_plain(LayerNote, entry) for entry in data["about"]),
         )
 
 
@@ -199,14 +224,24 @@ def dotted(module: str, name: str) -> str:
     return f"{module}.{name}" if module else name
 
 
-def merge(stretches: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join stretches that touch; the input is ascending.
+def split_name(name: str) -> tuple[str, str]:
+    """The module of a tensor or child, and its name in there: the inverse of :func:`dotted`.
+
+    >>> split_name("block1.conv.weight"), split_name("weight")
+    (('block1.conv', 'weight'), ('', 'weight'))
+    """
+    module, _, key = name.rpartition(".")
+    return module, key
+
+
+def merge(segments: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join segments that touch; the input is ascending.
 
     >>> merge(iter([(0, 3), (3, 5), (7, 8)]))
     [(0, 5), (7, 8)]
     """
     merged: list[tuple[int, int]] = []
-    for start, stop in stretches:
+    for start, stop in segments:
         if start == stop:
             continue
         if merged and merged[-1][1] == start:

@@ -1,4 +1,4 @@
-"""The layers of a model as a table for people."""
+"""The layers of a model as a printed table."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 def layers_summary(layers: Layers) -> str:
     """What every layer is and how it is cut, then what is left out and why."""
-    about = {entry.name: entry for entry in layers.about if entry.is_layer}
+    notes = {note.name: note for note in layers.about if note.is_layer}
     rows = [
         [
             layer.name,
-            about[layer.name].kind if layer.name in about else "",
+            notes[layer.name].kind if layer.name in notes else "",
             f"{layer.size:,}",
             f"{layer.num_sublayers:,}",
-            about[layer.name].how if layer.name in about else "",
+            notes[layer.name].how if layer.name in notes else "",
         ]
         for layer in layers
     ]
@@ -27,16 +27,16 @@ def layers_summary(layers: Layers) -> str:
         f"{len(layers)} layers, {layers.size:,} parameters to train",
         table(["layer", "kind", "parameters", "sub-layers", "trained"], rows, left=(0, 1, 4)),
     ]
-    left_out = [entry for entry in layers.about if not entry.is_layer]
+    left_out = [note for note in layers.about if not note.is_layer]
     if left_out:
-        rows = [[entry.name, entry.kind, f"{entry.size:,}", entry.how] for entry in left_out]
+        rows = [[note.name, note.kind, f"{note.size:,}", note.how] for note in left_out]
         parts += [
-            f"left out: {sum(entry.size for entry in left_out):,} numbers",
+            f"left out: {sum(note.size for note in left_out):,} numbers",
             table(["tensor", "kind", "size", "why"], rows, left=(0, 1, 3)),
         ]
     if not layers.flow and not layers.products:
         parts.append(
-            "Cut without an example input: norms were matched to the module registered before "
-            "them, unused parameters are not noticed, and costs are not known."
+            "Cut without an example input: normalization layers were matched to the module "
+            "registered before them, unused parameters are not noticed, and costs are not known."
         )
     return "\n\n".join(parts)
