@@ -21,7 +21,7 @@ from fedplt.compare.run import Run, run_all
 from fedplt.compare.watch import Watch
 from fedplt.data.catalog import get
 from fedplt.data.sources import Fetching
-from fedplt.experiments.catalog import Block, Contestant
+from fedplt.experiments.block import Block, Contestant
 from fedplt.experiments.recorded import Recorded, RecordedRun
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.lock import take_lock
