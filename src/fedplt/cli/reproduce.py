@@ -195,8 +195,8 @@ def _list(place: Place, seeds: list[int], rounds: int | None) -> None:
     header = ["experiment", "pair", "rounds", "done", "time left"]
     typer.echo(table(header, rows, left=(0, 1)))
     typer.echo(
-        f"\nseeds {', '.join(map(str, seeds))}; done in {place.out}, of all runs; the time left is "
-        "for this\nmachine's cores, as rounds took here or elsewhere.\n"
+        f"\nseeds {', '.join(map(str, seeds))}; done in {place.out}\n"
+        "The time left is for the cores of this machine, as rounds took here or elsewhere.\n"
     )
     for experiment in EXPERIMENTS.values():
         blocks = experiment.blocks.values()

@@ -95,14 +95,14 @@ def rivals() -> tuple[Case, ...]:
 
 
 def spreads() -> Iterator[Case]:
-    for experiment, first, words in (
-        ("exp1", "balanced", "all equal"),
-        ("exp2", "fedplt", "fleet"),
+    for experiment, first in (
+        ("exp1", "balanced"),
+        ("exp2", "fedplt"),
     ):
         for pair in PAIRS:
             paper = FINAL_ACCURACY[experiment, pair]
             yield _case(
-                f"{_title(pair)}, {words}",
+                f"{_title(pair)} ({experiment})",
                 f"{paper[first][1]:.2f} against {paper['fedavg'][1]:.2f}",
                 SmallerSpread(experiment, pair, first, "fedavg"),
             )
@@ -122,7 +122,7 @@ def savings() -> Iterator[Case]:
                 f"{paper.computation:+.2f} TFLOP {at}" if measure == counted else "-"
             )
             yield _case(
-                f"{_title(pair)}, all equal, {words}",
+                f"{_title(pair)} (exp1), {words}",
                 number,
                 Saving("exp1", pair, "balanced", "fedavg", measure, paper.target),
             )
@@ -139,7 +139,7 @@ def savings() -> Iterator[Case]:
             ),
         ):
             yield _case(
-                f"{_title(pair)}, fleet, {words}",
+                f"{_title(pair)} (exp2), {words}",
                 number,
                 Saving("exp2", pair, "fedplt", "fedavg", measure, budgets.accuracy),
             )
@@ -149,14 +149,14 @@ def equal_costs() -> Iterator[Case]:
     for pair in PAIRS:
         paper = GAINS[pair][1]
         yield _case(
-            f"{_title(pair)}, all equal",
+            f"{_title(pair)} (exp1)",
             f"{paper.accuracy:+.2f} at {paper.target / 1e9:.2f} GB",
             AtEqualCost("exp1", pair, "balanced", "fedavg", BYTES, paper.target),
         )
     for pair, budgets in BUDGETS.items():
         gained = budgets.methods["fedplt"][2] - budgets.methods["fedavg"][2]
         yield _case(
-            f"{_title(pair)}, fleet",
+            f"{_title(pair)} (exp2)",
             f"{gained:+.2f} at {budgets.communication / 1e9:.2f} GB",
             AtEqualCost("exp2", pair, "fedplt", "fedavg", BYTES, budgets.communication),
         )

@@ -18,49 +18,48 @@ class Claim:
 
 _CLAIMS = (
     (
-        "FedPLT at 29 / 23 / 18 % is on par with full training (points)",
+        "FedPLT at 29 / 23 / 18 % is on par with full training",
         cases.like_fedavg("exp1", "balanced"),
     ),
     (
-        "More balanced allocations are better (rank correlation of imbalance E and accuracy)",
+        "More balanced allocations are better (rank correlation of E and accuracy, by seed)",
         cases.balance(),
     ),
     (
-        "FedPLT beats FedPMT, FedRolex, FedDrop and HeteroFL in the unequal fleet (points)",
+        "FedPLT beats FedPMT, FedRolex, FedDrop and HeteroFL in the unequal fleet",
         cases.rivals(),
     ),
-    ("FedPLT has a smaller standard deviation over seeds than FedAvg (points)", cases.spreads()),
+    ("FedPLT has a smaller standard deviation over seeds than FedAvg", cases.spreads()),
     (
         "FedPLT needs less communication and computation than FedAvg to the same accuracy",
         cases.savings(),
     ),
-    ("FedPLT is more accurate than FedAvg at equal communication (points)", cases.equal_costs()),
+    ("FedPLT is more accurate than FedAvg at equal communication", cases.equal_costs()),
     (
-        "FedPLT-aware OCS beats the original OCS at equal budget (points)",
+        "FedPLT-aware OCS beats the original OCS at equal budget",
         cases.sampling(
             "aware",
             {"ocs": "budget of 5 models or clients", "ocs-equal": "equal expected bytes"},
         ),
     ),
     (
-        "The sampling rule as printed is on par with the true optimum (points)",
+        "The sampling rule as printed is on par with the true optimum",
         (
             *cases.sampling("literal", {"aware": "5 models"}, on_par),
             *cases.sampling("literal-equal", {"aware": "equal expected bytes"}, on_par),
         ),
     ),
     (
-        "Section III: deep-heavy beats shallow-dominant on the FCN, the reverse on ResNet-8 "
-        "(points)",
+        "Section III: deep-heavy beats shallow-dominant on the FCN, the reverse on ResNet-8",
         cases.study(),
     ),
     ("71 to 82 % fewer trained parameters, on par with full training", cases.fewer_parameters()),
     (
-        "FedPLT is on par with FedAvg in the unequal fleet, too (points)",
+        "FedPLT is on par with FedAvg in the unequal fleet, too",
         cases.like_fedavg("exp2", "fedplt"),
     ),
     (
-        "FedPLT with FedPLT-aware OCS beats full-model OCS (points)",
+        "FedPLT with FedPLT-aware OCS beats full-model OCS",
         cases.sampling("aware", {"full-ocs": "5 models"}),
     ),
 )

@@ -84,6 +84,9 @@ class Difference(Versus):
                 return Evidence(f"{entry.label} diverged", NONE, None, towards,
                                 len(entry.diverged), selection.rounds)  # fmt: skip
         found = selection.difference(self.first, self.second)
+        if found is None:
+            return Evidence("no two runs of one seed and processor", NONE, None, None, 0,
+                            selection.rounds)  # fmt: skip
         evidence = _from(found, self.rule, selection.rounds, "points")
         unsteady = [e.label for e in selection.entries.values() if e.unsteady]
         if evidence and unsteady:

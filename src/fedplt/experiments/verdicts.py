@@ -34,8 +34,8 @@ class Evidence:
     interval: str
     decision: bool | None
     """What the interval says by itself."""
-    towards: bool
-    """Whether the estimate alone speaks for the claim."""
+    towards: bool | None
+    """Whether the estimate alone speaks for the claim; None where there is none."""
     seeds: int
     rounds: int
     note: str = ""
@@ -91,5 +91,6 @@ def judge(evidence: Evidence | None, paper_rounds: int) -> Judged:
         reasons.append(f"{evidence.rounds} of {paper_rounds:,} rounds")
     if evidence.decision is not None and not reasons:
         return Judged(Verdict.HOLDS if evidence.decision else Verdict.FAILS)
-    tendency = "tends to hold" if evidence.towards else "tends not to hold"
-    return Judged(Verdict.OPEN, "; ".join([tendency, ", ".join(reasons)]).removesuffix("; "))
+    tendency = {True: "tends to hold", False: "tends not to hold", None: ""}[evidence.towards]
+    why = "; ".join(text for text in (tendency, ", ".join(reasons)) if text)
+    return Judged(Verdict.OPEN, why)

@@ -28,6 +28,8 @@ def write_figures(folder: Path, page: Page) -> None:
         drawn = (model_figure(selection), layers_figure(selection))
         figures |= dict(zip(DYNAMICS, drawn, strict=True))
     for name, figure in figures.items():
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # done: each format would do it again
         for ending in _METADATA:
             save_exactly(figure, folder / f"{name}{ending}")
 
