@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from fedplt import RunError
-from fedplt.experiments import claims_tables, load_results, page_of
+from fedplt.experiments import load_results, page_of
 from fedplt.experiments.tables import Table
-from fedplt.report.results import BEGIN, END, replace_generated, write_tables
+from fedplt.report.results import BEGIN, END, replace_generated, write_claims, write_tables
 from fedplt.report.tables import latex, markdown, plain
 from tests.experiments.fakes import fake_recorded, flat
 
@@ -55,7 +55,7 @@ def test_tables_and_claims_are_these_bytes(copied):
         page = page_of(results, *key)
         write_tables(copied.joinpath(*key), page)
         assert page.pictures == FIGURES[key[0]]
-    replace_generated(copied / "claims.md", "\n\n".join(map(markdown, claims_tables(results))))
+    write_claims(copied / "claims.md", copied, results)
     assert texts(copied) == texts(GOLDEN)
 
 

@@ -94,7 +94,7 @@ def test_columns_are_kept_exactly(block, place):
 def test_a_killed_reproduction_continues_to_the_same_numbers(block, place, tmp_path):
     """Killed in mid-run it is started again at once; its orphan saves itself first."""
     script = "from tests.experiments.small import main; main()"
-    command = [sys.executable, "-c", script, str(place.out), str(place.results), "60"]
+    command = [sys.executable, "-c", script, str(place.out), str(place.results), "40"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     [_, contestant] = block.contestants
     rounds = place.folder(block, contestant, 1) / "rounds.jsonl"
@@ -103,10 +103,10 @@ def test_a_killed_reproduction_continues_to_the_same_numbers(block, place, tmp_p
     process.wait(timeout=60)
     assert not place.runs_file(block).exists()
     only = replace(block, contestants=(contestant,))
-    assert reproduce(only, place, [1], 60) == {}
+    assert reproduce(only, place, [1], 40) == {}
     killed = Recorded.load(place.runs_file(block)).runs[contestant.name][1]
-    assert killed.rounds == 60
-    undisturbed = run_job(job_from_config(block.config(contestant, 60, 1)), tmp_path / "other")
+    assert killed.rounds == 40
+    undisturbed = run_job(job_from_config(block.config(contestant, 40, 1)), tmp_path / "other")
     assert killed.accuracy == tuple(round(value, 6) for value in undisturbed.accuracy)
 
 

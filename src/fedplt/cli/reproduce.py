@@ -160,8 +160,8 @@ def _write(folder: Path, results: Results, experiment: str, pair: str) -> Page:
 def _rebuild(folder: Path, page: Path | None, experiment: str | None, pair: str | None) -> None:
     """Tables, figures and claims from what is recorded; nothing else is read."""
     from fedplt.experiments import claims_tables, find_blocks, load_results
-    from fedplt.report.results import replace_generated
-    from fedplt.report.tables import markdown, plain
+    from fedplt.report.results import write_claims
+    from fedplt.report.tables import plain
 
     if experiment is not None:
         find_blocks(experiment, pair)  # says what does not exist
@@ -175,11 +175,10 @@ def _rebuild(folder: Path, page: Path | None, experiment: str | None, pair: str 
     for key in chosen:
         _write(folder, results, *key)
         out.print(f"{folder.joinpath(*key)}: table.md, table.tex, figures", soft_wrap=True)
-    claims = claims_tables(results)
     if page is None:
-        out.print("\n" + "\n\n".join(map(plain, claims)), soft_wrap=True)
+        out.print("\n" + "\n\n".join(map(plain, claims_tables(results))), soft_wrap=True)
     else:
-        replace_generated(page, "\n\n".join(map(markdown, claims)))
+        write_claims(page, folder, results)
         out.print(f"{page}: the claims", soft_wrap=True)
 
 

@@ -9,10 +9,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fedplt.errors import RunError
-from fedplt.experiments.pages import Page
+from fedplt.experiments.catalog import EXPERIMENTS
+from fedplt.experiments.claims_table import claims_tables
+from fedplt.experiments.pages import Page, page_of
+from fedplt.experiments.tables import Results
 from fedplt.files import write_text
 from fedplt.report.tables import latex, markdown
 
@@ -26,6 +30,27 @@ def write_tables(folder: Path, page: Page) -> None:
     parts = [f"# {page.title}", *map(markdown, page.tables), *pictures]
     write_text(folder / "table.md", "\n\n".join(part.strip() for part in parts) + "\n")
     write_text(folder / "table.tex", "\n".join(map(latex, page.tables)))
+
+
+def write_claims(path: Path, folder: Path, results: Results) -> None:
+    """Claims with their verdicts, and links to all tables and figures, into a Markdown page."""
+    links = [_links(path, folder, page_of(results, *key)) for key in _in_order(results)]
+    tables = [markdown(table).strip() for table in claims_tables(results)]
+    listed = ["**Tables and figures**", "\n".join(links)] if links else []
+    replace_generated(path, "\n\n".join([*tables, *listed]))
+
+
+def _in_order(results: Results) -> list[tuple[str, str]]:
+    keys = [(name, pair) for name, e in EXPERIMENTS.items() for pair in e.blocks]
+    return [key for key in keys if key in results]
+
+
+def _links(path: Path, folder: Path, page: Page) -> str:
+    """One line of a list."""
+    block = page.block
+    there = Path(os.path.relpath(folder, path.parent), block.experiment, block.pair).as_posix()
+    pictures = "".join(f", [{name}]({there}/{name}.png)" for name in page.pictures)
+    return f"- {page.title}: [tables]({there}/table.md){pictures}"
 
 
 def replace_generated(path: Path, text: str) -> None:
