@@ -3,9 +3,10 @@ VENV   := .venv
 PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 OUT    := runs/fashion-mnist-seed1
+BASE   := HEAD
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fix bench bench-quick bench-peers results docs clean
+.PHONY: help setup run test check fix same-numbers bench bench-quick bench-peers results docs clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +34,9 @@ check: setup  ## lint, formatting and types
 fix: setup  ## repair lint and formatting
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+same-numbers: setup  ## does the working tree compute what commit BASE (HEAD) does, bit by bit?
+	$(PYTHON) tools/same_numbers.py --base $(BASE)
 
 bench: setup  ## all benchmarks on this machine, into results/ (about 15 minutes, quiet machine)
 	$(PYTHON) -m benchmarks.local results/local.json

@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as F
 
 from fedplt import cut, make_plan, train_only
-from fedplt.cost import exact_flops
 from fedplt.models import MODELS, build_model
-from fedplt.plan import Assignment, Plan
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.cost import exact_flops
+from fedplt.planning.plan import Plan
 
 BATCH = 64
 STEPS = 12
@@ -87,7 +88,7 @@ def memory(name: str, options: dict[str, Any], shape: tuple[int, ...], ratio: fl
 def _train_once(name: str, options: dict[str, Any], shape: tuple[int, ...], ratio: float) -> float:
     torch.set_num_threads(1)
     model = build_model(name, options, seed=0).train()
-    assignment = plan_for(name, options, shape, ratio).client(1)
+    assignment = plan_for(name, options, shape, ratio).assignment(1)
     before = _start_watching_memory()
     with train_only(model, assignment) as part:
         optimizer = torch.optim.SGD(part.parameters(), lr=1e-3, momentum=0.9)
@@ -116,14 +117,14 @@ def main() -> None:
     out: dict[str, Any] = {"format": 1, "cases": []}
     for name, options, shape, ratios in CASES:
         plans = {ratio: plan_for(name, options, shape, ratio) for ratio in ratios}
-        flops = {ratio: exact_flops(plan.client(1)) for ratio, plan in plans.items()}
+        flops = {ratio: exact_flops(plan.assignment(1)) for ratio, plan in plans.items()}
         alternatives = {
-            f"{ratio:g}": stepper(name, options, shape, plan.client(1))
+            f"{ratio:g}": stepper(name, options, shape, plan.assignment(1))
             for ratio, plan in plans.items()
         }
         for ratio, plan in list(plans.items())[1:]:  # without the shortcut below
             blind = dataclasses.replace(plan.layers, flow=())
-            same = Assignment(blind, plan.client(1).slices)
+            same = Assignment(blind, plan.assignment(1).slices)
             alternatives[f"{ratio:g} all columns"] = stepper(name, options, shape, same)
         seconds = race(alternatives)
         title = f"{name} {'x'.join(map(str, shape))}"

@@ -29,8 +29,8 @@ def blocks(language: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("code", [pytest.param(c, id=name) for name, c in blocks("python")])
 def test_python_code_runs(code, method, tmp_path):
     """As a script of its own, with forked workers and with spawned ones as on macOS."""
-    pretend = f"""import fedplt.simulator.engine as engine
-engine.usual_start_method = lambda device: {method!r}
+    pretend = f"""import fedplt.engines.simulator.engine as engine
+engine.default_start_method = lambda device: {method!r}
 """
     (tmp_path / "script.py").write_text(pretend + code)
     command = [sys.executable, "-W", "error", "script.py"]

@@ -18,11 +18,11 @@ from benchmarks.jobs import (
 )
 from fedplt.data.samples import TensorSamples, TrainingData
 from fedplt.data.splits import Split
+from fedplt.engines.simulator.engine import SimulatorEngine
 from fedplt.federation.job import make_job
 from fedplt.federation.load_config import parse_config
 from fedplt.federation.loop import Federation
 from fedplt.models import build_model
-from fedplt.simulator.engine import SimulatorEngine
 
 
 def main() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.test_cli import CONFIG
+from tests.support.tiny import CONFIG
 
 
 @pytest.fixture

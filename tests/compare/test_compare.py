@@ -24,6 +24,7 @@ from fedplt.compare.results import (
     refusals,
 )
 from fedplt.compare.run import compare
+from fedplt.engines.run import prepare_resume
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import job_from_config
 from fedplt.federation.load_config import load_config
@@ -31,7 +32,6 @@ from fedplt.federation.lock import take_lock
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.methods import METHODS
 from fedplt.methods.fedavg import FedAvg
-from fedplt.simulator.run import prepare_resume
 
 
 def history(accuracies, each):
@@ -242,7 +242,7 @@ def test_a_mistake_of_the_configuration_is_said_once(fedplt, tmp_path):
         (["--seeds", "1,x"], "whole numbers"),
         (["--seeds", "1,1"], "all different"),
         (["--methods", ","], "at least one method"),
-        (["--methods", "fedplt,tests.tiny:fedplt"], "have the same name"),
+        (["--methods", "fedplt,tests.support.tiny:fedplt"], "have the same name"),
         (["--out", "README.md"], "README.md cannot be made"),
         (["--out", "README.md/below"], "README.md/below cannot be made"),
         (["--methods", "fedplt", "--option", "speed=3"], "METHOD.KEY=VALUE"),

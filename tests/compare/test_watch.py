@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from fedplt import RunError
-from fedplt.compare.progress import comparison_progress
 from fedplt.compare.run import compare
 from fedplt.compare.watch import Watch
+from fedplt.engines.run import prepare_resume
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import load_config
-from fedplt.simulator.run import prepare_resume
+from fedplt.report.live_comparison import comparison_progress
 
 
 class Recorder(Watch):
@@ -63,8 +63,10 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
 
 
 def run_with(model, config, out, watch):
-    """Compare one run of a model of ``tests.tiny``; what became of it."""
-    config.write_text(config.read_text().replace("tests.tiny:model", f"tests.tiny:{model}"))
+    """Compare one run of a model of ``tests.support.tiny``; what became of it."""
+    config.write_text(
+        config.read_text().replace("tests.support.tiny:model", f"tests.support.tiny:{model}")
+    )
     compare(load_config(config), {"fedplt": {"name": "fedplt"}}, [1], str(out), watch=watch)
 
 
@@ -125,8 +127,8 @@ def test_a_run_that_was_killed_before_it_began_is_started_again(config, tmp_path
 def test_progress_of_a_comparison(terminal, monkeypatch):
     """Three runs of four rounds: one is done, one has two of its rounds."""
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr("fedplt.compare.progress.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("fedplt.compare.progress.LOG_SECONDS", 0.0)
+    monkeypatch.setattr("fedplt.report.live_comparison.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("fedplt.report.live_comparison.LOG_SECONDS", 0.0)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
     with comparison_progress(console) as watch:
         assert not console.file.getvalue()  # data are fetched first, with a display of their own

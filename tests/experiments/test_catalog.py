@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fedplt import ConfigError
-from fedplt.allocation import allocation_of
 from fedplt.experiments import EXPERIMENTS, find_blocks
 from fedplt.federation.job import plan_without_data
+from fedplt.planning.allocation import allocation_of
 
 BLOCKS = [block for e in EXPERIMENTS.values() for block in e.blocks.values()]
 FCN, RESNET = EXPERIMENTS["study"].blocks.values()

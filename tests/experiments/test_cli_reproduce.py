@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedplt.cli import reproduce as verb
-from tests.experiments.fakes import fake_recorded, flat
+from tests.support.recorded import fake_recorded, flat
 
 
 def test_the_list_fits_a_terminal(fedplt, tmp_path):

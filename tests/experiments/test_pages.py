@@ -1,13 +1,14 @@
 """Tables, figures and the page of claims: from runs.json alone, the same bytes every time.
 
-``golden/`` has small runs made up by hand, and what must be written for them. Where tables change
-on purpose: ``fedplt reproduce --tables --results tests/experiments/golden --page
-tests/experiments/golden/claims.md``, then delete the figures.
+``golden_runs.json`` has small runs made up by hand, ``golden_tables.*`` what must be written for
+them. Where tables change on purpose: ``python -m tests.experiments.test_pages`` writes them anew.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,9 @@ from fedplt.experiments import load_results, page_of
 from fedplt.experiments.tables import Table
 from fedplt.report.results import BEGIN, END, replace_generated, write_claims, write_tables
 from fedplt.report.tables import latex, markdown, plain
-from tests.experiments.fakes import fake_recorded, flat
+from tests.support.recorded import fake_recorded, flat
 
-GOLDEN = Path(__file__).parent / "golden"
+HERE = Path(__file__).parent
 FIGURES = {
     "exp1": ["accuracy"],
     "exp2": ["accuracy"],
@@ -29,58 +30,71 @@ FIGURES = {
 }
 
 
-def texts(folder: Path) -> dict[str, bytes]:
-    paths = [p for ending in ("md", "tex") for p in folder.rglob(f"*.{ending}")]
-    return {str(p.relative_to(folder)): p.read_bytes() for p in paths}
+def golden_runs() -> dict[str, dict]:
+    """What ``runs.json`` holds, by ``experiment/pair``."""
+    return json.loads((HERE / "golden_runs.json").read_text())
 
 
-def figures(folder: Path) -> dict[str, bytes]:
-    paths = [p for ending in ("png", "svg") for p in folder.rglob(f"*.{ending}")]
-    return {str(p.relative_to(folder)): p.read_bytes() for p in paths}
+def write_golden(folder: Path) -> None:
+    """The recorded runs, and a page with a place for claims."""
+    for name, runs in golden_runs().items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "runs.json").write_text(json.dumps(runs))
+    (folder / "claims.md").write_text(f"# Claims\n\n{BEGIN}\nold\n{END}\n")
 
 
-@pytest.fixture
-def copied(tmp_path):
-    """The recorded runs only, and a page with a place for claims."""
-    for path in GOLDEN.rglob("runs.json"):
-        (tmp_path / path.relative_to(GOLDEN)).parent.mkdir(parents=True)
-        shutil.copy(path, tmp_path / path.relative_to(GOLDEN))
-    (tmp_path / "claims.md").write_text(f"# Claims\n\n{BEGIN}\nold\n{END}\n")
-    return tmp_path
-
-
-def test_tables_and_claims_are_these_bytes(copied):
-    results = load_results(copied)
+def write_texts(folder: Path) -> dict[str, str]:
+    """All tables and the claims of a results folder, by ending."""
+    results = load_results(folder)
     for key in results:
         page = page_of(results, *key)
-        write_tables(copied.joinpath(*key), page)
+        write_tables(folder.joinpath(*key), page)
         assert page.pictures == FIGURES[key[0]]
-    write_claims(copied / "claims.md", copied, results)
-    assert texts(copied) == texts(GOLDEN)
+    write_claims(folder / "claims.md", folder, results)
+    return {
+        ending: "\n".join(path.read_text() for path in sorted(folder.rglob(f"*.{ending}")))
+        for ending in ("md", "tex")
+    }
 
 
-def test_what_make_results_writes_is_the_same_every_time(fedplt, copied):
-    for path in copied.iterdir():
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_tables_and_claims_are_these_bytes(tmp_path):
+    write_golden(tmp_path)
+    for ending, text in write_texts(tmp_path).items():
+        assert text == (HERE / f"golden_tables.{ending}").read_text()
+
+
+def test_what_make_results_writes_is_the_same_every_time(fedplt, tmp_path):
+    write_golden(tmp_path)
+    for path in tmp_path.iterdir():
         if path.is_dir() and path.name != "study":  # figures take their time
             shutil.rmtree(path)
-    runs = copied / "study" / "fashion-fcn" / "runs.json"
-    before = runs.read_bytes()
-    first = second = None
+    before = contents(tmp_path)
+    found = []
     for _ in range(2):
-        first = second
-        page = ("--page", copied / "claims.md")
-        done = fedplt("reproduce", "--tables", "--results", copied, *page)
+        page = ("--page", tmp_path / "claims.md")
+        done = fedplt("reproduce", "--tables", "--results", tmp_path, *page)
         assert done.returncode == 0, done.stderr
-        second = texts(copied) | figures(copied)
+        found.append(contents(tmp_path))
+    first, second = found
     assert first == second
-    assert {Path(name).stem for name in figures(copied)} == set(FIGURES["study"])
-    assert runs.read_bytes() == before
-    for content in figures(copied).values():
+    assert first["study/fashion-fcn/runs.json"] == before["study/fashion-fcn/runs.json"]
+    drawn = {name: first[name] for name in first if name.endswith((".png", ".svg"))}
+    assert {Path(name).stem for name in drawn} == set(FIGURES["study"])
+    for content in drawn.values():
         assert b"atplotlib v" not in content and b"dc:date" not in content
 
 
-def test_a_diverged_run_is_named_and_in_no_mean():
-    results = load_results(GOLDEN)
+@pytest.fixture
+def results(tmp_path):
+    write_golden(tmp_path)
+    return load_results(tmp_path)
+
+
+def test_a_diverged_run_is_named_and_in_no_mean(results):
     table = page_of(results, "exp2", "cifar-fcn").tables[0]
     assert any("FedDrop, seed 1: diverged after 4 rounds" in note for note in table.notes)
     assert any(
@@ -98,8 +112,7 @@ def test_a_diverged_run_is_named_and_in_no_mean():
     assert any(note.startswith("Not run yet: FedPLT; FedPMT") for note in table.notes)
 
 
-def test_every_table_states_rounds_and_seeds():
-    results = load_results(GOLDEN)
+def test_every_table_states_rounds_and_seeds(results):
     for key in results:
         for table in page_of(results, *key).tables:
             if "configurations" not in table.name:  # nothing is run for these
@@ -137,3 +150,10 @@ def test_results_in_the_wrong_folder_are_refused(tmp_path):
     )
     with pytest.raises(RunError, match="says that it is of exp1 / fashion-fcn"):
         load_results(tmp_path)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        write_golden(Path(scratch))
+        for name, written in write_texts(Path(scratch)).items():
+            (HERE / f"golden_tables.{name}").write_text(written)

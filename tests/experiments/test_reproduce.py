@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedplt.engines.run import run_job
 from fedplt.experiments import (
     Place,
     Recorded,
@@ -20,8 +21,7 @@ from fedplt.experiments import (
 )
 from fedplt.federation.job import job_from_config
 from fedplt.federation.load_config import override
-from fedplt.simulator.run import run_job
-from tests.experiments.small import SmallBlock, small_block
+from tests.support.small_experiment import SmallBlock, small_block
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_columns_are_kept_exactly(block, place):
 
 def test_a_killed_reproduction_continues_to_the_same_numbers(block, place, tmp_path):
     """Killed in mid-run it is started again at once; its orphan saves itself first."""
-    script = "from tests.experiments.small import main; main()"
+    script = "from tests.support.small_experiment import main; main()"
     command = [sys.executable, "-c", script, str(place.out), str(place.results), "40"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     [_, contestant] = block.contestants

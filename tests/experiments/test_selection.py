@@ -14,7 +14,7 @@ from fedplt.experiments.targets import (
     gain,
     value_at,
 )
-from tests.experiments.fakes import PROCESSOR, fake_recorded, fake_run
+from tests.support.recorded import PROCESSOR, fake_recorded, fake_run
 
 
 def exp2(**runs):

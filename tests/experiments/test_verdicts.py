@@ -16,7 +16,7 @@ from fedplt.experiments.measurements import (
 )
 from fedplt.experiments.statistics import Interval
 from fedplt.experiments.verdicts import Verdict, beats, judge, on_par
-from tests.experiments.fakes import fake_recorded, fake_run, flat
+from tests.support.recorded import fake_recorded, fake_run, flat
 
 PAIR = "fashion-fcn"
 

@@ -10,16 +10,18 @@ import pytest
 import torch
 
 from fedplt import ClientUpdate, ConfigError, RunError
-from fedplt.aggregation import Aggregator
-from fedplt.cost import download_bytes, exact_flops, safetensors_bytes
+from fedplt.client.trainer import ClientTrainer, TrainOrder
+from fedplt.client.update import update_norm
 from fedplt.federation.availability import Availability
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.loop import Federation
+from fedplt.federation.sampler import ClientSampler
 from fedplt.fleet import ExactWorkload, Work, plan_fleet, read_fleet, round_time
+from fedplt.kernels.flat_state import read_state, take
+from fedplt.planning.cost import download_bytes, exact_flops, safetensors_bytes
 from fedplt.sampling import sampling_variance
-from fedplt.update import update_norm
-from tests.federation.jobs import blob_data, blob_job, run_folder
-from tests.federation.test_loop import FakeEngine, run
+from tests.support.engines import FakeEngine, run_fake
+from tests.support.jobs import blob_data, blob_job, run_folder
 
 DEVICES = """name,count,mflops,kbps_down,kbps_up,latency_ms
 fast,1,10,100,100,0
@@ -39,7 +41,7 @@ def planned_job(devices, **settings):
     """A job whose ratios come from the devices."""
     from fedplt.federation.job import make_job
     from fedplt.federation.load_config import parse_config
-    from tests.conftest import small_model
+    from tests.support.jobs import small_model
 
     fleet = {"devices": devices, **settings.pop("fleet", {})}
     values = {
@@ -80,14 +82,14 @@ def test_simulated_time_is_the_slowest_clients(devices):
     assert seconds[0] == pytest.approx(
         round_time(job.devices.profiles[0], workload.work(1.0)).total, rel=1e-9
     )
-    history, _ = run(job)
+    history, _ = run_fake(job)
     assert [record.cost.simulated_seconds for record in history.rounds] == [seconds.max()] * 2
     assert history.rounds[-1].total.simulated_seconds == pytest.approx(2 * seconds.max())
 
 
 def by_hand(job, client, round, uploads):
     """The time of a client's round from what it is really sent, trains and sends."""
-    part, examples = job.plan.client(client, round), job.examples_seen(client)
+    part, examples = job.plan.assignment(client, round), job.examples_seen(client)
     flops, up = exact_flops(part), safetensors_bytes("update", part.update_size)
     work = Work(
         examples * flops.forward,
@@ -108,13 +110,13 @@ def test_feddrop_is_timed_by_what_each_round_drew(devices):
     )  # fmt: skip
 
     class Drawn(FakeEngine):
-        def train(self, clients, round, state):
+        def train(self, round, state, assignments, block_weights=None):
             self.round = round
-            return super().train(clients, round, state)
+            return super().train(round, state, assignments)
 
         def collect(self, clients):
             for client in clients:
-                size = job.plan.client(client, self.round).update_size
+                size = job.plan.assignment(client, self.round).update_size
                 yield client, ClientUpdate(np.ones(size, dtype=np.float32), 10, 1.0)
 
     history = Federation(job, Drawn(job)).run()
@@ -130,7 +132,7 @@ def test_only_the_chosen_take_the_time_of_an_upload(devices):
         rounds=12, clients={"groups": GROUPS}, fleet={"devices": devices, "ratios": "groups"},
         sampling={"name": "ocs", "budget": 0.6},
     )  # fmt: skip
-    history, _ = run(job)
+    history, _ = run_fake(job)
     chosen = [record.sampling["chosen"] for record in history.rounds]
     assert [] in chosen
     assert max(map(len, chosen)) > 0
@@ -152,7 +154,7 @@ def test_records_of_sampling_know_who_was_away(devices, sampling):
         rounds=30, clients={"groups": GROUPS}, sampling=sampling,
         fleet={"devices": devices, "ratios": "groups", "dropout": 0.6},
     )  # fmt: skip
-    history, _ = run(job)
+    history, _ = run_fake(job)
     notes = set()
     for number, record in enumerate(history.rounds):
         said, there = record.sampling, Availability(job, RoundCosts(job)).attend(number).present
@@ -178,9 +180,7 @@ def test_records_of_sampling_know_who_was_away(devices, sampling):
 
 
 def test_the_aggregates_objective_divides_by_those_who_are_there(devices):
-    """With everybody there but one client, its norm is as if the others were no clients at all."""
-    from fedplt.simulator.worker import Worker
-
+    """A client's norm is as if those who are away were no clients at all."""
     job = blob_job(
         clients={"groups": GROUPS}, fleet={"devices": devices, "ratios": "groups", "dropout": 0.5},
         sampling={"name": "ocs", "budget": 2.0, "objective": "aggregate"},
@@ -188,33 +188,41 @@ def test_the_aggregates_objective_divides_by_those_who_are_there(devices):
     availability = Availability(job, RoundCosts(job))
     round = next(r for r in range(99) if 0 < len(availability.attend(r).present) < 4)
     there = availability.attend(round).present
-    worker = Worker(job, torch.zeros(job.layers.state_size), torch.zeros(1))
-    client = there[0]
-    part = job.plan.client(client, round)
-    aggregator = Aggregator(job.layers)
+    weights = ClientSampler(job).block_weights(job.plan.in_round(round), there)
+    by_hand = torch.zeros(job.layers.state_size)
     for k in there:
-        aggregator.expect(job.plan.client(k, round), int(job.num_examples[k]))
-    parts = [aggregator.divisors()[start:stop] for start, stop in part.segments]
-    expected = update_norm(torch.ones(part.update_size) / torch.cat(parts), part)
-    assert worker._weighted_norm(part, torch.ones(part.update_size), round) == expected
+        for start, stop in job.plan.assignment(k, round).uploaded.segments:
+            by_hand[start:stop] += int(job.num_examples[k])
+    assert torch.equal(weights, by_hand)
+
+    client = there[0]
+    part = job.plan.assignment(client, round)
+    state = read_state(job.model, job.layers)
+    trainer = ClientTrainer(job.model, job.layers, state, job.plan.local_places)
+    order = TrainOrder(client, round, 0, part, job.training, 0.1, take(weights, part.uploaded))
+    update = torch.empty(part.update_size)
+    result = trainer.train(order, job.samples, job.examples(client), update)
+    assert result.weighted_norm == update_norm(update / take(by_hand, part.uploaded), part)
+    assert result.norm == update_norm(update, part) > 0
+    assert torch.equal(trainer.state, state)  # put back for the next client
 
 
 def test_dropouts_are_seeded_and_recorded(devices):
     job = planned_job(devices, rounds=20, fleet={"dropout": 0.4})
-    history, _ = run(job)
-    again, _ = run(planned_job(devices, rounds=20, fleet={"dropout": 0.4}))
+    history, _ = run_fake(job)
+    again, _ = run_fake(planned_job(devices, rounds=20, fleet={"dropout": 0.4}))
     dropped = [record.dropped for record in history.rounds]
     assert dropped == [record.dropped for record in again.rounds]
     assert 0.2 < sum(map(len, dropped)) / 100 < 0.6
     for record in history.rounds:
         assert record.num_clients == 5 - len(record.dropped)
-    other, _ = run(planned_job(devices, rounds=20, seed=1, fleet={"dropout": 0.4}))
+    other, _ = run_fake(planned_job(devices, rounds=20, seed=1, fleet={"dropout": 0.4}))
     assert dropped != [record.dropped for record in other.rounds]
 
 
 def test_a_round_without_anybody_changes_nothing(devices):
     job = planned_job(devices, rounds=3, fleet={"dropout": 0.999})
-    history, change = run(job)
+    history, change = run_fake(job)
     assert [record.num_clients for record in history.rounds] == [0, 0, 0]
     assert not change.any()
     assert history.rounds[0].cost.simulated_seconds == 0
@@ -228,13 +236,13 @@ def test_late_clients_are_left_out(devices):
     late = [client for client in range(5) if seconds[client] > deadline]
     assert late
     job = planned_job(devices, rounds=1, fleet={"round_deadline": deadline})
-    history, _ = run(job)
+    history, _ = run_fake(job)
     record = history.rounds[0]
     assert record.late == late
     assert record.cost.simulated_seconds <= deadline
     assert record.to_json()["late"] == late
     with pytest.raises(ConfigError, match="nobody finishes within 1e-05 s"):
-        run(planned_job(devices, fleet={"round_deadline": 1e-5}))
+        run_fake(planned_job(devices, fleet={"round_deadline": 1e-5}))
 
 
 def test_freezing_reaches_the_clients(slow_computers):
@@ -336,7 +344,7 @@ def test_a_resumed_run_refuses_other_devices(devices, tmp_path):
 
 
 def test_same_bits_for_any_number_of_workers(slow_computers):
-    from fedplt.simulator.run import run_job
+    from fedplt.engines.run import run_job
 
     fleet = {**TIGHT, "target_seconds": 0.07, "may_cut_steps": True, "dropout": 0.3}
     losses = []

@@ -18,7 +18,7 @@ from fedplt.data.samples import TensorSamples
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import override
 from fedplt.federation.records import RoundRecord, Totals
-from tests.federation.jobs import blob_job, run_folder
+from tests.support.jobs import blob_job, run_folder
 
 
 def record(number):

@@ -2,63 +2,30 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
-from fedplt import ClientUpdate, RunError
-from fedplt.cost import exact_flops
-from fedplt.evaluation import Evaluation
-from fedplt.federation.engine import Interrupted, LocalResult
+from fedplt import RunError
+from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
-from tests.federation.jobs import blob_job, run_folder
-
-
-class FakeEngine:
-    """Every client moves everything it trains by one, except where told otherwise."""
-
-    def __init__(self, job, bad=None):
-        self.job, self.bad = job, bad or {}
-
-    def train(self, clients, round, state):
-        def loss(client):
-            return math.nan if client in self.bad else 1.0
-
-        numbers = self.job.num_examples
-        return [LocalResult(k, int(numbers[k]), 1.0, {"loss": loss(k)}) for k in clients]
-
-    def collect(self, clients):
-        for client in clients:
-            size = self.job.plan.client(client).update_size
-            values = self.bad.get(client, np.ones(size, dtype=np.float32))
-            yield client, ClientUpdate(values, int(self.job.num_examples[client]), 1.0)
-
-    def evaluate(self, part, state):
-        return Evaluation(0.5, 0.75, np.array([1, 1, 1]), np.array([1.0, 0.5, 0.75]))
-
-    def close(self): ...
-
-
-def run(job, bad=None):
-    federation = Federation(job, FakeEngine(job, bad))
-    before = federation.state.clone()
-    history = federation.run()
-    return history, federation.state - before
+from fedplt.federation.sampler import ClientSampler
+from fedplt.planning.cost import exact_flops
+from tests.support.engines import FakeEngine, run_fake
+from tests.support.jobs import blob_job, run_folder
 
 
 def test_everybody_moves_the_model():
-    history, change = run(blob_job(rounds=2))
+    history, change = run_fake(blob_job(rounds=2))
     assert torch.allclose(change, torch.full_like(change, 2.0))
     assert [record.round for record in history.rounds] == [1, 2]
 
 
 def test_one_bad_client_never_spoils_a_round():
     job = blob_job(rounds=1)
-    size = job.plan.client(1).update_size
+    size = job.plan.assignment(1).update_size
     poison = np.full(size, np.nan, dtype=np.float32)
-    history, change = run(job, {1: poison, 2: np.ones(3, dtype=np.float32)})
+    history, change = run_fake(job, {1: poison, 2: np.ones(3, dtype=np.float32)})
     assert torch.isfinite(change).all()
     rejected = history.rounds[0].rejected
     assert set(rejected) == {"1", "2"}
@@ -70,16 +37,16 @@ def test_one_bad_client_never_spoils_a_round():
 def test_stops_when_every_update_is_bad():
     job = blob_job(rounds=1)
     poison = {
-        k: np.full(job.plan.client(k).update_size, np.inf, dtype=np.float32)
+        k: np.full(job.plan.assignment(k).update_size, np.inf, dtype=np.float32)
         for k in range(job.plan.num_clients)
     }
     with pytest.raises(RunError, match="every client's update was refused"):
-        run(job, poison)
+        run_fake(job, poison)
 
 
 def test_costs_add_up():
     job = blob_job(rounds=3)
-    history, _ = run(job)
+    history, _ = run_fake(job)
     last = history.rounds[-1]
     assert last.total.bytes_up == sum(record.cost.bytes_up for record in history.rounds)
     per_round = history.rounds[0].cost
@@ -89,19 +56,21 @@ def test_costs_add_up():
         (2 + 4 * r) * model * n for r, n in zip(job.plan.achieved_ratios, examples, strict=True)
     )
     assert per_round.paper_flops == pytest.approx(expected)
-    exact = [exact_flops(job.plan.client(k)).total * examples[k] for k in range(len(examples))]
+    exact = [exact_flops(job.plan.assignment(k)).total * examples[k] for k in range(len(examples))]
     assert per_round.flops == sum(exact)
 
 
 def test_uniform_sampling_is_seeded_and_charged():
     job = blob_job(rounds=6, sampling={"name": "uniform", "num_clients": 2})
-    chosen = [job.participants(round) for round in range(6)]
-    assert chosen == [job.participants(round) for round in range(6)]
+    sampler, everybody = ClientSampler(job), list(range(job.plan.num_clients))
+    chosen = [sampler.before_training(round, everybody).asked for round in range(6)]
+    again = ClientSampler(job)
+    assert chosen == [again.before_training(round, everybody).asked for round in range(6)]
     assert all(len(set(clients)) == 2 and clients == sorted(clients) for clients in chosen)
     assert len({tuple(clients) for clients in chosen}) > 1
-    history, _ = run(job)
+    history, _ = run_fake(job)
     assert [record.num_clients for record in history.rounds] == [2] * 6
-    full, _ = run(blob_job(rounds=1))
+    full, _ = run_fake(blob_job(rounds=1))
     assert history.rounds[0].cost.bytes_down * 5 == full.rounds[0].cost.bytes_down * 2
 
 
@@ -128,12 +97,12 @@ def test_an_interrupted_evaluation_leaves_the_last_round_to_save(tmp_path):
 
 
 def test_evaluates_every_n_rounds_and_at_the_end():
-    history, _ = run(blob_job(rounds=5, evaluation={"every": 2}))
+    history, _ = run_fake(blob_job(rounds=5, evaluation={"every": 2}))
     assert [record.round for record in history.evaluated] == [2, 4, 5]
 
 
 def test_per_client_accuracy():
-    history, _ = run(blob_job(rounds=1, evaluation={"per_client": True}))
+    history, _ = run_fake(blob_job(rounds=1, evaluation={"per_client": True}))
     seen = history.rounds[0].client_accuracy
     assert seen["min"] <= seen["median"] <= seen["max"]
     assert seen["mean"] == pytest.approx(0.75, abs=0.1)

@@ -9,50 +9,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedplt import ClientUpdate, RunError
-from fedplt.cost import download_bytes
-from fedplt.evaluation import Evaluation
-from fedplt.federation.engine import Interrupted, LocalResult
+from fedplt import RunError
+from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
 from fedplt.federation.sampling_config import NORM_BASED
+from fedplt.planning.cost import download_bytes
 from fedplt.sampling import sampling_probabilities
-from tests.federation.jobs import RATIOS, blob_job, run_folder
-
-NORMS = {0: 1.0, 1: 2.0, 2: 3.0, 3: 0.5, 4: 4.0}
-
-
-class Engine:
-    """Client k moves everything it trains by k + 1, and says the norms it is told to say."""
-
-    def __init__(self, job, norms=None):
-        self.job, self.norms = job, norms or NORMS
-        self.trained, self.collected = [], []
-
-    def train(self, clients, round, state):
-        self.trained.append(list(clients))
-        numbers = self.job.num_examples
-        return [LocalResult(k, int(numbers[k]), self.norms[k], {"loss": 1.0}) for k in clients]
-
-    def collect(self, clients):
-        self.collected.append(list(clients))
-        for k in clients:
-            size = self.job.plan.client(k).update_size
-            values = np.full(size, k + 1.0, dtype=np.float32)
-            yield k, ClientUpdate(values, int(self.job.num_examples[k]), self.norms[k])
-
-    def evaluate(self, part, state):
-        return Evaluation(0.5, 0.75, np.array([1]), np.array([1.0]))
-
-    def close(self): ...
-
-
-def federation(told=None, rounds=1, **sampling):
-    job = blob_job(rounds=rounds, sampling=sampling)
-    return Federation(job, Engine(job, told))
+from tests.support.engines import NORMS, NormsEngine, sampling_federation
+from tests.support.jobs import RATIOS, blob_job, run_folder
 
 
 def test_with_fresh_norms_all_train_and_the_chosen_upload():
-    run = federation(rounds=8, name="fedplt-ocs", budget=1.0)
+    run = sampling_federation(rounds=8, name="fedplt-ocs", budget=1.0)
     history, job = run.run(), run.job
     assert run.engine.trained == [[0, 1, 2, 3, 4]] * 8
     norms = [NORMS[k] for k in range(5)]
@@ -69,25 +37,25 @@ def test_with_fresh_norms_all_train_and_the_chosen_upload():
 
 
 def test_what_is_sent_is_charged():
-    run = federation(name="fedplt-ocs", budget=1.0)
+    run = sampling_federation(name="fedplt-ocs", budget=1.0)
     cost = run.run().rounds[0].cost
     (chosen,) = run.engine.collected
-    updates = sum(update.num_bytes for _, update in Engine(run.job).collect(chosen))
+    updates = sum(update.num_bytes for _, update in NormsEngine(run.job).collect(chosen))
     assert cost.bytes_up == updates + 5 * 8  # everybody's norm
-    model = download_bytes(run.job.plan.client(0))
+    model = download_bytes(run.job.plan.assignment(0))
     assert cost.bytes_down == 5 * model + 5  # the model; upload or not
-    last = federation(name="fedplt-ocs", budget=1.0, norms="last")
+    last = sampling_federation(name="fedplt-ocs", budget=1.0, norms="last")
     cost = last.run().rounds[0].cost
     (chosen,) = last.engine.collected
-    updates = sum(update.num_bytes for _, update in Engine(run.job).collect(chosen))
+    updates = sum(update.num_bytes for _, update in NormsEngine(run.job).collect(chosen))
     assert cost.bytes_up == updates
     assert cost.bytes_down == len(chosen) * model
-    everybody = federation(name="all").run().rounds[0].cost
+    everybody = sampling_federation(name="all").run().rounds[0].cost
     assert cost.flops < everybody.flops
 
 
 def test_with_last_known_norms_only_the_chosen_train():
-    run = federation(rounds=30, name="fedplt-ocs", budget=1.0, norms="last", floor=0.2)
+    run = sampling_federation(rounds=30, name="fedplt-ocs", budget=1.0, norms="last", floor=0.2)
     history = run.run()
     chosen = [record.sampling["chosen"] for record in history.rounds]
     assert [clients for clients in chosen if clients] == run.engine.trained
@@ -101,7 +69,7 @@ def test_with_last_known_norms_only_the_chosen_train():
 
 
 def test_nobody_chosen_leaves_the_model_as_it_was():
-    run = federation(rounds=12, name="ocs", budget=0.3, norms="last")
+    run = sampling_federation(rounds=12, name="ocs", budget=0.3, norms="last")
     states = [run.state.clone()]
     history = run.run(lambda record: states.append(run.state.clone()))
     empty = [record.round for record in history.rounds if not record.num_clients]
@@ -116,29 +84,29 @@ def test_nobody_chosen_leaves_the_model_as_it_was():
 
 
 def test_a_diverged_client_is_left_out_before_anybody_uploads():
-    run = federation({**NORMS, 2: math.nan, 4: math.inf}, name="ocs", budget=3.0)
+    run = sampling_federation({**NORMS, 2: math.nan, 4: math.inf}, name="ocs", budget=3.0)
     record = run.run().rounds[0]
     assert set(record.rejected) == {"2", "4"}
     assert "nan" in record.rejected["2"]
     assert record.sampling["chosen"] == [0, 1, 3]  # the budget reaches for all others
     assert torch.isfinite(run.state).all()
     with pytest.raises(RunError, match="every client's update was refused"):
-        federation(dict.fromkeys(range(5), math.nan), name="ocs", budget=3.0).run()
+        sampling_federation(dict.fromkeys(range(5), math.nan), name="ocs", budget=3.0).run()
 
 
 @pytest.mark.parametrize("name", NORM_BASED)
 def test_a_budget_for_all_is_full_participation_bit_for_bit(name):
-    everybody = federation(rounds=3, name="all")
+    everybody = sampling_federation(rounds=3, name="all")
     everybody.run()
     for estimator in ("unbiased", "renormalised"):
-        run = federation(rounds=3, name=name, budget=5.0, estimator=estimator)
+        run = sampling_federation(rounds=3, name=name, budget=5.0, estimator=estimator)
         run.run()
         assert torch.equal(run.state, everybody.state)
 
 
 def changes(estimator, rounds=600, **sampling):
     """What each of many rounds added to the model, (rounds, numbers)."""
-    run = federation(rounds=rounds, estimator=estimator, **sampling)
+    run = sampling_federation(rounds=rounds, estimator=estimator, **sampling)
     run.state.zero_()
     states = [run.state.clone()]
     run.run(lambda record: states.append(run.state.clone()))
@@ -170,7 +138,7 @@ def test_unbiased_is_unbiased_in_every_block_and_renormalised_is_not(sampling):
 def test_large_fleets_are_summarised():
     run = blob_job([0.5] * 250, data={"min_examples": 1}, rounds=1,
                    sampling={"name": "ocs", "budget": 20.0})  # fmt: skip
-    record = Federation(run, Engine(run, dict.fromkeys(range(250), 2.0))).round()
+    record = Federation(run, NormsEngine(run, dict.fromkeys(range(250), 2.0))).round()
     assert set(record.sampling["probabilities"]) == {"min", "median", "mean", "max", "num_certain"}
     assert record.sampling["probabilities"]["mean"] == pytest.approx(20 / 250)
     assert len(json.dumps(record.to_json())) < 2000
@@ -179,9 +147,9 @@ def test_large_fleets_are_summarised():
 def test_known_norms_are_in_the_checkpoint(tmp_path):
     job = blob_job(rounds=4, sampling={"name": "ocs", "budget": 3.0, "norms": "last"})
     folder = run_folder(tmp_path / "run", job)
-    run = Federation(job, Engine(job), folder)
+    run = Federation(job, NormsEngine(job), folder)
     run.run()
-    again = Federation(job, Engine(job), folder)
+    again = Federation(job, NormsEngine(job), folder)
     again.resume()
     assert torch.equal(
         again.sampler.tensors()["sampling.last_norms"],
@@ -196,7 +164,7 @@ def test_an_interrupted_round_leaves_nothing_behind(tmp_path):
     sampling = {"name": "ocs", "budget": 4.0, "norms": "last"}
     job = blob_job(rounds=3, sampling=sampling, diagnostics={"enabled": True, "window": 2})
     folder = run_folder(tmp_path / "run", job)
-    engine = Engine(job)
+    engine = NormsEngine(job)
     run = Federation(job, engine, folder)
     evaluate, after_one = engine.evaluate, {}
 

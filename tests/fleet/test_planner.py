@@ -216,7 +216,7 @@ def test_layers_that_are_always_trained_are_the_smallest_ratio():
 
     from fedplt import cut, make_plan
     from fedplt.fleet import frozen_prefix_allocation
-    from tests.conftest import small_model
+    from tests.support.jobs import small_model
 
     layers = cut(small_model(), torch.zeros(2, 6), always=["*"])
     whole = ExactWorkload(layers, 4, 16)
@@ -243,7 +243,7 @@ def test_layers_that_are_always_trained_are_the_smallest_ratio():
 
 @cache
 def exact_fcn():
-    from fedplt.models.example import example_model
+    from fedplt.cutting.example import example_model
 
     return ExactWorkload(example_model("fcn")[2], local_steps=16, batch_size=64)
 
@@ -264,10 +264,10 @@ def test_exact_costs_grow_with_the_ratio_and_save_less_than_the_paper_says(exact
 
 def test_exact_costs_are_those_of_the_plan(exact):
     from fedplt import make_plan
-    from fedplt.cost import exact_flops
+    from fedplt.planning.cost import exact_flops
 
     for ratio in (1.0, 0.29, 0.06):
-        assignment = make_plan(exact.layers, [ratio]).client(0)
+        assignment = make_plan(exact.layers, [ratio]).assignment(0)
         counted = 16 * 64 * exact_flops(assignment).total
         assert exact.work(ratio).flops == pytest.approx(counted, rel=0.01)
         assert exact.work(ratio).bytes_up == pytest.approx(4 * assignment.update_size, rel=0.01)

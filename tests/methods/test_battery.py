@@ -8,29 +8,14 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fedplt import ConfigError, CutError, cut, make_plan
-from fedplt.cost import download_bytes, exact_flops
-from fedplt.data.samples import TensorSamples, TrainingData
+from fedplt import ConfigError, CutError, make_plan
+from fedplt.engines.run import run_job
 from fedplt.federation.engine import Interrupted
-from fedplt.federation.job import make_job
-from fedplt.federation.load_config import parse_config
-from fedplt.find_spaces import find_spaces
 from fedplt.methods import METHODS, PlanRequest, make_method, read_plan
-from fedplt.models import MODELS, VisionTransformer, cnn, fcn, resnet8
-from fedplt.simulator.run import run_job
+from fedplt.models import MODELS
+from fedplt.planning.cost import download_bytes, exact_flops
+from tests.support.image_jobs import SMALL, TRAINS_SUBMODELS, image_job, plan_request, trained
 
-SMALL = {
-    "fcn": (lambda: fcn(num_inputs=64, hidden=(12, 8), num_classes=3), (1, 8, 8)),
-    "cnn": (lambda: cnn(image_size=8, width=4, num_classes=3), (1, 8, 8)),
-    "resnet8": (lambda: resnet8(num_channels=1, num_classes=3), (1, 8, 8)),
-    "vit": (
-        lambda: VisionTransformer(8, 4, 1, width=8, depth=1, num_heads=2, num_classes=3),
-        (1, 8, 8),
-    ),
-}
-RATIOS = [1.0, 0.4, 0.4, 0.1]
-TRAINS_SUBMODELS = [name for name, method in METHODS.items() if hasattr(method, "keep")]
-every_method = pytest.mark.parametrize("method", METHODS)
 every_pair = pytest.mark.parametrize(
     ("method", "model"),
     [
@@ -50,44 +35,7 @@ def test_every_built_in_model_is_covered():
 @pytest.mark.parametrize("method", TRAINS_SUBMODELS)
 def test_sub_models_of_transformers_are_refused_by_name(method):
     with pytest.raises(CutError, match=r"heterofl|sub-model"):
-        job(method, "vit")
-
-
-def images(number: int, seed: int) -> TensorSamples:
-    random = torch.Generator().manual_seed(seed)
-    labels = torch.arange(number) % 3
-    inputs = 0.5 * torch.randn(number, 1, 8, 8, generator=random)
-    inputs[torch.arange(number), 0, 2 * labels] += 1  # a bright row tells the class
-    return TensorSamples(inputs, labels)
-
-
-def job(method: str, model: str, ratios=RATIOS, workers: int = 1, options=None, **settings):
-    torch.manual_seed(0)
-    values = {
-        "rounds": 2,
-        "checkpoint_every": 1,
-        "model": {"name": "small", "groups": dict(MODELS[model].groups)},
-        "clients": {"num_clients": len(ratios)},
-        "data": {"name": "images", "alpha": 1.0},
-        "training": {"batch_size": 16, "learning_rate": 0.05},
-        "engine": {"workers": workers},
-        **settings,
-        "method": {"name": method, **(options or {})},
-    }
-    data = TrainingData(images(120, 0), images(30, 1))
-    return make_job(parse_config(values), SMALL[model][0](), data, ratios=ratios)
-
-
-def trained(*arguments, **options):
-    made = job(*arguments, **options)
-    run_job(made)
-    return made, {name: value.clone() for name, value in made.model.state_dict().items()}
-
-
-def request(model: str, ratios=RATIOS) -> PlanRequest:
-    module, example = SMALL[model][0](), torch.zeros(2, *SMALL[model][1])
-    layers = cut(module, example, groups=MODELS[model].groups)
-    return PlanRequest(layers, ratios, find_spaces=lambda: find_spaces(module, layers, example))
+        image_job(method, "vit")
 
 
 @every_pair
@@ -114,8 +62,8 @@ def test_a_resumed_run_ends_with_the_same_bits(method, model, tmp_path):
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        run_job(job(method, model, **settings), tmp_path / "run", on_round=stop)
-    made = job(method, model, **settings)
+        run_job(image_job(method, model, **settings), tmp_path / "run", on_round=stop)
+    made = image_job(method, model, **settings)
     history = run_job(made, tmp_path / "run", resume=True)
     assert [record.round for record in history.rounds] == [1, 2]
     state = made.model.state_dict()
@@ -127,13 +75,13 @@ HALF = {"name": "uniform", "num_clients": 2}
 
 @every_pair
 def test_what_nobody_trains_keeps_its_bits(method, model):
-    made = job(method, model, ratios=[0.1])
+    made = image_job(method, model, ratios=[0.1])
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
     run_job(made)
     after = made.model.state_dict()
     kept = torch.ones(made.layers.state_size, dtype=torch.bool)
     for round in range(made.config.rounds):
-        for start, stop in made.plan.client(0, round).segments:
+        for start, stop in made.plan.assignment(0, round).uploaded.all_segments():
             kept[start:stop] = False
     seen, moved = set(), set()
     for offset, _, spec in made.layers.placed:
@@ -150,13 +98,13 @@ def test_what_nobody_trains_keeps_its_bits(method, model):
 
 @every_pair
 def test_plans_survive_json_and_say_what_is_charged(method, model):
-    plan = make_method(method).full_plan(request(model))
+    plan = make_method(method).full_plan(plan_request(model))
     assert read_plan(json.loads(json.dumps(plan.to_json()))) == plan
     for client in range(plan.num_clients):
         for round in range(3):
-            assignment = plan.client(client, round)
-            size = sum(stop - start for start, stop in assignment.segments)
-            assert size == assignment.update_size == plan.update_size(client, round)
+            assignment = plan.assignment(client, round)
+            size = sum(stop - start for start, stop in assignment.uploaded.all_segments())
+            assert size == assignment.update_size == assignment.uploaded.size
             assert size <= plan.update_sizes[client]
             if method != "feddrop":
                 assert assignment.ratio == pytest.approx(plan.achieved_ratios[client])
@@ -165,10 +113,10 @@ def test_plans_survive_json_and_say_what_is_charged(method, model):
 
 @every_pair
 def test_costs_do_not_grow_when_the_ratio_falls(method, model):
-    plan = make_method(method).full_plan(request(model, [1.0, 0.5, 0.1]))
+    plan = make_method(method).full_plan(plan_request(model, [1.0, 0.5, 0.1]))
     costs = [
         (exact_flops(a).total, a.update_size, a.num_trained, download_bytes(a))
-        for a in (plan.client(k) for k in range(3))
+        for a in (plan.assignment(k) for k in range(3))
     ]
     for more, less in pairwise(costs):
         assert all(x >= y for x, y in zip(more, less, strict=True))
@@ -179,7 +127,7 @@ def test_costs_do_not_grow_when_the_ratio_falls(method, model):
 @every_pair
 def test_every_method_learns(method, model):
     training = {"batch_size": 16, "learning_rate": 0.2}
-    made = job(method, model, rounds=12, training=training, evaluation={"every": 12})
+    made = image_job(method, model, rounds=12, training=training, evaluation={"every": 12})
     history = run_job(made)
     # Not the last round alone: with FedDrop every round is another model's.
     assert min(record.train_loss for record in history.rounds[1:]) < history.rounds[0].train_loss

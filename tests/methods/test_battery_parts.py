@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedplt.methods import make_method
-from tests.methods.test_battery import SMALL, TRAINS_SUBMODELS, request
+from tests.support.image_jobs import SMALL, TRAINS_SUBMODELS, plan_request
 
 RATIOS = [0.06, 0.29, 0.6]
 ROUNDS = range(0, 12, 3)
@@ -64,7 +64,7 @@ def parts(assignment):
     """What a client trains, as (tensor, is it trained: True or False per number)."""
     layers = assignment.layers
     trained = np.zeros(layers.state_size, dtype=bool)
-    for start, stop in assignment.segments:
+    for start, stop in assignment.uploaded.all_segments():
         trained[start:stop] = True
     for offset, _, tensor in layers.placed:
         yield tensor, trained[offset : offset + tensor.num_elements].reshape(tensor.shape)
@@ -81,14 +81,14 @@ def wired(model, tensor):
 @every_model
 @pytest.mark.parametrize("method", TRAINS_SUBMODELS)
 def test_held_rectangles_of_connected_layers_agree(method, model):
-    plan = make_method(method).full_plan(request(model, RATIOS))
+    plan = make_method(method).full_plan(plan_request(model, RATIOS))
     num_partly = 0
     for client, round in itertools.product(range(len(RATIOS)), ROUNDS):
         held = {
             "image": {(True,) * WIDTHS[model]["image"]},
             "classes": {(True,) * WIDTHS[model]["classes"]},
         }
-        for tensor, part in parts(plan.client(client, round)):
+        for tensor, part in parts(plan.assignment(client, round)):
             inputs, outputs = wired(model, tensor)
             flat = part.reshape(len(part), -1)
             rows, columns = flat.any(axis=1), flat.any(axis=0)
@@ -127,7 +127,7 @@ def hidden(model):
 @every_model
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
 def test_no_width_rate_comes_closer(method, model):
-    plan = make_method(method).full_plan(request(model, RATIOS))
+    plan = make_method(method).full_plan(plan_request(model, RATIOS))
     rates = np.concatenate(
         [np.linspace(0.001, 1, 300), *(np.arange(1, w + 1) / w for w in hidden(model).values())]
     )
@@ -139,12 +139,12 @@ def test_no_width_rate_comes_closer(method, model):
         wanted = ratio * plan.layers.size
         best = min(abs(size - wanted) for size in sizes)
         for round in ROUNDS:
-            assert abs(num_trained(plan.client(client, round)) - wanted) == pytest.approx(best)
+            assert abs(num_trained(plan.assignment(client, round)) - wanted) == pytest.approx(best)
 
 
 @every_model
 def test_no_keep_rate_comes_closer_on_average(model):
-    plan = make_method("feddrop").full_plan(request(model, RATIOS))
+    plan = make_method("feddrop").full_plan(plan_request(model, RATIOS))
     widths = hidden(model)
     sizes = [  # a space that would be empty keeps one unit
         size_of(model, plan.layers, {u: w * p + (1 - p) ** w for u, w in widths.items()})
@@ -152,16 +152,16 @@ def test_no_keep_rate_comes_closer_on_average(model):
     ]
     for client, ratio in enumerate(RATIOS):
         wanted = ratio * plan.layers.size
-        drawn = [plan.client(client, round).num_trained for round in range(200)]
+        drawn = [plan.assignment(client, round).num_trained for round in range(200)]
         noise = 4 * np.std(drawn) / math.sqrt(len(drawn))
         error = abs(np.mean(drawn) - wanted)
         assert error <= min(abs(size - wanted) for size in sizes) + noise
-        assert plan.client(client, 7).num_trained == num_trained(plan.client(client, 7))
+        assert plan.assignment(client, 7).num_trained == num_trained(plan.assignment(client, 7))
 
 
 @every_model
 def test_no_depth_comes_closer(model):
-    plan = make_method("fedpmt").full_plan(request(model, RATIOS))
+    plan = make_method("fedpmt").full_plan(plan_request(model, RATIOS))
     module = SMALL[model][0]()
     each = [
         sum(p.numel() for name in names for p in module.get_submodule(name).parameters())
@@ -170,7 +170,7 @@ def test_no_depth_comes_closer(model):
     sizes = [sum(each[depth:]) for depth in range(len(each))]
     assert sizes[0] == plan.layers.size
     for client, ratio in enumerate(RATIOS):
-        trained, wanted = num_trained(plan.client(client)), ratio * plan.layers.size
+        trained, wanted = num_trained(plan.assignment(client)), ratio * plan.layers.size
         assert trained in sizes
         assert abs(trained - wanted) == pytest.approx(min(abs(size - wanted) for size in sizes))
 
@@ -180,7 +180,7 @@ def test_no_depth_comes_closer(model):
 def test_no_other_rounding_of_balanced_slices_comes_closer(model, rotate_every):
     """Counts are shares rounded down or up; where a share is below one, clients take turns."""
     method = make_method("fedplt", {"rotate_every": rotate_every})
-    plan = method.full_plan(request(model, RATIOS))
+    plan = method.full_plan(plan_request(model, RATIOS))
     sizes, numbers = np.array(plan.layers.sizes), np.array(plan.layers.num_sublayers)
     for client, ratio in enumerate(RATIOS):
         low, high = 0.0, float(sizes.max())
@@ -189,7 +189,7 @@ def test_no_other_rounding_of_balanced_slices_comes_closer(model, rotate_every):
             level = (low + high) / 2
             low, high = (level, high) if np.minimum(sizes, level).sum() < wanted else (low, level)
         shares = np.minimum(sizes, high) / sizes * numbers
-        counts, turns = np.array(plan.client(client).counts), shares < 1 - 1e-6
+        counts, turns = np.array(plan.assignment(client).counts), shares < 1 - 1e-6
         assert set(counts[turns].tolist()) <= {0, 1}
         floors = np.where(turns, counts, np.floor(shares + 1e-6)).astype(int)
         is_open = ~turns & (shares - floors > 1e-6)
@@ -198,7 +198,7 @@ def test_no_other_rounding_of_balanced_slices_comes_closer(model, rotate_every):
         errors = np.abs(allowed @ (sizes // numbers) - wanted)
         assert any(np.array_equal(counts, choice) for choice in allowed)
         for round in ROUNDS:
-            assert abs(num_trained(plan.client(client, round)) - wanted) == pytest.approx(
+            assert abs(num_trained(plan.assignment(client, round)) - wanted) == pytest.approx(
                 errors.min(), abs=1e-3
             )
 
@@ -206,5 +206,5 @@ def test_no_other_rounding_of_balanced_slices_comes_closer(model, rotate_every):
 @pytest.mark.parametrize("model", SMALL)
 @pytest.mark.parametrize("method", ["fedavg", "fedbn"])
 def test_who_has_no_knob_trains_everything(method, model):
-    plan = make_method(method).full_plan(request(model, RATIOS))
+    plan = make_method(method).full_plan(plan_request(model, RATIOS))
     assert plan.achieved_ratios.tolist() == [1.0] * len(RATIOS)

@@ -8,13 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedplt import Assignment, ConfigError, train_only
+from fedplt import ConfigError, train_only
+from fedplt.engines.run import run_job
 from fedplt.federation.engine import Interrupted
 from fedplt.methods import make_method
 from fedplt.methods.method import norm_tensors
-from fedplt.simulator.run import run_job
-from fedplt.update import validate
-from tests.methods.test_battery import job, request, trained
+from fedplt.planning.assignment import SliceAssignment
+from fedplt.server.validation import validate
+from tests.support.image_jobs import image_job, plan_request, trained
 
 SOME = {"name": "uniform", "num_clients": 2}
 
@@ -30,7 +31,7 @@ def is_norm(name):
 
 @pytest.mark.parametrize("method", ["fedplt", "fedavg", "fedpmt"])
 def test_norms_never_leave_any_methods_clients(method, tmp_path):
-    made = job(method, "resnet8", options={"local_norms": True}, sampling=SOME)
+    made = image_job(method, "resnet8", options={"local_norms": True}, sampling=SOME)
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
     history = run_job(made, tmp_path / "run")
     for name, value in made.model.state_dict().items():
@@ -41,7 +42,7 @@ def test_norms_never_leave_any_methods_clients(method, tmp_path):
     initial = torch.cat(
         [before[s.name].reshape(-1) for _, _, s in made.layers.placed if is_norm(s.name)]
     )
-    seen = {client for round in range(2) for client in made.participants(round)}
+    seen = {client for round in history.rounds for client in round.sampling["chosen"]}
     for client in range(4):
         moved = local[client] != initial
         assert bool(moved.any()) == (client in seen), client
@@ -58,18 +59,18 @@ def test_norms_never_leave_any_methods_clients(method, tmp_path):
 
 
 def test_updates_and_downloads_are_without_norms():
-    plan = make_method("fedbn").full_plan(request("resnet8"))
+    plan = make_method("fedbn").full_plan(plan_request("resnet8"))
     norms = norm_tensors(plan.layers)
     assert norms == {t.name for _, _, t in plan.layers.placed if is_norm(t.name)}
     size = sum(t.num_elements for _, _, t in plan.layers.placed if t.name not in norms)
-    assert plan.client(0).update_size == plan.update_sizes[0] == size
-    assert norm_tensors(request("fcn").layers) == frozenset()
+    assert plan.assignment(0).update_size == plan.update_sizes[0] == size
+    assert norm_tensors(plan_request("fcn").layers) == frozenset()
 
 
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex", "feddrop"])
 def test_clients_of_sub_models_have_no_norms_of_the_whole_model(method):
     with pytest.raises(ConfigError, match="holds a part of the model only"):
-        job(method, "resnet8", options={"local_norms": True})
+        image_job(method, "resnet8", options={"local_norms": True})
 
 
 @pytest.mark.parametrize("method", ["fedbn", "fedplt", "fedpmt"])
@@ -79,16 +80,18 @@ def test_norms_survive_a_stop(method, tmp_path):
     def locals_of(folder):
         return load_file(folder / "checkpoint.safetensors")["local"]
 
-    run_job(job(method, "resnet8", options=options, sampling=SOME), tmp_path / "whole")
+    def make(**settings):
+        return image_job(method, "resnet8", options=options, sampling=SOME, **settings)
+
+    run_job(make(), tmp_path / "whole")
 
     def stop(record):
         raise Interrupted
 
     stopped = tmp_path / "stopped"
     with pytest.raises(Interrupted):
-        run_job(job(method, "resnet8", options=options, sampling=SOME), stopped, on_round=stop)
-    made = job(method, "resnet8", options=options, sampling=SOME, workers=2)
-    run_job(made, stopped, resume=True)
+        run_job(make(), stopped, on_round=stop)
+    run_job(make(workers=2), stopped, resume=True)
     assert torch.equal(locals_of(tmp_path / "whole"), locals_of(stopped))
 
 
@@ -99,14 +102,15 @@ def test_without_norms_it_is_fedavg():
 
 
 def test_clients_may_be_evaluated_on_a_part_of_the_data(monkeypatch):
-    from fedplt import evaluation
-    from fedplt.simulator import engine
+    from fedplt.client import evaluation
+    from fedplt.engines.simulator import engine
 
     for module in (evaluation, engine):
         monkeypatch.setattr(module, "CHUNK", 10)  # 30 examples are three chunks
-    made = job("fedbn", "resnet8", evaluation={"client_examples": 20})
+    made = image_job("fedbn", "resnet8", evaluation={"client_examples": 20})
     with contextlib.closing(engine.SimulatorEngine(made)) as running:
-        running.local_state.copy_(torch.ones_like(running.local_state))
+        ones = {name: torch.ones_like(t) for name, t in running.local_tensors().items()}
+        running.restore_local(ones)
         state = torch.zeros(made.layers.state_size)
         results = running.evaluate_clients("validation", state, range(4))
         assert [result.label_counts.sum() for result in results] == [20] * 4
@@ -115,14 +119,14 @@ def test_clients_may_be_evaluated_on_a_part_of_the_data(monkeypatch):
 
 
 def test_a_loop_of_ones_own_sends_no_norms_either():
-    made = job("fedplt", "resnet8", options={"local_norms": True})
-    assignment = made.plan.client(1)
+    made = image_job("fedplt", "resnet8", options={"local_norms": True})
+    assignment = made.plan.assignment(1)
     with train_only(made.model, assignment) as part:
         optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
         made.model(torch.randn(4, 1, 8, 8)).square().sum().backward()
         optimizer.step()
     update = part.update()
     validate(update, assignment)
-    whole = Assignment(made.layers, assignment.slices)
+    whole = SliceAssignment(made.layers, assignment.slices)
     assert len(update.values) == assignment.update_size < whole.update_size
     assert part.num_trained == whole.num_trained

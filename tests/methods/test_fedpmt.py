@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from fedplt import ConfigError, cut, train_only
-from fedplt.cost import exact_flops
 from fedplt.methods import PlanRequest, make_method
 from fedplt.methods.fedpmt import FedPMT, from_input_to_output
 from fedplt.models import VisionTransformer
 from fedplt.models import fcn as fcn_model
-from tests.methods.test_battery import job, trained
+from fedplt.planning.cost import exact_flops
+from tests.support.image_jobs import image_job, trained
 
 
 def test_the_papers_depths(fcn):
@@ -41,8 +41,8 @@ def test_last_means_nearest_the_output_not_registered_last():
 
 
 def test_no_gradient_goes_below_the_depth():
-    made = job("fedpmt", "fcn", ratios=[0.05])
-    model, assignment = made.model, made.plan.client(0)
+    made = image_job("fedpmt", "fcn", ratios=[0.05])
+    model, assignment = made.model, made.plan.assignment(0)
     with train_only(model, assignment):
         model(torch.randn(4, 1, 8, 8)).sum().backward()
     assert assignment.counts == (0, 0, 3)
@@ -57,20 +57,20 @@ def test_it_costs_less_than_fedplt_at_the_same_ratio():
     for method in ("fedpmt", "fedplt"):
         plan = make_method(method).plan(PlanRequest(layers, [0.0602]))
         assert plan.achieved_ratios[0] == pytest.approx(0.0602, abs=1e-3)
-        flops[method] = exact_flops(plan.client(0))
+        flops[method] = exact_flops(plan.assignment(0))
     assert flops["fedpmt"].weight_gradients == pytest.approx(flops["fedplt"].weight_gradients, 0.01)
     assert flops["fedpmt"].input_gradients < flops["fedplt"].input_gradients
 
 
 def test_frozen_norms_use_their_running_statistics():
     seen = []
-    made = job("fedpmt", "resnet8", ratios=[0.01])
+    made = image_job("fedpmt", "resnet8", ratios=[0.01])
     made.model.stem_norm.register_forward_pre_hook(lambda m, i: seen.append(m.training))
     before = made.model.stem_norm.running_mean.clone()
-    from fedplt.training import train_client
+    from fedplt.client.local_training import train_client
 
     train_client(
-        made.model, made.plan.client(0), made.samples, made.examples(0), made.training,
+        made.model, made.plan.assignment(0), made.samples, made.examples(0), made.training,
         learning_rate=0.1, seed=0, round=0, client=0,
     )  # fmt: skip
     assert seen and not any(seen)
@@ -109,4 +109,4 @@ def test_layers_always_trained_are_trained_at_every_depth():
 
 def test_static_norms_are_refused():
     with pytest.raises(ConfigError, match="frozen norms use their running statistics"):
-        job("fedpmt", "resnet8", options={"static_norm": True})
+        image_job("fedpmt", "resnet8", options={"static_norm": True})

@@ -15,8 +15,8 @@ from fedplt import ConfigError
 from fedplt.federation.folder import RunFolder
 from fedplt.methods import Method, make_method, read_plan
 from fedplt.methods.heterofl import HeteroFL
-from tests.methods.test_battery import request
-from tests.test_cli import CONFIG
+from tests.support.image_jobs import plan_request
+from tests.support.tiny import CONFIG
 
 METHODS_OF_MY_OWN = """
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ import torch
 import fedplt
 from fedplt.methods import Method
 from fedplt.methods.heterofl import HeteroFL
-from fedplt.width_rates import kept_units
+from fedplt.planning.width_rates import kept_units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class OneLayer(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class LastUnits(HeteroFL):  # and HeteroFL's name, which must not be mistaken for it
-    def keep(self, width, rate, *, space, seed, round, client):
+    def select_units(self, width, rate, *, space, seed, round, client):
         return np.arange(width - kept_units(width, rate), width)
 
 
@@ -91,7 +91,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "tiny.toml").write_text(CONFIG)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "mine", raising=False)
-    root = Path(__file__).parents[2]  # for tests.tiny in other processes
+    root = Path(__file__).parents[2]  # for tests.support.tiny in other processes
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(root / "src")]))
     monkeypatch.chdir(tmp_path)
     yield tmp_path
@@ -124,7 +124,7 @@ def test_other_processes_find_it(fedplt, here):
 
 
 def test_its_options_are_its_fields(here):
-    plan = make_method("mine:OneLayer", {"layer": 1}).full_plan(request("fcn"))
+    plan = make_method("mine:OneLayer", {"layer": 1}).full_plan(plan_request("fcn"))
     assert (plan.counts > 0).tolist() == [[False, True, False]] * 4
     with pytest.raises(
         ConfigError, match=r"mine:OneLayer has no such option\. Did you mean 'layer'"
@@ -133,13 +133,16 @@ def test_its_options_are_its_fields(here):
 
 
 def test_plans_of_its_sub_models_are_read_again(here):
-    plan = make_method("mine:LastUnits", {"scaler": "none"}).full_plan(request("cnn"))
+    plan = make_method("mine:LastUnits", {"scaler": "none"}).full_plan(plan_request("cnn"))
     data = json.loads(json.dumps(plan.to_json()))
     assert data["method"] == {**data["method"], "name": "mine:LastUnits", "scaler": "none"}
     again = read_plan(data)
-    assert again == plan and again.client(3).held[0].tolist() == plan.client(3).held[0].tolist()
-    assert plan != HeteroFL(scaler="none").full_plan(request("cnn"))
-    assert plan.client(3).held[0][-1] == 3  # the last of four channels
+    assert (
+        again == plan
+        and again.assignment(3).held[0].tolist() == plan.assignment(3).held[0].tolist()
+    )
+    assert plan != HeteroFL(scaler="none").full_plan(plan_request("cnn"))
+    assert plan.assignment(3).held[0][-1] == 3  # the last of four channels
 
 
 def test_a_plan_whose_method_is_gone(fedplt, here):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedplt.methods import METHODS
-from tests.federation.jobs import blob_job
-from tests.simulator.test_engine import final_state, same
+from tests.support.jobs import blob_job
+from tests.support.runs import final_state, same
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))

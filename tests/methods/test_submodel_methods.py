@@ -10,19 +10,20 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedplt import PlanError, cut
+from fedplt.client.local_training import train_client
+from fedplt.client.recipe_blocks import scaled
+from fedplt.client.submodels import HeldModels
 from fedplt.data.samples import TrainingData
+from fedplt.engines.run import run_job
 from fedplt.federation.config import ModelConfig
 from fedplt.federation.job import make_job
+from fedplt.kernels.flat_state import bind_state
 from fedplt.methods import PlanRequest, make_method
 from fedplt.methods.feddrop import FedDrop
 from fedplt.methods.heterofl import HeteroFL
-from fedplt.recipe import LocalRecipe, scaled, scaled_modules
-from fedplt.simulator.run import run_job
-from fedplt.state import bind_state
-from fedplt.submodules import Submodels
-from fedplt.training import train_client
-from fedplt.width_rates import kept_units
-from tests.methods.test_battery import SMALL, job, request, trained
+from fedplt.planning.recipe import LocalRecipe
+from fedplt.planning.width_rates import kept_units
+from tests.support.image_jobs import SMALL, image_job, plan_request, trained
 
 HETEROFL, FEDROLEX, FEDDROP = (make_method(name) for name in ("heterofl", "fedrolex", "feddrop"))
 widths = st.integers(1, 60)
@@ -30,7 +31,7 @@ rates = st.floats(0.01, 1)
 
 
 def keep(method, width, rate, round=0, client=0, space=0):
-    return method.keep(width, rate, space=space, seed=3, round=round, client=client)
+    return method.select_units(width, rate, space=space, seed=3, round=round, client=client)
 
 
 @given(widths, rates)
@@ -88,7 +89,7 @@ def features(model, images):
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex", "feddrop"])
 def test_shortcuts_lead_held_channels_to_their_own_place(method):
     """A residual network whose convolutions are zero passes its stem's channels on."""
-    made = job(method, "resnet8", ratios=[0.3])
+    made = image_job(method, "resnet8", ratios=[0.3])
     with torch.no_grad():
         for name, parameter in made.model.named_parameters():
             if "conv" in name:
@@ -99,8 +100,8 @@ def test_shortcuts_lead_held_channels_to_their_own_place(method):
     assert (whole[:, :16] > 0).all()
     num_through = 0
     for round in (0, 13, 29):
-        assignment = made.plan.client(0, round)
-        small = features(Submodels(made.model).make(assignment, state).model, images)
+        assignment = made.plan.assignment(0, round)
+        small = features(HeldModels(made.model, state).smaller(assignment).module, images)
         spaces, held = assignment.spaces.by_tensor, assignment.held
         stem, middle = (held[spaces[f"{n}.weight"].rows] for n in ("stem", "block2.conv2"))
         last = held[spaces["block3.conv2.weight"].rows]
@@ -112,13 +113,12 @@ def test_shortcuts_lead_held_channels_to_their_own_place(method):
 
 
 def test_the_scaler_divides_in_training_only():
-    made = job("heterofl", "resnet8", ratios=[0.2])
-    assignment = made.plan.client(0)
+    made = image_job("heterofl", "resnet8", ratios=[0.2])
+    assignment = made.plan.assignment(0)
     assert 0 < assignment.rate < 1
-    small = Submodels(made.model).make(
-        assignment, torch.zeros(made.layers.state_size)
-    ).model  # fmt: skip
-    normed = scaled_modules(assignment, made.recipe)
+    state = torch.zeros(made.layers.state_size)
+    small = HeldModels(made.model, state).smaller(assignment).module
+    normed = assignment.scaled_modules(made.recipe.scaler)
     assert "stem" in normed and "fc" not in normed
     seen = {}
     stem = small.get_submodule("stem")
@@ -136,21 +136,21 @@ def test_the_scaler_divides_in_training_only():
 
 
 def test_who_is_scaled():
-    chain = job("heterofl", "fcn", ratios=[0.2])
-    assignment = chain.plan.client(0)
-    assert scaled_modules(assignment, chain.recipe) == []  # no norm follows
-    assert scaled_modules(assignment, make_method("heterofl", {"scaler": "all"}).recipe) == [
+    chain = image_job("heterofl", "fcn", ratios=[0.2])
+    assignment = chain.plan.assignment(0)
+    assert assignment.scaled_modules(chain.recipe.scaler) == []  # no norm follows
+    assert assignment.scaled_modules(make_method("heterofl", {"scaler": "all"}).recipe.scaler) == [
         "fc1", "fc2",
     ]  # fmt: skip
-    assert scaled_modules(assignment, FEDDROP.recipe) == ["fc2", "fc3"]  # their inputs
-    assert scaled_modules(assignment, LocalRecipe()) == []
+    assert assignment.scaled_modules(FEDDROP.recipe.scaler) == ["fc2", "fc3"]  # their inputs
+    assert assignment.scaled_modules(LocalRecipe().scaler) == []
 
 
 def test_masked_loss_leaves_absent_classes_alone():
     """The classifier's row of a class that a client does not have gets no gradient."""
 
     def moved(masked):
-        made = job("heterofl", "fcn", ratios=[1.0], options={"masked_loss": masked})
+        made = image_job("heterofl", "fcn", ratios=[1.0], options={"masked_loss": masked})
         made.samples.targets[:] = torch.arange(len(made.samples)) % 2  # never class 2
         before = made.model.fc3.weight.detach().clone()
         run_job(made)
@@ -180,11 +180,11 @@ def test_static_norms_do_not_move_in_training(ratio):
     """One client's running statistics keep their bits; without the option they move."""
 
     def statistics(static):
-        made = job("fedplt", "resnet8", ratios=[ratio], options={"static_norm": static})
+        made = image_job("fedplt", "resnet8", ratios=[ratio], options={"static_norm": static})
         buffers = {n: b for n, b in made.model.named_buffers() if "running" in n}
         before = {name: buffer.clone() for name, buffer in buffers.items()}
         train_client(
-            made.model, made.plan.client(0), made.samples, made.examples(0), made.training,
+            made.model, made.plan.assignment(0), made.samples, made.examples(0), made.training,
             learning_rate=0.1, seed=0, round=0, client=0,
         )  # fmt: skip
         assert len(buffers) == 14  # mean and variance of seven norms
@@ -197,17 +197,17 @@ def test_static_norms_do_not_move_in_training(ratio):
 
 def test_the_originals_rates():
     options = {"rates": [1, 0.5, 0.25, 0.125, 0.0625]}
-    plan = make_method("heterofl", options).plan(request("fcn", [1.0, 0.4, 0.001]))
+    plan = make_method("heterofl", options).plan(plan_request("fcn", [1.0, 0.4, 0.001]))
     assert plan.rates.tolist() == [1.0, 0.5, 0.0625]
 
 
 def test_a_last_example_alone_has_no_statistics(monkeypatch):
-    from fedplt import evaluation
-    from fedplt.simulator import engine, worker
+    from fedplt.client import evaluation
+    from fedplt.engines.simulator import engine
 
-    for module in (evaluation, engine, worker):
+    for module in (evaluation, engine):
         monkeypatch.setattr(module, "CHUNK", 17)  # 120 examples are 7 chunks and one alone
-    made = job("fedavg", "fcn", options={"static_norm": True})
+    made = image_job("fedavg", "fcn", options={"static_norm": True})
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     data = TrainingData(made.samples, made.validation)
     normed = make_job(made.config.model_copy(update={"model": ModelConfig()}), model, data,
@@ -218,12 +218,12 @@ def test_a_last_example_alone_has_no_statistics(monkeypatch):
 
 
 def test_a_ratio_below_the_smallest_model_does_not_blow_up_the_scaler():
-    plan = FedDrop().plan(request("fcn", ratios=[0.001, 0.5]))
+    plan = FedDrop().plan(plan_request("fcn", ratios=[0.001, 0.5]))
     assert plan.rates[0] == pytest.approx(1 / 12)  # the widest hidden layer has 12 units
 
 
 def test_no_layer_can_always_be_trained_whole():
-    made = request("fcn")
+    made = plan_request("fcn")
     layers = cut(SMALL["fcn"][0](), torch.zeros(2, 1, 8, 8), always=["fc1"])
     with pytest.raises(PlanError, match=r"out model\.always"):
         HeteroFL().plan(PlanRequest(layers, [0.5], find_spaces=made.find_spaces))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from fedplt import History
+from fedplt.engines.run import run_job
 from fedplt.federation.records import RoundRecord, Totals
 from fedplt.report.dynamics import diagnostics_figure, sampling_figure
 from fedplt.report.html import write_report
-from fedplt.simulator.run import run_job
-from tests.federation.jobs import blob_job
+from tests.support.jobs import blob_job
 
 
 def page(folder, **settings):

@@ -8,24 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from scipy.optimize import LinearConstraint, minimize
 
 from fedplt import SamplingError
 from fedplt.sampling import sampling_probabilities, sampling_variance
-
-# Not so small that the test's own divisions lose digits; test_awkward_fleets has the extremes.
-NORMS = st.one_of(st.just(0.0), st.floats(1e-100, 1e3))
-
-
-@st.composite
-def fleets(draw, norms=NORMS, max_clients=30):
-    number = draw(st.integers(1, max_clients))
-    update_norms = draw(arrays(np.float64, number, elements=norms))
-    examples = draw(arrays(np.int64, number, elements=st.integers(1, 1000)))
-    ratios = draw(arrays(np.float64, number, elements=st.floats(0.01, 1)))
-    budget = draw(st.floats(0.05, 1.2)) * float(ratios.sum())
-    return update_norms, examples, ratios, budget
+from tests.support.fleets import fleets
 
 
 def solved(norms, examples, ratios, budget):

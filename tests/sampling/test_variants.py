@@ -13,7 +13,7 @@ from fedplt.sampling import (
     sampling_probabilities,
     sampling_variance,
 )
-from tests.sampling.test_optimal import fleets
+from tests.support.fleets import fleets
 
 
 @given(fleets())

@@ -15,7 +15,7 @@ from fedplt.errors import ConfigError, RunError, did_you_mean
 def methods() -> None:
     """List the methods: what a client holds, and what it trains. Yours: docs/methods.md."""
     from fedplt.methods import METHODS
-    from fedplt.plan_summary import table
+    from fedplt.text import table
 
     rows = [["method", "a client holds", "and trains"]]
     rows += [[name, kind.holds, kind.trains] for name, kind in METHODS.items()]
@@ -49,11 +49,11 @@ def compare(
     ] = None,
 ) -> None:
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
-    from fedplt.compare.progress import comparison_progress
     from fedplt.compare.run import compare as run_comparison
     from fedplt.federation.load_config import load_config
     from fedplt.methods import METHODS
-    from fedplt.progress import fetch_progress
+    from fedplt.report.live import fetch_progress
+    from fedplt.report.live_comparison import comparison_progress
 
     settings = load_config(config, set_ or [])
     names = [n.strip() for n in methods.split(",") if n.strip()] if methods else list(METHODS)

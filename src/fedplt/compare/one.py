@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.compare.processes import beside
+from fedplt.compare.processor import note_processor
+from fedplt.engines.run import prepare_resume, run_job
+from fedplt.engines.simulator.worker import PARENT_CHECK_SECONDS
 from fedplt.errors import DivergedError, FedpltError
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.folder import RunFolder
@@ -25,9 +28,6 @@ from fedplt.federation.job import job_from_config
 from fedplt.federation.load_config import load_config
 from fedplt.federation.records import RoundRecord
 from fedplt.files import write_text
-from fedplt.processor import note_processor
-from fedplt.simulator.run import prepare_resume, run_job
-from fedplt.simulator.worker import PARENT_CHECK_SECONDS
 
 
 class Parent:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedplt.federation.records import History, RoundRecord, Totals
-from fedplt.plan_summary import table
-from fedplt.units import bytes_text, flops_text
+from fedplt.text import bytes_text, flops_text, table
 
 FORMAT = 2
 

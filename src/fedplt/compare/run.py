@@ -25,17 +25,17 @@ from fedplt.compare.checks import check_folders, check_methods, check_runs, make
 from fedplt.compare.processes import Processes, beside, terminated_like_interrupted
 from fedplt.compare.results import Comparison, Contestant, refusals
 from fedplt.compare.watch import Watch
-from fedplt.cost import paper_flops_of
 from fedplt.data.catalog import CATALOG, get
 from fedplt.data.sources import Fetching
+from fedplt.engines.simulator.engine import available_cores
 from fedplt.errors import RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import dump_config, flatten, parse_config
 from fedplt.federation.lock import take_lock
 from fedplt.files import write_text
-from fedplt.plan import Plan
-from fedplt.simulator.engine import available_cores
+from fedplt.planning.cost import paper_flops_of
+from fedplt.planning.plan import Plan
 
 
 def compare(
@@ -203,7 +203,7 @@ def read(
 def _work(plan: Plan) -> float:
     """FLOPs of some clients, from the first to the last; enough to put methods in order."""
     clients = range(0, plan.num_clients, -(-plan.num_clients // 100))
-    return sum(paper_flops_of(plan.client(k), 1) for k in clients)
+    return sum(paper_flops_of(plan.assignment(k), 1) for k in clients)
 
 
 def _config(config: RunConfig, label: str, method: Mapping[str, Any], seed: int) -> RunConfig:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedplt.allocation import allocation_of
 from fedplt.experiments.block import Block
 from fedplt.experiments.paper_numbers import FINAL_ACCURACY, IMBALANCE, LAYER_SIZES, Accuracy
 from fedplt.experiments.selection import LAST, Entry, Selection
@@ -18,6 +17,7 @@ from fedplt.experiments.tables import (
     percent,
     run_notes,
 )
+from fedplt.planning.allocation import allocation_of
 
 REFERENCES = {
     "exp1": ("fedavg", "balanced"),

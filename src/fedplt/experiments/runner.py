@@ -22,12 +22,12 @@ from fedplt.compare.run import Run, run_all
 from fedplt.compare.watch import Watch
 from fedplt.data.catalog import get
 from fedplt.data.sources import Fetching
+from fedplt.engines.simulator.engine import available_cores
 from fedplt.errors import RunError
 from fedplt.experiments.block import Block, Contestant
 from fedplt.experiments.recorded import Recorded, RecordedRun
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.lock import take_lock
-from fedplt.simulator.engine import available_cores
 
 SAVING_SECONDS = 180
 """So long may a run that has lost its parent take for its last round."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fedplt.cost import BYTES_PER_NUMBER
 from fedplt.experiments.accuracy_table import accuracy_columns
 from fedplt.experiments.block import Block
 from fedplt.experiments.paper_numbers import LAYER_SIZES, SAMPLING_GAIN, SAMPLING_UNITS
 from fedplt.experiments.selection import Entry, Selection
 from fedplt.experiments.tables import NONE, Table, basis, interval_cell, run_notes, spread_cell
+from fedplt.planning.cost import BYTES_PER_NUMBER
 
 FLEETS = ("low", "moderate")
 REFERENCE = "full-ocs"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from fedplt.allocation import allocation_of
 from fedplt.experiments.accuracy_table import accuracy_table
 from fedplt.experiments.block import Block
 from fedplt.experiments.paper_numbers import LAYER_SIZES, STUDY
@@ -13,6 +12,7 @@ from fedplt.experiments.selection import Entry, Selection
 from fedplt.experiments.series import Series
 from fedplt.experiments.statistics import spread
 from fedplt.experiments.tables import NONE, Table, basis, name_cell
+from fedplt.planning.allocation import allocation_of
 
 
 def study_tables(block: Block, selection: Selection) -> list[Table]:

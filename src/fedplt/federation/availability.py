@@ -13,14 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.cost import download_bytes, safetensors_bytes
 from fedplt.errors import ConfigError
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
 from fedplt.fleet import Work, round_time
-from fedplt.plan import Assignment
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.cost import download_bytes, safetensors_bytes
 from fedplt.seeds import generator
-from fedplt.submodel import SubmodelPlan
 
 
 @dataclass(frozen=True)
@@ -77,11 +76,11 @@ class Availability:
     def predicted(self, round: int) -> NDArray[np.float64]:
         """Time of every client's round with its upload: it is not known yet who will be chosen."""
         plan = self.job.plan
-        if not (isinstance(plan, SubmodelPlan) and plan.rule.is_random):
+        if not plan.costs_change:
             round = 0  # what is trained may move on, but is as much in every round
         if self._predictions is None or self._predictions[0] != round:
             everybody = range(plan.num_clients)
-            times = [self._seconds(k, plan.client(k, round), uploads=True) for k in everybody]
+            times = [self._seconds(k, plan.assignment(k, round), uploads=True) for k in everybody]
             self._predictions = round, np.array(times)
         return self._predictions[1]
 

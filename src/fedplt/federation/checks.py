@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedplt.client.evaluation import Metric
+from fedplt.client.local_training import OPTIMIZERS, LocalTraining, Loss
 from fedplt.data.samples import Samples, TensorSamples
 from fedplt.errors import ConfigError
-from fedplt.evaluation import Metric
 from fedplt.federation.config import RunConfig
+from fedplt.kernels.flat_state import call_model, evaluation_mode
 from fedplt.models import MODELS
-from fedplt.state import call_model, evaluation_mode
-from fedplt.training import OPTIMIZERS, LocalTraining, Loss
 
 
 def check_device(device: str) -> None:

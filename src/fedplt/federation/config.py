@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from fedplt.client.local_training import OPTIMIZERS
 from fedplt.errors import did_you_mean
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.unused import refuse_unused
-from fedplt.training import OPTIMIZERS
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -44,13 +44,9 @@ class DataConfig(_Section):
         return self
 
 
-class ModelConfig(_Section):
-    """Which model, and how it is cut."""
+class CutConfig(_Section):
+    """How a model is cut into layers, as :func:`fedplt.cut` takes it."""
 
-    name: str = "fcn"
-    """``fcn``, ``cnn``, ``resnet8``, ``vit``, ``text``, or ``package.module:function`` giving a
-    torch module."""
-    options: dict[str, Any] = {}
     groups: dict[str, str | list[str]] | None = None
     """Join modules into one layer by name pattern; by default as the model suggests."""
     always: list[str] = []
@@ -60,6 +56,15 @@ class ModelConfig(_Section):
     fused: dict[str, Annotated[int, Field(ge=1)]] = {}
     """Linear modules (patterns) whose outputs are so many stretches to be cut alike."""
     max_sublayers: Annotated[int, Field(ge=1)] | None = None
+
+
+class ModelConfig(CutConfig):
+    """Which model, and how it is cut."""
+
+    name: str = "fcn"
+    """``fcn``, ``cnn``, ``resnet8``, ``vit``, ``text``, or ``package.module:function`` giving a
+    torch module."""
+    options: dict[str, Any] = {}
 
 
 class GroupConfig(_Section):
@@ -201,8 +206,10 @@ class DiagnosticsConfig(_Section):
 
 
 class EngineConfig(_Section):
-    """How the simulator runs; none of this but the device changes a bit of the results."""
+    """What runs the clients, and how; none of this but the device changes a bit of the results."""
 
+    name: Literal["simulator"] = "simulator"
+    """``simulator``: worker processes on this machine."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
-from fedplt.cost import Flops, download_bytes, exact_flops, paper_flops_of
 from fedplt.federation.job import Job
 from fedplt.federation.records import Totals
-from fedplt.plan import Assignment
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.cost import Flops, download_bytes, exact_flops, paper_flops_of
 
 
 class RoundCosts:
@@ -15,7 +15,7 @@ class RoundCosts:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._flops: dict[tuple[bool, tuple[int, ...]], Flops] = {}
+        self._flops: dict[Hashable, Flops] = {}
 
     def of_round(
         self, assignments: Mapping[int, Assignment], bytes_up: int, bytes_down: int
@@ -31,7 +31,7 @@ class RoundCosts:
 
     def flops(self, assignment: Assignment) -> Flops:
         """Per example; they depend on how much of every layer is trained, not on which part."""
-        key = assignment.is_submodel, assignment.counts
+        key = assignment.cost_key
         if key not in self._flops:
             self._flops[key] = exact_flops(assignment)
         return self._flops[key]

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
-from fedplt.evaluation import Evaluation
-from fedplt.update import ClientUpdate
+from fedplt.client.evaluation import Evaluation
+from fedplt.client.trainer import ClientResult
+from fedplt.client.update import ClientUpdate
+from fedplt.planning.assignment import Assignment
 
 
 class Interrupted(Exception):
     """The user asked to stop; nothing of the current round counts."""
-
-
-@dataclass(frozen=True)
-class LocalResult:
-    """What a client tells about its local training before it uploads anything."""
-
-    client: int
-    num_examples: int
-    norm: float
-    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class Engine(Protocol):
@@ -32,11 +23,18 @@ class Engine(Protocol):
     Training and uploading are two calls, so that the server can choose who uploads.
     """
 
-    local_state: Tensor | None
-    """What never leaves the clients, (clients, numbers), where the plan has such tensors."""
+    def train(
+        self,
+        round: int,
+        state: Tensor,
+        assignments: Mapping[int, Assignment],
+        block_weights: Tensor | None = None,
+    ) -> list[ClientResult]:
+        """Let these clients train from the given global state; results in client order.
 
-    def train(self, clients: Sequence[int], round: int, state: Tensor) -> list[LocalResult]:
-        """Let these clients train from the given global state; results in client order."""
+        ``block_weights``: what each number of the flat state will be divided by, where clients
+        must know it to tell the norm of their update.
+        """
 
     def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
         """The updates of clients that were trained last, in the order asked for."""
@@ -47,13 +45,19 @@ class Engine(Protocol):
     def evaluate_clients(
         self, part: str, state: Tensor, clients: Sequence[int]
     ) -> list[Evaluation]:
-        """The same for each of these clients, with what it keeps to itself."""
+        """The same for each of these clients, with what never leaves it."""
+
+    def statistics(self, state: Tensor) -> Tensor:
+        """Running statistics over the training data, in the order of the flat state."""
 
     def keep_local(self, clients: Sequence[int]) -> None:
         """These clients' training counts: what never leaves them becomes theirs."""
 
-    def statistics(self, state: Tensor) -> Tensor:
-        """Running statistics over the training data, in the order of the flat state."""
+    def local_tensors(self) -> dict[str, Tensor]:
+        """What never leaves the clients, for a checkpoint; empty where the clients store it."""
+
+    def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set it back to what a checkpoint has."""
 
     def close(self) -> None:
         """Let go of all resources; safe to call twice."""

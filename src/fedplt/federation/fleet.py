@@ -6,7 +6,6 @@ import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedplt.allocation import Allocation
 from fedplt.data.catalog import CATALOG
 from fedplt.errors import ConfigError, FleetError
 from fedplt.federation.config import ClientsConfig, RunConfig
@@ -20,7 +19,8 @@ from fedplt.fleet import (
     plan_fleet,
     read_fleet,
 )
-from fedplt.layers import Layers
+from fedplt.planning.allocation import Allocation
+from fedplt.planning.layers import Layers
 
 
 @dataclass(frozen=True)

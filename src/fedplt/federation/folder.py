@@ -31,14 +31,14 @@ from fedplt.federation.lock import LOCK, take_lock
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.files import write_atomically, write_text
 from fedplt.methods import read_plan
-from fedplt.plan import Plan
+from fedplt.planning.plan import Plan
 
 FORMAT = 1
 SCRATCH = ".*.part"
 """Files that were being written when a run was killed."""
 MAY_CHANGE = (
     "name", "rounds", "checkpoint_every",
-    "engine.workers", "engine.start_method", "engine.timeout_seconds",
+    "engine.name", "engine.workers", "engine.start_method", "engine.timeout_seconds",
 )  # fmt: skip
 """Keys that a resumed run may set anew: they change no bits of the rounds already run."""
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedplt.allocation import Allocation
-from fedplt.data import splits
+from fedplt.client.evaluation import Metric, accuracy
+from fedplt.client.local_training import LocalTraining, Loss
 from fedplt.data.catalog import CATALOG
-from fedplt.data.catalog import load as load_data
-from fedplt.data.samples import Samples, TrainingData
+from fedplt.data.samples import Augment, Samples, TrainingData
 from fedplt.data.sources import Progress
-from fedplt.errors import ConfigError, DataError, FedpltError, did_you_mean
-from fedplt.evaluation import Metric, accuracy
+from fedplt.data.splits import Split
+from fedplt.errors import ConfigError, DataError
 from fedplt.federation.checks import (
     check_device,
     check_labels,
@@ -33,20 +30,19 @@ from fedplt.federation.checks import (
 from fedplt.federation.config import RunConfig
 from fedplt.federation.fleet import ClientDevices, nominal_workload
 from fedplt.federation.planning import method_from_config, plan_from_config
+from fedplt.federation.run_data import load_data, split_data
 from fedplt.fleet import ExactWorkload
-from fedplt.imports import import_object
-from fedplt.layers import Layers
 from fedplt.models import build_model
-from fedplt.plan import Plan
-from fedplt.recipe import LocalRecipe
-from fedplt.sampling import uniform_sample
-from fedplt.training import LocalTraining, Loss
+from fedplt.planning.allocation import Allocation
+from fedplt.planning.layers import Layers
+from fedplt.planning.plan import Plan
+from fedplt.planning.recipe import LocalRecipe
 
 EXAMPLES = 8
 """Examples that a model is tried and traced with: some models do not use all parts for each."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Job:
     """A federation that is ready to run."""
 
@@ -87,19 +83,6 @@ class Job:
     def examples(self, client: int) -> range:
         return range(int(self.offsets[client]), int(self.offsets[client + 1]))
 
-    @property
-    def per_round(self) -> int:
-        """Clients that train in a round, at most."""
-        return self.config.sampling.num_clients or self.plan.num_clients
-
-    def participants(self, round: int) -> list[int]:
-        """Who takes part in this round, in ascending order, where norms do not matter."""
-        if self.config.sampling.name == "all":
-            return list(range(self.plan.num_clients))
-        seed = self.config.seed
-        chosen = uniform_sample(self.plan.num_clients, self.per_round, seed=seed, round=round)
-        return [int(client) for client in chosen]
-
     def examples_seen(self, client: int) -> int:
         """Examples that a client's local training in one round goes through."""
         number, settings = len(self.examples(client)), self.training_of(client)
@@ -126,7 +109,7 @@ class Job:
 def job_from_config(config: RunConfig, progress: Progress | None = None) -> Job:
     """Load the data, build the model, split and plan, all as the configuration says."""
     model = build_model(config.model.name, config.model.options, config.seed)
-    return make_job(config, model, _data(config, progress))
+    return make_job(config, model, load_data(config, progress))
 
 
 def make_job(
@@ -134,28 +117,58 @@ def make_job(
     model: nn.Module,
     data: TrainingData,
     *,
-    split: splits.Split | None = None,
+    split: Split | None = None,
     ratios: Sequence[float | Allocation] | None = None,
     learning_rates: Sequence[float] | None = None,
     loss: Loss = torch.nn.functional.cross_entropy,
     metric: Metric = accuracy,
-    augment: Callable[..., Any] | None = None,
+    augment: Augment | None = None,
 ) -> Job:
     """As above for a model and data at hand, with a loss and a metric of the user's own."""
     check_device(config.engine.device)
+    example = _try_data(config, model, data, loss, metric)
+    plan, devices = plan_from_config(config, model, example, ratios, len(data.train))
+    split = split or split_data(config, data.train)
+    if split.num_clients != plan.num_clients:
+        raise ConfigError(
+            f"clients.num_clients: there are {plan.num_clients} clients, "
+            f"but the split is for {split.num_clients}."
+        )
+    training = _local_training(config, data, loss, augment)
+    arranged = TrainingData(data.train.arranged(split.order), data.validation, data.test)
+    if likes_channels_last(model, example):
+        arranged = arranged.with_channels_last()
+    return Job(
+        config=config,
+        model=model,
+        plan=plan,
+        samples=arranged.train,
+        offsets=split.offsets,
+        validation=arranged.validation,
+        test=arranged.test,
+        training=training,
+        learning_rates=_learning_rates(config, learning_rates, plan.num_clients),
+        metric=metric,
+        devices=devices,
+    )
+
+
+def _try_data(
+    config: RunConfig, model: nn.Module, data: TrainingData, loss: Loss, metric: Metric
+) -> Any:
+    """Run the model once, so that what does not fit is said now; the inputs it was run with."""
     if not len(data.train) or not len(data.validation):
         raise DataError("the training or the validation data is empty; both need examples.")
     example = data.validation.batch(torch.arange(min(EXAMPLES, len(data.validation))))
     outputs = try_model(config, model, *example, loss, metric)
     if loss is torch.nn.functional.cross_entropy:
         check_labels(data.train, outputs)
-    plan, devices = plan_from_config(config, model, example[0], ratios, len(data.train))
-    split = split or _split(config, data.train)
-    if split.num_clients != plan.num_clients:
-        raise ConfigError(
-            f"clients.num_clients: there are {plan.num_clients} clients, "
-            f"but the split is for {split.num_clients}."
-        )
+    return example[0]
+
+
+def _local_training(
+    config: RunConfig, data: TrainingData, loss: Loss, augment: Augment | None
+) -> LocalTraining:
     settings = config.training
     options: dict[str, Any] = dict(settings.optimizer_options)
     for name in ("momentum", "weight_decay"):
@@ -178,21 +191,7 @@ def make_job(
             data.train.labels()
         except DataError as error:
             raise ConfigError(f"method.masked_loss: {error}") from error
-    if learning_rates is None:
-        learning_rates = _learning_rates(config).tolist()
-    if len(learning_rates) != plan.num_clients or not min(learning_rates) > 0:
-        raise ConfigError(
-            f"learning_rates: {len(learning_rates)} were given for {plan.num_clients} clients; "
-            "give one per client, all positive."
-        )
-    data = TrainingData(data.train.arranged(split.order), data.validation, data.test)
-    if likes_channels_last(model, example[0]):
-        data = data.with_channels_last()
-    return Job(
-        config, model, plan, data.train, split.offsets, data.validation, data.test,
-        training, np.asarray(learning_rates, dtype=np.float64), metric,
-        devices,
-    )  # fmt: skip
+    return training
 
 
 def plan_without_data(config: RunConfig) -> Plan:
@@ -212,7 +211,7 @@ def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
     if config.data.name in CATALOG:
         example = torch.zeros(2, *CATALOG[config.data.name].shape), torch.zeros(2).long()
     else:
-        data = _data(config, None)
+        data = load_data(config)
         num_examples = len(data.train)
         example = data.validation.batch(torch.arange(min(EXAMPLES, len(data.validation))))
     try_model(config, model, *example, torch.nn.functional.cross_entropy, accuracy)
@@ -220,53 +219,17 @@ def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
     return plan, num_examples
 
 
-def _learning_rates(config: RunConfig) -> NDArray[np.float64]:
-    rates = [
-        group.learning_rate or config.training.learning_rate for group in config.clients.groups
-    ]
-    return np.repeat(rates, config.clients.group_sizes())
-
-
-def _data(config: RunConfig, progress: Progress | None) -> TrainingData:
-    name = config.data.name
-    if name in CATALOG:
-        return load_data(name, progress=progress)
-    if ":" not in name:
+def _learning_rates(
+    config: RunConfig, given: Sequence[float] | None, num_clients: int
+) -> NDArray[np.float64]:
+    """One per client: those given, or those of the groups."""
+    if given is None:
+        default = config.training.learning_rate
+        rates = [group.learning_rate or default for group in config.clients.groups]
+        given = np.repeat(rates, config.clients.group_sizes()).tolist()
+    if len(given) != num_clients or not min(given) > 0:
         raise ConfigError(
-            f"data.name: there is no data set {name!r}. {did_you_mean(name, CATALOG)} "
-            "Your own is named by import path: 'my_package.data:load'."
+            f"learning_rates: {len(given)} were given for {num_clients} clients; "
+            "give one per client, all positive."
         )
-    load = import_object(name, "data.name")
-    try:
-        data = load()
-    except FedpltError:
-        raise
-    except Exception as error:  # the user's function may raise anything
-        raise ConfigError(f"data.name: {name!r} failed: {type(error).__name__}: {error}") from error
-    if not isinstance(data, TrainingData):
-        raise ConfigError(f"data.name: {name!r} gave a {type(data).__name__}, not a TrainingData.")
-    return data
-
-
-def _split(config: RunConfig, train: Samples) -> splits.Split:
-    number, settings, seed = config.clients.num_clients, config.data, config.seed
-    try:
-        if settings.split == "iid":
-            return splits.split_iid(len(train), number, seed=seed)
-        if settings.split == "shards":
-            return splits.split_shards(
-                train.labels(), number, shards_per_client=settings.shards_per_client, seed=seed
-            )
-        if settings.split == "given":
-            indices = json.loads(Path(settings.split_file or "").read_text(encoding="utf-8"))
-            return splits.split_given(indices, len(train))
-        return splits.split_dirichlet(
-            train.labels(), number,
-            alpha=settings.alpha, min_examples=settings.min_examples, seed=seed,
-        )  # fmt: skip
-    except DataError as error:
-        raise ConfigError(f"clients.num_clients, data.split: {error}") from error
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"data.split_file: {settings.split_file} cannot be read: {error}"
-        ) from error
+    return np.asarray(given, dtype=np.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,19 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     for override in overrides:
         _apply(values, override)
     return parse_config(values, text, str(path), _keys(overrides))
+
+
+ConfigLike = RunConfig | Mapping[str, Any] | str | Path
+"""A configuration, its values, or the file that has them."""
+
+
+def as_config(config: ConfigLike) -> RunConfig:
+    """The configuration, wherever it comes from."""
+    if isinstance(config, RunConfig):
+        return config
+    if isinstance(config, Mapping):
+        return parse_config(dict(config))
+    return load_config(config)
 
 
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:

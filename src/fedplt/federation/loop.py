@@ -6,25 +6,30 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
-from fedplt.aggregation import Aggregator
-from fedplt.diagnostics import Diagnostics
 from fedplt.errors import DivergedError, RunError, UpdateError
 from fedplt.federation.availability import Availability
 from fedplt.federation.costs import RoundCosts
-from fedplt.federation.engine import Engine, Interrupted, LocalResult
+from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
+from fedplt.federation.outcome import RoundOutcome
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import ClientSampler, Selection
-from fedplt.plan import Assignment
-from fedplt.state import bind_state, named_tensors
-from fedplt.update import validate
+from fedplt.kernels.flat_state import bind_state, named_tensors
+from fedplt.planning.assignment import Assignment
+from fedplt.server.aggregation import Aggregator
+from fedplt.server.diagnostics import Diagnostics
+from fedplt.server.optimizers import Memory
+from fedplt.server.validation import validate
 
 OnRound = Callable[[RoundRecord], None]
+
+
+def ignore(record: RoundRecord) -> None:
+    """Nobody wants to know."""
 
 
 class Federation:
@@ -41,13 +46,12 @@ class Federation:
         self.diagnostics = Diagnostics(job.layers, settings.window) if settings.enabled else None
         self.server = job.config.server.build()
         self.memory = self.server.start(job.layers)
-        self.local: Tensor | None = None
+        self.local = engine.local_tensors()
         """What never leaves the clients, as of the last round that counts."""
         self._measurement = Measurement(job, engine)
         self._costs = RoundCosts(job)
         self._availability = Availability(job, self._costs)
         self._everybody = list(range(job.plan.num_clients))
-        self._start_local_state()
 
     def start(self) -> None:
         """Note the initial state, so that a run killed in its first round resumes too."""
@@ -64,14 +68,13 @@ class Federation:
         if self.diagnostics:
             self.diagnostics.restore(extras)
         self.memory = {name: extras[name] for name in self.memory}
-        if self.local is not None:
-            self.local = extras["local"]
-            self._tell_local_state()
+        self.local = {name: extras[name] for name in self.local}
+        self.engine.restore_local(self.local)
         self.records = self.folder.keep_rounds(self.rounds_done)
         if self.rounds_done < job.config.rounds:
             self.folder.reopen()
 
-    def run(self, on_round: OnRound = lambda record: None) -> History:
+    def run(self, on_round: OnRound = ignore) -> History:
         """All remaining rounds. On :class:`Interrupted` the last complete round is saved."""
         config = self.job.config
         try:
@@ -89,71 +92,56 @@ class Federation:
         return self._finish()
 
     def round(self) -> RoundRecord:
-        """One round: choose, train, collect, validate, aggregate, evaluate."""
-        started = time.perf_counter()
-        job, round = self.job, self.rounds_done
+        """One round: choose, train, collect, aggregate, evaluate; only then does it count."""
+        started, job, round = time.perf_counter(), self.job, self.rounds_done
+        everybody = job.plan.in_round(round)
+        # Choose: before anybody trains, unless that needs the norms of the updates.
         there = self._availability.attend(round)
         selection = self.sampler.before_training(round, there.present)
         asked = there.of(self._everybody if selection is None else selection.asked)
-        assignments = {k: job.plan.client(k, round) for k in asked.present}
-        results = self.engine.train(list(assignments), round, self.state) if assignments else []
+        assignments = {client: everybody[client] for client in asked.present}
+        # Train.
+        weights = self.sampler.block_weights(everybody, there.present)
+        results = self.engine.train(round, self.state, assignments, weights) if assignments else []
         if selection is None:
             selection = self.sampler.after_training(round, results)
+        # Collect and aggregate.
         aggregator = Aggregator(job.layers, job.recipe.normaliser)
-        self.sampler.expect(aggregator, selection, there.present, round)
-        rejected = dict(selection.refused)
-        bytes_up = self._collect(assignments, selection, aggregator, rejected)
-        self._stop_if_all_are_bad(len(assignments), rejected)
-        new_state = self.state.clone()
-        aggregator.apply(new_state)
-        new_state, memory = self.server.step(
-            job.layers, self.state, new_state, aggregator.touched, self.memory
-        )
-        if self.local is not None:
-            self.engine.keep_local([k for k in assignments if str(k) not in rejected])
-        evaluation, client_accuracy = self._measurement.of_round(round, new_state)
+        self.sampler.expect(aggregator, selection, everybody, there.present)
+        rejected, bytes_up = self._collect(assignments, selection, aggregator)
+        state, memory = self._aggregate(aggregator)
+        # Evaluate, with what the clients keep of this round.
+        self.engine.keep_local([k for k in assignments if str(k) not in rejected])
+        evaluation, client_accuracy = self._measurement.of_round(round, state)
         cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down)
         seconds = self._availability.round_seconds(assignments, selection.clients)
-        cost = replace(cost, simulated_seconds=seconds)
-        # Only now does the round count: an interrupted one must leave the last state to save.
+        outcome = RoundOutcome(
+            state, memory, results, selection, asked, rejected, aggregator.touched,
+            replace(cost, simulated_seconds=seconds), evaluation, client_accuracy,
+        )  # fmt: skip
+        return self._commit(outcome, started)
+
+    def _commit(self, outcome: RoundOutcome, started: float) -> RoundRecord:
+        """The round counts: nothing before this changed what a checkpoint would save."""
         diagnostics = None
         if self.diagnostics:
-            diagnostics = self.diagnostics.observe(self.state, new_state, aggregator.touched())
-        self.state.copy_(new_state)
-        self.sampler.remember(results)
-        self.memory = memory
-        if self.local is not None and self.engine.local_state is not None:
-            self.local = self.engine.local_state.clone()
-        self.total = self.total.plus(cost)
+            diagnostics = self.diagnostics.observe(self.state, outcome.state, outcome.touched())
+        self.state.copy_(outcome.state)
+        self.memory = outcome.memory
+        self.sampler.remember(outcome.results)
+        self.local = self.engine.local_tensors()
+        self.total = self.total.plus(outcome.cost)
         self.rounds_done += 1
-        record = RoundRecord(
-            round=self.rounds_done,
-            num_clients=len(selection.clients),
-            train_loss=_mean_loss([r for r in results if str(r.client) not in rejected]),
-            cost=cost,
-            total=self.total,
-            seconds=time.perf_counter() - started,
-            accuracy=evaluation.score if evaluation else None,
-            loss=evaluation.loss if evaluation else None,
-            client_accuracy=client_accuracy,
-            rejected=rejected,
-            sampling=selection.record,
-            diagnostics=diagnostics,
-            dropped=asked.dropped,
-            late=asked.late,
-        )
+        seconds = time.perf_counter() - started
+        record = outcome.record(self.rounds_done, self.total, seconds, diagnostics)
         self.records.append(record)
         return record
 
     def _collect(
-        self,
-        assignments: Mapping[int, Assignment],
-        selection: Selection,
-        aggregator: Aggregator,
-        rejected: dict[str, str],
-    ) -> int:
-        """Add the updates that are sound, name those that are not; bytes that were sent."""
-        bytes_up = selection.bytes_up
+        self, assignments: Mapping[int, Assignment], selection: Selection, aggregator: Aggregator
+    ) -> tuple[dict[str, str], int]:
+        """Add the updates that are sound; name those that are not; count the bytes sent."""
+        rejected, bytes_up = dict(selection.refused), selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
         for client, update in self.engine.collect(selection.clients):
@@ -165,7 +153,14 @@ class Federation:
                 continue
             weight = self.sampler.weight(client, update, selection)
             aggregator.add(update, assignments[client], weight)
-        return bytes_up
+        self._stop_if_all_are_bad(len(assignments), rejected)
+        return rejected, bytes_up
+
+    def _aggregate(self, aggregator: Aggregator) -> tuple[Tensor, Memory]:
+        """The next state and the server optimiser's memory; the present ones stay as they are."""
+        mean = self.state.clone()
+        aggregator.apply(mean)
+        return self.server.step(self.job.layers, self.state, mean, aggregator.touched, self.memory)
 
     def _stop_if_all_are_bad(self, num_trained: int, rejected: dict[str, str]) -> None:
         """A single client may be all that was drawn: it alone does not end a run."""
@@ -181,25 +176,11 @@ class Federation:
                 f"client {first}: {reason}{hint}"
             )
 
-    def _start_local_state(self) -> None:
-        """Everybody starts with the model's own norms, where norms stay with the clients."""
-        plan = self.job.plan
-        if plan.local_segments:
-            parts = [self.state[start:stop] for start, stop in plan.local_segments]
-            self.local = torch.cat(parts).expand(plan.num_clients, -1).clone()
-            self._tell_local_state()
-
-    def _tell_local_state(self) -> None:
-        assert self.engine.local_state is not None and self.local is not None
-        self.engine.local_state.copy_(self.local)
-
     def _save(self) -> None:
         if self.folder:
-            extras = {**self.sampler.tensors(), **self.memory}
+            extras = {**self.sampler.tensors(), **self.memory, **self.local}
             if self.diagnostics:
                 extras |= self.diagnostics.tensors()
-            if self.local is not None:
-                extras["local"] = self.local
             self.folder.save_checkpoint(self.state, self.rounds_done, self.total, self.job, extras)
 
     def _finish(self) -> History:
@@ -224,10 +205,3 @@ def _all_tensors(job: Job, state: Tensor) -> dict[str, Tensor]:
         if name not in trained
     }
     return {**trained, **rest}
-
-
-def _mean_loss(results: list[LocalResult]) -> float:
-    """Mean training loss, by examples."""
-    losses = torch.tensor([result.metrics["loss"] for result in results], dtype=torch.float64)
-    weights = torch.tensor([result.num_examples for result in results], dtype=torch.float64)
-    return float((losses * weights).sum() / weights.sum())

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedplt.client.evaluation import Evaluation, label_shares
 from fedplt.errors import ConfigError, DataError
-from fedplt.evaluation import Evaluation, label_shares
 from fedplt.federation.engine import Engine
 from fedplt.federation.job import Job
-from fedplt.state import buffer_positions
+from fedplt.kernels.flat_state import buffer_positions
 
 Measured = tuple[Evaluation, dict[str, float] | None]
 """Of the global model, and a summary of the clients' scores."""
@@ -23,7 +23,7 @@ class Measurement:
 
     def __init__(self, job: Job, engine: Engine) -> None:
         self.job, self.engine = job, engine
-        self._is_local = bool(job.plan.local_segments)
+        self._is_local = bool(job.plan.local)
         self._label_shares = self._per_client_shares()
 
     def of_round(self, round: int, state: Tensor) -> Measured | tuple[None, None]:

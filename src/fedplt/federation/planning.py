@@ -7,19 +7,19 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedplt.allocation import Allocation, allocation_of
-from fedplt.cutting import cut
+from fedplt.client.submodels import try_submodel
+from fedplt.cutting.coupling import find_spaces
+from fedplt.cutting.find_layers import cut
 from fedplt.errors import ConfigError, CutError, FedpltError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.fleet import ClientDevices, client_devices
-from fedplt.find_spaces import find_spaces
-from fedplt.layers import Layers
+from fedplt.kernels.flat_state import check_dtypes
 from fedplt.methods import Method, PlanRequest, make_method
 from fedplt.models import MODELS
-from fedplt.plan import Plan
-from fedplt.spaces import Spaces
-from fedplt.state import check_dtypes
-from fedplt.submodules import try_submodel
+from fedplt.planning.allocation import Allocation, allocation_of
+from fedplt.planning.coupled_units import Spaces
+from fedplt.planning.layers import Layers
+from fedplt.planning.plan import Plan
 
 
 def plan_from_config(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,18 +12,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.aggregation import Aggregator
-from fedplt.federation.engine import LocalResult
+from fedplt.client.trainer import ClientResult
+from fedplt.client.update import ClientUpdate
 from fedplt.federation.job import Job
 from fedplt.federation.sampling_record import chosen_record, sampling_record
+from fedplt.planning.plan import RoundAssignments
 from fedplt.sampling import (
     approximate_probabilities,
     independent_sample,
     paper_probabilities,
     proportional_probabilities,
     sampling_probabilities,
+    uniform_sample,
 )
-from fedplt.update import ClientUpdate
+from fedplt.server.aggregation import Aggregator
 
 NUMBER_BYTES = 8
 """A norm, a sum or a probability is sent as one double."""
@@ -65,7 +68,7 @@ class ClientSampler:
         present = self._mask(there)
         if settings.by_norm:
             return self._by_last_norms(round, present) if settings.norms == "last" else None
-        asked = self.job.participants(round)
+        asked = self._asked(round)
         chosen = [client for client in asked if present[client]]
         chances = np.where(present, len(asked) / number, 0.0)
         record = None
@@ -73,7 +76,25 @@ class ClientSampler:
             record = chosen_record(chosen, num_away=len(asked) - len(chosen))
         return Selection(asked, chosen, chances, record=record)
 
-    def after_training(self, round: int, results: Sequence[LocalResult]) -> Selection:
+    def _asked(self, round: int) -> list[int]:
+        """Who is to take part where norms do not matter, in ascending order."""
+        number = self.settings.num_clients
+        if number is None:
+            return self._everybody
+        seed = self.job.config.seed
+        chosen = uniform_sample(len(self._everybody), number, seed=seed, round=round)
+        return [int(client) for client in chosen]
+
+    def block_weights(self, assignments: RoundAssignments, there: Sequence[int]) -> Tensor | None:
+        """What each number will be divided by, where clients' norms depend on it."""
+        if self.settings.objective != "aggregate":
+            return None
+        aggregator = Aggregator(self.job.layers, self.job.recipe.normaliser)
+        for client in there:
+            aggregator.expect(assignments[client], int(self.job.num_examples[client]))
+        return aggregator.divisors()
+
+    def after_training(self, round: int, results: Sequence[ClientResult]) -> Selection:
         """The choice by the norms of everybody's update, which all clients send first."""
         norms = np.zeros(len(self._everybody))
         present = self._mask([result.client for result in results])
@@ -125,14 +146,18 @@ class ClientSampler:
         return Selection(asked, chosen, chances, record=record)
 
     def expect(
-        self, aggregator: Aggregator, selection: Selection, there: Sequence[int], round: int
+        self,
+        aggregator: Aggregator,
+        selection: Selection,
+        assignments: RoundAssignments,
+        there: Sequence[int],
     ) -> None:
         """Tell the aggregator whom to divide by: all who are there, where it is to be unbiased."""
         if self.settings.estimator_used == "unbiased":
             for client in there:
                 if str(client) not in selection.refused:
                     number = int(self.job.num_examples[client])
-                    aggregator.expect(self.job.plan.client(client, round), number)
+                    aggregator.expect(assignments[client], number)
 
     def weight(self, client: int, update: ClientUpdate, selection: Selection) -> float:
         """How much an update counts: who is rarely chosen counts more when chosen."""
@@ -140,7 +165,7 @@ class ClientSampler:
             return update.num_examples / float(selection.probabilities[client])
         return update.num_examples
 
-    def remember(self, results: Sequence[LocalResult]) -> None:
+    def remember(self, results: Sequence[ClientResult]) -> None:
         """Keep the norms for rounds to come. Call it when the round counts."""
         for result in results:
             norm = _norm(result)
@@ -192,6 +217,26 @@ class ClientSampler:
         return result
 
 
-def _norm(result: LocalResult) -> float:
+def _norm(result: ClientResult) -> float:
     """The norm that counts: of the update, or weighted as it will be aggregated."""
-    return result.metrics.get("weighted_norm", result.norm)
+    return result.norm if result.weighted_norm is None else result.weighted_norm
+
+
+def most_clients(job: Job) -> int:
+    """How many clients train in a round, at most."""
+    return job.config.sampling.num_clients or job.plan.num_clients
+
+
+def most_numbers(job: Job) -> int:
+    """How many numbers the updates of one round have, at most."""
+    sizes, sampling = job.plan.update_sizes, job.config.sampling
+    most = int(np.sort(sizes)[::-1][: most_clients(job)].sum())
+    if not (sampling.by_norm and sampling.norms == "last"):
+        return most
+    # Independent draws have no largest number but all. Bernstein's inequality: not more than this
+    # but for one round in e^30, where expected updates cost the budget.
+    largest, costs = int(sizes.max()), np.ones(len(sizes))
+    if sampling.in_models:
+        costs = job.plan.achieved_ratios
+    expected = (sampling.budget or 0) * float((sizes / costs).max())
+    return min(most, math.ceil(expected + math.sqrt(60 * largest * expected) + 20 * largest))

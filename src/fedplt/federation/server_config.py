@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedplt.federation.unused import refuse_unused
-from fedplt.server import ServerOptimizer
+from fedplt.server.optimizers import ServerOptimizer
 
 
 class ServerConfig(BaseModel):

@@ -23,7 +23,7 @@ from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
 from fedplt.fleet.target import Target
 from fedplt.fleet.workload import Work, Workload
-from fedplt.units import bytes_text, seconds_text
+from fedplt.text import bytes_text, seconds_text
 
 _ROUNDING = 1e-12
 

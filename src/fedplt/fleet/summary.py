@@ -6,8 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedplt.fleet.planner import FleetPlan
-from fedplt.plan_summary import table
-from fedplt.units import bytes_text, flops_text, seconds_text
+from fedplt.text import bytes_text, flops_text, seconds_text, table
 
 FORMAT = 1
 

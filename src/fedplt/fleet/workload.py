@@ -17,8 +17,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.allocation import Allocation, balanced_allocation
-from fedplt.cost import (
+from fedplt.errors import CutError
+from fedplt.planning.allocation import Allocation, balanced_allocation
+from fedplt.planning.cost import (
     BACKWARD_FLOPS_PER_PARAMETER,
     BYTES_PER_NUMBER,
     FORWARD_FLOPS_PER_PARAMETER,
@@ -26,9 +27,8 @@ from fedplt.cost import (
     exact_flops,
     safetensors_bytes,
 )
-from fedplt.errors import CutError
-from fedplt.layers import Layers
-from fedplt.plan import make_plan
+from fedplt.planning.layers import Layers
+from fedplt.planning.plan import make_plan
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class ExactWorkload:
         return Work(
             examples * self._forward,
             examples * float(np.interp(ratio, ratios, backward)),
-            download_bytes(make_plan(self.layers, [1.0]).client(0)),
+            download_bytes(make_plan(self.layers, [1.0]).assignment(0)),
             float(np.interp(ratio, ratios, upload)),
         )
 
@@ -146,7 +146,7 @@ class ExactWorkload:
 
     @cached_property
     def _forward(self) -> int:
-        return exact_flops(make_plan(self.layers, [1.0]).client(0)).forward
+        return exact_flops(make_plan(self.layers, [1.0]).assignment(0)).forward
 
     @cache  # noqa: B019 (lives as long as the workload, a few arrays)
     def _curve(self, frozen: int) -> tuple[NDArray[np.float64], ...]:
@@ -158,7 +158,7 @@ class ExactWorkload:
         points = []
         for ratio in grid:
             allocation = frozen_prefix_allocation(self.layers, float(ratio), frozen)
-            assignment = make_plan(self.layers, [allocation]).client(0)
+            assignment = make_plan(self.layers, [allocation]).assignment(0)
             flops = exact_flops(assignment)
             sent = safetensors_bytes("update", assignment.update_size)
             points.append((flops.input_gradients + flops.weight_gradients, sent))

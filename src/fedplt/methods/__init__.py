@@ -11,7 +11,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedplt.errors import ConfigError, PlanError, did_you_mean
 from fedplt.imports import import_object
-from fedplt.layers import Layers
 from fedplt.methods.fedavg import FedAvg
 from fedplt.methods.fedbn import FedBN
 from fedplt.methods.feddrop import FedDrop
@@ -20,8 +19,9 @@ from fedplt.methods.fedpmt import FedPMT
 from fedplt.methods.fedrolex import FedRolex
 from fedplt.methods.heterofl import HeteroFL
 from fedplt.methods.method import Method, PlanRequest
-from fedplt.plan import Plan
-from fedplt.spaces import Spaces
+from fedplt.planning.coupled_units import Spaces
+from fedplt.planning.layers import Layers
+from fedplt.planning.plan import Plan
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind

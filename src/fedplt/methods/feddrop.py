@@ -15,12 +15,12 @@ from typing import ClassVar
 import numpy as np
 
 from fedplt.methods.method import Method, PlanRequest
-from fedplt.plan import Plan
-from fedplt.recipe import LocalRecipe, Normaliser
+from fedplt.planning.coupled_units import Units
+from fedplt.planning.plan import Plan
+from fedplt.planning.recipe import LocalRecipe, Normaliser
+from fedplt.planning.submodel_plan import submodel_plan
+from fedplt.planning.width_rates import expected_keep_rates
 from fedplt.seeds import generator
-from fedplt.spaces import Units
-from fedplt.submodel import submodel_plan
-from fedplt.width_rates import expected_keep_rates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class FedDrop(Method):
         rates = expected_keep_rates(layers, spaces, request.ratio_array)
         return submodel_plan(self, layers, spaces, request.ratios, rates, request.seed)
 
-    def keep(
+    def select_units(
         self, width: int, rate: float, *, space: int, seed: int, round: int, client: int
     ) -> Units:
         random = generator(seed, f"feddrop {space}", round=round, client=client)

@@ -12,10 +12,10 @@ from typing import ClassVar
 import numpy as np
 
 from fedplt.errors import ConfigError
-from fedplt.layers import Layers
 from fedplt.methods.method import Method, PlanRequest
-from fedplt.plan import Plan, make_plan
-from fedplt.recipe import LocalRecipe
+from fedplt.planning.layers import Layers
+from fedplt.planning.plan import Plan, make_plan
+from fedplt.planning.recipe import LocalRecipe
 
 
 @dataclass(frozen=True, kw_only=True)

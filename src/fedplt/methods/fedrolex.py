@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedplt.methods.heterofl import HeteroFL
-from fedplt.spaces import Units
-from fedplt.width_rates import kept_units
+from fedplt.planning.coupled_units import Units
+from fedplt.planning.width_rates import kept_units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class FedRolex(HeteroFL):
     name: ClassVar[str] = "fedrolex"
     holds: ClassVar[str] = "a window of every hidden layer's units, moving by one every round"
 
-    def keep(
+    def select_units(
         self, width: int, rate: float, *, space: int, seed: int, round: int, client: int
     ) -> Units:
         return np.sort((round + np.arange(kept_units(width, rate))) % width)

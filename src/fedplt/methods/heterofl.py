@@ -15,11 +15,11 @@ import numpy as np
 from pydantic import Field
 
 from fedplt.methods.method import Method, PlanRequest
-from fedplt.plan import Plan
-from fedplt.recipe import LocalRecipe
-from fedplt.spaces import Units
-from fedplt.submodel import submodel_plan
-from fedplt.width_rates import closest_rates, kept_units
+from fedplt.planning.coupled_units import Units
+from fedplt.planning.plan import Plan
+from fedplt.planning.recipe import LocalRecipe
+from fedplt.planning.submodel_plan import submodel_plan
+from fedplt.planning.width_rates import closest_rates, kept_units
 
 SCALERS: dict[str, Any] = {"none": "none", "normed": "normed", "all": "outputs"}
 
@@ -44,7 +44,7 @@ class HeteroFL(Method):
         rates = closest_rates(layers, spaces, request.ratio_array, self.rates)
         return submodel_plan(self, layers, spaces, request.ratios, rates, request.seed)
 
-    def keep(
+    def select_units(
         self, width: int, rate: float, *, space: int, seed: int, round: int, client: int
     ) -> Units:
         return np.arange(kept_units(width, rate))

@@ -10,13 +10,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.allocation import Allocation
 from fedplt.errors import ConfigError, FedpltError, PlanError
-from fedplt.layers import Layers
-from fedplt.plan import Plan
-from fedplt.recipe import LocalRecipe, Normaliser
-from fedplt.spaces import Spaces
-from fedplt.submodel import SubmodelPlan
+from fedplt.planning.allocation import Allocation
+from fedplt.planning.coupled_units import Spaces
+from fedplt.planning.layers import Layers
+from fedplt.planning.plan import Plan
+from fedplt.planning.recipe import LocalRecipe, Normaliser
 
 
 def _unknown_spaces() -> Spaces:
@@ -76,7 +75,7 @@ class Method:
     def full_plan(self, request: PlanRequest) -> Plan:
         """The plan with what stays on the clients."""
         plan = self._planned(request)
-        if self.local_norms and isinstance(plan, SubmodelPlan):
+        if self.local_norms and not plan.clients_hold_everything:
             raise ConfigError(
                 f"method.local_norms: with {self.name} a client holds a part of the model only, so "
                 "it has no norms of its own for the rest of what is evaluated. Use it with fedplt, "

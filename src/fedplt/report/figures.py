@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from fedplt.errors import FedpltError
 from fedplt.federation.records import History
-from fedplt.plan import Plan
+from fedplt.planning.plan import Plan
 
 COLORS = ["#1f5f99", "#e08214", "#3a923a", "#8c4fa8", "#c03d3e", "#6b5b4b", "#2aa5a0", "#b8860b"]
 BACKGROUND = "#eef1f4"
@@ -81,7 +81,7 @@ def plan_figure(plan: Plan) -> Figure:
     figure = Figure(figsize=(width, 1.6 + 0.05 * min(len(clients), 80)), layout="constrained")
     panels: Any = figure.subplots(1, len(plan.layers), squeeze=False, sharey=True)[0]
     colors = ListedColormap([BACKGROUND, *COLORS])
-    assignments = [plan.client(int(client)) for client in clients]
+    assignments = [plan.assignment(int(client)) for client in clients]
     for index, (axes, layer) in enumerate(zip(panels, plan.layers, strict=True)):
         picture = np.zeros((len(clients), layer.num_sublayers), dtype=np.uint8)
         for row, (client, assignment) in enumerate(zip(clients, assignments, strict=True)):

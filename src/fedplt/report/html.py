@@ -10,16 +10,16 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedplt.cost import download_bytes
 from fedplt.errors import RunError
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import dump_config
 from fedplt.federation.records import History
 from fedplt.files import write_text
-from fedplt.plan import Plan, make_plan
+from fedplt.planning.cost import download_bytes
+from fedplt.planning.plan import Plan, make_plan
 from fedplt.report.dynamics import diagnostics_figure, sampling_figure
 from fedplt.report.figures import accuracy_figure, plan_figure
-from fedplt.units import bytes_text, flops_text
+from fedplt.text import bytes_text, flops_text
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1c2733; max-width: 62rem; margin: 2rem auto;
@@ -119,7 +119,7 @@ def _diagnostics(history: History, window: int) -> str:
 def _costs(history: History, plan: Plan) -> str:
     total, rounds = history.rounds[-1].total, len(history.rounds)
     uploads = sum(record.num_clients for record in history.rounds)
-    full_up = uploads * download_bytes(make_plan(plan.layers, [1.0]).client(0))
+    full_up = uploads * download_bytes(make_plan(plan.layers, [1.0]).assignment(0))
     seconds = sum(record.seconds for record in history.rounds)
     rows = [
         ("uploaded", bytes_text(total.bytes_up), bytes_text(total.bytes_up / rounds)),

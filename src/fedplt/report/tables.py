@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from fedplt.experiments.tables import Table
-from fedplt.plan_summary import table as columns
+from fedplt.text import table as columns
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",

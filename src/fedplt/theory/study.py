@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.errors import FedpltError
-from fedplt.plan_summary import table
+from fedplt.text import table
 from fedplt.theory.bounds import Constants, finite_horizon_bound
 from fedplt.theory.conditions import Condition, check_conditions, measured_constants
 from fedplt.theory.problems import Problem, Vector

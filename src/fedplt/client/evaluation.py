@@ -1,0 +1,154 @@
+"""How good the global model is: on the server's data, and as each client would see it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedplt.client.local_training import Loss
+from fedplt.data.samples import Samples
+from fedplt.errors import DataError
+from fedplt.kernels.flat_state import call_model
+
+CHUNK = 1000
+"""Examples per evaluation batch; fixed, so that sums do not depend on the number of workers."""
+
+Metric = Callable[[Any, Any], Tensor]
+"""Scores of a batch: one per example, or their mean."""
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 for every example whose largest output is its label, else 0.
+
+    Where an example has several labels (one per token), the mean over them.
+    """
+    right = (outputs.argmax(1) == targets).to(torch.float32)
+    return right if right.ndim == 1 else right.flatten(1).mean(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Mean loss and score, and per label the number of examples and the sum of scores."""
+
+    loss: float
+    score: float
+    label_counts: NDArray[np.int64] | None = None
+    label_scores: NDArray[np.float64] | None = None
+
+    def client_scores(self, label_shares: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Score on data that follows each client's labels; ``label_shares`` is (clients, labels).
+
+        Labels that the evaluation data does not have are left out of the mean.
+        """
+        if self.label_counts is None or self.label_scores is None:
+            raise DataError(
+                "per-client evaluation needs integer labels and a metric with one score per example"
+            )
+        width = max(len(self.label_counts), label_shares.shape[1])
+        counts = np.pad(self.label_counts, (0, width - len(self.label_counts)))
+        sums = np.pad(self.label_scores, (0, width - len(self.label_scores)))
+        known = counts > 0
+        scores = sums[known] / counts[known]
+        shares = np.pad(label_shares, ((0, 0), (0, width - label_shares.shape[1])))[:, known]
+        weight = shares.sum(axis=1)
+        means: NDArray[np.float64] = np.full(len(shares), math.nan)
+        np.divide(shares @ scores, weight, out=means, where=weight > 0)
+        return means
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkResult:
+    """Sums over one chunk."""
+
+    num_examples: int
+    loss: float
+    score: float
+    labels: NDArray[np.int64] | None
+    label_scores: NDArray[np.float64] | None
+
+
+def evaluate_chunk(
+    model: nn.Module, samples: Samples, chunk: int, loss: Loss, metric: Metric
+) -> ChunkResult:
+    """Evaluate one chunk of the samples."""
+    start = chunk * CHUNK
+    indices = torch.arange(start, min(start + CHUNK, len(samples)))
+    model.eval()
+    with torch.no_grad():
+        inputs, targets = samples.batch(indices)
+        outputs = call_model(model, inputs)
+        mean_loss = float(loss(outputs, targets))
+        scores = metric(outputs, targets)
+    number = len(indices)
+    if scores.ndim == 0:
+        return ChunkResult(number, mean_loss * number, float(scores) * number, None, None)
+    scores = scores.to("cpu", torch.float64)
+    total = float(scores.sum())
+    labels = label_scores = None
+    if isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point():
+        targets = targets.cpu()
+        labels = torch.bincount(targets).numpy()
+        label_scores = torch.bincount(targets, weights=scores).numpy()
+    return ChunkResult(number, mean_loss * number, total, labels, label_scores)
+
+
+def gather_statistics(model: nn.Module, samples: Samples, chunk: int) -> int:
+    """Set the running statistics of all normalization layers to those of one chunk of samples.
+
+    Gives the number of examples. The model is otherwise in evaluation mode.
+    """
+    start = chunk * CHUNK
+    indices = torch.arange(start, min(start + CHUNK, len(samples)))
+    model.eval()
+    layers: list[Any] = [m for m in model.modules() if getattr(m, "running_mean", None) is not None]
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = 1.0
+        layer.train()
+    with torch.no_grad():
+        inputs, _ = samples.batch(indices)
+        call_model(model, inputs)
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum
+    return len(indices)
+
+
+def num_chunks(samples: Samples) -> int:
+    return -(-len(samples) // CHUNK)
+
+
+def combine(results: Iterable[ChunkResult]) -> Evaluation:
+    """Join chunk results, given in chunk order."""
+    results = list(results)
+    number = sum(result.num_examples for result in results)
+    counts = _summed([result.labels for result in results])
+    scores = _summed([result.label_scores for result in results])
+    return Evaluation(
+        math.fsum(result.loss for result in results) / number,
+        math.fsum(result.score for result in results) / number,
+        counts,
+        scores,
+    )
+
+
+def _summed(arrays: list[Any]) -> Any:
+    if any(array is None for array in arrays):
+        return None
+    width = max(len(array) for array in arrays)
+    return np.sum([np.pad(array, (0, width - len(array))) for array in arrays], axis=0)
+
+
+def label_shares(labels: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Each client's label distribution, (clients, labels); examples are in client order."""
+    num_labels, num_clients = int(labels.max()) + 1, len(offsets) - 1
+    owner = np.repeat(np.arange(num_clients), np.diff(offsets))
+    counts = np.bincount(owner * num_labels + labels, minlength=num_clients * num_labels)
+    counts = counts.reshape(num_clients, num_labels)
+    return np.asarray(counts / counts.sum(axis=1, keepdims=True))

@@ -1,0 +1,147 @@
+"""What a client does in a round: train its slices on its own examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from fedplt.client.recipe_blocks import absent_classes, static_norms
+from fedplt.client.slices import TrainableSlices
+from fedplt.client.train_only import train_only
+from fedplt.data.samples import Augment, Samples
+from fedplt.kernels.flat_state import call_model
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.recipe import USUAL, LocalRecipe
+from fedplt.seeds import generator, torch_seed
+
+Loss = Callable[[Any, Any], Tensor]
+"""Mean loss of a batch, from the model's outputs and the targets."""
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    kind.__name__.lower(): kind
+    for kind in (
+        torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam,
+        torch.optim.RAdam, torch.optim.Adamax, torch.optim.Adagrad, torch.optim.Adadelta,
+        torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD,
+    )
+}  # fmt: skip
+"""Optimisers that treat every coordinate alone, by name."""
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """The settings of local training. A client's optimiser starts fresh every round."""
+
+    local_epochs: int | None = 1
+    """Passes over the client's examples; or else ``local_steps``."""
+    local_steps: int | None = None
+    """Steps, each on a batch drawn anew from the client's examples."""
+    batch_size: int | None = 64
+    """None: all examples of the client in one batch."""
+    optimizer: str = "sgd"
+    optimizer_options: dict[str, Any] = field(default_factory=dict)
+    """``momentum``, ``weight_decay``, ``betas``, ... as the optimiser names them."""
+    loss: Loss = F.cross_entropy
+    augment: Augment | None = None
+    proximal: float = 0.0
+    """FedProx: pull the trained slices back to the global values with this strength."""
+    recipe: LocalRecipe = USUAL
+    """What the method changes."""
+
+
+def train_client(
+    model: nn.Module,
+    assignment: Assignment,
+    samples: Samples,
+    examples: range,
+    settings: LocalTraining,
+    *,
+    learning_rate: float,
+    seed: int,
+    round: int,
+    client: int,
+) -> float:
+    """Train the assigned slices of the model and return the mean training loss.
+
+    ``examples`` are the client's examples in ``samples``. All randomness (batches, dropout,
+    augmentation) is keyed by (seed, round, client).
+    """
+    random = generator(seed, "batches", round=round, client=client)
+    torch.manual_seed(torch_seed(seed, "training", round=round, client=client))
+    augmenting = torch.Generator()
+    augmenting.manual_seed(torch_seed(seed, "augment", round=round, client=client))
+    model.train()
+    losses: list[Tensor] = []
+    recipe, absent = settings.recipe, None
+    with (
+        train_only(model, assignment, keep_old=False) as part,
+        static_norms(model, recipe.static_norm),
+    ):
+        if recipe.evaluate_frozen_norms and not recipe.local_norms:
+            _evaluate_frozen_norms(model, part)
+        step = _stepper(part, settings, learning_rate)
+        for indices in batches(len(examples), settings, random):
+            inputs, targets = samples.batch(indices.add_(examples.start))
+            if settings.augment is not None:
+                inputs = settings.augment(inputs, augmenting)
+            outputs = call_model(model, inputs)
+            if recipe.masked_loss:
+                if absent is None:
+                    absent = absent_classes(samples, examples, outputs)
+                outputs = outputs.masked_fill(absent, 0.0)
+            loss = settings.loss(outputs, targets)
+            loss.backward()
+            step()
+            losses.append(loss.detach())
+    return float(torch.stack(losses).mean())
+
+
+def _stepper(
+    part: TrainableSlices, settings: LocalTraining, learning_rate: float
+) -> Callable[[], None]:
+    """What follows a backward pass. Plain SGD is fused into it: one update kernel, always."""
+    plain = settings.optimizer == "sgd" and not any(settings.optimizer_options.values())
+    if plain and not settings.proximal:
+        part.fuse_sgd(learning_rate)
+        return part.step
+    optimizer = OPTIMIZERS[settings.optimizer](
+        part.parameters(), lr=learning_rate, **settings.optimizer_options
+    )
+
+    old = [leaf.detach().clone() for leaf in part.parameters()] if settings.proximal else []
+
+    def step() -> None:
+        for leaf, before in zip(part.parameters(), old, strict=False):
+            if leaf.grad is not None:
+                leaf.grad.add_(leaf.detach() - before, alpha=settings.proximal)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _evaluate_frozen_norms(model: nn.Module, part: TrainableSlices) -> None:
+    """Norms of which nothing is trained use their running statistics, as in an evaluation."""
+    for name, module in model.named_modules():
+        trained = part.modules.get(name)
+        if getattr(module, "running_mean", None) is not None and not (trained and trained.rows):
+            module.eval()
+
+
+def batches(
+    num_examples: int, settings: LocalTraining, random: np.random.Generator
+) -> Iterator[Tensor]:
+    """Indices of one batch after another."""
+    size = min(settings.batch_size or num_examples, num_examples)
+    if settings.local_steps is not None:
+        for _ in range(settings.local_steps):
+            yield torch.from_numpy(random.permutation(num_examples)[:size])
+        return
+    for _ in range(settings.local_epochs or 1):
+        yield from torch.from_numpy(random.permutation(num_examples)).split(size)

@@ -1,0 +1,169 @@
+"""Measure this machine: how fast it trains a model, whole and in part, against exact FLOPs.
+
+One thread, as the simulator trains clients. Alternatives are interleaved and the fastest pass of
+each counts, so that other load on the machine disturbs little.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedplt.client.train_only import train_only
+from fedplt.errors import ConfigError
+from fedplt.fleet.devices import DeviceProfile
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.cost import exact_flops
+from fedplt.planning.layers import Layers
+from fedplt.planning.plan import make_plan
+from fedplt.text import table
+
+RATIOS = (1.0, 0.5, 0.25, 0.1, 0.06)
+TOLERANCE = 0.15
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One way of training: measured and counted, per batch."""
+
+    ratio: float
+    seconds: float
+    flops: int
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was measured."""
+
+    forward_seconds: float
+    """Of a batch, without gradients."""
+    steps: tuple[Measurement, ...]
+    """Forward, backward and update of a batch, by ratio."""
+    batch_size: int
+
+    @property
+    def flops_per_second(self) -> float:
+        """The one speed that predicts all measured steps best (least squares of logarithms)."""
+        speeds = [math.log(step.flops / step.seconds) for step in self.steps]
+        return math.exp(math.fsum(speeds) / len(speeds))
+
+    def predicted(self, step: Measurement) -> float:
+        return step.flops / self.flops_per_second
+
+    @property
+    def mean_error(self) -> float:
+        """Mean over the ratios of how far predicted times are off, as a fraction."""
+        errors = [abs(self.predicted(step) / step.seconds - 1) for step in self.steps]
+        return math.fsum(errors) / len(errors)
+
+    def summary(self) -> str:
+        rows = [
+            [
+                f"{step.ratio:g}",
+                f"{1e3 * step.seconds:.3f}",
+                f"{1e3 * (step.seconds - self.forward_seconds):.3f}",
+                f"{1e3 * self.predicted(step):.3f}",
+                f"{100 * (self.predicted(step) / step.seconds - 1):+.1f} %",
+            ]
+            for step in self.steps
+        ]
+        within = "within" if self.mean_error <= TOLERANCE else "NOT within"
+        return "\n\n".join(
+            [
+                f"milliseconds per batch of {self.batch_size}, one thread; a forward pass alone "
+                f"takes {1e3 * self.forward_seconds:.3f}",
+                table(["ratio", "step", "of it backward", "predicted", "error"], rows),
+                f"{self.flops_per_second / 1e9:.2f} GFLOP/s predict these times to "
+                f"{100 * self.mean_error:.1f} % on average over the ratios "
+                f"({within} {100 * TOLERANCE:.0f} %).",
+            ]
+        )
+
+    def profile(self, name: str, down: float, up: float) -> DeviceProfile:
+        """A device profile with the measured speed and the given bandwidths (bit/s)."""
+        return DeviceProfile(name, self.flops_per_second, down, up)
+
+
+def probe(
+    model: nn.Module,
+    example: Tensor,
+    layers: Layers,
+    *,
+    ratios: Sequence[float] = RATIOS,
+    batch_size: int = 64,
+    passes: int = 12,
+    steps: int = 5,
+) -> Probe:
+    """Time forward passes and training steps, on inputs like the example and with a cheap loss."""
+    if batch_size < 1 or passes < 1:
+        raise ConfigError("probe: the batch size and the number of passes are at least 1.")
+    inputs = example[:1].repeat(batch_size, *[1] * (example.ndim - 1))
+    if inputs.is_floating_point():
+        inputs = torch.randn(inputs.shape)
+    with torch.no_grad():
+        outputs = model(inputs)
+    if not isinstance(outputs, Tensor):
+        raise ConfigError(f"probe: the model must give a tensor, not a {type(outputs).__name__}.")
+    assignments = [make_plan(layers, [ratio]).assignment(0) for ratio in ratios]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    model.train()
+    try:
+        trainings = [_training(model, inputs, part, steps) for part in assignments]
+        best = _race([_forward(model, inputs, steps), *trainings], passes)
+    finally:
+        torch.set_num_threads(threads)
+    measured = tuple(
+        Measurement(ratio, seconds / steps, batch_size * exact_flops(assignment).total)
+        for ratio, seconds, assignment in zip(ratios, best[1:], assignments, strict=True)
+    )
+    return Probe(best[0] / steps, measured, batch_size)
+
+
+def _forward(model: nn.Module, inputs: Tensor, steps: int) -> Callable[[], float]:
+    def run() -> float:
+        started = time.perf_counter()
+        with torch.no_grad():
+            for _ in range(steps):
+                model(inputs)
+        return time.perf_counter() - started
+
+    return run
+
+
+def _training(
+    model: nn.Module, inputs: Tensor, assignment: Assignment, steps: int
+) -> Callable[[], float]:
+    def run() -> float:
+        with train_only(model, assignment, keep_old=False) as part:
+            part.fuse_sgd(1e-4)
+            started = time.perf_counter()
+            for _ in range(steps):
+                model(inputs).square().mean().backward()
+                part.step()
+            return time.perf_counter() - started
+
+    return run
+
+
+def _race(alternatives: Sequence[Callable[[], float]], passes: int) -> list[float]:
+    """The fastest of several interleaved passes, for each alternative."""
+    best = [math.inf] * len(alternatives)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for number in range(passes + 1):
+            for index, run in enumerate(alternatives):
+                seconds = run()
+                if number:  # the first pass only warms up
+                    best[index] = min(best[index], seconds)
+    finally:
+        if collecting:
+            gc.enable()
+    return best

@@ -1,0 +1,69 @@
+"""What a recipe changes in the model while a client trains it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedplt.data.samples import Samples
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.recipe import LocalRecipe
+
+
+@contextmanager
+def scaled(model: nn.Module, assignment: Assignment, recipe: LocalRecipe) -> Iterator[None]:
+    """Inside the block, the sub-model's activations are divided by its rate (in training mode).
+
+    Its layers sum over fewer units than the whole model's: this keeps the sums as large.
+    """
+    handles = []
+    divide = functools.partial(_divide, assignment.rate)
+    divide_inputs = functools.partial(_divide_inputs, assignment.rate)
+    try:
+        for name in assignment.scaled_modules(recipe.scaler):
+            module = model.get_submodule(name)
+            if recipe.scaler == "inputs":
+                handles.append(module.register_forward_pre_hook(divide_inputs))
+            else:
+                handles.append(module.register_forward_hook(divide))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _divide(rate: float, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    return output / rate if module.training else output
+
+
+def _divide_inputs(rate: float, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (inputs[0] / rate, *inputs[1:]) if module.training else inputs
+
+
+@contextmanager
+def static_norms(model: nn.Module, wanted: bool) -> Iterator[None]:
+    """Inside the block, batch statistics are used and running statistics stay as they are."""
+    changed: list[tuple[Any, Any]] = []
+    try:
+        modules: list[Any] = list(model.modules()) if wanted else []
+        for module in modules:
+            if getattr(module, "running_mean", None) is not None:
+                changed.append((module, module.momentum))
+                module.momentum = 0.0
+        yield
+    finally:
+        for module, momentum in changed:
+            module.momentum = momentum
+
+
+def absent_classes(samples: Samples, examples: range, outputs: Tensor) -> Tensor:
+    """Which outputs stand for classes that these examples do not have, (classes,)."""
+    labels = torch.from_numpy(samples.labels()[examples.start : examples.stop])
+    absent = torch.ones(outputs.shape[-1], dtype=torch.bool)
+    absent[labels] = False
+    return absent.to(outputs.device)

@@ -1,0 +1,174 @@
+"""The model that a client holds: the resident one, or a smaller dense one built from it.
+
+A smaller model has the structure of the whole one and tensors of the held rows and columns alone,
+so time, memory and FLOPs shrink with it. Its numbers are gathered from the whole model's flat
+state.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, fx, nn
+
+from fedplt.cutting.graph import traced
+from fedplt.errors import CutError
+from fedplt.kernels.flat_state import bind_state, evaluation_mode, take
+from fedplt.planning.coupled_units import Spaces
+from fedplt.planning.layers import Layers
+from fedplt.planning.submodel_assignment import SubmodelAssignment
+from fedplt.planning.width_rates import kept_units
+
+MAX_KEPT = 16
+"""Sub-models of different widths that are kept for the next client of the same widths."""
+
+
+class PaddedChannels(nn.Module):
+    """A shortcut's new channels in a sub-model: held channels go to their own place."""
+
+    places: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("places", torch.empty(0, dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        zero = F.pad(x, (0, 0) * (x.ndim - 2) + (0, 1))  # one channel of zeros at the end
+        return zero.index_select(1, self.places)
+
+
+@dataclass(frozen=True, eq=False)
+class HeldModel:
+    """A module and its flat state."""
+
+    module: nn.Module
+    state: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltSubmodel(HeldModel):
+    """A smaller model that was built for a client."""
+
+    buffers: tuple[tuple[Tensor, Tensor], ...]
+    """Buffers that are not shared, and the values they start with."""
+    pads: tuple[PaddedChannels, ...]
+
+
+class HeldModels:
+    """Gives clients the models that they hold; keeps some of the smaller ones."""
+
+    def __init__(self, module: nn.Module, state: Tensor) -> None:
+        """``state``: the module's own flat state (:func:`fedplt.bind_state`)."""
+        self._resident = HeldModel(module, state)
+        self._kept: OrderedDict[tuple[int, ...], BuiltSubmodel] = OrderedDict()
+        self._graph: fx.GraphModule | None = None
+
+    def whole(self) -> HeldModel:
+        return self._resident
+
+    def smaller(self, assignment: SubmodelAssignment) -> BuiltSubmodel:
+        """The sub-model of an assignment, with the numbers of the whole model's flat state."""
+        state = self._resident.state
+        key = assignment.num_units
+        small = self._kept.pop(key, None) or self._build(assignment)
+        self._kept[key] = small
+        if len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+        take(state, assignment.received, out=small.state)
+        for buffer, start in small.buffers:
+            buffer.copy_(start)
+        for module, pad in zip(small.pads, assignment.spaces.pads, strict=True):
+            inputs = _held(assignment, pad.inputs, pad.num_inputs)
+            outputs = _held(assignment, pad.outputs, pad.num_outputs)
+            places = np.full(pad.num_outputs, len(inputs))  # the channel of zeros
+            places[inputs] = np.arange(len(inputs))
+            module.places = torch.from_numpy(places[outputs]).to(state.device)
+        return small
+
+    def _build(self, assignment: SubmodelAssignment) -> BuiltSubmodel:
+        """A copy of the structure: tensors are replaced by smaller ones, never copied."""
+        layers, spaces = assignment.on_client.layers, assignment.spaces
+        source = self._traced() if spaces.pads else self._resident.module
+        tensors = [*source.parameters(), *source.buffers()]
+        model = copy.deepcopy(source, {id(tensor): tensor for tensor in tensors})
+        shared = {spec.name for _, _, spec in layers.placed}
+        for _, _, spec in layers.placed:
+            name, _, key = spec.name.rpartition(".")
+            module = model.get_submodule(name)
+            old = getattr(module, key)
+            new = torch.empty(spec.shape, device=old.device)
+            setattr(module, key, new if spec.is_buffer else nn.Parameter(new))
+            _resize(module)
+        pads = _replace_pads(model, spaces) if spaces.pads else ()
+        for name, buffer in list(model.named_buffers()):
+            if name not in shared:  # of its own: it may change in training
+                owner, _, key = name.rpartition(".")
+                setattr(model.get_submodule(owner), key, buffer.clone())
+        others = tuple(
+            (buffer, buffer.clone())
+            for name, buffer in model.named_buffers()
+            if name not in shared and not name.endswith("places")
+        )
+        return BuiltSubmodel(model, bind_state(model, layers), others, pads)
+
+    def _traced(self) -> fx.GraphModule:
+        if self._graph is None:
+            self._graph = traced(self._resident.module)
+        return self._graph
+
+
+def _held(assignment: SubmodelAssignment, space: int | None, width: int) -> Any:
+    return np.arange(width) if space is None else assignment.held[space]
+
+
+def _resize(module: Any) -> None:
+    """What a module says about its own widths follows its tensors."""
+    weight: Any = getattr(module, "weight", None)
+    if isinstance(module, nn.Linear):
+        module.out_features, module.in_features = weight.shape
+    elif isinstance(module, nn.Conv2d):
+        module.out_channels, module.in_channels = weight.shape[:2]
+    elif isinstance(module, nn.LayerNorm):
+        module.normalized_shape = tuple(weight.shape)
+    elif hasattr(module, "num_features"):
+        tensor = weight if weight is not None else module.running_mean
+        module.num_features = len(tensor)
+
+
+def _replace_pads(model: nn.Module, spaces: Spaces) -> tuple[PaddedChannels, ...]:
+    assert isinstance(model, fx.GraphModule)
+    made = []
+    by_name = {node.name: node for node in model.graph.nodes}
+    for pad in spaces.pads:
+        node, name = by_name[pad.name], f"{pad.name}_places"
+        module = PaddedChannels()
+        model.add_module(name, module)
+        with model.graph.inserting_after(node):
+            new = model.graph.call_module(name, (node.args[0],))
+        node.replace_all_uses_with(new)
+        model.graph.erase_node(node)
+        made.append(module)
+    model.recompile()
+    return tuple(made)
+
+
+def try_submodel(model: nn.Module, layers: Layers, spaces: Spaces, example: Any) -> None:
+    """Run a sub-model of half the widths once, so that a problem is said before a run starts."""
+    held = tuple(np.arange(kept_units(width, 0.5)) for width in spaces.widths)
+    assignment = SubmodelAssignment(layers, frozenset(), spaces, held, 0.5)
+    state = torch.zeros(layers.state_size, device=next(model.parameters()).device)
+    small = HeldModels(model, state).smaller(assignment)
+    try:
+        with evaluation_mode(small.module), torch.no_grad():
+            small.module(example)
+    except RuntimeError as error:
+        raise CutError(
+            f"a sub-model of half the width does not run ({str(error).splitlines()[0]}): the "
+            "model's forward pass must not depend on its widths. Use fedplt or fedpmt for it."
+        ) from error

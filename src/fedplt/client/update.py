@@ -1,0 +1,83 @@
+"""What a client sends: the change of the slices it trained, as one flat array."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+from torch import Tensor
+
+from fedplt.errors import UpdateError
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.cost import safetensors_bytes
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class ClientUpdate:
+    """After minus before, of the trained slices and nothing else, in the plan's order.
+
+    A slice is here if and only if it was trained; "not trained" is never inferred from zeros.
+    """
+
+    values: NDArray[np.float32]
+    num_examples: int
+    norm: float
+    """Euclidean norm of the change of the parameters (buffers do not count)."""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """As safetensors: one array and a small header."""
+        return bytes(save({"update": self.values}, metadata=self._metadata()))
+
+    @property
+    def num_bytes(self) -> int:
+        """``len(self.to_bytes())``, without making them."""
+        return safetensors_bytes("update", len(self.values), self._metadata())
+
+    def _metadata(self) -> dict[str, str]:
+        header = {"format": FORMAT, "num_examples": self.num_examples, "norm": self.norm}
+        return {"fedplt": json.dumps({**header, "metrics": self.metrics})}
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ClientUpdate:
+        try:
+            values = load(data)["update"]
+            length = int.from_bytes(data[:8], "little")
+            header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["fedplt"])
+            if header["format"] != FORMAT:
+                raise UpdateError(
+                    f"this update has format {header['format']}; this version reads {FORMAT}."
+                )
+            return cls(
+                values, int(header["num_examples"]), float(header["norm"]), dict(header["metrics"])
+            )
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, UpdateError):
+                raise
+            raise UpdateError(f"these bytes are not a client update: {error!r}") from error
+
+
+def change_since(before: Tensor, after: Iterable[Tensor]) -> Tensor:
+    """After minus before: ``before``, a flat copy of the old values, becomes it part by part."""
+    start = 0
+    with torch.no_grad():
+        for part in after:
+            old = before[start : start + part.numel()]
+            torch.sub(part.reshape(-1).to(old.device), old, out=old)
+            start += part.numel()
+    return before
+
+
+def update_norm(values: Tensor, assignment: Assignment) -> float:
+    """Euclidean norm of an update's parameters; buffers do not count."""
+    parts = (values[start:stop] for start, stop in assignment.parameter_segments)
+    return math.sqrt(math.fsum(float(part @ part) for part in parts))

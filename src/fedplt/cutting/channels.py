@@ -1,0 +1,195 @@
+"""How data flows between modules: which layer feeds a norm, and what lies above what.
+
+With an example input, the autograd graph of one forward pass answers: walk back from a module's
+input through operations that act on each channel alone, to the module whose output it was. Without
+an example, the module registered just before a norm is taken as its feeder if its width matches,
+and nothing is said about the flow between layers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from fedplt.cutting.trace import NORMS, PER_CHANNEL_NORMS, Kinds, Trace, width
+from fedplt.planning.flow import ModuleFlow
+
+CHANNELLED: Kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Kinds whose outputs and inputs are channels in the places that :func:`_columns` knows."""
+FEEDING: Kinds = (*CHANNELLED, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+_ELEMENTWISE = (
+    "Relu", "LeakyRelu", "Gelu", "Silu", "Tanh", "Sigmoid", "Elu", "Hardtanh", "Hardswish",
+    "Clone", "NativeDropout",
+)  # fmt: skip
+_POOLING = ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool")
+_RESHAPING = ("View", "UnsafeView", "ReshapeAlias")
+_TURNING = ("Transpose", "Permute")
+
+
+def feeders_by_registration(model: nn.Module) -> dict[str, str]:
+    """Norm -> the module registered just before it, if they are equally wide."""
+    result: dict[str, str] = {}
+    previous: tuple[str, int] | None = None
+    for name, module in model.named_modules():
+        if isinstance(module, NORMS):
+            if previous and width(module) and previous[1] == width(module):
+                result[name] = previous[0]
+            previous = None
+        elif next(module.parameters(recurse=False), None) is not None:
+            previous = (name, width(module)) if isinstance(module, FEEDING) else None
+    return result
+
+
+def feeders(trace: Trace) -> dict[str, str]:
+    """Norm -> the one module, as wide as the norm, that its input comes from."""
+    result = {}
+    for name, nodes in trace.inputs.items():
+        if not isinstance(trace.modules[name], NORMS):
+            continue
+        sources = {_feeder(trace, node) for node in nodes}
+        source = next(iter(sources))
+        if len(sources) == 1 and source:
+            wide = width(trace.modules[name])
+            if wide and wide == width(trace.modules[source]):
+                result[name] = source
+    return result
+
+
+def _feeder(trace: Trace, node: Any) -> str | None:
+    while node is not None:
+        name = trace.outputs.get(node)
+        if name is not None and not isinstance(trace.modules[name], NORMS):
+            return name if isinstance(trace.modules[name], FEEDING) else None
+        if name is None and not _is(node, *_ELEMENTWISE, *_POOLING, *_RESHAPING, *_TURNING):
+            return None  # a residual sum, a concatenation, an unknown operation
+        node = _first_input(node)
+    return None
+
+
+def agreed(flow: tuple[ModuleFlow, ...], other: tuple[ModuleFlow, ...]) -> tuple[ModuleFlow, ...]:
+    """A flow whose ways between channels are those of another mode (training, evaluation), too."""
+    theirs = {(module.name, module.feeder, module.columns, module.norms) for module in other}
+    elsewhere = {module.name for module in other if module.used_elsewhere}
+    return tuple(
+        replace(
+            module if (module.name, module.feeder, module.columns, module.norms) in theirs
+            else replace(module, feeder=None, columns=1, norms=()),
+            used_elsewhere=module.used_elsewhere or module.name in elsewhere,
+        )
+        for module in flow
+    )  # fmt: skip
+
+
+def flow(trace: Trace) -> tuple[ModuleFlow, ...]:
+    """All calls of modules of a known kind, in the order of each module's first call."""
+    elsewhere = trace.used_elsewhere()
+    return tuple(
+        _flow(trace, name, call, elsewhere)
+        for name, nodes in trace.inputs.items()
+        for call in range(len(nodes))
+    )
+
+
+def _flow(trace: Trace, name: str, call: int, elsewhere: set[int]) -> ModuleFlow:
+    nodes = trace.inputs[name]
+    parents = sorted(trace.sources(nodes[call]))
+    module = trace.modules[name]
+    channels = None
+    if len(nodes) == 1 and isinstance(module, CHANNELLED):
+        channels = _channels_from(trace, name, nodes[0])
+    feeder, columns, norms = channels or (None, 1, ())
+    own = list(module.parameters(recurse=False))
+    weight: Any = getattr(module, "weight", None)
+    is_matrix = weight is not None and weight.ndim > 1 and not isinstance(module, NORMS)
+    return ModuleFlow(
+        name,
+        _whole(trace.positions[name][call]),
+        tuple(parents),
+        feeder,
+        columns,
+        norms,
+        trace.parameters[id(weight)] if is_matrix else None,
+        weight.numel() if is_matrix else 0,
+        any(id(parameter) in elsewhere for parameter in own),
+    )
+
+
+def _whole(number: float) -> float:
+    return int(number) if number == int(number) else number
+
+
+def _channels_from(
+    trace: Trace, consumer: str, node: Any
+) -> tuple[str, int, tuple[str, ...]] | None:
+    """The feeder of a module, columns per channel, and the norms on the way."""
+    norms: list[str] = []
+    shape: list[int] | None = None  # of the activation before a flatten
+    pooled: set[int] = set()  # dimensions of pooling
+    while node is not None:
+        name = trace.outputs.get(node)
+        if name is not None and isinstance(trace.modules[name], CHANNELLED):
+            columns = _columns(trace, name, consumer, shape, norms, pooled)
+            return (name, columns, tuple(norms)) if columns else None
+        if name is not None and isinstance(trace.modules[name], PER_CHANNEL_NORMS):
+            norms.append(name)
+        elif _is(node, *_POOLING):
+            pooled.add(next(int(c) for c in type(node).__name__ if c.isdigit()))
+        elif _is(node, *_RESHAPING) and shape is None:
+            shape = list(getattr(node, "_saved_self_sym_sizes", []))
+        elif name is not None or not _is(node, *_ELEMENTWISE):
+            return None
+        node = _first_input(node)
+    return None
+
+
+def _columns(
+    trace: Trace,
+    producer: str,
+    consumer: str,
+    shape: list[int] | None,
+    norms: list[str],
+    pooled: set[int],
+) -> int | None:
+    """Inputs of the consumer per channel of the producer, if they lie channel by channel.
+
+    A convolution's channels are axis 1, a Linear's outputs the last axis; only what keeps
+    them there is let through, and None means that it is not certain.
+    """
+    wide = width(trace.modules[producer])
+    weight: Any = trace.modules[consumer].weight
+    taken = int(weight.shape[1])
+    from_linear, to_linear = (
+        isinstance(trace.modules[name], nn.Linear) for name in (producer, consumer)
+    )
+    if any(width(trace.modules[norm]) != wide for norm in norms):
+        return None
+    if from_linear and to_linear:
+        # Pooling mixes along the last axis, and so do norms unless it is also axis 1.
+        mixed = bool(pooled) or any(trace.dimensions[norm] != 2 for norm in norms)
+        return 1 if shape is None and not mixed and taken == wide else None
+    producing: Any = trace.modules[producer]
+    if not from_linear and pooled - {len(producing.kernel_size)}:
+        return None  # a pool of another dimension takes the channels for an axis of its own
+    if not from_linear and not to_linear:
+        return 1 if shape is None and taken == wide else None
+    if from_linear or shape is None or trace.dimensions[consumer] != 2 or shape[1] != wide:
+        return None
+    # (batch, channels, ...) flattened: channel c lies at c * rest to (c + 1) * rest - 1.
+    rest = math.prod(shape[2:])
+    return rest if len(shape) >= 3 and taken == wide * rest else None
+
+
+def _is(node: Any, *kinds: str) -> bool:
+    """Whether an autograd node belongs to one of these operations (``MaxPool`` has variants)."""
+    name = type(node).__name__
+    return any(
+        name.startswith((f"{kind}Backward", f"{kind}1", f"{kind}2", f"{kind}3")) for kind in kinds
+    )
+
+
+def _first_input(node: Any) -> Any:
+    return next((parent for parent, _ in node.next_functions if parent is not None), None)

@@ -1,0 +1,82 @@
+"""Matrix products outside of modules of a known kind: attention, recurrent layers, a user's own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import nn
+
+from fedplt.cutting.trace import Trace
+from fedplt.planning.flow import Product
+
+RECOMPUTING = 2.5
+"""Fused attention makes two products forward and five backward."""
+
+
+def products(trace: Trace) -> tuple[Product, ...]:
+    """All of them, with what each operand comes from."""
+    caught = _caught_by_attention(trace)
+    result = []
+    for node in trace.nodes:
+        counted = None if node in trace.inside else _count(node)
+        if counted is None:
+            continue
+        flops, indices, joint = counted
+        operands = [node.next_functions[index][0] for index in indices]
+        sources = tuple(tuple(sorted(trace.sources(operand))) for operand in operands)
+        weight = _turned_parameter(operands[-1])
+        sliced = None
+        if weight is not None and id(weight) in caught:
+            sliced = trace.parameters[id(weight)]
+        result.append(Product(flops / trace.batch, sources, sliced, joint))
+    return tuple(result)
+
+
+def _count(node: Any) -> tuple[float, tuple[int, ...], float] | None:
+    """FLOPs of an operation, the places of its operands, and the cost of all gradients if joint."""
+    kind = type(node).__name__.partition("Backward")[0]
+    if kind in ("Mm", "Addmm"):
+        last = node._saved_mat2_sym_sizes  # (inner, columns)
+        return 2.0 * math.prod(_made(node)) * last[0], ((0, 1) if kind == "Mm" else (1, 2)), 0.0
+    if kind in ("Bmm", "Baddbmm"):
+        names = ("self", "mat2") if kind == "Bmm" else ("batch1", "batch2")
+        left, right = (getattr(node, f"_saved_{name}") for name in names)
+        inner = left.shape[2] if left is not None else right.shape[1]
+        return 2.0 * math.prod(_made(node)) * inner, ((0, 1) if kind == "Bmm" else (1, 2)), 0.0
+    if kind.startswith("ScaledDotProduct"):
+        query, key, value = (getattr(node, f"_saved_{name}") for name in ("query", "key", "value"))
+        pairs = math.prod(query.shape[:-1]) * key.shape[-2]
+        return 2.0 * pairs * (query.shape[-1] + value.shape[-1]), (0, 1, 2), RECOMPUTING
+    if kind == "Convolution" and node._saved_weight is not None:
+        x, weight = node._saved_input, node._saved_weight
+        pixels = x.shape if node._saved_transposed else _made(node)
+        return 2.0 * weight.numel() * pixels[0] * math.prod(pixels[2:]), (0, 1), 0.0
+    if kind == "MkldnnRnnLayer":
+        steps, size = node._saved_input.shape[:2]
+        weights = node._saved_weight0.numel() + node._saved_weight1.numel()
+        return 2.0 * steps * size * weights, tuple(range(len(node.next_functions))), 2.0
+    return None
+
+
+def _made(node: Any) -> tuple[int, ...]:
+    """Shape of what the forward pass of a node made."""
+    return tuple(node._input_metadata[0].shape)
+
+
+def _turned_parameter(node: Any) -> Any:
+    """The parameter behind a node, if there is only a transposition between."""
+    while type(node).__name__.startswith("TBackward"):
+        node = node.next_functions[0][0]
+    return getattr(node, "variable", None)
+
+
+def _caught_by_attention(trace: Trace) -> set[int]:
+    """Weights whose products :mod:`fedplt.kernels.attention` catches."""
+    return {
+        id(weight)
+        for module in trace.modules.values()
+        if isinstance(module, nn.MultiheadAttention)
+        if type(module).forward is nn.MultiheadAttention.forward
+        for weight in (module.in_proj_weight, module.out_proj.weight)
+    }

@@ -1,0 +1,168 @@
+"""How the tensors of a module are sliced, by its kind.
+
+Kinds that are not listed here are trained whole or not at all: one sub-layer. That is always
+right, only coarser; :func:`fedplt.cut` says so in its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedplt.cutting.trace import NORMS
+from fedplt.errors import CutError
+from fedplt.kernels import FORWARDS_BY_NAME, forward_of, full_name, outputs_on_axis_1
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+FUSED_NAMES = ("qkv", "c_attn")
+"""Linear modules so named, with three times as many outputs as inputs, are query, key and value."""
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """How one module's tensors are cut into sub-layers."""
+
+    how: str
+    num_units: int | None = None
+    """The smallest pieces a client can train; None: one per row."""
+    axes: dict[str, int] = field(default_factory=dict)
+    """Of tensors whose sliced axis is not the first."""
+    repeats: dict[str, int] = field(default_factory=dict)
+    """Tensors whose sliced axis holds several stretches that are cut the same way."""
+    is_bare: bool = False
+    """Each tensor is a layer of its own: nothing is known about what the module does."""
+
+
+def slicing_of(name: str, module: nn.Module, own: Collection[str], fused: int | None) -> Slicing:
+    """The slicing of a module whose own tensors are ``own``; ``fused`` as the user said."""
+    unusual = _unusual(module, own)
+    if unusual:
+        return Slicing(f"as one piece: {unusual}", 1)
+    if full_name(type(module)) in FORWARDS_BY_NAME:
+        return _linear(name, module, fused)
+    if fused is not None and not isinstance(module, nn.Linear):
+        raise CutError(f"fused: {name!r} is a {kind_of(module)}; only Linear modules can be fused.")
+    for kinds, rule in RULES:
+        if isinstance(module, kinds):
+            slicing = rule(name, module, fused)
+            return replace(slicing, how=slicing.how + _saving(module, slicing))
+    return Slicing("as one piece: a parameter of its own", 1, is_bare=True)
+
+
+def kind_of(module: nn.Module) -> str:
+    """The name of a module's kind as people know it (torch has private ones)."""
+    if isinstance(module, nn.utils.parametrize.ParametrizationList):
+        return "parametrization"
+    if isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear):
+        return "Linear"
+    return type(module).__name__
+
+
+def _unusual(module: nn.Module, own: Collection[str]) -> str | None:
+    if hasattr(module, "parametrizations") or isinstance(
+        module, nn.utils.parametrize.ParametrizationList
+    ):
+        return "parametrized"
+    if {"weight_g", "weight_v"} <= set(own):
+        return "weight-normed"
+    if hasattr(module, "weight_orig") or hasattr(module, "weight_u"):
+        return "its weight is computed from another (pruned or spectral-normed)"
+    return None
+
+
+def _saving(module: nn.Module, slicing: Slicing) -> str:
+    """Said where slices are trained at the price of a whole gradient."""
+    caught = isinstance(module, (*NORMS, nn.MultiheadAttention)) or slicing.num_units == 1
+    return "" if caught or forward_of(module) else " (its whole gradient is computed)"
+
+
+def _convolution(name: str, module: Any, fused: int | None) -> Slicing:
+    if module.groups == 1:
+        return Slicing("by output channel")
+    each = module.out_channels // module.groups
+    return Slicing(f"by group ({each} output channels each)", module.groups)
+
+
+def _linear(name: str, module: Any, fused: int | None) -> Slicing:
+    turned = outputs_on_axis_1(module)
+    inputs, outputs = module.weight.shape if turned else reversed(module.weight.shape)
+    axes = {"weight": 1} if turned else {}
+    if fused is None and name.rpartition(".")[2] in FUSED_NAMES and outputs == 3 * inputs:
+        fused = 3
+    if fused is None or fused == 1:
+        return Slicing("by output neuron", axes=axes)
+    if not isinstance(fused, int) or fused < 1 or outputs % fused:
+        raise CutError(
+            f"fused: {name!r} has {outputs} outputs, which are not {fused!r} equal stretches."
+        )
+    how = f"by output neuron, in {fused} stretches that are cut alike"
+    if fused == 3:
+        how = "by output neuron of query, key and value together"
+    return Slicing(how, axes=axes, repeats={"weight": fused, "bias": fused})
+
+
+def _transposed(name: str, module: Any, fused: int | None) -> Slicing:
+    each = module.out_channels // module.groups
+    how = "by output channel"
+    if module.groups > 1:
+        how += f" (the same of each of {module.groups} groups)"
+    return Slicing(how, each, {"weight": 1}, {"bias": module.groups})
+
+
+def _attention(name: str, module: Any, fused: int | None) -> Slicing:
+    return Slicing(
+        "by head: query, key and value rows together",
+        module.num_heads,
+        {"bias_k": 2, "bias_v": 2},
+        {"in_proj_weight": 3, "in_proj_bias": 3},
+    )
+
+
+def _embedding(name: str, module: Any, fused: int | None) -> Slicing:
+    if module.max_norm is not None:
+        raise CutError(
+            f"module {name!r} ({type(module).__name__}) has max_norm = {module.max_norm}: looking "
+            "up a row changes it, trained or not. Use max_norm = None, or freeze it "
+            "(requires_grad = False)."
+        )
+    if module.sparse:
+        raise CutError(
+            f"module {name!r} ({type(module).__name__}) is sparse; only dense gradients can be "
+            "sliced. Use sparse = False."
+        )
+    return Slicing("by vocabulary row")
+
+
+RULES: tuple[tuple[tuple[type[nn.Module], ...], Callable[..., Slicing]], ...] = (
+    ((nn.MultiheadAttention,), _attention),
+    ((nn.Linear,), _linear),
+    (TRANSPOSED, _transposed),
+    (CONVOLUTIONS, _convolution),
+    ((nn.Embedding, nn.EmbeddingBag), _embedding),
+    (NORMS, lambda *_: Slicing("by channel")),
+    ((nn.Bilinear,), lambda *_: Slicing("by output neuron")),
+    ((nn.RNNBase, nn.RNNCellBase), lambda *_: Slicing("as one piece: its gates mix all units", 1)),
+)
+
+
+def check_lazy(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise CutError(
+                f"{name} has no shape yet (a lazy module). Run the model once, then cut it."
+            )
+
+
+def check_tensor(name: str, tensor: Tensor) -> None:
+    """Refuse parameters that no slice can be trained of."""
+    if not tensor.is_floating_point():
+        raise CutError(f"{name} is {tensor.dtype}; only real floating-point parameters can be cut.")
+    if tensor.numel() == 0:
+        raise CutError(f"{name} has shape {tuple(tensor.shape)}: it is empty. Give it a width.")
+    if tensor.is_sparse or tensor.layout != torch.strided:
+        raise CutError(f"{name} is sparse; only dense parameters can be cut.")

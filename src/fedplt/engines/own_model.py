@@ -1,0 +1,136 @@
+"""Train a model of the user's own, on data of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+from torch import nn
+
+from fedplt.client.evaluation import Metric, accuracy
+from fedplt.client.local_training import Loss
+from fedplt.data.samples import Augment, TrainingData, as_samples
+from fedplt.data.splits import Split, split_given
+from fedplt.engines.run import FROM_PYTHON, MakeEngine, run_job
+from fedplt.errors import ConfigError
+from fedplt.federation.config import (
+    CutConfig,
+    DataConfig,
+    DiagnosticsConfig,
+    EngineConfig,
+    EvaluationConfig,
+    TrainingConfig,
+)
+from fedplt.federation.job import make_job
+from fedplt.federation.load_config import parse_config
+from fedplt.federation.loop import OnRound, ignore
+from fedplt.federation.records import History
+from fedplt.federation.sampling_config import SamplingConfig
+from fedplt.federation.server_config import ServerConfig
+from fedplt.planning.allocation import Allocation
+
+Values = Mapping[str, Any]
+"""Keys of a section, as in TOML."""
+
+
+def train(
+    model: nn.Module,
+    train_data: Any,
+    validation_data: Any,
+    *,
+    ratios: Sequence[float | Allocation],
+    rounds: int,
+    test_data: Any = None,
+    split: str | Split | Sequence[Any] = "iid",
+    learning_rates: Sequence[float] | None = None,
+    loss: Loss = torch.nn.functional.cross_entropy,
+    metric: Metric = accuracy,
+    augment: Augment | None = None,
+    seed: int = 0,
+    name: str = "run",
+    checkpoint_every: int = 10,
+    cut: CutConfig | Values | None = None,
+    data: DataConfig | Values | None = None,
+    method: str | Values = "fedplt",
+    sampling: SamplingConfig | Values | None = None,
+    training: TrainingConfig | Values | None = None,
+    server: ServerConfig | Values | None = None,
+    evaluation: EvaluationConfig | Values | None = None,
+    diagnostics: DiagnosticsConfig | Values | None = None,
+    engine: EngineConfig | Values | None = None,
+    run_with: MakeEngine | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    on_round: OnRound = ignore,
+) -> History:
+    """Train a model of your own, on data of your own, with partial layer training.
+
+    Sections (``training``, ``sampling``, ...) are those of a run configuration, as objects or as
+    dictionaries: ``training=fedplt.TrainingConfig(learning_rate=0.1)`` or
+    ``training={"learning_rate": 0.1}``.
+
+    Args:
+        model: any torch module that :func:`fedplt.cut` can cut; it is trained in place.
+        train_data, validation_data, test_data: ``(inputs, targets)`` tensors or Datasets.
+        ratios: one per client: the fraction of the model it trains.
+        rounds: in all, also of a run that is resumed.
+        split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client.
+        learning_rates: one per client, where they differ (else ``training["learning_rate"]``).
+        loss: mean loss from outputs and targets.
+        metric: score per example, or their mean.
+        augment: changes a batch of training inputs: ``augment(inputs, generator)``.
+        seed: of everything random.
+        name, checkpoint_every: as in a configuration.
+        cut: how the model is cut, as :func:`fedplt.cut` takes it: ``{"never": ["backbone"]}``.
+        data: keys about the split: ``{"alpha": 0.1}``.
+        method: a name, or a dictionary with options: ``{"name": "heterofl", "scaler": "all"}``.
+        sampling, training, server, evaluation, diagnostics, engine: sections of a configuration.
+        run_with: makes the engine that runs the clients (default: as ``engine`` says).
+        out: a run folder (config, plan, records, checkpoints, final model); None: nothing on disk.
+        resume: continue the run in ``out``.
+        on_round: called with every round's record.
+    """
+    if resume and out is None:
+        raise ConfigError("resume=True needs out: the folder of the run to continue.")
+    samples = TrainingData(
+        as_samples(train_data),
+        as_samples(validation_data),
+        None if test_data is None else as_samples(test_data),
+    )
+    if isinstance(split, (str, Split)):
+        given = None if isinstance(split, str) else split
+    else:
+        given = split_given(split, len(samples.train))
+    named_split = {"split": split} if isinstance(split, str) else {}
+    sections = {
+        "data": {"name": FROM_PYTHON, **named_split, **_values(data)},
+        "model": {"name": FROM_PYTHON, **_values(cut)},
+        "clients": {"num_clients": len(ratios)},
+        "method": {"name": method} if isinstance(method, str) else dict(method),
+        "sampling": _values(sampling),
+        "training": _values(training),
+        "server": _values(server),
+        "evaluation": _values(evaluation),
+        "diagnostics": _values(diagnostics),
+        "engine": _values(engine),
+    }
+    top = {"name": name, "seed": seed, "rounds": rounds, "checkpoint_every": checkpoint_every}
+    config = parse_config({**top, **{key: dict(values) for key, values in sections.items()}})
+    job = make_job(
+        config, model, samples,
+        split=given, ratios=ratios, learning_rates=learning_rates,
+        loss=loss, metric=metric, augment=augment,
+    )  # fmt: skip
+    return run_job(job, out, resume=resume, engine=run_with, on_round=on_round)
+
+
+def _values(section: BaseModel | Values | None) -> Values:
+    """What a section sets; defaults are left out."""
+    if section is None:
+        return {}
+    if isinstance(section, BaseModel):
+        return section.model_dump(exclude_unset=True, mode="json")
+    return section

@@ -1,0 +1,141 @@
+"""Run a federation: from a configuration, from a folder, or from a job made in Python."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedplt.data.sources import Progress
+from fedplt.errors import RunError
+from fedplt.federation.config import RunConfig
+from fedplt.federation.engine import Engine
+from fedplt.federation.folder import RunFolder
+from fedplt.federation.job import Job, job_from_config
+from fedplt.federation.load_config import ConfigLike, as_config, override
+from fedplt.federation.loop import Federation, OnRound, ignore
+from fedplt.federation.records import History
+from fedplt.imports import import_object
+
+FROM_PYTHON = "(given from Python)"
+MakeEngine = Callable[[Job, Callable[[], bool]], Engine]
+"""Makes an engine from a job and a function that tells whether the user asked to stop."""
+ENGINES = {"simulator": "fedplt.engines.simulator:SimulatorEngine"}
+"""By ``engine.name``; imported when they are used."""
+
+
+def run(
+    config: ConfigLike,
+    out: str | Path | None = None,
+    *,
+    engine: MakeEngine | None = None,
+    on_round: OnRound = ignore,
+) -> History:
+    """Train as a configuration says: what ``fedplt run`` does.
+
+    Args:
+        config: a configuration, a dictionary of its sections, or the path of a TOML file.
+        out: a run folder; None: nothing on disk.
+        engine: what runs the clients; by default as ``engine.name`` says.
+        on_round: called with every round's record.
+    """
+    return run_job(job_from_config(as_config(config)), out, engine=engine, on_round=on_round)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    changes: Sequence[str] = (),
+    engine: MakeEngine | None = None,
+    on_round: OnRound = ignore,
+) -> History:
+    """Continue a run that was stopped or killed, to the same bits: what ``fedplt resume`` does.
+
+    ``changes`` are as of ``--set``: ``["rounds=300"]``.
+    """
+    job, _ = prepare_resume(RunFolder.open(Path(folder)), lambda c: override(c, changes))
+    return run_job(job, folder, resume=True, engine=engine, on_round=on_round)
+
+
+def run_job(
+    job: Job,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    engine: MakeEngine | None = None,
+    on_round: OnRound = ignore,
+) -> History:
+    """Run a job to its last round, in a folder if one is given.
+
+    Ctrl-C saves and raises ``Interrupted``. A run that cannot start leaves no folder behind.
+    """
+    out = None if out is None else Path(out)
+    make_engine: MakeEngine = engine or _engine_of(job.config)
+    folder = RunFolder.open(out) if out and resume else None
+    if folder:
+        folder.lock()
+    try:
+        with _stoppable() as stop, closing(make_engine(job, stop)) as running:
+            federation = Federation(job, running)
+            if out and not resume:
+                folder = RunFolder.create(out, job)
+            federation.folder = folder
+            if folder and resume:
+                federation.resume()  # refuses before anything is written
+                folder.write_config(job.config)
+            else:
+                federation.start()
+            return federation.run(on_round)
+    finally:
+        if folder:
+            folder.unlock()
+
+
+def _engine_of(config: RunConfig) -> MakeEngine:
+    made: MakeEngine = import_object(ENGINES[config.engine.name], "engine.name")
+    return made
+
+
+def prepare_resume(
+    folder: RunFolder,
+    change: Callable[[RunConfig], RunConfig] = lambda config: config,
+    progress: Progress | None = None,
+) -> tuple[Job, int]:
+    """The job of a run on disk and its rounds done; refuses what would change its bits."""
+    config = change(folder.config())
+    folder.lock()
+    try:
+        folder.refuse_unbegun()
+        if FROM_PYTHON in (config.model.name, config.data.name):
+            raise RunError(
+                f"{folder.path} was started from Python with a model or data of its own: call "
+                "fedplt.train with the same arguments and resume=True."
+            )
+        job = job_from_config(config, progress)
+        _, done, _ = folder.load_checkpoint(job)
+    finally:
+        folder.unlock()
+    return job, done
+
+
+@contextmanager
+def _stoppable() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C (or SIGTERM) into a request; the second one is the usual."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    old = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

@@ -1,0 +1,48 @@
+"""What the server and its workers share in memory: no message carries more than a few numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedplt.federation.job import Job
+from fedplt.federation.sampler import most_numbers
+from fedplt.kernels.flat_state import read_state, take
+
+
+@dataclass(frozen=True, eq=False)
+class LocalState:
+    """What never leaves the clients, (clients, numbers)."""
+
+    kept: Tensor
+    trained: Tensor
+    """Of the round that runs; it counts only when the round does."""
+
+
+@dataclass(frozen=True, eq=False)
+class SharedMemory:
+    """The global state, the updates of a round, and what some methods need besides."""
+
+    state: Tensor
+    updates: Tensor
+    block_weights: Tensor | None
+    local: LocalState | None
+
+    @classmethod
+    def make(cls, job: Job) -> SharedMemory:
+        size, by_block = job.layers.state_size, job.config.sampling.objective == "aggregate"
+        return cls(
+            torch.empty(size).share_memory_(),
+            torch.empty(most_numbers(job)).share_memory_(),
+            torch.empty(size).share_memory_() if by_block else None,
+            _local_state(job) if job.plan.local else None,
+        )
+
+
+def _local_state(job: Job) -> LocalState:
+    """Everybody starts with the model's own numbers."""
+    own = take(read_state(job.model, job.layers), job.plan.local_places)
+    kept = own.expand(job.plan.num_clients, -1).clone().share_memory_()
+    return LocalState(kept, torch.empty_like(kept).share_memory_())

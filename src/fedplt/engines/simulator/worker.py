@@ -1,0 +1,144 @@
+"""A worker process: a shell of messages around what clients do, with one thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedplt.client.evaluation import evaluate_chunk, gather_statistics
+from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
+from fedplt.engines.simulator.shared import SharedMemory
+from fedplt.federation.job import Job
+from fedplt.kernels.flat_state import buffer_positions, take
+
+PARENT_CHECK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """Train a client and put its update into the shared array from ``place`` on."""
+
+    version: int
+    round: int
+    client: int
+    place: int
+    assignment: dict[str, Any]
+    """As of ``Assignment.to_message``."""
+
+
+@dataclass(frozen=True)
+class EvaluateTask:
+    """Evaluate one chunk of the validation or test data; for a client with what it keeps."""
+
+    version: int
+    part: str
+    chunk: int
+    client: int | None = None
+
+
+@dataclass(frozen=True)
+class StatisticsTask:
+    """Gather running statistics over one chunk of the training data."""
+
+    version: int
+    chunk: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A task failed in the worker."""
+
+    task: Any
+    reason: str
+    traceback: str
+
+
+class Worker:
+    """Does tasks with one resident model."""
+
+    def __init__(self, job: Job, shared: SharedMemory) -> None:
+        self.job, self.shared = job, shared
+        device = torch.device(job.config.engine.device)
+        self.samples, self.validation = job.samples.to(device), job.validation.to(device)
+        self.test = None if job.test is None else job.test.to(device)
+        self.trainer = ClientTrainer(
+            job.model.to(device), job.layers, shared.state, job.plan.local_places
+        )
+        self.version = -1
+
+    def do(self, task: Any) -> Any:
+        if task.version != self.version:  # the server has a new global state
+            self.trainer.refresh()
+            self.version = task.version
+        if isinstance(task, EvaluateTask):
+            samples = self.test if task.part == "test" else self.validation
+            assert samples is not None
+            if task.client is not None:
+                self._take_kept(task.client)
+            model, job = self.trainer.model, self.job
+            return evaluate_chunk(model, samples, task.chunk, job.training.loss, job.metric)
+        if isinstance(task, StatisticsTask):
+            return self._statistics(task.chunk)
+        return self._train(task)
+
+    def _train(self, task: TrainTask) -> ClientResult:
+        job, client, shared = self.job, task.client, self.shared
+        assignment = job.plan.read(task.assignment)
+        weights = shared.block_weights
+        order = TrainOrder(
+            client,
+            task.round,
+            job.config.seed,
+            assignment,
+            job.training_of(client),
+            job.learning_rate(client, task.round),
+            None if weights is None else take(weights, assignment.uploaded),
+        )
+        self._take_kept(client)
+        update = shared.updates[task.place : task.place + assignment.update_size]
+        result = self.trainer.train(order, self.samples, job.examples(client), update)
+        if shared.local:
+            shared.local.trained[client] = self.trainer.kept()
+        return result
+
+    def _take_kept(self, client: int) -> None:
+        if self.shared.local:
+            self.trainer.take_kept(self.shared.local.kept[client])
+
+    def _statistics(self, chunk: int) -> tuple[int, Tensor]:
+        """Number of examples and statistics of a chunk of the training data."""
+        trainer = self.trainer
+        number = gather_statistics(trainer.model, self.samples, chunk)
+        gathered = trainer.state.cpu()[buffer_positions(self.job.layers)].double()
+        trainer.refresh()
+        trainer.put_buffers_back(warn=False)  # batches that were counted
+        return number, gathered
+
+
+def worker_main(connection: Connection, job: Job, shared: SharedMemory, parent: int) -> None:
+    """Answer tasks until told to stop, or until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)  # two threads collapse when anything else needs a core
+    worker = Worker(job, shared)
+    while True:
+        while not connection.poll(PARENT_CHECK_SECONDS):
+            if os.getppid() != parent:
+                return
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer = worker.do(task)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            answer = Failure(task, reason, traceback.format_exc())
+        connection.send((task, answer))

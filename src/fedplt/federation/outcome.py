@@ -1,0 +1,63 @@
+"""What a round gave, before it counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedplt.client.evaluation import Evaluation
+from fedplt.client.trainer import ClientResult
+from fedplt.federation.availability import Attendance
+from fedplt.federation.records import RoundRecord, Totals
+from fedplt.federation.sampler import Selection
+from fedplt.server.optimizers import Memory
+
+
+@dataclass(frozen=True, eq=False)
+class RoundOutcome:
+    """A round as a value: an interrupted round leaves no trace."""
+
+    state: Tensor
+    memory: Memory
+    results: Sequence[ClientResult]
+    selection: Selection
+    asked: Attendance
+    rejected: dict[str, str]
+    touched: Callable[[], Tensor]
+    """Which coordinates of the state somebody trained."""
+    cost: Totals
+    evaluation: Evaluation | None
+    client_accuracy: dict[str, float] | None
+
+    def record(
+        self, round: int, total: Totals, seconds: float, diagnostics: dict[str, Any] | None
+    ) -> RoundRecord:
+        """What is written down; ``round`` counts from 1."""
+        return RoundRecord(
+            round=round,
+            num_clients=len(self.selection.clients),
+            train_loss=self._mean_loss(),
+            cost=self.cost,
+            total=total,
+            seconds=seconds,
+            accuracy=self.evaluation.score if self.evaluation else None,
+            loss=self.evaluation.loss if self.evaluation else None,
+            client_accuracy=self.client_accuracy,
+            rejected=self.rejected,
+            sampling=self.selection.record,
+            diagnostics=diagnostics,
+            dropped=self.asked.dropped,
+            late=self.asked.late,
+        )
+
+    def _mean_loss(self) -> float:
+        """Mean training loss, by examples."""
+        sound = [result for result in self.results if str(result.client) not in self.rejected]
+        losses = torch.tensor([result.loss for result in sound], dtype=torch.float64)
+        weights = torch.tensor([result.num_examples for result in sound], dtype=torch.float64)
+        return float((losses * weights).sum() / weights.sum()) if sound else math.nan

@@ -1,0 +1,62 @@
+"""The data of a run: loaded as the configuration says, and split among the clients."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fedplt.data import splits
+from fedplt.data.catalog import CATALOG
+from fedplt.data.catalog import load as load_built_in
+from fedplt.data.samples import Samples, TrainingData
+from fedplt.data.sources import Progress
+from fedplt.errors import ConfigError, DataError, FedpltError, did_you_mean
+from fedplt.federation.config import RunConfig
+from fedplt.imports import import_object
+
+
+def load_data(config: RunConfig, progress: Progress | None = None) -> TrainingData:
+    """A built-in data set, or what the user's function gives."""
+    name = config.data.name
+    if name in CATALOG:
+        return load_built_in(name, progress=progress)
+    if ":" not in name:
+        raise ConfigError(
+            f"data.name: there is no data set {name!r}. {did_you_mean(name, CATALOG)} "
+            "Your own is named by import path: 'my_package.data:load'."
+        )
+    load = import_object(name, "data.name")
+    try:
+        data = load()
+    except FedpltError:
+        raise
+    except Exception as error:  # the user's function may raise anything
+        raise ConfigError(f"data.name: {name!r} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(data, TrainingData):
+        raise ConfigError(f"data.name: {name!r} gave a {type(data).__name__}, not a TrainingData.")
+    return data
+
+
+def split_data(config: RunConfig, train: Samples) -> splits.Split:
+    """Who owns which examples."""
+    number, settings, seed = config.clients.num_clients, config.data, config.seed
+    try:
+        if settings.split == "iid":
+            return splits.split_iid(len(train), number, seed=seed)
+        if settings.split == "shards":
+            return splits.split_shards(
+                train.labels(), number, shards_per_client=settings.shards_per_client, seed=seed
+            )
+        if settings.split == "given":
+            indices = json.loads(Path(settings.split_file or "").read_text(encoding="utf-8"))
+            return splits.split_given(indices, len(train))
+        return splits.split_dirichlet(
+            train.labels(), number,
+            alpha=settings.alpha, min_examples=settings.min_examples, seed=seed,
+        )  # fmt: skip
+    except DataError as error:
+        raise ConfigError(f"clients.num_clients, data.split: {error}") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"data.split_file: {settings.split_file} cannot be read: {error}"
+        ) from error

@@ -1,0 +1,57 @@
+"""``nn.MultiheadAttention``: its projections are products inside one function of torch.
+
+Neither the input projection nor ``out_proj`` is called as a module, so the products themselves are
+caught: while an attention module runs, ``F.linear`` with one of its weights is ours. Where torch
+splits a weight before it is used (cross-attention), the product goes its usual way and the whole
+gradient is handed out by slices.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from fedplt.kernels.linear import is_autocast, sliced_linear
+from fedplt.kernels.trained_rows import TrainedRows
+
+Caught = dict[int, tuple[Tensor, TrainedRows]]
+"""A weight, by its identity, and what is trained of it."""
+
+_usual_linear = F.linear
+_caught: Caught = {}
+_lock = threading.Lock()
+_running = 0
+
+
+def attention(module: nn.MultiheadAttention, caught: Caught, *args: Any, **kwargs: Any) -> Any:
+    with _catching(caught):
+        return type(module).forward(module, *args, **kwargs)
+
+
+@contextmanager
+def _catching(caught: Caught) -> Iterator[None]:
+    global _running  # noqa: PLW0603 (there is one F.linear for all threads)
+    with _lock:
+        _caught.update(caught)
+        _running += 1
+        F.linear = _linear
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+            if not _running:
+                F.linear = _usual_linear
+                _caught.clear()
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    entry = _caught.get(id(weight))
+    if entry is None or entry[0] is not weight or is_autocast(input):
+        return _usual_linear(input, weight, bias)
+    return sliced_linear(input, entry[1])

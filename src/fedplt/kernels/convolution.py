@@ -1,0 +1,140 @@
+"""Convolutions of all kinds: weight gradients for the trained channels only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from fedplt.kernels.linear import is_autocast, refuse_second_derivatives
+from fedplt.kernels.trained_rows import Rows, TrainedRows
+
+Geometry = tuple[Any, ...]
+"""stride, padding, dilation, transposed, output padding, groups"""
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        trained: TrainedRows,
+        columns: Rows | None,
+        geometry: Geometry,
+        *leaves: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.trained, ctx.columns, ctx.geometry = trained, columns, geometry
+        weight = trained.tensors["weight"]
+        if geometry[3]:  # transposed: (inputs, outputs, ...)
+            weight = weight.transpose(0, 1)
+        return torch.convolution(x, weight, trained.tensors.get("bias"), *geometry)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
+        (x,), trained = ctx.saved_tensors, ctx.trained
+        weight, need_x = trained.tensors["weight"], ctx.needs_input_grad[0]
+        need_bias = "bias" in trained.leaves
+        grad_x = None
+        if trained.is_whole and ctx.columns is None:
+            # One call shares the work between the three gradients.
+            grad_x, *whole = _gradients(ctx.geometry, grad, x, weight, (need_x, True, need_bias))
+            parts = [whole]
+        else:
+            if need_x:
+                grad_x = _input_gradient(ctx, grad, x, weight)
+            parts = [
+                _weight_gradient(ctx.geometry, grad, x, rows, start, stop, need_bias)
+                for (start, stop), rows in zip(trained.rows, trained.views["weight"], strict=True)
+            ]
+        gradients = [part[0] for part in parts] + [part[1] for part in parts if need_bias]
+        rate = trained.fused_rate()
+        if rate is None:
+            return grad_x, None, None, None, *gradients
+        moved = trained.views["weight"] + trained.views.get("bias", [])
+        for rows, gradient in zip(moved, gradients, strict=True):
+            rows.sub_(gradient, alpha=rate)
+        return grad_x, *[None] * (len(ctx.needs_input_grad) - 1)
+
+
+def _gradients(
+    geometry: Geometry, grad: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]
+) -> list[Tensor]:
+    """Of the input, the weight (outputs first, as ``weight``) and the bias."""
+    transposed = geometry[3]
+    gradients: list[Tensor] = torch.ops.aten.convolution_backward(
+        grad, x, weight.transpose(0, 1) if transposed else weight, [len(weight)], *geometry, wanted
+    )
+    if transposed and wanted[1]:
+        gradients = [gradients[0], gradients[1].transpose(0, 1), gradients[2]]
+    return gradients
+
+
+def _weight_gradient(
+    geometry: Geometry, grad: Tensor, x: Tensor, rows: Tensor, start: int, stop: int, bias: bool
+) -> list[Tensor]:
+    """Of the output channels from ``start`` to ``stop``: whole groups, where there are groups."""
+    groups, grad_rows = geometry[-1], grad[:, start:stop]
+    if groups > 1:
+        width, taken = grad.shape[1] // groups, x.shape[1] // groups
+        first, last = start // width, stop // width
+        x, geometry = x[:, first * taken : last * taken], (*geometry[:-1], last - first)
+    return _gradients(geometry, grad_rows, x, rows, (False, True, bias))[1:]
+
+
+def _input_gradient(ctx: Any, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    only_x = (True, False, False)
+    if ctx.columns is None:
+        return _gradients(ctx.geometry, grad, x, weight, only_x)[0]
+    grad_x = torch.zeros_like(x)
+    for start, stop in ctx.columns:
+        part = _gradients(ctx.geometry, grad, x[:, start:stop], weight[:, start:stop], only_x)
+        grad_x[:, start:stop] = part[0]
+    return grad_x
+
+
+def convolution(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
+    if is_autocast(input):
+        usual: Tensor = type(module).forward(module, input)
+        return usual
+    columns = trained.called(input.requires_grad)
+    dimensions = len(module.kernel_size)
+    x = input if input.ndim == dimensions + 2 else input[None]  # one example without a batch
+    zeros = (0,) * dimensions
+    padding: Any = module.padding
+    if module.padding_mode != "zeros" or isinstance(padding, str):
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        x, padding = F.pad(x, module._reversed_padding_repeated_twice, mode=mode), zeros
+    geometry = (module.stride, padding, module.dilation, False, zeros, module.groups)
+    y = _apply(x, trained, columns, geometry)
+    return y if input.ndim == dimensions + 2 else y[0]
+
+
+def transposed_convolution(
+    module: Any, trained: TrainedRows, input: Tensor, output_size: list[int] | None = None
+) -> Tensor:
+    if is_autocast(input):
+        usual: Tensor = type(module).forward(module, input, output_size)
+        return usual
+    trained.called(input.requires_grad)
+    dimensions = len(module.kernel_size)
+    output_padding = module._output_padding(
+        input, output_size, module.stride, module.padding, module.kernel_size,
+        dimensions, module.dilation,
+    )  # fmt: skip
+    geometry = (
+        module.stride, module.padding, module.dilation, True, tuple(output_padding), module.groups
+    )  # fmt: skip
+    x = input if input.ndim == dimensions + 2 else input[None]
+    y = _apply(x, trained, None, geometry)
+    return y if input.ndim == dimensions + 2 else y[0]
+
+
+def _apply(x: Tensor, trained: TrainedRows, columns: Rows | None, geometry: Geometry) -> Tensor:
+    result: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
+        x, trained, columns, geometry, *trained.all_leaves()
+    )
+    return result

@@ -1,0 +1,49 @@
+"""Embeddings: gradients for the trained vocabulary rows only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from fedplt.kernels.linear import refuse_second_derivatives
+from fedplt.kernels.trained_rows import TrainedRows
+
+
+class _Embedding(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, indices: Tensor, trained: TrainedRows, padding: int | None, *leaves: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(indices)
+        ctx.trained, ctx.padding = trained, padding
+        return F.embedding(indices, trained.tensors["weight"])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
+        (indices,), trained = ctx.saved_tensors, ctx.trained
+        indices, grad = indices.reshape(-1), grad.reshape(-1, grad.shape[-1])
+        rate = trained.fused_rate()
+        gradients: list[Tensor | None] = []
+        for (start, stop), rows in zip(trained.rows, trained.views["weight"], strict=True):
+            chosen = (indices >= start) & (indices < stop)
+            if ctx.padding is not None:
+                chosen &= indices != ctx.padding
+            where, part = indices[chosen] - start, grad[chosen]
+            if rate is None:
+                gradients.append(torch.zeros_like(rows).index_add_(0, where, part))
+            else:
+                rows.index_add_(0, where, part, alpha=-rate)
+                gradients.append(None)
+        return None, None, None, *gradients
+
+
+def embedding(module: nn.Embedding, trained: TrainedRows, input: Tensor) -> Tensor:
+    trained.called(False)
+    result: Tensor = _Embedding.apply(  # type: ignore[no-untyped-call]
+        input, trained, module.padding_idx, *trained.all_leaves()
+    )
+    return result

@@ -1,0 +1,146 @@
+"""The model's tensors as one flat array, laid out as :mod:`fedplt.planning.layers` describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedplt.errors import CutError
+from fedplt.planning.layers import Layers, TensorSpec
+from fedplt.planning.places import Places
+
+
+def bind_state(model: nn.Module, layers: Layers) -> Tensor:
+    """Make all tensors of the layers views of one flat array, and return it.
+
+    Writing to the array then changes the model, and training the model changes the array.
+    """
+    device = next(model.parameters()).device
+    flat = torch.empty(layers.state_size, device=device)
+    for offset, _, spec in layers.placed:
+        name, _, key = spec.name.rpartition(".")
+        module = model.get_submodule(name)
+        view = _view(flat, offset, spec)
+        tensor = getattr(module, key)
+        view.copy_(tensor.detach())
+        tensor.data = view
+    return flat
+
+
+def read_state(model: nn.Module, layers: Layers) -> Tensor:
+    """A flat copy of all tensors of the layers."""
+    tensors = model.state_dict()
+    flat = torch.empty(layers.state_size)
+    for offset, _, spec in layers.placed:
+        _view(flat, offset, spec).copy_(tensors[spec.name])
+    return flat
+
+
+def check_dtypes(model: nn.Module, layers: Layers) -> None:
+    """The flat state is float32, and so must be what it holds."""
+    tensors = model.state_dict(keep_vars=True)
+    for _, _, spec in layers.placed:
+        if tensors[spec.name].dtype != torch.float32:
+            raise CutError(
+                f"{spec.name} is {tensors[spec.name].dtype}; engines train float32 models. Call "
+                "model.float() first. (train_only in a loop of your own takes any type.)"
+            )
+
+
+def call_model(model: nn.Module, inputs: Any) -> Any:
+    """A dictionary of inputs is given by name, a tuple or list by position."""
+    if isinstance(inputs, Tensor):
+        return model(inputs)
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; every module gets its own mode back afterwards."""
+    with mode(model, training=False):
+        yield
+
+
+@contextmanager
+def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Training or evaluation mode inside the block."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, old in modes:
+            module.training = old
+
+
+def named_tensors(layers: Layers, flat: Tensor) -> dict[str, Tensor]:
+    """The flat state as ordinary named tensors (copies), as in ``model.state_dict()``."""
+    return {
+        spec.name: _view(flat, offset, spec).contiguous().clone()
+        for offset, _, spec in layers.placed
+    }
+
+
+def parts_of(flat: Tensor, places: Places) -> Iterator[Tensor]:
+    """The numbers at some places, part by part: views where there are segments."""
+    if places.positions is not None:
+        yield flat[torch.from_numpy(places.positions).to(flat.device)]
+    else:
+        for start, stop in places.segments:
+            yield flat[start:stop]
+
+
+def take(flat: Tensor, places: Places, out: Tensor | None = None) -> Tensor:
+    """A copy of the numbers at some places."""
+    if places.positions is not None:
+        positions = torch.from_numpy(places.positions).to(flat.device)
+        return torch.index_select(flat, 0, positions, out=out)
+    parts = list(parts_of(flat, places))
+    return torch.cat(parts, out=out) if parts else flat.new_empty(0)
+
+
+def put(flat: Tensor, places: Places, values: Tensor) -> None:
+    """Write numbers to some places."""
+    if places.positions is not None:
+        flat[torch.from_numpy(places.positions).to(flat.device)] = values
+        return
+    done = 0
+    for part in parts_of(flat, places):
+        part.copy_(values[done : done + len(part)])
+        done += len(part)
+
+
+def add_at(flat: Tensor, places: Places, values: Tensor, weight: float) -> None:
+    """Add weighted numbers at some places."""
+    if places.positions is not None:
+        flat.index_add_(0, torch.from_numpy(places.positions), values, alpha=weight)
+        return
+    done = 0
+    for part in parts_of(flat, places):
+        part.add_(values[done : done + len(part)], alpha=weight)
+        done += len(part)
+
+
+def buffer_positions(layers: Layers) -> Tensor:
+    """Where the running statistics lie in the flat state."""
+    parts = [
+        torch.arange(offset, offset + spec.num_elements)
+        for offset, _, spec in layers.placed
+        if spec.is_buffer
+    ]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+
+def _view(flat: Tensor, offset: int, spec: TensorSpec) -> Tensor:
+    """One tensor's place in the flat state, in the tensor's own shape."""
+    stretch = flat[offset : offset + spec.num_elements]
+    if not spec.shape:
+        return stretch[0]
+    moved = [spec.shape[spec.axis], *spec.shape[: spec.axis], *spec.shape[spec.axis + 1 :]]
+    return stretch.view(moved).movedim(0, spec.axis)

@@ -1,0 +1,92 @@
+"""Linear modules: weight gradients for the trained rows only."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from torch import Tensor, nn
+
+from fedplt.kernels.trained_rows import Rows, TrainedRows
+
+# The functions below do as little as they can between the kernels: with small layers, Python is
+# what a step costs.
+
+
+def refuse_second_derivatives() -> None:
+    if torch.is_grad_enabled():  # only where backward was called with create_graph
+        raise RuntimeError("train_only does not support gradients of gradients (create_graph)")
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, trained: TrainedRows, columns: Rows | None, *leaves: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.trained, ctx.columns = trained, columns
+        return F.linear(x, trained.tensors["weight"], trained.tensors.get("bias"))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives()
+        (x,), trained = ctx.saved_tensors, ctx.trained
+        grad_x = None  # (samples, inputs)
+        if ctx.needs_input_grad[0]:
+            grad_x = input_gradient(grad, trained.tensors["weight"], ctx.columns)
+        return grad_x, None, None, *move_rows(trained, grad, x)
+
+
+def move_rows(trained: TrainedRows, grad: Tensor, x: Tensor) -> list[Tensor | None]:
+    """A fused step in the rows of a Linear; where there is none, gradients for its leaves."""
+    if trained.is_whole:
+        parts = [grad.T]  # (rows, samples)
+    else:
+        parts = [grad[:, start:stop].T for start, stop in trained.rows]
+    rate = trained.fused_rate()
+    if rate is None:
+        biases = [part.sum(1) for part in parts] if "bias" in trained.leaves else []
+        return [*(part @ x for part in parts), *biases]
+    for part, rows in zip(parts, trained.views["weight"], strict=True):
+        rows.addmm_(part, x, alpha=-rate)
+    for part, rows in zip(parts, trained.views.get("bias", ()), strict=False):
+        rows.addmv_(part, _ones(len(x), x.device, x.dtype), alpha=-rate)
+    return [None] * len(trained.all_leaves())
+
+
+@functools.lru_cache(maxsize=16)
+def _ones(number: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return torch.ones(number, device=device, dtype=dtype)
+
+
+def input_gradient(grad: Tensor, weight: Tensor, columns: Rows | None) -> Tensor:
+    if columns is None:
+        return grad @ weight
+    grad_x = grad.new_zeros(len(grad), weight.shape[1])
+    for start, stop in columns:
+        torch.mm(grad, weight[:, start:stop], out=grad_x[:, start:stop])
+    return grad_x
+
+
+def linear(module: nn.Module, trained: TrainedRows, input: Tensor) -> Tensor:
+    """Also for modules whose weight is (inputs, outputs): ``trained`` has its outputs first."""
+    if is_autocast(input):
+        usual: Tensor = type(module).forward(module, input)
+        return usual
+    return sliced_linear(input, trained, trained.called(input.requires_grad))
+
+
+def sliced_linear(input: Tensor, trained: TrainedRows, columns: Rows | None = None) -> Tensor:
+    # Turned into samples here, not in the function: what it gives may be changed in place.
+    x = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
+    y: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
+        x, trained, columns, *trained.all_leaves()
+    )
+    return y if input.ndim == 2 else y.view(*input.shape[:-1], -1)
+
+
+def is_autocast(x: Tensor) -> bool:
+    """Then types differ between the passes: modules do as usual, with whole gradients."""
+    return torch.is_autocast_enabled(x.device.type)

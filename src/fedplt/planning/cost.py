@@ -1,0 +1,173 @@
+"""What training costs: exact FLOPs of what really runs, the paper's model, bytes as really sent.
+
+Exact FLOPs count multiplications and additions of matrix products and convolutions, as torch's own
+counter does. A backward pass has two halves: gradients of the weights, which shrink with the
+ratio, and gradients of the inputs, which flow through every layer above the lowest trained one
+(just above it, only for the columns that feed its trained rows).
+
+The paper's model charges ``(alpha + beta * ratio)`` per parameter and example: its whole backward
+pass scales with the ratio (``docs/errata.md``, 2). The two are never printed as one another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedplt.errors import CutError
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.flow import ModuleFlow
+from fedplt.planning.layers import Layers, Ranges
+
+FORWARD_FLOPS_PER_PARAMETER = 2
+"""The paper's alpha, per example."""
+BACKWARD_FLOPS_PER_PARAMETER = 4
+"""The paper's beta, per example."""
+BYTES_PER_NUMBER = 4
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs per example."""
+
+    forward: int
+    input_gradients: int
+    weight_gradients: int
+
+    def plus(self, other: Flops) -> Flops:
+        return Flops(
+            self.forward + other.forward,
+            self.input_gradients + other.input_gradients,
+            self.weight_gradients + other.weight_gradients,
+        )
+
+    @property
+    def total(self) -> int:
+        return self.forward + self.input_gradients + self.weight_gradients
+
+
+def exact_flops(assignment: Assignment) -> Flops:
+    """FLOPs that training this assignment takes per example."""
+    total = _product_flops(assignment)
+    for flops in module_flops(assignment).values():
+        total = total.plus(flops)
+    return total
+
+
+def module_flops(assignment: Assignment) -> dict[str, Flops]:
+    """The same for each module of a known kind with a weight matrix, by name."""
+    held = assignment.on_client  # a sub-model's products are as small as it is
+    layers = held.layers
+    if not layers.flow and not layers.products:
+        raise CutError("costs need the flow of data: cut the model with an example input.")
+    trained = _trained(held)
+    needs = _need_input_gradients(layers, trained)
+    sizes = {tensor.name: tensor.num_elements for _, _, tensor in layers.placed}
+    result: dict[str, Flops] = {}
+    for module in layers.flow:
+        if module.weight is None:
+            continue  # norms: no matrix product
+        whole = 2 * module.positions * sizes.get(module.weight, module.weight_size)
+        rows = _fraction(trained.get(module.weight))
+        columns = 0.0
+        if _depends(module.parents, trained, needs):
+            columns = _needed_columns(module, trained, needs)
+        call = Flops(round(whole), round(whole * columns), round(whole * rows))
+        result[module.name] = result.get(module.name, Flops(0, 0, 0)).plus(call)
+    return result
+
+
+Trained = dict[str, tuple[Ranges, int]]
+"""Trained sub-layers, and how many there are, of every module and tensor that has some."""
+
+
+def _trained(assignment: Assignment) -> Trained:
+    result: Trained = {}
+    layers = assignment.layers
+    for _, index, tensor in layers.placed:
+        slices = assignment.slices[index]
+        if slices:
+            entry = (slices, layers[index].num_sublayers)
+            result[tensor.name] = result[tensor.name.rpartition(".")[0]] = entry
+    for module in layers.flow:  # a tied weight is trained with the module that owns it
+        if module.weight in result:
+            result.setdefault(module.name, result[module.weight])
+    return result
+
+
+def _fraction(entry: tuple[Ranges, int] | None) -> float:
+    return sum(len(part) for part in entry[0]) / entry[1] if entry else 0.0
+
+
+def _need_input_gradients(layers: Layers, trained: Trained) -> dict[str, bool]:
+    """Which modules have something trained above them in the flow, in some call."""
+    needs = dict.fromkeys((module.name for module in layers.flow), False)
+    changed = True
+    while changed:  # once, unless a module is called again further down
+        changed = False
+        for module in layers.flow:
+            if not needs[module.name] and _depends(module.parents, trained, needs):
+                needs[module.name] = changed = True
+    return needs
+
+
+def _depends(sources: Sequence[str], trained: Trained, needs: dict[str, bool]) -> bool:
+    return any(needs.get(source, False) or source in trained for source in sources)
+
+
+def _needed_columns(module: ModuleFlow, trained: Trained, needs: dict[str, bool]) -> float:
+    """Fraction of a module's input columns whose gradient is computed."""
+    feeder = module.feeder
+    if feeder is None or needs.get(feeder) or module.name not in trained or feeder not in trained:
+        return 1.0
+    if any(trained.get(norm) != trained[feeder] for norm in module.norms):
+        return 1.0
+    return _fraction(trained[feeder])
+
+
+def _product_flops(assignment: Assignment) -> Flops:
+    """Of products that no module of a known kind makes."""
+    layers, trained = assignment.layers, _trained(assignment)
+    needs = _need_input_gradients(layers, trained)
+    forward = inputs = weights = 0.0
+    for product in layers.products:
+        forward += product.flops
+        wanted = [_depends(sources, trained, needs) for sources in product.operands]
+        if product.joint:
+            inputs += product.flops * product.joint * any(wanted)
+        elif product.sliced:
+            inputs += product.flops * sum(wanted[:-1])
+            weights += product.flops * _fraction(trained.get(product.sliced))
+        else:
+            inputs += product.flops * sum(wanted)
+    return Flops(round(forward), round(inputs), round(weights))
+
+
+def paper_flops_of(assignment: Assignment, num_examples: int) -> float:
+    """The same for an assignment; a sub-model's forward pass is as small as it is."""
+    held = assignment.on_client
+    return paper_flops(held.layers.size, held.ratio, num_examples)
+
+
+def paper_flops(num_parameters: int, ratio: float, num_examples: int) -> float:
+    r"""The paper's :math:`(\alpha + \beta r)\,\tau P`, with :math:`\tau` counted in examples."""
+    per_parameter = FORWARD_FLOPS_PER_PARAMETER + BACKWARD_FLOPS_PER_PARAMETER * ratio
+    return per_parameter * num_parameters * num_examples
+
+
+def download_bytes(assignment: Assignment) -> int:
+    """Size of what a client is sent, the model it holds, as one safetensors array."""
+    tensors = (tensor for _, _, tensor in assignment.on_client.layers.placed)
+    return safetensors_bytes(
+        "model", sum(t.num_elements for t in tensors if t.name not in assignment.local)
+    )
+
+
+def safetensors_bytes(name: str, numbers: int, metadata: dict[str, str] | None = None) -> int:
+    """Size of one flat float32 array in safetensors, header and padding included."""
+    size = numbers * BYTES_PER_NUMBER
+    header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
+    header[name] = {"dtype": "F32", "shape": [numbers], "data_offsets": [0, size]}
+    length = len(json.dumps(header, separators=(",", ":")).encode())
+    return 8 + -(-length // 8) * 8 + size

@@ -1,0 +1,216 @@
+"""How a model is cut: layers, sub-layers, and where their numbers lie in one flat array.
+
+A *layer* is what an allocation indexes: a Linear, a convolution, or a group of them (a residual
+block). It is cut into equal *sub-layers* along its output neurons or channels. These types are
+plain values; :func:`fedplt.cut` finds them in a torch module.
+
+The state of a model is one flat array: layer after layer, tensor after tensor, each tensor laid
+out with its sliced axis first. A sub-layer of a tensor is then one contiguous stretch, and a
+client's slices are a short list of ``(start, stop)`` segments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from fedplt.planning.flow import About, ModuleFlow, Product, from_plain
+from fedplt.planning.layers_summary import layers_summary
+
+Ranges = tuple[range, ...]
+"""Sub-layer indices of one layer: disjoint, ascending, unit-step ranges."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One parameter or buffer of a layer and how it is sliced.
+
+    ``axis`` is the output axis. ``repeats`` says that the axis holds that many equal stretches
+    which are each cut the same way (a fused query-key-value projection has 3).
+    Buffers (running statistics) follow their layer's slices but are not trained parameters,
+    so they never count into sizes and ratios.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axis: int = 0
+    repeats: int = 1
+    is_buffer: bool = False
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def row_size(self) -> int:
+        """Numbers in one row of the sliced axis."""
+        return self.num_elements // self.num_rows
+
+    @property
+    def num_rows(self) -> int:
+        """Length of the sliced axis (a single number has one row)."""
+        return self.shape[self.axis] if self.shape else 1
+
+    @property
+    def width(self) -> int:
+        """Rows (output neurons, channels) in one stretch of the sliced axis."""
+        return self.num_rows // self.repeats
+
+    def rows(self, sublayers: Ranges, num_sublayers: int) -> list[tuple[int, int]]:
+        """Where the given sub-layers lie on the sliced axis, as ``(start, stop)`` pairs."""
+        step = self.width // num_sublayers
+        return merge(
+            (repeat * self.width + part.start * step, repeat * self.width + part.stop * step)
+            for repeat in range(self.repeats)
+            for part in sublayers
+        )
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer: the tensors it is made of and the number of equal sub-layers it is cut into."""
+
+    name: str
+    tensors: tuple[TensorSpec, ...]
+    num_sublayers: int
+    always: bool = False
+    """Every client trains all of it, whatever its ratio (a head)."""
+
+    def __post_init__(self) -> None:
+        for tensor in self.tensors:
+            assert tensor.width % self.num_sublayers == 0, f"{tensor.name} cannot be cut evenly"
+
+    @cached_property
+    def size(self) -> int:
+        """Number of trainable parameters (:math:`h_l`)."""
+        return sum(t.num_elements for t in self.tensors if not t.is_buffer)
+
+    @property
+    def sublayer_size(self) -> int:
+        """Trainable parameters of one sub-layer."""
+        return self.size // self.num_sublayers
+
+
+@dataclass(frozen=True)
+class Layers(Sequence[Layer]):
+    """All layers of a model, in the order of its flat state."""
+
+    items: tuple[Layer, ...]
+    flow: tuple[ModuleFlow, ...] = ()
+    """Known where the model was cut with an example input."""
+    products: tuple[Product, ...] = ()
+    about: tuple[About, ...] = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.items[index]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.items)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(layer.size for layer in self.items)
+
+    @cached_property
+    def size(self) -> int:
+        """Trainable parameters of the model."""
+        return sum(self.sizes)
+
+    @cached_property
+    def num_sublayers(self) -> tuple[int, ...]:
+        return tuple(layer.num_sublayers for layer in self.items)
+
+    @cached_property
+    def placed(self) -> tuple[tuple[int, int, TensorSpec], ...]:
+        """``(offset in the flat state, index of its layer, tensor)`` for every tensor."""
+        result, offset = [], 0
+        for index, layer in enumerate(self.items):
+            for tensor in layer.tensors:
+                result.append((offset, index, tensor))
+                offset += tensor.num_elements
+        return tuple(result)
+
+    @cached_property
+    def state_size(self) -> int:
+        """Numbers in the flat state: trainable parameters and buffers."""
+        return sum(tensor.num_elements for _, _, tensor in self.placed)
+
+    def tensor_segments(
+        self, slices: Sequence[Ranges]
+    ) -> Iterator[tuple[TensorSpec, int, int, int]]:
+        """``(tensor, first row, end row, start in the flat state)`` of every slice, in order."""
+        for offset, index, tensor in self.placed:
+            for start, stop in tensor.rows(slices[index], self.items[index].num_sublayers):
+                yield tensor, start, stop, offset + start * tensor.row_size
+
+    def segments(self, slices: Sequence[Ranges]) -> list[tuple[int, int]]:
+        """The slices as ascending, merged ``(start, stop)`` stretches of the flat state."""
+        return merge(
+            (begin, begin + (stop - start) * tensor.row_size)
+            for tensor, start, stop, begin in self.tensor_segments(slices)
+        )
+
+    def summary(self) -> str:
+        """A table for people: what every layer is, how it is cut, and what is left out."""
+        return layers_summary(self)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.identity(),
+            "about": [asdict(entry) for entry in self.about],
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """All but words for people: what a plan's fingerprint is made of."""
+        return {
+            "layers": [asdict(layer) for layer in self.items],
+            "flow": [asdict(module) for module in self.flow],
+            "products": [asdict(product) for product in self.products],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Layers:
+        layers = (
+            Layer(
+                **{**entry, "tensors": tuple(from_plain(TensorSpec, t) for t in entry["tensors"])}
+            )
+            for entry in data["layers"]
+        )
+        return cls(
+            tuple(layers),
+            tuple(from_plain(ModuleFlow, entry) for entry in data["flow"]),
+            tuple(from_plain(Product, entry) for entry in data["products"]),
+            tuple(from_plain(About, entry) for entry in data["about"]),
+        )
+
+
+def dotted(module: str, name: str) -> str:
+    """The name of a module's tensor or child; the model itself has the empty name.
+
+    >>> dotted("fc1", "weight"), dotted("", "weight")
+    ('fc1.weight', 'weight')
+    """
+    return f"{module}.{name}" if module else name
+
+
+def merge(stretches: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join stretches that touch; the input is ascending.
+
+    >>> merge(iter([(0, 3), (3, 5), (7, 8)]))
+    [(0, 5), (7, 8)]
+    """
+    merged: list[tuple[int, int]] = []
+    for start, stop in stretches:
+        if start == stop:
+            continue
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], stop)
+        else:
+            merged.append((start, stop))
+    return merged

@@ -1,0 +1,290 @@
+"""Who trains what: assignments of sub-layers to clients, fixed before training starts.
+
+Within a layer, client k takes the next sub-layers after those of client k - 1, wrapping around,
+so the number of clients per sub-layer differs by at most one (paper, section IV-A).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedplt.errors import PlanError
+from fedplt.planning.allocation import Allocation, balanced_layer_ratios
+from fedplt.planning.assignment import Assignment, SliceAssignment
+from fedplt.planning.coverage import Uncovered, uncovered_sublayers
+from fedplt.planning.layers import Layers, Ranges, merge
+from fedplt.planning.places import Places
+from fedplt.planning.plan_summary import plan_summary
+from fedplt.planning.rounding import whole_sublayers
+
+FORMAT = 2
+
+
+class RoundAssignments:
+    """Assignments of one round by client; each is computed once."""
+
+    def __init__(self, plan: Plan, round: int) -> None:
+        self._plan, self._round = plan, round
+        self._known: dict[int, Assignment] = {}
+
+    def __getitem__(self, client: int) -> Assignment:
+        if client not in self._known:
+            self._known[client] = self._plan.assignment(client, self._round)
+        return self._known[client]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All clients' assignments, computed on demand: two small arrays, whatever the fleet's size."""
+
+    layers: Layers
+    ratios: NDArray[np.float64]
+    """What was asked for, (clients,)."""
+    counts: NDArray[np.int32]
+    """Sub-layers each client trains, (clients, layers)."""
+    rotate_every: int = 0
+    """Rounds after which everybody moves on to other sub-layers; 0: never, as in the paper."""
+    local: frozenset[str] = frozenset()
+    """Tensors that never leave the clients."""
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.ratios)
+
+    @property
+    def clients_hold_everything(self) -> bool:
+        """Whether every client receives the whole model, whatever part of it it trains."""
+        return True
+
+    @property
+    def costs_change(self) -> bool:
+        """Whether a client's costs differ from round to round."""
+        return False
+
+    def assignment(self, client: int, round: int = 0) -> Assignment:
+        """What ``client`` does in a round; the same in every round, unless the plan rotates."""
+        self._check(client)
+        slices = tuple(
+            _wrapped(int(start), int(count), layer.num_sublayers)
+            for start, count, layer in zip(
+                self._starts_in(client, round), self.counts[client], self.layers, strict=True
+            )
+        )
+        return SliceAssignment(self.layers, slices, self.local)
+
+    def in_round(self, round: int) -> RoundAssignments:
+        """All clients' assignments of a round, each computed when it is first asked for."""
+        return RoundAssignments(self, round)
+
+    def read(self, message: Mapping[str, Any]) -> Assignment:
+        """An assignment of this plan from what a client was told (``Assignment.to_message``)."""
+        slices = tuple(
+            tuple(range(start, stop) for start, stop in ranges) for ranges in message["slices"]
+        )
+        return SliceAssignment(self.layers, slices, self.local)
+
+    def _check(self, client: int) -> None:
+        if not 0 <= client < self.num_clients:
+            raise PlanError(f"there is no client {client}; clients are 0 to {self.num_clients - 1}")
+
+    def _starts_in(self, client: int, round: int) -> NDArray[np.int32]:
+        """Where a client's stretches start. All move by the same step, so coverage stays even."""
+        starts: NDArray[np.int32] = self._starts[client]
+        if not self.rotate_every or round < self.rotate_every:
+            return starts
+        moved = starts + round // self.rotate_every * self._steps
+        return np.asarray(moved % np.asarray(self.layers.num_sublayers), dtype=np.int32)
+
+    @cached_property
+    def _steps(self) -> NDArray[np.int64]:
+        """About a mean client's share, and without a common divisor with the width.
+
+        So a client meets new sub-layers after every move, and all of them in the end.
+        """
+        result = []
+        for mean, width in zip(self.counts.mean(axis=0), self.layers.num_sublayers, strict=True):
+            step = max(1, round(float(mean)))
+            while math.gcd(step, width) > 1:
+                step += 1
+            result.append(step)
+        return np.array(result, dtype=np.int64)
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int32]:
+        before = np.cumsum(self.counts, axis=0, dtype=np.int64) - self.counts
+        return np.asarray(before % np.asarray(self.layers.num_sublayers), dtype=np.int32)
+
+    @cached_property
+    def achieved_ratios(self) -> NDArray[np.float64]:
+        """Trained fraction of the model, per client, after rounding to whole sub-layers."""
+        weights = np.array([layer.sublayer_size for layer in self.layers], dtype=np.float64)
+        return np.asarray(self.counts @ weights / self.layers.size)
+
+    @cached_property
+    def update_sizes(self) -> NDArray[np.int64]:
+        """Numbers in each client's update: trained parameters and their layers' buffers."""
+        sizes = [
+            sum(t.num_elements for t in layer.tensors if t.name not in self.local)
+            // layer.num_sublayers
+            for layer in self.layers
+        ]
+        return np.asarray(self.counts @ np.array(sizes, dtype=np.int64))
+
+    @property
+    def layer_ratios(self) -> NDArray[np.float64]:
+        """Achieved fraction of each layer, (clients, layers)."""
+        return np.asarray(self.counts / np.asarray(self.layers.num_sublayers))
+
+    @cached_property
+    def local_places(self) -> Places:
+        """The tensors that never leave the clients, in the flat state."""
+        return Places(
+            merge(
+                (offset, offset + tensor.num_elements)
+                for offset, _, tensor in self.layers.placed
+                if tensor.name in self.local
+            )
+        )
+
+    @cached_property
+    def coverage(self) -> tuple[NDArray[np.int64], ...]:
+        """Per layer, the number of clients that train each of its sub-layers."""
+        result = []
+        for total, layer in zip(self.counts.sum(axis=0, dtype=np.int64), self.layers, strict=True):
+            each, rest = divmod(int(total), layer.num_sublayers)
+            clients = np.full(layer.num_sublayers, each, dtype=np.int64)
+            clients[:rest] += 1
+            result.append(clients)
+        return tuple(result)
+
+    @cached_property
+    def uncovered(self) -> tuple[Uncovered, ...]:
+        """Sub-layers nobody trains; they would keep their initial values for ever."""
+        if self.rotate_every:
+            return ()  # everybody moves on: in time all are reached
+        return uncovered_sublayers(self.layers, self.coverage, self.num_clients)
+
+    def summary(self) -> str:
+        """A table for people: groups of clients, layers, and warnings."""
+        return plan_summary(self)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when anything about the plan changes; the same on every machine."""
+        digest = hashlib.sha256(json.dumps(self.layers.identity(), sort_keys=True).encode())
+        digest.update(np.ascontiguousarray(self.ratios, dtype="<f8").tobytes())
+        digest.update(np.ascontiguousarray(self.counts, dtype="<i4").tobytes())
+        if self._extras():
+            digest.update(json.dumps(self._extras(), sort_keys=True).encode())
+        return digest.hexdigest()[:16]
+
+    def _extras(self) -> dict[str, Any]:
+        """What differs from a usual plan."""
+        extras: dict[str, Any] = {}
+        if self.rotate_every:
+            extras["rotate_every"] = self.rotate_every
+        if self.local:
+            extras["local"] = sorted(self.local)
+        return extras
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "fingerprint": self.fingerprint,
+            "model": self.layers.to_json(),
+            "ratios": self.ratios.tolist(),
+            "counts": self.counts.tolist(),
+            **self._extras(),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Plan:
+        if data.get("format") != FORMAT:
+            raise PlanError(
+                f"this plan has format {data.get('format')!r}; this version reads {FORMAT}."
+            )
+        layers = Layers.from_json(data["model"])
+        plan = cls(
+            layers,
+            np.array(data["ratios"], dtype=np.float64),
+            np.array(data["counts"], dtype=np.int32).reshape(len(data["ratios"]), len(layers)),
+            int(data.get("rotate_every", 0)),
+            frozenset(data.get("local", ())),
+        )
+        if plan.fingerprint != data["fingerprint"]:
+            raise PlanError("the plan does not match its own fingerprint: it was edited or damaged")
+        return plan
+
+
+def make_plan(layers: Layers, ratios: Sequence[float | Allocation]) -> Plan:
+    """Plan a fleet: a training ratio per client, or an :class:`Allocation` of its own.
+
+    Ratios are spread over the layers by :func:`fedplt.balanced_allocation`, rounded to whole
+    sub-layers, and assigned by rotation.
+    """
+    if not len(ratios):
+        raise PlanError("no ratios were given; give one per client.")
+    wanted = np.array([r.ratio if isinstance(r, Allocation) else r for r in ratios], dtype=float)
+    wrong = np.flatnonzero(~((wanted > 0) & (wanted <= 1)))
+    if len(wrong):
+        client = int(wrong[0])
+        raise PlanError(f"client {client} has ratio {wanted[client]}; a ratio lies in (0, 1].")
+    layer_ratios = _layer_ratios(layers, wanted)
+    for client, given in enumerate(ratios):
+        if isinstance(given, Allocation):
+            if given.layer_sizes != layers.sizes:
+                raise PlanError(
+                    f"client {client}'s allocation is for layers of {list(given.layer_sizes)} "
+                    f"parameters; this model's have {list(layers.sizes)}."
+                )
+            layer_ratios[client] = given.layer_ratios
+    return Plan(layers, wanted, whole_sublayers(layers, layer_ratios))
+
+
+def _layer_ratios(layers: Layers, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Layers that are always trained come first; the rest of a ratio goes to the others."""
+    always = np.array([layer.always for layer in layers])
+    if not always.any():
+        return balanced_layer_ratios(layers.sizes, ratios)
+    sizes = np.asarray(layers.sizes, dtype=np.float64)
+    fixed, free = float(sizes[always].sum()), float(sizes[~always].sum())
+    poor = np.flatnonzero(ratios * layers.size < fixed * (1 - 1e-9))
+    if len(poor):
+        raise PlanError(
+            f"client {poor[0]} has ratio {ratios[poor[0]]:g}, but the layers that are always "
+            f"trained are {fixed / layers.size:.4f} of the model. Raise "
+            "the ratio, or let fewer layers be always trained."
+        )
+    result = np.ones((len(ratios), len(layers)))
+    if free:
+        rest = np.clip((ratios * layers.size - fixed) / free, 0.0, 1.0)
+        result[:, ~always] = balanced_layer_ratios(sizes[~always].astype(int).tolist(), rest)
+    return result
+
+
+def _wrapped(start: int, count: int, total: int) -> Ranges:
+    """``count`` sub-layers from ``start`` on, around the end.
+
+    >>> _wrapped(6, 4, 8)
+    (range(0, 2), range(6, 8))
+    """
+    if count == total:
+        return (range(total),)
+    if start + count <= total:
+        return (range(start, start + count),) if count else ()
+    return (range(start + count - total), range(start, total))

@@ -1,0 +1,136 @@
+"""A client that holds a smaller dense model, some units of every space, and trains all of it.
+
+Unlike partial training, it neither receives nor computes with what it does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedplt.planning.assignment import (
+    BlockWeights,
+    Built_co,
+    ModelBuilder,
+    SliceAssignment,
+    whole_assignment,
+)
+from fedplt.planning.coupled_units import Spaces, Units
+from fedplt.planning.layers import Layers, Ranges, merge
+from fedplt.planning.places import Places, Segments
+from fedplt.planning.recipe import Scaler
+
+
+@dataclass(frozen=True, eq=False)
+class SubmodelAssignment:
+    """One client's sub-model in one round."""
+
+    layers: Layers
+    local: frozenset[str]
+    spaces: Spaces
+    held: tuple[Units, ...]
+    """Held units of every space."""
+    rate: float
+    """The fraction of units that the method meant to keep (the scaler's number)."""
+
+    @cached_property
+    def slices(self) -> tuple[Ranges, ...]:
+        return sublayers_touched(self.layers, self.spaces, self.held)
+
+    @cached_property
+    def on_client(self) -> SliceAssignment:
+        return whole_assignment(self.spaces.submodel(self.layers, self.num_units), self.local)
+
+    @property
+    def num_units(self) -> tuple[int, ...]:
+        """Held units of every space: the widths of the smaller model."""
+        return tuple(len(units) for units in self.held)
+
+    @property
+    def _positions(self) -> NDArray[np.int64]:
+        return self.spaces.positions(self.layers, self.held)  # large: not kept
+
+    @property
+    def received(self) -> Places:
+        return Places(positions=self._positions)
+
+    @property
+    def uploaded(self) -> Places:
+        positions = self._positions
+        if self.local:
+            segments = self.on_client.uploaded.segments
+            positions = np.concatenate([positions[start:stop] for start, stop in segments])
+        return Places(positions=positions)
+
+    @property
+    def parameter_segments(self) -> Segments:
+        return self.on_client.parameter_segments
+
+    @property
+    def update_size(self) -> int:
+        return self.on_client.update_size
+
+    @property
+    def num_trained(self) -> int:
+        return self.on_client.layers.size
+
+    @property
+    def ratio(self) -> float:
+        return self.num_trained / self.layers.size
+
+    @property
+    def layer_ratios(self) -> tuple[float, ...]:
+        pairs = zip(self.on_client.layers.sizes, self.layers.sizes, strict=True)
+        return tuple(held / size for held, size in pairs)
+
+    def scaled_modules(self, scaler: Scaler) -> list[str]:
+        matrices = {
+            tensor.name.rpartition(".")[0]: self.spaces.by_tensor[tensor.name]
+            for _, _, tensor in self.layers.placed
+            if len(tensor.shape) > 1
+        }
+        if scaler == "none":
+            return []
+        if scaler == "inputs":
+            return [name for name, units in matrices.items() if units.columns is not None]
+        hidden = [name for name, units in matrices.items() if units.rows is not None]
+        if scaler == "outputs":
+            return hidden
+        flow = self.layers.flow
+        normed = {parent for m in flow if m.name not in matrices for parent in m.parents}
+        return [name for name in hidden if name in normed]
+
+    def build(self, builder: ModelBuilder[Built_co]) -> Built_co:
+        return builder.smaller(self)
+
+    @property
+    def cost_key(self) -> Hashable:
+        return "submodel", self.num_units
+
+    def weigh(self, weights: BlockWeights, weight: float) -> None:
+        assert self.uploaded.positions is not None
+        weights.count_positions(self.uploaded.positions, weight)
+
+    def to_message(self) -> dict[str, Any]:
+        return {"held": [units.tolist() for units in self.held], "rate": self.rate}
+
+
+def sublayers_touched(layers: Layers, spaces: Spaces, held: Sequence[Units]) -> tuple[Ranges, ...]:
+    """The sub-layers of every layer that have a held row."""
+    result = []
+    for layer in layers:
+        touched = np.zeros(layer.num_sublayers, dtype=bool)
+        for tensor in layer.tensors:
+            space = spaces.by_tensor[tensor.name].rows
+            if space is None:
+                touched[:] = True
+            else:
+                touched[held[space] * layer.num_sublayers // tensor.width] = True
+        runs = merge((i, i + 1) for i in np.flatnonzero(touched).tolist())
+        result.append(tuple(range(start, stop) for start, stop in runs))
+    return tuple(result)

@@ -1,0 +1,212 @@
+"""Plans of methods whose clients hold a smaller dense model: some units of every space.
+
+A client that holds every unit has an ordinary, whole assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedplt.errors import PlanError
+from fedplt.planning.allocation import Allocation
+from fedplt.planning.assignment import Assignment, whole_assignment
+from fedplt.planning.coupled_units import Spaces, Units
+from fedplt.planning.coverage import Uncovered
+from fedplt.planning.layers import Layers
+from fedplt.planning.plan import Plan, make_plan
+from fedplt.planning.submodel_assignment import SubmodelAssignment
+from fedplt.planning.width_rates import expected_sizes
+
+
+class UnitRule(Protocol):
+    """A rule for which units a client holds; a method is one (a frozen dataclass with a name)."""
+
+    name: ClassVar[str]
+    is_random: ClassVar[bool]
+    """How many units are held is drawn anew every round."""
+
+    @property
+    def reference(self) -> str:
+        """What finds the rule again, in another process too."""
+
+    def select_units(
+        self, width: int, rate: float, *, space: int, seed: int, round: int, client: int
+    ) -> Units:
+        """The held units of a space of this width, ascending; never none."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SubmodelPlan(Plan):
+    """All clients' sub-models, computed on demand from a width rate each.
+
+    ``counts`` are the sub-layers that a client holds a row of, in the first round.
+    """
+
+    spaces: Spaces
+    rates: NDArray[np.float64]
+    rule: UnitRule
+    seed: int
+
+    @property
+    def clients_hold_everything(self) -> bool:
+        return False
+
+    @property
+    def costs_change(self) -> bool:
+        return self.rule.is_random
+
+    def assignment(self, client: int, round: int = 0) -> Assignment:
+        self._check(client)
+        return _assignment(
+            self.layers, self.spaces, self.rule, float(self.rates[client]),
+            seed=self.seed, round=round, client=client, local=self.local,
+        )  # fmt: skip
+
+    def read(self, message: Mapping[str, Any]) -> Assignment:
+        if "held" not in message:
+            return super().read(message)
+        held = tuple(np.asarray(units, dtype=np.int64) for units in message["held"])
+        return SubmodelAssignment(self.layers, self.local, self.spaces, held, message["rate"])
+
+    @cached_property
+    def _alike(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """A client for every rate, and for every client its rate's number."""
+        _, first, inverse = np.unique(self.rates, return_index=True, return_inverse=True)
+        return first, inverse.reshape(-1)
+
+    @cached_property
+    def achieved_ratios(self) -> NDArray[np.float64]:
+        """Trained fraction of the model, per client (its mean, where units are drawn)."""
+        if self.rule.is_random:
+            return expected_sizes(self.layers, self.spaces, self.rates) / self.layers.size
+        first, inverse = self._alike
+        return np.array([self.assignment(int(k)).ratio for k in first])[inverse]
+
+    @cached_property
+    def update_sizes(self) -> NDArray[np.int64]:
+        """Numbers in each client's update; at most, where units are drawn."""
+        if self.rule.is_random:
+            whole = whole_assignment(self.layers, self.local).update_size
+            return np.full(self.num_clients, whole)
+        first, inverse = self._alike
+        return np.array([self.assignment(int(k)).update_size for k in first])[inverse]
+
+    @cached_property
+    def layer_ratios(self) -> NDArray[np.float64]:
+        """Of the first round, one client for all of the same rate."""
+        first, inverse = self._alike
+        return np.array([self.assignment(int(k)).layer_ratios for k in first])[inverse]
+
+    @cached_property
+    def coverage(self) -> tuple[NDArray[np.int64], ...]:
+        """Per layer, the number of clients that hold a row of each sub-layer in the first round."""
+        result = tuple(np.zeros(layer.num_sublayers, dtype=np.int64) for layer in self.layers)
+        for number, client in zip(*self._representatives, strict=True):
+            slices = self.assignment(int(client)).slices
+            for clients, ranges in zip(result, slices, strict=True):
+                for part in ranges:
+                    clients[part.start : part.stop] += number
+        return result
+
+    @property
+    def _representatives(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if self.rule.is_random:
+            return np.ones(self.num_clients, dtype=np.int64), np.arange(self.num_clients)
+        first, inverse = self._alike
+        return np.bincount(inverse), first
+
+    @cached_property
+    def uncovered(self) -> tuple[Uncovered, ...]:
+        """Sub-layers that nobody ever holds; where units move or are drawn, there are none."""
+        widest = int(np.argmax(self.rates))
+        if self.assignment(widest, round=1).slices != self.assignment(widest).slices:
+            return ()
+        result = []
+        for layer, clients in zip(self.layers, self.coverage, strict=True):
+            missing = np.flatnonzero(clients == 0)
+            if len(missing):
+                advice = "Give some client a larger ratio: its sub-model must be wide enough."
+                where = range(int(missing[0]), int(missing[-1]) + 1)
+                result.append(Uncovered(layer.name, where, layer.num_sublayers, advice))
+        return tuple(result)
+
+    def _extras(self) -> dict[str, Any]:
+        options: Any = self.rule
+        return {
+            **super()._extras(),
+            "method": {"name": self.rule.reference, **asdict(options)},
+            "seed": self.seed,
+            "spaces": self.spaces.to_json(),
+            "rates": self.rates.tolist(),
+        }
+
+
+def submodel_plan(
+    rule: UnitRule,
+    layers: Layers,
+    spaces: Spaces,
+    ratios: Sequence[float | Allocation],
+    rates: NDArray[np.float64],
+    seed: int,
+) -> SubmodelPlan:
+    """A plan of sub-models, from a rate per client."""
+    if any(layer.always for layer in layers):
+        raise PlanError(
+            f"{rule.name} trains smaller models, so no layer can always be trained whole: leave "
+            "out model.always, or use fedplt or fedpmt."
+        )
+    asked = make_plan(layers, ratios)  # checks the ratios
+    if not spaces.widths and asked.ratios.min() < 1:
+        raise PlanError(
+            f"this model has no hidden units that {rule.name} could leave out, so clients cannot "
+            f"train {asked.ratios.min():g} of it. Use fedplt for it, or ratios of 1."
+        )
+    # Widths follow from the rate, so one client stands for all of the same rate.
+    _, first, inverse = np.unique(rates, return_index=True, return_inverse=True)
+    counts = np.array([_counts(layers, spaces, rule, rates, seed, int(k)) for k in first])
+    counts = counts[inverse.reshape(-1)].astype(np.int32)
+    return SubmodelPlan(
+        layers, asked.ratios, counts, spaces=spaces, rates=rates, rule=rule, seed=seed
+    )
+
+
+def _counts(
+    layers: Layers,
+    spaces: Spaces,
+    rule: UnitRule,
+    rates: NDArray[np.float64],
+    seed: int,
+    client: int,
+) -> list[int]:
+    """Sub-layers of every layer that a client holds a row of, in the first round."""
+    first = _assignment(
+        layers, spaces, rule, float(rates[client]), seed=seed, round=0, client=client
+    )
+    return [sum(len(part) for part in ranges) for ranges in first.slices]
+
+
+def _assignment(
+    layers: Layers,
+    spaces: Spaces,
+    rule: UnitRule,
+    rate: float,
+    *,
+    seed: int,
+    round: int,
+    client: int,
+    local: frozenset[str] = frozenset(),
+) -> Assignment:
+    held = tuple(
+        rule.select_units(width, rate, space=i, seed=seed, round=round, client=client)
+        for i, width in enumerate(spaces.widths)
+    )
+    whole = all(len(u) == width for u, width in zip(held, spaces.widths, strict=True))
+    if whole and (rate >= 1 or not rule.is_random):  # else its scaler is still needed
+        return whole_assignment(layers, local)
+    return SubmodelAssignment(layers, local, spaces, held, rate)

@@ -1,0 +1,103 @@
+"""What people see while they wait: a live line on a terminal, plain lines in a log file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from fedplt.data.sources import Progress as OnFetch
+from fedplt.federation.loop import OnRound
+from fedplt.federation.records import RoundRecord
+from fedplt.text import bytes_text, duration_text
+
+LOG_SECONDS = 5.0
+
+
+@contextmanager
+def rounds_progress(console: Console, done: int, rounds: int) -> Iterator[OnRound]:
+    """Shows every round: accuracy, loss, time left, bytes so far."""
+    if not console.is_terminal:
+        yield _log_lines(console, done, rounds)
+        return
+    columns = [
+        TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(compact=True),
+    ]
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("rounds", total=rounds, completed=done, numbers="starting")
+
+        def show(record: RoundRecord) -> None:
+            for client, reason in record.rejected.items():
+                progress.console.print(f"round {record.round}: refused client {client}: {reason}")
+            if record.accuracy is not None:
+                progress.update(task, numbers=_numbers(record))
+            progress.update(task, completed=record.round)
+
+        yield show
+
+
+def _log_lines(console: Console, done: int, rounds: int) -> OnRound:
+    started, last = time.monotonic(), -LOG_SECONDS
+
+    def show(record: RoundRecord) -> None:
+        nonlocal last
+        now = time.monotonic()
+        for client, reason in record.rejected.items():
+            console.print(
+                f"round {record.round}: refused client {client}: {reason}", soft_wrap=True
+            )
+        if record.round < rounds and (now - last < LOG_SECONDS or record.accuracy is None):
+            return
+        last = now
+        left = (now - started) / max(1, record.round - done) * (rounds - record.round)
+        console.print(
+            f"round {record.round}/{rounds}  {_numbers(record)}  {duration_text(left)} left",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+    return show
+
+
+def _numbers(record: RoundRecord) -> str:
+    accuracy = "-" if record.accuracy is None else f"{100 * record.accuracy:.1f} %"
+    loss = "-" if record.loss is None else f"{record.loss:.3f}"
+    return f"accuracy {accuracy}  loss {loss}  up {bytes_text(record.total.bytes_up)}"
+
+
+@contextmanager
+def fetch_progress(console: Console) -> Iterator[OnFetch]:
+    """A bar per file that is fetched."""
+    tasks: dict[str, TaskID] = {}
+    if not console.is_terminal:
+
+        def say(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = TaskID(len(tasks))
+                console.print(f"fetching: {what}", soft_wrap=True)
+
+        yield say
+        return
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn()]
+    with Progress(*columns, console=console, transient=True) as progress:
+
+        def show(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done)
+
+        yield show

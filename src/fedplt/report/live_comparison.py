@@ -1,0 +1,122 @@
+"""What people see while a comparison runs: live lines on a terminal, plain lines in a log file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from fedplt.compare.watch import Watch
+from fedplt.text import duration_text
+
+LOG_SECONDS = 30.0
+
+
+@contextmanager
+def comparison_progress(console: Console) -> Iterator[Watch]:
+    """Shows how far all runs together are, and each that runs now; a line when one ends."""
+    if not console.is_terminal:
+        yield _LogWatch(console)
+        return
+    columns = [
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[text]}"),
+    ]
+    progress = Progress(*columns, console=console, transient=True)
+    try:
+        yield _LiveWatch(console, progress)  # it starts when runs do: data are fetched first
+    finally:
+        progress.stop()
+
+
+class _LogWatch(Watch):
+    """Lines for a log file."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.done: dict[str, int] = {}
+        """Rounds of every run."""
+        self.accuracy: dict[str, str] = {}
+        """The last, of those that run now."""
+        self.steps = 0
+
+    def on_begin(self, rounds: int, done: Mapping[tuple[str, int], int]) -> None:
+        self.rounds, self.done = rounds, {_name(*run): number for run, number in done.items()}
+        self.started = self.shown = time.monotonic()
+
+    def on_round(self, label: str, seed: int, round: int, accuracy: float | None) -> None:
+        self.done[_name(label, seed)] = round
+        self.steps += 1
+        if accuracy is not None:
+            self.accuracy[_name(label, seed)] = f"{100 * accuracy:.1f} %"
+        self.show_round(_name(label, seed))
+
+    def on_end(self, label: str, seed: int, text: str) -> None:
+        name = _name(label, seed)
+        self.done[name] = self.rounds
+        accuracy = self.accuracy.pop(name, "")
+        told = f"{name}: {accuracy and f'accuracy {accuracy}, '}{text}"
+        self.console.print(told, soft_wrap=True, highlight=False)
+
+    def time_left(self) -> str:
+        """From the rounds that were run since the start: others cost no time."""
+        if not self.steps:
+            return ""
+        left = self.rounds * len(self.done) - sum(self.done.values())
+        return f"{duration_text((time.monotonic() - self.started) / self.steps * left)} left"
+
+    def show_round(self, name: str) -> None:
+        now = time.monotonic()
+        if now - self.shown < LOG_SECONDS:
+            return
+        self.shown = now
+        rounds = f"round {sum(self.done.values())} of {self.rounds * len(self.done)}"
+        running = [f"{run}: {accuracy}" for run, accuracy in self.accuracy.items()]
+        told = "; ".join([f"{rounds}, {self.time_left()}", *running])
+        self.console.print(told, soft_wrap=True, highlight=False)
+
+
+class _LiveWatch(_LogWatch):
+    """Bars on a terminal."""
+
+    def __init__(self, console: Console, progress: Progress) -> None:
+        super().__init__(console)
+        self.progress = progress
+        self.bars: dict[str, TaskID] = {}
+
+    def on_begin(self, rounds: int, done: Mapping[tuple[str, int], int]) -> None:
+        super().on_begin(rounds, done)
+        total = rounds * len(done)
+        self.all = self.progress.add_task(f"all {len(done)} runs", total=total, text="")
+        self.show_all()
+        self.progress.start()
+
+    def on_start(self, label: str, seed: int) -> None:
+        name = _name(label, seed)
+        self.bars[name] = self.progress.add_task(
+            name, total=self.rounds, completed=self.done[name], text="starting"
+        )
+
+    def on_end(self, label: str, seed: int, text: str) -> None:
+        super().on_end(label, seed, text)
+        if _name(label, seed) in self.bars:
+            self.progress.remove_task(self.bars.pop(_name(label, seed)))
+        self.show_all()
+
+    def show_round(self, name: str) -> None:
+        text = self.accuracy.get(name, "")
+        self.progress.update(self.bars[name], completed=self.done[name], text=text)
+        self.show_all()
+
+    def show_all(self) -> None:
+        done = sum(self.done.values())
+        self.progress.update(self.all, completed=done, text=self.time_left())
+
+
+def _name(label: str, seed: int) -> str:
+    return f"{label}, seed {seed}"

@@ -1,0 +1,140 @@
+r"""Average each sub-layer over the clients that trained it (paper, section IV-B).
+
+.. math:: W_{l,h} \leftarrow W_{l,h} + \frac{\sum_{k \in S_{l,h}} n_k U_{k,l,h}}
+                                            {\sum_{k \in S_{l,h}} n_k}
+
+which equals the paper's weighted mean of the clients' weights. A coordinate that nobody trained
+keeps its bits. With the normaliser ``participants`` the sum in the denominator is over all clients
+that took part: who did not train a coordinate votes for its old value (FedDrop). With client
+sampling, :meth:`Aggregator.expect` makes the divisor that of all clients in :math:`S_{l,h}`, and
+the chosen count :math:`n_k / p_k` each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedplt.client.update import ClientUpdate
+from fedplt.kernels.flat_state import add_at
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.layers import Layers, Ranges, TensorSpec
+from fedplt.planning.recipe import Normaliser
+
+
+class Aggregator:
+    """Collects updates one by one.
+
+    Add them in client order: float addition is not associative, and the result must not depend
+    on which worker finishes first.
+    """
+
+    def __init__(self, layers: Layers, normaliser: Normaliser = "contributors") -> None:
+        self.layers, self.normaliser = layers, normaliser
+        self._local: frozenset[str] = frozenset()
+        self._total = torch.zeros(layers.state_size)
+        self._added = _Weights(layers)
+        self._expected: _Weights | None = None
+
+    def add(
+        self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
+    ) -> None:
+        """Count an update by its number of examples, or by another weight."""
+        weight = update.num_examples if weight is None else weight
+        self._local |= assignment.local
+        self._added.count(assignment, weight)
+        add_at(self._total, assignment.uploaded, torch.from_numpy(update.values), weight)
+
+    def expect(self, assignment: Assignment, weight: float) -> None:
+        """Divide by the weights of the clients named here, whether they are added or not.
+
+        With client sampling that keeps the mean unbiased: whoever is chosen with probability p
+        is added with weight n / p, and everybody is expected with weight n.
+        """
+        if self._expected is None:
+            self._expected = _Weights(self.layers)
+        self._expected.count(assignment, weight)
+
+    def divisors(self) -> Tensor:
+        """What each number of the flat state will be divided by."""
+        return torch.cat(
+            [
+                self._divisor(offset, index, spec).expand(-1, spec.row_size).reshape(-1)
+                for offset, index, spec in self.layers.placed
+            ]
+        )
+
+    def _divisor(self, offset: int, index: int, spec: TensorSpec) -> Tensor:
+        weights = self._expected or self._added
+        divisor = weights.of(offset, index, spec)
+        if self.normaliser == "participants":
+            divisor = torch.where(divisor > 0, weights.total, 0.0)
+        return divisor.to(torch.float32)
+
+    def apply(self, state: Tensor) -> None:
+        """Add the weighted mean of the updates to the state, in place."""
+        for place, trained, divisor in self._shared():
+            old, total = (flat[place].view(len(trained), -1) for flat in (state, self._total))
+            if bool(trained.all()):
+                old.add_(total / divisor)
+            else:  # what nobody trained is not even added zero: -0.0 + 0.0 changes a bit
+                old.copy_(torch.where(trained, old + total / divisor, old))
+
+    def touched(self) -> Tensor:
+        """Which coordinates of the state somebody trained."""
+        result = torch.zeros(self.layers.state_size, dtype=torch.bool)
+        for place, trained, _ in self._shared():
+            where = result[place].view(len(trained), -1)
+            where.copy_(trained.expand_as(where))
+        return result
+
+    def _shared(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Of every tensor that is shared: its place, what somebody trained, and the divisor.
+
+        The last two are (rows, 1), or (rows, row size) where there are sub-models.
+        """
+        for offset, index, spec in self.layers.placed:
+            if spec.name not in self._local:
+                place = slice(offset, offset + spec.num_elements)
+                trained = self._added.of(offset, index, spec) > 0
+                yield place, trained, self._divisor(offset, index, spec)
+
+
+class _Weights:
+    """The weight of all clients that trained each coordinate."""
+
+    def __init__(self, layers: Layers) -> None:
+        self.layers = layers
+        self.total = 0.0
+        self._sublayers = [
+            torch.zeros(layer.num_sublayers, dtype=torch.float64) for layer in layers
+        ]
+        self._elements: Tensor | None = None  # of single coordinates: sub-models
+
+    def count(self, assignment: Assignment, weight: float) -> None:
+        self.total += weight
+        assignment.weigh(self, weight)
+
+    def count_sublayers(self, slices: tuple[Ranges, ...], weight: float) -> None:
+        for sublayers, ranges in zip(self._sublayers, slices, strict=True):
+            for part in ranges:  # as an array: the same memory, with less overhead
+                sublayers.numpy()[part.start : part.stop] += weight
+
+    def count_positions(self, positions: NDArray[np.int64], weight: float) -> None:
+        if self._elements is None:
+            self._elements = torch.zeros(self.layers.state_size, dtype=torch.float64)
+        self._elements[torch.from_numpy(positions)] += weight
+
+    def of(self, offset: int, index: int, spec: TensorSpec) -> Tensor:
+        """A tensor's weights: one per row, or one per number where there are sub-models."""
+        sublayers = self._sublayers[index]
+        each = sublayers.repeat_interleave(spec.width // len(sublayers)).repeat(spec.repeats)
+        if self._elements is None:
+            return each[:, None]
+        return (
+            self._elements[offset : offset + spec.num_elements].view(len(each), -1) + each[:, None]
+        )

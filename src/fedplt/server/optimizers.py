@@ -1,0 +1,84 @@
+r"""What the server does with the mean update: take it, or treat it as a gradient (FedOpt).
+
+With :math:`\Delta` the mean update of a round, momentum moves by :math:`m = \beta_1 m + \Delta`,
+Adam and Yogi by :math:`\eta\, m / (\sqrt v + \epsilon)` with
+:math:`m = \beta_1 m + (1 - \beta_1) \Delta` and
+:math:`v = \beta_2 v + (1 - \beta_2) \Delta^2` or
+:math:`v = v - (1 - \beta_2) \Delta^2 \operatorname{sign}(v - \Delta^2)`; :math:`v` starts at
+:math:`\epsilon^2`. A coordinate that nobody trained in a round is left alone, with its memory.
+Running statistics are averages, so they are always taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedplt.planning.layers import Layers
+
+Memory = dict[str, Tensor]
+"""What a server optimiser remembers, by name."""
+
+
+@dataclass(frozen=True)
+class ServerOptimizer:
+    """The server's step."""
+
+    kind: Literal["none", "momentum", "adam", "yogi"] = "none"
+    learning_rate: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.99
+    epsilon: float = 1e-3
+
+    def start(self, layers: Layers) -> Memory:
+        """The memory before the first round."""
+        size = layers.state_size
+        if self.kind == "none":
+            return {}
+        memory = {"server_m": torch.zeros(size)}
+        if self.kind != "momentum":
+            memory["server_v"] = torch.full((size,), self.epsilon**2)
+        return memory
+
+    def step(
+        self,
+        layers: Layers,
+        old: Tensor,
+        mean: Tensor,
+        find_touched: Callable[[], Tensor],
+        memory: Memory,
+    ) -> tuple[Tensor, Memory]:
+        """State and memory after a round, from the state before and with the mean update.
+
+        ``find_touched`` tells which coordinates somebody trained. Nothing is changed in place.
+        """
+        if self.kind == "none":
+            return mean, memory
+        touched = find_touched()
+        for offset, _, tensor in layers.placed:
+            if tensor.is_buffer:
+                touched[offset : offset + tensor.num_elements] = False
+        where = touched.nonzero().squeeze(1)
+        change = mean[where] - old[where]
+        m = memory["server_m"][where]
+        new_memory = {name: values.clone() for name, values in memory.items()}
+        if self.kind == "momentum":
+            m = self.beta1 * m + change
+            move = self.learning_rate * m
+        else:
+            m = self.beta1 * m + (1 - self.beta1) * change
+            v, squares = memory["server_v"][where], change * change
+            if self.kind == "adam":
+                v = self.beta2 * v + (1 - self.beta2) * squares
+            else:
+                v = v - (1 - self.beta2) * squares * torch.sign(v - squares)
+            move = self.learning_rate * m / (v.sqrt() + self.epsilon)
+            new_memory["server_v"][where] = v
+        new_memory["server_m"][where] = m
+        state = mean.clone()
+        state[where] = old[where] + move
+        return state, new_memory

@@ -1,0 +1,65 @@
+"""Numbers and tables as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+
+def bytes_text(number: float) -> str:
+    """
+    >>> bytes_text(25_321_880)
+    '25.3 MB'
+    """
+    return _scaled(number, "B")
+
+
+def flops_text(number: float) -> str:
+    """
+    >>> flops_text(1.5e12)
+    '1.5 TFLOP'
+    """
+    return _scaled(number, "FLOP")
+
+
+def seconds_text(seconds: float) -> str:
+    """
+    >>> seconds_text(12.346), seconds_text(0.000123), seconds_text(1e-16)
+    ('12.35', '0.00012', '0.00')
+    """
+    small = 1e-9 < abs(seconds) < 0.1  # less is rounding
+    return f"{seconds:.2g}" if small else f"{seconds:.2f}"
+
+
+def duration_text(seconds: float) -> str:
+    """
+    >>> duration_text(75), duration_text(7322)
+    ('1:15', '2:02:02')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _scaled(number: float, unit: str) -> str:
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(number) < 1000 or prefix == "T":
+            digits = 0 if prefix == "" else 1
+            return f"{number:.{digits}f} {prefix}{unit}"
+        number /= 1000
+    raise AssertionError("unreachable")
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)
+) -> str:
+    """Columns aligned by spaces: those in ``left`` to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return "  ".join(cells).rstrip()
+
+    return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])

@@ -1,0 +1,150 @@
+"""``fedplt fleet`` as people use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny import CONFIG
+
+
+def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):
+    picture = tmp_path / "fleet.png"
+    done = fedplt("fleet", "configs/fleets/kitchen.csv", "--picture", picture)
+    assert done.returncode == 0, done.stderr
+    assert "microcontroller misses the target" in done.stdout
+    assert "exact FLOPs" in done.stdout
+    assert picture.stat().st_size > 10_000
+
+
+def test_json_and_flags(fedplt):
+    done = fedplt(
+        "fleet", "configs/fleets/kitchen.csv", "--run", "configs/fashion-mnist.toml",
+        "--deadline", 12, "--freeze", "--local-steps", "--min-ratio", 0.05, "--json",
+    )  # fmt: skip
+    plan = json.loads(done.stdout)
+    assert plan["target"] == {"rule": "deadline", "seconds": 12.0}
+    assert all(entry["feasible"] for entry in plan["devices"])
+    assert all(entry["ratio"] >= 0.05 for entry in plan["devices"])
+    slow = plan["devices"][2]
+    assert slow["traded"]
+    assert slow["seconds"]["planned"] <= 12
+    assert "16 local steps of 64" in plan["work"]
+
+
+def test_the_papers_example(fedplt):
+    done = fedplt("fleet", "configs/fleets/paper-example.toml")
+    for number in ("5.59", "9.52", "13.85", "17.65", "0.6930", "the paper's cost model"):
+        assert number in done.stdout
+    exact = fedplt("fleet", "configs/fleets/paper-example.toml", "--model", "cnn")
+    assert "exact FLOPs" in exact.stdout
+    half = fedplt("fleet", "configs/fleets/paper-example.toml", "--percentile", 50)
+    assert "Target 9.52 s" in half.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--deadline", -1], "more than 0"),
+        (["--deadline", 1, "--percentile", 2], "give one of them"),
+        (["--run", "x.toml", "--model", "fcn"], "give one of them"),
+        (["--model", "fnc"], "Did you mean 'fcn'"),
+        (["--model", "tests.support.tiny:model"], "--shape"),
+        (["--model", "tests.support.tiny:model", "--shape", "7"], "does not take inputs of shape"),
+        (["--shape", "a"], "write it like"),
+        (["--min-ratio", 0], "it lies in (0, 1]"),
+        (["--picture", "x.gif"], ".png, .svg or .pdf"),
+    ],
+)
+def test_mistakes(fedplt, arguments, expected):
+    done = fedplt("fleet", "configs/fleets/kitchen.csv", *arguments)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_wrong_settings_in_the_file_name_it(fedplt, tmp_path):
+    path = tmp_path / "wrong.toml"
+    path.write_text(
+        "[work]\nmodel = 3\n"
+        + Path("configs/fleets/paper-example.toml").read_text().split('fastest"')[1]
+    )
+    done = fedplt("fleet", path)
+    assert done.returncode == 2
+    assert "wrong.toml: work.model is 3" in done.stderr.replace("\n", "")
+
+
+def test_wrong_models_and_targets_in_the_file_name_it(fedplt, tmp_path):
+    path = tmp_path / "wrong.toml"
+    device = '[[device]]\nname = "a"\nspeed = "1 GFLOP/s"\ndown = "9 Mbit/s"\nup = "9 Mbit/s"\n'
+    for section, expected in (
+        ('[work]\nmodel = "fnc"\n', "work.model: "),
+        ("[target]\nseconds = 3\n", "target.seconds is 3"),
+    ):
+        path.write_text(section + device)
+        done = fedplt("fleet", path)
+        assert done.returncode == 2
+        assert f"wrong.toml: {expected}" in done.stderr.replace("\n", "")
+    path.write_text(device.replace("up =", "# up ="))
+    assert "up_bits_per_second" in (said := fedplt("fleet", path).stderr)
+    assert "mbps_up" in said
+
+
+def test_a_run_with_your_own_data_and_epochs(fedplt, tmp_path):
+    config = tmp_path / "tiny.toml"
+    config.write_text(CONFIG)  # epochs: how many steps depends on the data
+    done = fedplt("fleet", "configs/fleets/kitchen.csv", "--run", config)
+    assert done.returncode == 0, done.stderr
+    assert "83 parameters" in done.stdout
+
+
+def test_your_own_model(fedplt):
+    model = ["--model", "tests.support.tiny:model", "--shape", "6"]
+    done = fedplt("fleet", "configs/fleets/kitchen.csv", *model)
+    assert done.returncode == 0, done.stderr
+    assert "83 parameters" in done.stdout
+
+
+def test_a_run_on_devices_shows_the_plan_and_the_simulated_time(fedplt, tmp_path):
+    devices = tmp_path / "devices.csv"
+    devices.write_text("name,count,mflops,kbps_down,kbps_up\nfast,2,9,90,90\nslow,3,2,50,20\n")
+    config = tmp_path / "tiny.toml"
+    text = CONFIG.split("[[clients.groups]]")[0] + "[training]\nbatch_size = 16\n"
+    config.write_text(text + f'[fleet]\ndevices = "{devices}"\ndropout = 0.3\n')
+    folder = tmp_path / "run"
+    done = fedplt("run", config, "--out", folder, "--set", "rounds=3")
+    assert done.returncode == 0, done.stderr
+    assert "Target" in done.stdout
+    page = (folder / "report.html").read_text()
+    assert "simulated" in page
+    assert "clients away" in page
+
+
+def test_probe_prints_a_device_that_fleet_reads(fedplt, tmp_path):
+    model = ["tests.support.tiny:model", "--shape", "6"]
+    done = fedplt("probe", *model, "--passes", 1, "--name", "my box", "--up", "3 Mbit/s")
+    assert done.returncode == 0, done.stderr
+    assert "on average over the ratios" in done.stdout
+    path = tmp_path / "devices.toml"
+    path.write_text(done.stdout[done.stdout.index("[[device]]") :])
+    shown = fedplt("fleet", path)
+    assert shown.returncode == 0, shown.stderr
+    assert "my box" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["fnc"], "Did you mean 'fcn'"),
+        (["fcn", "--up", "20"], "has no unit"),
+        (["fcn", "--option", "num_inputs"], "joined by an equals sign"),
+        (["fcn", "--option", "wdth=3"], "It takes"),
+        (["fcn", "--shape", "3"], "does not take inputs of shape [3]"),
+    ],
+)
+def test_probe_mistakes(fedplt, arguments, expected):
+    done = fedplt("probe", *arguments)
+    assert done.returncode == 2
+    assert expected in done.stderr

@@ -1,0 +1,223 @@
+"""The command line as people use it; killed runs in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.support.tiny import CONFIG
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_plan(fedplt, config, tmp_path):
+    done = fedplt("plan", config, "--picture", tmp_path / "plan.png")
+    assert done.returncode == 0, done.stderr
+    assert "clients per sub-layer" in done.stdout
+    assert (tmp_path / "plan.png").stat().st_size > 5000
+    done = fedplt("plan", config, "--set", "model.name=resnet8")
+    assert done.returncode == 2
+    assert "does not fit the data" in done.stderr
+    plan = json.loads(fedplt("plan", config, "--json").stdout)
+    assert len(plan["ratios"]) == 5
+    done = fedplt("plan", config, "--picture", tmp_path / "plan.bmp")
+    assert done.returncode == 2
+    assert ".png, .svg or .pdf" in done.stderr
+
+
+def test_run_then_report(fedplt, config, tmp_path):
+    folder = tmp_path / "run"
+    done = fedplt("run", config, "--out", folder, "--seed", 3, "--set", "rounds=3")
+    assert done.returncode == 0, done.stderr
+    assert "round 3/3  accuracy" in done.stdout
+    assert "report:" in done.stdout
+    names = {path.name for path in folder.iterdir()} - {".lock"}
+    assert names == {
+        "config.toml", "plan.json", "rounds.jsonl", "checkpoint.safetensors",
+        "model.safetensors", "result.json", "report.html",
+    }  # fmt: skip
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/png;base64") == 2
+    assert "uploaded" in page
+    (folder / "report.html").unlink()
+    assert fedplt("report", folder).returncode == 0
+    assert (folder / "report.html").exists()
+    again = fedplt("run", config, "--out", folder)
+    assert again.returncode == 2
+    assert "fedplt resume" in again.stderr
+    assert (folder / "model.safetensors").exists()
+
+
+def test_a_killed_run_resumes_to_the_same_bits(fedplt, config, tmp_path):
+    slow = ["--set", "rounds=40", "--set", "checkpoint_every=3"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert fedplt("run", config, "--out", whole, *slow).returncode == 0
+    command = [sys.executable, "-m", "fedplt.cli", "run", config, "--out", broken, *slow]
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
+    wait_for_rounds(broken, 5, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (broken / "model.safetensors").exists()
+    done = fedplt("resume", broken)
+    assert done.returncode == 0, done.stderr
+    one, two = (load_file(folder / "model.safetensors") for folder in (whole, broken))
+    assert all((one[name] == two[name]).all() for name in one)
+    assert numbers(whole) == numbers(broken)
+
+
+def test_ctrl_c_saves_and_stops(fedplt, config, tmp_path):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "fedplt.cli", "run", config, "--out", folder]
+    process = subprocess.Popen(
+        [*map(str, command), "--set", "rounds=100000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for_rounds(folder, 3, process)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130, stderr
+    assert f"fedplt resume {folder}" in stderr
+    assert "Traceback" not in stderr
+    done = fedplt("resume", folder, "--set", f"rounds={len(numbers(folder)) + 1}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(fedplt, config, tmp_path):
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    script = (
+        "import os, signal; from fedplt.federation.loop import Federation; from fedplt import cli\n"
+        "Federation.start = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "cli.main()\n"
+    )
+    command = [sys.executable, "-c", script, "run", config, "--out", folder]
+    killed = subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert {path.name for path in folder.iterdir()} == {"config.toml", "plan.json", ".lock"}
+    done = fedplt("resume", folder)
+    assert done.returncode == 2
+    advice = f"fedplt run {folder / 'config.toml'} --out {folder}"
+    assert f"never began: it ended before its first checkpoint. Start it again with '{advice}'" in (
+        done.stderr
+    )
+    done = fedplt(*advice.split()[1:])
+    assert done.returncode == 0, done.stderr
+    assert fedplt("run", config, "--out", whole).returncode == 0
+    assert numbers(folder) == numbers(whole)
+
+
+def wait_for_rounds(folder: Path, number: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 60
+    while len(numbers(folder)) < number:
+        assert process.poll() is None, "the run ended too early"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def numbers(folder: Path) -> list[dict]:
+    path = folder / "rounds.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [{**json.loads(line), "seconds": 0} for line in lines if line.endswith("}")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--set", "clients.num_clients=1000"], "clients.num_clients"),
+        (["--set", "training.learning_rate=-1"], "training.learning_rate"),
+        (["--set", "data.name=fashion"], "Did you mean 'fashion-mnist'"),
+        (["--set", "model.name=fnc"], "Did you mean 'fcn'"),
+        (["--set", "model.options={wdth = 3}"], "It takes"),
+        (["--set", "method.name=scaffold"], "Known: fedavg, fedbn"),
+        (["--set", "data.split=given", "--set", "data.split_file=no.json"], "data.split_file"),
+        (["--set", "clients.groups.0.ratio=2"], "clients.groups.0.ratio"),
+        (["--set", "rounds=abc"], "(set by --set)"),
+        (["--set", "model.name=math:pi"], "name a function"),
+        (["--set", "data.name=math:pi"], "name a function"),
+        (["--set", "model.name=.x:y"], "cannot be imported"),
+        (["--set", "data.name=os:abort_", "--set", "model.name=fcn"], "cannot be imported"),
+        (["--set", "data.name=os:getcwd"], "not a TrainingData"),
+        (
+            ["--set", "data.name=tests.support.tiny:fails"],
+            "tests.support.tiny:fails' failed: OSError",
+        ),
+        (["--set", "clients.num_clients=1"], "is nobody"),
+        (["--set", "model.name=torch.nn:Linear"], "It takes"),
+        (["--set", "engine.device=cuda:9"], "engine.device"),
+        (["--set", "training.learning_rate=1e30"], "every client's update was refused"),
+        (
+            ["--set", "training.learning_rate=1e30", "--set", "method.name=feddrop"],
+            "The scaler (method.scaler)",
+        ),
+    ],
+)
+def test_mistakes_end_with_one_message_and_code_2(fedplt, config, tmp_path, arguments, expected):
+    done = fedplt("run", config, "--out", tmp_path / "run", *arguments)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_resume_refuses_a_changed_configuration(fedplt, config, tmp_path):
+    folder = tmp_path / "run"
+    assert fedplt("run", config, "--out", folder, "--set", "rounds=1").returncode == 0
+    done = fedplt("resume", folder, "--set", "training.batch_size=8")
+    assert done.returncode == 2
+    assert "training.batch_size was 16, is 8" in done.stderr
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace("learning_rate = 0.1", "learning_rate = 0.2"))
+    done = fedplt("resume", folder)
+    assert done.returncode == 2
+    assert "training.learning_rate was 0.1, is 0.2" in done.stderr
+
+
+def test_a_run_continued_forgets_its_old_end(fedplt, config, tmp_path):
+    folder = tmp_path / "run"
+    assert fedplt("run", config, "--out", folder, "--set", "rounds=1").returncode == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedplt.cli", "resume", str(folder), "--set", "rounds=100000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for_rounds(folder, 4, process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 130
+    assert not (folder / "model.safetensors").exists()
+    assert fedplt("report", folder).returncode == 0
+    assert "on the test set" not in (folder / "report.html").read_text()
+    assert "done already" in fedplt("resume", folder, "--set", "rounds=1").stderr
+
+
+def test_names_with_brackets(fedplt, config, tmp_path):
+    done = fedplt("run", config, "--out", tmp_path / "a[b]c", "--set", "rounds=1")
+    assert "a[b]c/model.safetensors" in done.stdout
+
+
+def test_what_is_no_run(fedplt, tmp_path):
+    for verb in ("resume", "report"):
+        done = fedplt(verb, tmp_path)
+        assert done.returncode == 2
+        assert "not a run folder" in done.stderr
+
+
+def test_help_and_version(fedplt):
+    done = fedplt("--help")
+    for verb in ("plan", "run", "resume", "report", "data"):
+        assert verb in done.stdout
+    assert fedplt("--version").stdout.startswith("fedplt 0.")
+    assert fedplt("data", "get", "nonsense").returncode == 2

@@ -1,0 +1,245 @@
+"""Worker processes: same bits whatever their number, clear words when they fail."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from fedplt import RunError
+from fedplt.engines.run import run_job
+from fedplt.engines.simulator.engine import SimulatorEngine
+from fedplt.federation.engine import Interrupted
+from fedplt.federation.folder import RunFolder
+from fedplt.federation.loop import Federation
+from tests.support.jobs import RATIOS, blob_job, small_model
+from tests.support.runs import final_state, same, without_time
+
+LAMBDA = lambda outputs, targets: outputs.sum()  # noqa: E731
+
+
+def normed_model():
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("make", [small_model, normed_model])
+def test_the_number_of_workers_changes_no_bit(make):
+    def run(**engine):
+        torch.manual_seed(0)
+        return final_state(blob_job(model=make(), engine=engine))
+
+    history, state = run(workers=1)
+    for engine in ({"workers": 2}, {"workers": 3}, {"workers": 2, "start_method": "spawn"}):
+        other_history, other_state = run(**engine)
+        assert same(state, other_state)
+        assert without_time(history) == without_time(other_history)
+    assert history.accuracy[-1] > history.accuracy[0]
+
+
+@pytest.mark.parametrize("make", [small_model, normed_model])
+def test_fedplt_at_ratio_one_is_fedavg_bit_for_bit(make):
+    def run(method, ratios):
+        torch.manual_seed(0)
+        return final_state(blob_job(ratios, model=make(), method={"name": method}))[1]
+
+    fedavg = run("fedavg", RATIOS)
+    assert same(fedavg, run("fedplt", [1.0] * 5))
+    assert not same(fedavg, run("fedplt", RATIOS))
+
+
+def test_learns():
+    history, _ = final_state(blob_job(rounds=15))
+    assert history.accuracy[-1] > 0.9
+    assert history.test_accuracy > 0.9
+
+
+def test_groups_and_schedules_set_the_rate():
+    groups = [
+        {"num_clients": 1, "ratio": 1.0, "learning_rate": 0.3},
+        {"num_clients": 4, "ratio": 0.5},
+    ]
+    clients = {"num_clients": 5, "groups": groups}
+    job = blob_job(training={"schedule": "1/t"}, clients=clients)
+    assert [job.learning_rate(k, 0) for k in (0, 1, 4)] == pytest.approx([0.3, 0.1, 0.1])
+    assert job.learning_rate(1, 3) == pytest.approx(0.025)
+    one = final_state(blob_job(rounds=1, clients=clients))[1]
+    other = final_state(blob_job(rounds=1))[1]
+    assert not same(one, other)
+
+
+class Counting(nn.Module):
+    """Keeps a buffer of its own that every training batch moves."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        if self.training:
+            self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return self.layer(x - self.mean)
+
+
+@pytest.mark.filterwarnings("default")
+def test_buffers_of_ones_own_do_not_leak_between_clients():
+    def run(workers):
+        torch.manual_seed(0)
+        return final_state(blob_job(model=Counting(), engine={"workers": workers}))[1]
+
+    assert same(run(1), run(3))
+
+
+def test_resumes_to_the_same_bits(tmp_path):
+    whole_history, whole = final_state(blob_job(rounds=6))
+    job = blob_job(rounds=6, checkpoint_every=2)
+    folder = tmp_path / "run"
+
+    class Stop(Exception): ...
+
+    def stop(record):
+        if record.round == 5:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_job(job, folder, on_round=stop)
+    again = blob_job(rounds=6, checkpoint_every=2, model=small_model())
+    history, state = final_state(again, folder, resume=True)
+    assert same(whole, state)
+    assert without_time(history) == without_time(whole_history)
+    assert without_time(RunFolder.open(tmp_path / "run").history()) == without_time(whole_history)
+
+
+def test_a_request_to_stop_saves_the_last_round(tmp_path):
+    job = blob_job(rounds=50)
+
+    def interrupt(record):
+        if record.round == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        run_job(job, tmp_path / "run", on_round=interrupt)
+    _, done, _ = RunFolder.open(tmp_path / "run").load_checkpoint(job)
+    assert done == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class Broken(nn.Module):
+    """Fine in evaluation, fails in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        if self.training:
+            raise ValueError("a bug in the user's model")
+        return self.layer(x)
+
+
+def test_a_failing_client_is_named():
+    job = blob_job(model=Broken())
+    with pytest.raises(RunError, match=r"client \d, round 1 failed: ValueError: a bug in the user"):
+        run_job(job)
+
+
+def test_a_killed_worker_is_noticed():
+    job = blob_job(engine={"workers": 2})
+    engine = SimulatorEngine(job)
+    try:
+        federation = Federation(job, engine)
+        os.kill(engine._processes[0].pid, signal.SIGKILL)
+        with pytest.raises(RunError, match=r"fedplt-worker-0 died \(killed by signal 9"):
+            federation.run()
+    finally:
+        engine.close()
+
+
+def test_every_wait_has_a_deadline():
+    class Sleepy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, x):
+            if multiprocessing.parent_process() is not None:  # in a worker, not where it is tried
+                time.sleep(30)
+            return self.layer(x)
+
+    job = blob_job(model=Sleepy(), engine={"workers": 1, "timeout_seconds": 0.5})
+    with pytest.raises(RunError, match=r"no worker has answered for 0\.5 s"):
+        run_job(job)
+
+
+def test_spawned_workers_need_picklable_parts():
+    job = blob_job(engine={"workers": 1, "start_method": "spawn"})
+    for loss in (lambda outputs, targets: outputs.sum(), LAMBDA):
+        object.__setattr__(job.training, "loss", loss)
+        with pytest.raises(RunError, match="no lambdas"):
+            SimulatorEngine(job)
+
+
+def test_a_run_that_cannot_start_leaves_no_folder(tmp_path):
+    job = blob_job(engine={"workers": 1, "start_method": "spawn"})
+    object.__setattr__(job.training, "loss", LAMBDA)
+    with pytest.raises(RunError):
+        run_job(job, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="reads /proc")  # noqa: PTH112
+def test_workers_end_when_their_parent_is_killed():
+    import subprocess
+    import sys
+    import time
+    from pathlib import Path
+
+    script = (
+        "import time\n"
+        "from tests.support.jobs import blob_job\n"
+        "from fedplt.engines.simulator.engine import SimulatorEngine\n"
+        "engine = SimulatorEngine(blob_job(engine={'workers': 2}))\n"
+        "print(*[p.pid for p in engine._processes], flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    workers = [Path("/proc") / pid for pid in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 20
+    while any(_alive(worker) for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not any(_alive(worker) for worker in workers)
+
+
+def _alive(process):
+    try:
+        return ") Z" not in (process / "stat").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "fedbn"},
+        {"name": "feddrop"},
+        {"name": "fedrolex", "static_norm": True, "masked_loss": True},
+    ],
+)
+def test_methods_with_more_to_carry_change_no_bit_either(method):
+    def run(**engine):
+        torch.manual_seed(0)
+        return final_state(blob_job(model=normed_model(), method=method, engine=engine))
+
+    history, state = run(workers=1)
+    for engine in ({"workers": 3}, {"workers": 2, "start_method": "spawn"}):
+        other_history, other_state = run(**engine)
+        assert same(state, other_state)
+        assert without_time(history) == without_time(other_history)

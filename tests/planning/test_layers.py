@@ -1,0 +1,44 @@
+"""The flat layout of a model's state."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fedplt import Layer, Layers, TensorSpec, cut
+from fedplt.kernels.flat_state import bind_state, named_tensors
+
+
+def test_segments_of_all_axes():
+    layers = Layers(
+        (
+            Layer("rows", (TensorSpec("r", (4, 2)), TensorSpec("b", (4,))), 4),
+            Layer("columns", (TensorSpec("c", (3, 4), axis=1),), 2),
+            Layer("qkv", (TensorSpec("q", (6, 1), repeats=3),), 2),
+        )
+    )
+    slices = ((range(1, 3),), (range(1),), (range(1, 2),))
+    #       rows 1-2 of r, of b;  first two columns of c (laid out first);  every second row of q
+    assert layers.segments(slices) == [(2, 6), (9, 11), (12, 18), (25, 26), (27, 28), (29, 30)]
+    assert layers.segments(tuple((range(n),) for n in (4, 2, 2))) == [(0, 30)]
+    assert layers.segments(((), (), ())) == []
+
+
+def test_survives_json():
+    layers = cut(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)))
+    assert Layers.from_json(layers.to_json()) == layers
+
+
+def test_bound_state_and_model_are_the_same_memory():
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    expected = {k: v.clone() for k, v in model.state_dict().items()}
+    layers = cut(model)
+    flat = bind_state(model, layers)
+    got = named_tensors(layers, flat)
+    assert all(torch.equal(got[name], expected[name]) for name in got)
+    flat.fill_(7)
+    assert (model[0].weight == 7).all()
+    assert (model[1].running_var == 7).all()
+    with torch.no_grad():
+        model[0].bias.zero_()
+    assert (named_tensors(layers, flat)["0.bias"] == 0).all()
