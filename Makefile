@@ -6,7 +6,7 @@ OUT    := runs/fashion-mnist-seed1
 BASE   := HEAD
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fix same-numbers bench bench-quick bench-peers docs clean
+.PHONY: help setup run test check fix same-numbers bench bench-quick bench-peers results docs clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ bench-peers:  ## environments for Flower, pfl-research and FedJAX, then all benc
 	python3 -m venv .venv-pfl && .venv-pfl/bin/pip install -q torch==2.13.0 pfl==0.6.0
 	python3 -m venv .venv-fedjax && .venv-fedjax/bin/pip install -q fedjax==0.0.17 "jax[cpu]"
 	$(MAKE) bench PEERS="--flower .venv-flower/bin/python --pfl .venv-pfl/bin/python --fedjax .venv-fedjax/bin/python"
+
+results: setup  ## rebuild tables, figures and claims of the experiments from results/*/*/runs.json
+	$(VENV)/bin/fedplt reproduce --tables --results results --page docs/reproduction.md
 
 docs: setup  ## run everything the README and the documents show
 	$(PYTHON) -m pytest -q tests/test_readme.py --doctest-modules src

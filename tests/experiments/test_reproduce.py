@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fedplt.engines.run import run_job
 from fedplt.experiments import (
-    EXPERIMENTS,
-    Block,
     Place,
     Recorded,
     missing_runs,
@@ -17,27 +19,15 @@ from fedplt.experiments import (
     reproduce,
     seconds_left,
 )
-from fedplt.federation.config import RunConfig
+from fedplt.federation.job import job_from_config
 from fedplt.federation.load_config import override
-
-SMALL = [
-    "data.name=tests.support.tiny:data", "data.alpha=10.0", "clients.num_clients=3",
-    "clients.groups=[{share=1.0, ratio=0.5}]",
-    "model.options={num_inputs = 6, num_classes = 3}", "training.learning_rate=0.1",
-    "checkpoint_every=1",
-]  # fmt: skip
-
-
-class SmallBlock(Block):
-    def config(self, contestant, rounds, seed) -> RunConfig:
-        return override(super().config(contestant, rounds, seed), SMALL)
+from tests.support.small_experiment import SmallBlock, small_block
 
 
 @pytest.fixture
 def block(monkeypatch):
     monkeypatch.setattr("fedplt.experiments.runner.get", lambda name, progress: None)
-    whole = EXPERIMENTS["study"].blocks["fashion-fcn"]
-    return SmallBlock("study", "fashion-fcn", whole.setting, whole.contestants[:2])
+    return small_block()
 
 
 @pytest.fixture
@@ -99,3 +89,30 @@ def test_columns_are_kept_exactly(block, place):
     for name, values in run.costs.items():
         np.testing.assert_array_equal(again.costs[name], values)
     assert again.accuracy == run.accuracy
+
+
+def test_a_killed_reproduction_continues_to_the_same_numbers(block, place, tmp_path):
+    """Killed in mid-run it is started again at once; its orphan saves itself first."""
+    script = "from tests.support.small_experiment import main; main()"
+    command = [sys.executable, "-c", script, str(place.out), str(place.results), "40"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    [_, contestant] = block.contestants
+    rounds = place.folder(block, contestant, 1) / "rounds.jsonl"
+    _wait_until(lambda: rounds.is_file() and rounds.read_bytes().count(b"\n") > 2)
+    process.kill()
+    process.wait(timeout=60)
+    assert not place.runs_file(block).exists()
+    only = replace(block, contestants=(contestant,))
+    assert reproduce(only, place, [1], 40) == {}
+    killed = Recorded.load(place.runs_file(block)).runs[contestant.name][1]
+    assert killed.rounds == 40
+    undisturbed = run_job(job_from_config(block.config(contestant, 40, 1)), tmp_path / "other")
+    assert killed.accuracy == tuple(round(value, 6) for value in undisturbed.accuracy)
+
+
+def _wait_until(happened):
+    for _ in range(1200):
+        if happened():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen within a minute")

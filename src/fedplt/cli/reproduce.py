@@ -1,21 +1,24 @@
-"""The verb that runs the paper's experiments."""
+"""The verb that runs the paper's experiments and rebuilds their tables."""
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedplt.cli.app import app, err, out
+from fedplt.cli.app import NO_MATPLOTLIB, app, err, out
 from fedplt.cli.comparing import parse_seeds
+from fedplt.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fedplt.experiments import Block, Place
+    from fedplt.experiments import Block, Page, Place
+    from fedplt.experiments.tables import Results
 
-QUICK_ROUNDS, QUICK_SEEDS = 30, "1,2"
+QUICK_ROUNDS, QUICK_SEEDS, QUICK_PAIR = 30, "1,2", "fashion-fcn"
 
 
 @app.command()
@@ -27,7 +30,8 @@ def reproduce(
         str | None, typer.Option(help="fashion-fcn, cifar-fcn or cifar-resnet (default: all).")
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Contestants by commas, such as fedavg,fedplt.")
+        str | None,
+        typer.Option(help="Contestants by commas, such as fedavg,fedplt; the list names them."),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="By commas (default: 1,2,3).")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Default: the paper's.")] = None,
@@ -45,23 +49,36 @@ def reproduce(
         int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train/--no-train", help="Or only write down what is there.")
+        bool, typer.Option("--train/--no-train", help="Or only record the runs that have ended.")
     ] = True,
+    tables: Annotated[
+        bool,
+        typer.Option("--tables", help="Only rebuild tables and figures from RESULTS, no runs."),
+    ] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option(help="With --tables: write the claims into this Markdown page."),
+    ] = None,
 ) -> None:
     """Run the paper's experiments; the same command continues them, more seeds or rounds add."""
     from fedplt.experiments import Place, find_blocks
 
     folder = out_folder or Path("runs") / ("reproduce-quick" if quick else "reproduce")
     place = Place(folder, results or folder / "results")
-    numbers = parse_seeds(seeds or (QUICK_SEEDS if quick else "1,2,3"))
+    if tables or page:
+        _rebuild(place.results, page, experiment, pair)
+        return
+    numbers = _seeds(seeds or (QUICK_SEEDS if quick else "1,2,3"))
     length = rounds or (QUICK_ROUNDS if quick else None)
     if experiment is None:
         _list(place, numbers, length)
         return
-    names = [name.strip() for name in methods.split(",")] if methods else None
-    chosen = pair or ("fashion-fcn" if quick else None)
+    names = [n for name in methods.split(",") if (n := name.strip())] if methods else None
+    blocks = find_blocks(experiment, pair, names)
+    if quick and pair is None:
+        blocks = [block for block in blocks if block.pair == QUICK_PAIR] or blocks[:1]
     problems = 0
-    for block in find_blocks(experiment, chosen, names):
+    for block in blocks:
         problems += (
             _run(block, place, numbers, length, processes) if train else _record(block, place)
         )
@@ -69,13 +86,20 @@ def reproduce(
         raise typer.Exit(1)
 
 
+def _seeds(text: str) -> list[int]:
+    seeds = list(dict.fromkeys(parse_seeds(text)))
+    if min(seeds) < 0:
+        raise ConfigError(f"--seeds {text}: seeds are 0 or more.")
+    return seeds
+
+
 def _record(block: Block, place: Place) -> int:
     from fedplt.experiments import record
 
-    recorded = record(block, place)
-    if not recorded.runs:
+    if not any(record(block, place).runs.values()):
         err.print(f"{block.experiment}, {block.pair}: no run has ended yet.")
         return 1
+    _show(block, place)
     return 0
 
 
@@ -96,28 +120,89 @@ def _run(
     except KeyboardInterrupt:
         err.print("stopped and saved. The same command continues it.")
         raise typer.Exit(130) from None
-    out.print(f"{place.runs_file(block)}", soft_wrap=True)
+    _show(block, place)
     for (name, seed), why in failed.items():
         err.print(f"{name}, seed {seed}: {why}", soft_wrap=True)
     return len(failed)
+
+
+def _show(block: Block, place: Place) -> None:
+    """Write and print the tables of a block that was recorded."""
+    from fedplt.experiments import load_results
+    from fedplt.report.tables import plain
+
+    results = load_results(place.results)
+    if (block.experiment, block.pair) not in results:
+        return
+    page = _write(place.results, results, block.experiment, block.pair)
+    for table in page.tables:
+        out.print(f"\n{plain(table)}", soft_wrap=True)
+    out.print(f"\n{place.runs_file(block).parent}: runs.json, table.md, table.tex, figures")
+
+
+def _write(folder: Path, results: Results, experiment: str, pair: str) -> Page:
+    """Tables and, where they can be drawn, figures of one block."""
+    from fedplt.experiments import page_of
+    from fedplt.report.results import write_tables
+
+    page = page_of(results, experiment, pair)
+    path = folder / experiment / pair
+    write_tables(path, page)
+    try:
+        from fedplt.report.experiment_figures import write_figures
+    except ImportError:
+        err.print(f"no figures: {NO_MATPLOTLIB}")
+    else:
+        write_figures(path, page)
+    return page
+
+
+def _rebuild(folder: Path, page: Path | None, experiment: str | None, pair: str | None) -> None:
+    """Tables, figures and claims from what is recorded; nothing else is read."""
+    from fedplt.experiments import claims_tables, find_blocks, load_results
+    from fedplt.report.results import write_claims
+    from fedplt.report.tables import plain
+
+    if experiment is not None:
+        find_blocks(experiment, pair)  # says what does not exist
+    results = load_results(folder)
+    chosen = [k for k in results if experiment in (None, k[0]) and pair in (None, k[1])]
+    if not chosen and (page is None or experiment or pair):
+        raise ConfigError(
+            f"{folder} has no runs.json of these experiments. Run them first, or name another "
+            "folder with --results."
+        )
+    for key in chosen:
+        _write(folder, results, *key)
+        out.print(f"{folder.joinpath(*key)}: table.md, table.tex, figures", soft_wrap=True)
+    if page is None:
+        out.print("\n" + "\n\n".join(map(plain, claims_tables(results))), soft_wrap=True)
+    else:
+        write_claims(page, folder, results)
+        out.print(f"{page}: the claims", soft_wrap=True)
 
 
 def _list(place: Place, seeds: list[int], rounds: int | None) -> None:
     from fedplt.experiments import EXPERIMENTS
     from fedplt.text import table
 
-    rows = []
-    for experiment in EXPERIMENTS.values():
-        for block in experiment.blocks.values():
-            names = ", ".join(contestant.name for contestant in block.contestants)
-            rows.append([experiment.name, block.pair, *_cells(block, place, seeds, rounds), names])
-    header = ["experiment", "pair", "rounds", "done", "time left", "contestants"]
-    typer.echo(table(header, rows, left=(0, 1, 5)))
+    rows = [
+        [experiment.name, block.pair, *_cells(block, place, seeds, rounds)]
+        for experiment in EXPERIMENTS.values()
+        for block in experiment.blocks.values()
+    ]
+    header = ["experiment", "pair", "rounds", "done", "time left"]
+    typer.echo(table(header, rows, left=(0, 1)))
     typer.echo(
-        f"\nseeds {', '.join(map(str, seeds))}; done in {place.out}, of all runs; the time left is "
-        "for this machine's cores, as rounds took here or elsewhere.\n"
-        + "\n".join(f"{e.name}: {e.title}" for e in EXPERIMENTS.values())
+        f"\nseeds {', '.join(map(str, seeds))}; done in {place.out}\n"
+        "The time left is for the cores of this machine, as rounds took here or elsewhere.\n"
     )
+    for experiment in EXPERIMENTS.values():
+        blocks = experiment.blocks.values()
+        names = dict.fromkeys(c.name for block in blocks for c in block.contestants)
+        typer.echo(f"{experiment.name}: {experiment.title}")
+        lines = textwrap.wrap(", ".join(names), 94, break_on_hyphens=False)
+        typer.echo(textwrap.indent("\n".join(lines), "  "))
 
 
 def _cells(block: Block, place: Place, seeds: Sequence[int], rounds: int | None) -> list[str]:

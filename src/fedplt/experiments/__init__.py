@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fedplt.experiments.catalog import EXPERIMENTS, Block, Contestant, Experiment, find_blocks
+from fedplt.experiments.block import Block, Contestant, Experiment
+from fedplt.experiments.catalog import EXPERIMENTS, find_blocks
+from fedplt.experiments.claims_table import claims_tables
+from fedplt.experiments.pages import Page, page_of
 from fedplt.experiments.recorded import Recorded, RecordedRun
 from fedplt.experiments.runner import (
     Place,
@@ -13,9 +16,10 @@ from fedplt.experiments.runner import (
     seconds_left,
 )
 from fedplt.experiments.series import Series, series_of
+from fedplt.experiments.tables import load_results
 
 __all__ = [
-    "EXPERIMENTS", "Block", "Contestant", "Experiment", "Place", "Recorded", "RecordedRun",
-    "Series", "counts", "find_blocks", "missing_runs", "record", "reproduce", "seconds_left",
-    "series_of",
+    "EXPERIMENTS", "Block", "Contestant", "Experiment", "Page", "Place", "Recorded", "RecordedRun",
+    "Series", "claims_tables", "counts", "find_blocks", "load_results", "missing_runs", "page_of",
+    "record", "reproduce", "seconds_left", "series_of",
 ]  # fmt: skip

@@ -10,8 +10,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +23,14 @@ from fedplt.compare.watch import Watch
 from fedplt.data.catalog import get
 from fedplt.data.sources import Fetching
 from fedplt.engines.simulator.engine import available_cores
-from fedplt.experiments.catalog import Block, Contestant
+from fedplt.errors import RunError
+from fedplt.experiments.block import Block, Contestant
 from fedplt.experiments.recorded import Recorded, RecordedRun
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.lock import take_lock
+
+SAVING_SECONDS = 180
+"""So long may a run that has lost its parent take for its last round."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ def reproduce(
         if runs:
             with fetching() as progress:
                 get(block.setting.sections["data"]["name"], progress=progress)
+            _wait_until_saved(runs.values())
             try:
                 failed = run_all(runs, processes or available_cores(), watch or Watch())
             finally:
@@ -107,6 +113,20 @@ def reproduce(
         else:
             record(block, place)
     return {key: why for key, why in failed.items() if not runs[key].diverged}
+
+
+def _wait_until_saved(runs: Iterable[Run]) -> None:
+    """Of a reproduction that was killed, runs may still be at work: each ends after its round.
+
+    Those that do not end in time are left to themselves: theirs is the folder, and the new process
+    of that run says so.
+    """
+    deadline = time.monotonic() + SAVING_SECONDS
+    for run in runs:
+        while run.folder.is_dir() and time.monotonic() < deadline:
+            with suppress(RunError), closing(take_lock(run.folder)):
+                break
+            time.sleep(0.2)
 
 
 def record(block: Block, place: Place) -> Recorded:
@@ -145,17 +165,17 @@ def _read(block: Block, contestant: Contestant, seed: int, path: Path) -> Record
 def seconds_left(
     block: Block, place: Place, seeds: Sequence[int], rounds: int, processes: int
 ) -> float:
-    """How long what is missing will take: as long as it took here, or as it usually does."""
+    """How long what is missing will take: as long as it took here, or elsewhere."""
     recorded = place.recorded(block)
     known = {c.name: recorded.seconds_per_round(c.name) for c in block.contestants}
     measured = [seconds for seconds in known.values() if seconds]
-    usual = sum(measured) / len(measured) if measured else block.setting.seconds_per_round
+    default = sum(measured) / len(measured) if measured else block.setting.seconds_per_round
     left = 0.0
     for contestant in block.contestants:
         for seed in seeds:
             if not place.is_done(block, contestant, seed, rounds):
                 rest = rounds - place.rounds_done(block, contestant, seed)
-                left += rest * (known[contestant.name] or usual)
+                left += rest * (known[contestant.name] or default)
     return left / processes
 
 

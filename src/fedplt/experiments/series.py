@@ -40,13 +40,14 @@ class Series:
     def from_json(cls, data: Mapping[str, Any]) -> Series:
         return cls(
             tuple(data["rounds"]),
-            tuple(data["update_norm"]),
-            tuple(data["effective_perturbation"]),
-            {
-                name: tuple(math.nan if value is None else value for value in values)
-                for name, values in data["layers"].items()
-            },
+            _long(data["update_norm"]),
+            _long(data["effective_perturbation"]),
+            {name: _long(values) for name, values in data["layers"].items()},
         )
+
+
+def _long(values: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(math.nan if value is None else value for value in values)
 
 
 def _short(values: Iterable[float]) -> list[float | None]:

@@ -41,7 +41,9 @@ def accuracy_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
     return figure
 
 
-def comparison_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
+def comparison_figure(
+    histories: Mapping[str, Sequence[History]], *, upload_only: bool = False
+) -> Figure:
     """Accuracy by round and by bytes sent, both ways; means over seeds, with their spread."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
@@ -52,14 +54,17 @@ def comparison_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
         records = [history.evaluated[:number] for history in group]
         values = 100 * np.array([history.accuracy[:number] for history in group])
         rounds = [record.round for record in records[0]]
-        totals = [[r.total.bytes_up + r.total.bytes_down for r in run] for run in records]
+        totals = [
+            [r.total.bytes_up + (0 if upload_only else r.total.bytes_down) for r in run]
+            for run in records
+        ]
         for axes, x in ((left, rounds), (right, np.mean(totals, axis=0) / 1e9)):
             axes.plot(x, values.mean(axis=0), color=color, label=label, linewidth=1.6, **line)
             if len(group) > 1:
                 low, high = values.min(axis=0), values.max(axis=0)
                 axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
     left.set(xlabel="round", ylabel="validation accuracy (%)", ylim=(0, 100))
-    right.set(xlabel="GB sent to and from clients")
+    right.set(xlabel="GB uploaded by clients" if upload_only else "GB sent to and from clients")
     for axes in (left, right):
         axes.grid(color="#dddddd", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)

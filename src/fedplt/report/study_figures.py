@@ -2,56 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from fedplt.experiments.series import Series
-from fedplt.federation.records import History
+from fedplt.experiments.selection import Entry, Selection
 from fedplt.report.figures import COLORS
 
 
-def model_figure(histories: Mapping[str, History], series: Mapping[str, Series]) -> Figure:
-    """Update norm, effective perturbation and accuracy by round, one line per configuration."""
+def model_figure(selection: Selection) -> Figure:
+    """Update norm, effective perturbation and accuracy by round, one line per configuration.
+
+    Lines are means over seeds, bands their range.
+    """
     figure = Figure(figsize=(12.5, 3.6), layout="constrained")
     panels: Any = figure.subplots(1, 3)
-    for color, (label, history) in zip(cycle(COLORS), histories.items(), strict=False):
-        curves = series[label]
-        panels[0].plot(curves.rounds, curves.update_norm, color=color, label=label)
-        panels[1].plot(curves.rounds, curves.effective_perturbation, color=color)
-        rounds = [record.round for record in history.evaluated]
-        panels[2].plot(rounds, [100 * value for value in history.accuracy], color=color)
+    for color, entry in zip(cycle(COLORS), _shown(selection), strict=False):
+        series = [run.dynamics for run in entry.runs.values()]
+        for axes, name in zip(panels, ("update_norm", "effective_perturbation"), strict=False):
+            curves = [dict(zip(s.rounds, getattr(s, name), strict=True)) for s in series]
+            _draw(axes, selection, curves, color=color)
+        accuracy = [
+            {record.round: 100 * (record.accuracy or 0.0) for record in history.evaluated}
+            for history in entry.histories.values()
+        ]
+        _draw(panels[2], selection, accuracy, color=color, label=entry.label)
     for axes, name in zip(panels, ("update norm", "effective perturbation"), strict=False):
         axes.set(xlabel="round", ylabel=name)
-        if not any(series.values()):
-            axes.text(0.5, 0.5, "not recorded", ha="center", transform=axes.transAxes)
+        _say_if_empty(axes)
+    panels[0].set_ylim(bottom=0)
     panels[1].set_ylim(0, 1.02)
     panels[2].set(xlabel="round", ylabel="validation accuracy (%)", ylim=(0, 100))
     _tidy(panels)
-    figure.legend(loc="outside upper center", ncols=len(histories), frameon=False)
+    if panels[2].lines:
+        columns = len(panels[2].lines)
+        figure.legend(loc="outside upper center", ncols=columns, frameon=False)
     return figure
 
 
-def layers_figure(series: Mapping[str, Series]) -> Figure:
-    """Effective perturbation of every layer, one panel per configuration."""
-    figure = Figure(figsize=(4.2 * len(series), 3.6), layout="constrained")
-    panels: Any = figure.subplots(1, len(series), sharey=True, squeeze=False)[0]
-    for axes, (label, curves) in zip(panels, series.items(), strict=True):
-        layers = curves.layer_effective_perturbation.items()
-        for color, (layer, values) in zip(cycle(COLORS), layers, strict=False):
-            axes.plot(curves.rounds, values, color=color, label=layer)
-        if not curves:
-            axes.text(0.5, 0.5, "not recorded", ha="center", transform=axes.transAxes)
-        axes.set_title(label, fontsize=10)
+def layers_figure(selection: Selection) -> Figure:
+    """Effective perturbation of every layer, one panel per configuration; means over seeds."""
+    entries = _shown(selection)
+    figure = Figure(figsize=(4.2 * max(1, len(entries)), 3.6), layout="constrained")
+    panels: Any = figure.subplots(1, max(1, len(entries)), sharey=True, squeeze=False)[0]
+    for axes, entry in zip(panels, entries, strict=False):
+        series = [run.dynamics for run in entry.runs.values()]
+        layers = dict.fromkeys(name for s in series for name in s.layer_effective_perturbation)
+        for color, layer in zip(cycle(COLORS), layers, strict=False):
+            curves = [
+                dict(zip(s.rounds, s.layer_effective_perturbation[layer], strict=True))
+                for s in series
+                if layer in s.layer_effective_perturbation
+            ]
+            _draw(axes, selection, curves, band=False, color=color, label=layer)
+        _say_if_empty(axes)
+        axes.set_title(entry.label, fontsize=10)
         axes.set(xlabel="round", ylim=(0, 1.02))
     panels[0].set_ylabel("effective perturbation")
     _tidy(panels)
-    if any(series.values()):
-        handles, names = panels[0].get_legend_handles_labels()
+    handles, names = panels[0].get_legend_handles_labels()
+    if handles:
         figure.legend(handles, names, loc="outside upper center", ncols=8, frameon=False)
     return figure
+
+
+def _shown(selection: Selection) -> list[Entry]:
+    return [entry for entry in selection.entries.values() if entry.runs]
+
+
+def _draw(
+    axes: Any,
+    selection: Selection,
+    curves: Sequence[dict[int, float]],
+    *,
+    band: bool = True,
+    **style: Any,
+) -> None:
+    """Mean of some curves over the rounds that all of them have, and their range."""
+    if not curves:
+        return
+    common = set.intersection(*(set(curve) for curve in curves))
+    rounds = [number for number in sorted(common) if number <= selection.rounds]
+    if not rounds:
+        return
+    values: NDArray[np.float64] = np.array([[curve[n] for n in rounds] for curve in curves])
+    axes.plot(rounds, values.mean(axis=0), linewidth=1.4, **style)
+    if band and len(curves) > 1:
+        low, high = values.min(axis=0), values.max(axis=0)
+        axes.fill_between(rounds, low, high, color=style["color"], alpha=0.2, linewidth=0)
+
+
+def _say_if_empty(axes: Any) -> None:
+    if not axes.lines:
+        axes.text(0.5, 0.5, "not recorded", ha="center", transform=axes.transAxes)
 
 
 def _tidy(panels: Any) -> None:

@@ -1,0 +1,197 @@
+"""Cases of the paper's claims: where each is checked, with the paper's number and ours to be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from fedplt.experiments.accuracy_table import imbalance
+from fedplt.experiments.catalog import EXPERIMENTS
+from fedplt.experiments.measurements import (
+    AtEqualCost,
+    Difference,
+    FallsWithImbalance,
+    Measurement,
+    Saving,
+    SmallerSpread,
+    TrainsLess,
+)
+from fedplt.experiments.paper_numbers import (
+    BUDGETS,
+    FINAL_ACCURACY,
+    GAINS,
+    SAMPLING_GAIN,
+    SAMPLING_ROUNDS,
+    STUDY_ROUNDS,
+)
+from fedplt.experiments.settings import SETTINGS
+from fedplt.experiments.statistics import spearman
+from fedplt.experiments.target_tables import COMPUTATION
+from fedplt.experiments.targets import BYTES, EXACT_FLOPS, PAPER_FLOPS
+from fedplt.experiments.verdicts import Rule, beats, on_par
+
+PAIRS = ("fashion-fcn", "cifar-fcn", "cifar-resnet")
+PERCENT = {"fashion-fcn": 29, "cifar-fcn": 23, "cifar-resnet": 18}
+"""Of the model that clients train in experiment 1."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A claim for one pair of data and model, or for two contestants."""
+
+    where: str
+    paper: str
+    measurement: Measurement
+    paper_rounds: int
+
+
+def _title(pair: str) -> str:
+    return SETTINGS[pair].title
+
+
+def _minus(experiment: str, pair: str, first: str, second: str) -> str:
+    paper = FINAL_ACCURACY[experiment, pair]
+    return f"{paper[first][0] - paper[second][0]:+.2f}"
+
+
+def _case(where: str, paper: str, measurement: Measurement, rounds: int | None = None) -> Case:
+    return Case(where, paper, measurement, rounds or SETTINGS[measurement.pair].rounds)
+
+
+def like_fedavg(experiment: str, first: str) -> tuple[Case, ...]:
+    return tuple(
+        _case(
+            _title(pair),
+            _minus(experiment, pair, first, "fedavg"),
+            Difference(experiment, pair, first, "fedavg", on_par),
+        )
+        for pair in PAIRS
+    )
+
+
+def balance() -> tuple[Case, ...]:
+    def paper(pair: str) -> str:
+        values = imbalance(EXPERIMENTS["exp1"].blocks[pair])
+        accuracy = FINAL_ACCURACY["exp1", pair]
+        return f"{spearman([*values.values()], [accuracy[name][0] for name in values]):+.2f}"
+
+    return tuple(_case(_title(p), paper(p), FallsWithImbalance("exp1", p)) for p in PAIRS)
+
+
+def rivals() -> tuple[Case, ...]:
+    names = {
+        "fedpmt": "FedPMT", "fedrolex": "FedRolex", "feddrop": "FedDrop",
+        "feddrop-unscaled": "FedDrop without its scaler", "heterofl": "HeteroFL",
+    }  # fmt: skip
+    return tuple(
+        _case(
+            f"{label}, {_title(pair)}",
+            _minus("exp2", pair, "fedplt", name.removesuffix("-unscaled")),
+            Difference("exp2", pair, "fedplt", name),
+        )
+        for pair in PAIRS
+        for name, label in names.items()
+    )
+
+
+def spreads() -> Iterator[Case]:
+    for experiment, first in (
+        ("exp1", "balanced"),
+        ("exp2", "fedplt"),
+    ):
+        for pair in PAIRS:
+            paper = FINAL_ACCURACY[experiment, pair]
+            yield _case(
+                f"{_title(pair)} ({experiment})",
+                f"{paper[first][1]:.2f} against {paper['fedavg'][1]:.2f}",
+                SmallerSpread(experiment, pair, first, "fedavg"),
+            )
+
+
+def savings() -> Iterator[Case]:
+    for pair in PAIRS:
+        paper = GAINS[pair][0]
+        counted = COMPUTATION.get(pair, PAPER_FLOPS)
+        at = f"at {100 * paper.target:.0f} %"
+        for measure, words, value in (
+            (BYTES, "communication", f"{paper.communication:+.2f} GB {at}"),
+            (PAPER_FLOPS, "computation by the paper's formula", ""),
+            (EXACT_FLOPS, "computation, exact", ""),
+        ):
+            number = value or (
+                f"{paper.computation:+.2f} TFLOP {at}" if measure == counted else "-"
+            )
+            yield _case(
+                f"{_title(pair)} (exp1), {words}",
+                number,
+                Saving("exp1", pair, "balanced", "fedavg", measure, paper.target),
+            )
+    for pair, budgets in BUDGETS.items():
+        (up, flops, _), (own_up, own_flops, _) = (budgets.methods[n] for n in ("fedavg", "fedplt"))
+        assert up and own_up and flops and own_flops
+        at = f"at {100 * budgets.accuracy:.0f} %"
+        for measure, words, number in (
+            (BYTES, "communication", f"{up - own_up:+.2f} GB {at}"),
+            (
+                COMPUTATION.get(pair, PAPER_FLOPS),
+                "computation",
+                f"{flops - own_flops:+.2f} TFLOP {at}",
+            ),
+        ):
+            yield _case(
+                f"{_title(pair)} (exp2), {words}",
+                number,
+                Saving("exp2", pair, "fedplt", "fedavg", measure, budgets.accuracy),
+            )
+
+
+def equal_costs() -> Iterator[Case]:
+    for pair in PAIRS:
+        paper = GAINS[pair][1]
+        yield _case(
+            f"{_title(pair)} (exp1)",
+            f"{paper.accuracy:+.2f} at {paper.target / 1e9:.2f} GB",
+            AtEqualCost("exp1", pair, "balanced", "fedavg", BYTES, paper.target),
+        )
+    for pair, budgets in BUDGETS.items():
+        gained = budgets.methods["fedplt"][2] - budgets.methods["fedavg"][2]
+        yield _case(
+            f"{_title(pair)} (exp2)",
+            f"{gained:+.2f} at {budgets.communication / 1e9:.2f} GB",
+            AtEqualCost("exp2", pair, "fedplt", "fedavg", BYTES, budgets.communication),
+        )
+
+
+def sampling(first: str, seconds: Mapping[str, str], rule: Rule = beats) -> Iterator[Case]:
+    """Contestants of experiment 3 in both fleets; names without their fleet."""
+    for fleet in ("low", "moderate"):
+        for second, words in seconds.items():
+            a, b = (n if n.startswith("full") else f"{fleet}-{n}" for n in (first, second))
+            gains = {"full-ocs": 0.0, **SAMPLING_GAIN}
+            paper = f"{gains[a] - gains[b]:+.2f}" if a in gains and b in gains else "-"
+            yield Case(
+                f"{fleet} fleet, {words}",
+                paper,
+                Difference("exp3", "cifar-fcn", a, b, rule),
+                SAMPLING_ROUNDS,
+            )
+
+
+def study() -> tuple[Case, ...]:
+    deep, shallow = "deep-heavy", "shallow-dominant"
+    fcn, resnet = "fashion-fcn", "cifar-resnet"
+    return (
+        _case(f"deep-heavy, {_title(fcn)}", "ahead (figure)",
+              Difference("study", fcn, deep, shallow), STUDY_ROUNDS[fcn]),
+        _case(f"shallow-dominant, {_title(resnet)}", "ahead (figure)",
+              Difference("study", resnet, shallow, deep), STUDY_ROUNDS[resnet]),
+    )  # fmt: skip
+
+
+def fewer_parameters() -> Iterator[Case]:
+    for pair, percent in PERCENT.items():
+        yield _case(
+            _title(pair),
+            f"-{100 - percent} %; accuracy {_minus('exp1', pair, 'balanced', 'fedavg')}",
+            TrainsLess("exp1", pair, "balanced", "fedavg"),
+        )

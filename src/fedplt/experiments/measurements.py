@@ -1,0 +1,236 @@
+"""What a claim measures on the recorded runs. Each kind is plain data with one function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from fedplt.compare.results import MEASURES
+from fedplt.experiments.accuracy_table import imbalance
+from fedplt.experiments.catalog import EXPERIMENTS
+from fedplt.experiments.selection import Entry, Selection, may_be_paired, select
+from fedplt.experiments.statistics import Interval, spearman, spread, std_ratio, trend
+from fedplt.experiments.tables import NONE, Results, interval_cell
+from fedplt.experiments.targets import (
+    ACCURACY,
+    UNITS,
+    Target,
+    accuracy_target,
+    cost_target,
+    gain,
+)
+from fedplt.experiments.verdicts import Evidence, Rule, beats, on_par
+
+SIGNIFICANT = 0.025
+"""One-sided, as an end of a 95 % interval."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Compares contestants of one block."""
+
+    experiment: str
+    pair: str
+
+    def evidence(self, results: Results) -> Evidence | None:
+        """None where the runs are missing."""
+        raise NotImplementedError
+
+    def select(self, results: Results, *names: str) -> Selection | None:
+        recorded = results.get((self.experiment, self.pair))
+        if recorded is None:
+            return None
+        found = select(recorded, names)
+        return found if set(found.entries) == set(names) else None
+
+
+@dataclass(frozen=True)
+class Versus(Measurement):
+    """Two contestants."""
+
+    first: str
+    second: str
+
+    def both(self, results: Results) -> Selection | None:
+        return self.select(results, self.first, self.second)
+
+
+def _from(
+    interval: Interval | None, rule: Rule, rounds: int, unit: str, at: str = ""
+) -> Evidence | None:
+    if interval is None:
+        return None
+    text = interval_cell(interval)
+    estimate, _, ends = text.partition(" ")
+    decision, towards = rule(interval)
+    ours = f"{estimate} {unit}" + (f" at {at}" if at else "")
+    return Evidence(ours, ends if interval.low is not None else NONE, decision, towards,
+                    interval.number, rounds)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference(Versus):
+    """Final accuracy of the first minus the second's."""
+
+    rule: Rule = beats
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        if selection is None:
+            return None
+        for name, towards in ((self.second, True), (self.first, False)):
+            entry = selection.entries[name]
+            if not entry.runs:  # a diverged run has no number, so there is no interval either
+                return Evidence(f"{entry.label} diverged", NONE, None, towards,
+                                len(entry.diverged), selection.rounds)  # fmt: skip
+        found = selection.difference(self.first, self.second)
+        if found is None:
+            return Evidence("no two runs of one seed and processor", NONE, None, None, 0,
+                            selection.rounds)  # fmt: skip
+        evidence = _from(found, self.rule, selection.rounds, "points")
+        unsteady = [e.label for e in selection.entries.values() if e.unsteady]
+        if evidence and unsteady:
+            note = f"† Many updates were refused because they were not finite: {unsteady[0]}."
+            return replace(evidence, ours=f"{evidence.ours}†", note=note)
+        return evidence
+
+
+@dataclass(frozen=True)
+class FallsWithImbalance(Measurement):
+    """Rank correlation of imbalance E and final accuracy, within each seed."""
+
+    def evidence(self, results: Results) -> Evidence | None:
+        block = EXPERIMENTS[self.experiment].blocks[self.pair]
+        values = imbalance(block)
+        selection = self.select(results, *values)
+        if selection is None:
+            return None
+        entries = [selection.entries[name] for name in values]
+        first = entries[0].runs
+        seeds = [
+            seed
+            for seed in sorted(first)
+            if all(seed in e.runs and may_be_paired(first[seed], e.runs[seed]) for e in entries)
+        ]
+        if not seeds:
+            return None
+        finals = [entry.finals(selection.last) for entry in entries]
+        found = trend([*values.values()], [[f[seed] for f in finals] for seed in seeds])
+        means = spearman([*values.values()], [fmean(f[s] for s in seeds) for f in finals])
+        decision = None
+        if min(found.p_falling, found.p_rising) <= SIGNIFICANT:
+            decision = found.p_falling < found.p_rising
+        return Evidence(
+            f"{found.correlation:+.2f} (of the means {means:+.2f})",
+            f"{found.num_values} allocations, p {_p(min(found.p_falling, found.p_rising))}",
+            decision,
+            found.correlation < 0,
+            len(seeds),
+            selection.rounds,
+        )
+
+
+def _p(value: float) -> str:
+    return f"= {value:.3f}" if value >= 0.001 else "< 0.001"
+
+
+@dataclass(frozen=True)
+class SmallerSpread(Versus):
+    """Standard deviation over seeds, of the first over the second's."""
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        if selection is None:
+            return None
+        finals = [
+            [100 * value for value in selection.entries[name].finals(selection.last).values()]
+            for name in (self.first, self.second)
+        ]
+        ratio = std_ratio(*finals) if all(finals) else None
+        if ratio is None or ratio.low is None or ratio.high is None:
+            return None
+        decision = True if ratio.high < 1 else False if ratio.low > 1 else None
+        own, other = (spread(values).std for values in finals)
+        return Evidence(
+            f"{own:.2f} against {other:.2f}",
+            f"ratio in [{ratio.low:.2f}, {ratio.high:.2f}]",
+            decision,
+            ratio.estimate < 1,
+            ratio.number,
+            selection.rounds,
+        )
+
+
+@dataclass(frozen=True)
+class Saving(Versus):
+    """Cost to an accuracy that both reach: the second's minus the first's."""
+
+    measure: str
+    wanted: float | None = None
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        if selection is None:
+            return None
+        target = accuracy_target(selection, (self.first, self.second), self.wanted)
+        return _gain(selection, self, target, self.measure)
+
+
+@dataclass(frozen=True)
+class AtEqualCost(Versus):
+    """Accuracy when both have spent the same: the first's minus the second's."""
+
+    measure: str
+    wanted: float | None = None
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        if selection is None:
+            return None
+        target = cost_target(selection, (self.first, self.second), self.measure, self.wanted)
+        return _gain(selection, self, target, ACCURACY)
+
+
+def _gain(
+    selection: Selection, versus: Versus, target: Target | None, measure: str
+) -> Evidence | None:
+    if target is None:
+        return None
+    found = gain(selection, versus.first, versus.second, target, measure)
+    unit = "points" if measure == ACCURACY else UNITS[measure]
+    return _from(found, beats, selection.rounds, unit, target.text)
+
+
+@dataclass(frozen=True)
+class TrainsLess(Versus):
+    """Parameters that are not trained, with an accuracy on par."""
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        found = selection and selection.difference(self.first, self.second)
+        if selection is None or not found:
+            return None
+        ours, full = (selection.entries[name] for name in (self.first, self.second))
+        less = 1 - ours.trained / full.trained
+        shares = ", ".join(f"{words} {_change(ours, full, m)}" for m, words in _SHOWN.items())
+        decision, towards = on_par(found)
+        return Evidence(
+            f"-{100 * less:.1f} % ({shares}); accuracy {found.estimate:+.2f}",
+            interval_cell(found).partition(" ")[2] if found.low is not None else NONE,
+            decision,
+            towards,
+            found.number,
+            selection.rounds,
+        )
+
+
+_SHOWN = {"bytes up": "upload", "bytes": "all bytes", "exact FLOPs": "FLOPs"}
+
+
+def _change(ours: Entry, full: Entry, measure: str) -> str:
+    """Of a cost over all rounds, in percent; seeds differ only by a few bytes."""
+    first, second = (
+        fmean(MEASURES[measure](run.rounds[-1].total) for run in entry.histories.values())
+        for entry in (ours, full)
+    )
+    return f"{100 * (first / second - 1):+.0f} %"

@@ -1,0 +1,96 @@
+"""From evidence to a verdict.
+
+*On par*: the paired 95 % interval of the difference lies within +-1 point. *Beats*: it lies above
+0. The opposite is a result, too: an interval outside of +-1 point, or below 0. Everything between
+is not decided, and so is what rests on fewer than three seeds or half of the paper's rounds; then
+the tendency is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fedplt.experiments.statistics import Interval
+
+MIN_SEEDS = 3
+MARGIN = 1.0
+"""In points of accuracy."""
+
+
+class Verdict(StrEnum):
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    OPEN = "not decided"
+    MISSING = "not run yet"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What our runs say about a claim."""
+
+    ours: str
+    interval: str
+    decision: bool | None
+    """What the interval says by itself."""
+    towards: bool | None
+    """Whether the estimate alone speaks for the claim; None where there is none."""
+    seeds: int
+    rounds: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Judged:
+    verdict: Verdict
+    why: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"{self.verdict} ({self.why})" if self.why else str(self.verdict)
+
+
+Rule = Callable[[Interval], tuple[bool | None, bool]]
+"""Decision and tendency for an interval."""
+
+
+def beats(interval: Interval) -> tuple[bool | None, bool]:
+    """
+    >>> beats(Interval(1.0, 0.5, 1.5, 3)), beats(Interval(0.5, -0.5, 1.5, 3))
+    ((True, True), (None, True))
+    """
+    towards = interval.estimate > 0
+    if interval.low is None or interval.high is None:
+        return None, towards
+    return (True if interval.low > 0 else False if interval.high < 0 else None), towards
+
+
+def on_par(interval: Interval) -> tuple[bool | None, bool]:
+    """
+    >>> on_par(Interval(0.5, 0.2, 0.8, 3)), on_par(Interval(2.0, 1.5, 2.5, 3))
+    ((True, True), (False, False))
+    """
+    towards = abs(interval.estimate) <= MARGIN
+    if interval.low is None or interval.high is None:
+        return None, towards
+    if interval.low >= -MARGIN and interval.high <= MARGIN:
+        return True, towards
+    outside = interval.low > MARGIN or interval.high < -MARGIN
+    return (False if outside else None), towards
+
+
+def judge(evidence: Evidence | None, paper_rounds: int) -> Judged:
+    """The verdict, and for what is not decided the tendency and the reasons."""
+    if evidence is None:
+        return Judged(Verdict.MISSING)
+    reasons = []
+    if evidence.seeds < MIN_SEEDS:
+        reasons.append(f"{evidence.seeds} seed{'s' * (evidence.seeds != 1)}")
+    if 2 * evidence.rounds < paper_rounds:
+        reasons.append(f"{evidence.rounds} of {paper_rounds:,} rounds")
+    if evidence.decision is not None and not reasons:
+        return Judged(Verdict.HOLDS if evidence.decision else Verdict.FAILS)
+    tendency = {True: "tends to hold", False: "tends not to hold", None: ""}[evidence.towards]
+    why = "; ".join(text for text in (tendency, ", ".join(reasons)) if text)
+    return Judged(Verdict.OPEN, why)

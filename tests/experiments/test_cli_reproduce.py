@@ -1,0 +1,66 @@
+"""``fedplt reproduce`` as people use it; nothing is trained here."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedplt.cli import reproduce as verb
+from tests.support.recorded import fake_recorded, flat
+
+
+def test_the_list_fits_a_terminal(fedplt, tmp_path):
+    fake_recorded("exp1", "fashion-fcn", {"fedavg": flat([0.5, 0.6])}).save(
+        tmp_path / "results" / "exp1" / "fashion-fcn" / "runs.json"
+    )
+    done = fedplt("reproduce", "--out", tmp_path, "--seeds", "1,2")
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if str(tmp_path) not in line]
+    assert max(map(len, lines)) <= 100
+    row = next(line for line in lines if line.startswith("exp1") and "fashion-fcn" in line)
+    assert "2 of 10" in row and "about" in row
+    assert any("feddrop-unscaled" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["exp4"], "there is no experiment 'exp4'"),
+        (["exp1", "--pair", "mnist"], "exp1 has fashion-fcn, cifar-fcn, cifar-resnet"),
+        (["exp2", "--methods", "fedplt,fedprox"], "exp2 has no such contestant"),
+        (["exp1", "--seeds", "one"], "write whole numbers with commas"),
+        (["exp1", "--seeds=-1"], "seeds are 0 or more"),
+        (["--tables"], "has no runs.json of these experiments"),
+        (["exp9", "--tables"], "there is no experiment 'exp9'"),
+    ],
+)
+def test_mistakes_are_said_in_words(fedplt, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    done = fedplt("reproduce", *arguments)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["exp2", "--quick"], ("fashion-fcn", 7, [1, 2], 30, "runs/reproduce-quick")),
+        (["exp1", "--quick", "--seeds", "5"], ("fashion-fcn", 5, [5], 30, "runs/reproduce-quick")),
+        (["exp3", "--quick"], ("cifar-fcn", 16, [1, 2], 30, "runs/reproduce-quick")),
+        (["exp2", "--pair", "cifar-fcn", "--methods", "fedavg, fedplt"],
+         ("cifar-fcn", 2, [1, 2, 3], None, "runs/reproduce")),
+    ],
+)  # fmt: skip
+def test_what_is_run(fedplt, monkeypatch, arguments, expected):
+    blocks = []
+
+    def run(block, place, seeds, rounds, processes):
+        where = str(place.out)
+        blocks.append((block.pair, len(block.contestants), seeds, rounds, where))
+        return 0
+
+    monkeypatch.setattr(verb, "_run", run)
+    done = fedplt("reproduce", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert blocks == [expected]
