@@ -12,9 +12,8 @@ import torch
 from fedplt import RunError
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
-from fedplt.federation.sampling_config import NORM_BASED
 from fedplt.planning.cost import download_bytes
-from fedplt.sampling import sampling_probabilities
+from fedplt.sampling import RULES, sampling_probabilities
 from tests.support.engines import NORMS, NormsEngine, sampling_federation
 from tests.support.jobs import RATIOS, blob_job, run_folder
 
@@ -94,11 +93,11 @@ def test_a_diverged_client_is_left_out_before_anybody_uploads():
         sampling_federation(dict.fromkeys(range(5), math.nan), name="ocs", budget=3.0).run()
 
 
-@pytest.mark.parametrize("name", NORM_BASED)
+@pytest.mark.parametrize("name", list(RULES))
 def test_a_budget_for_all_is_full_participation_bit_for_bit(name):
     everybody = sampling_federation(rounds=3, name="all")
     everybody.run()
-    for estimator in ("unbiased", "renormalised"):
+    for estimator in ("unbiased", "renormalized"):
         run = sampling_federation(rounds=3, name=name, budget=5.0, estimator=estimator)
         run.run()
         assert torch.equal(run.state, everybody.state)
@@ -122,17 +121,17 @@ def deviation(samples, expected):
 @pytest.mark.parametrize(
     "sampling",
     [
-        *({"name": name, "budget": 1.2} for name in NORM_BASED),
+        *({"name": name, "budget": 1.2} for name in list(RULES)),
         {"name": "fedplt-ocs", "budget": 1.2, "norms": "last"},
         {"name": "uniform", "num_clients": 2},
     ],
     ids=lambda sampling: "-".join(map(str, sampling.values())),
 )
-def test_unbiased_is_unbiased_in_every_block_and_renormalised_is_not(sampling):
+def test_unbiased_is_unbiased_in_every_block_and_renormalized_is_not(sampling):
     expected = changes(None, rounds=1, name="all")[0]
     assert len(np.unique(expected.round(4))) > 2  # blocks differ
     assert deviation(changes("unbiased", **sampling), expected).max() < 5
-    assert deviation(changes("renormalised", **sampling), expected).max() > 8
+    assert deviation(changes("renormalized", **sampling), expected).max() > 8
 
 
 def test_large_fleets_are_summarised():

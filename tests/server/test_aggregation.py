@@ -101,15 +101,15 @@ def submodel(*units):
 
 
 @pytest.mark.parametrize(
-    ("normaliser", "expected"),
+    ("normalizer", "expected"),
     [
         # n = 1 holds unit 0 and n = 3 holds everything; unit 0 is column 0 of b.
         ("contributors", [2.5, 3.0, 2.5, 3.0, 2.5, 3.0]),
         ("participants", [2.5, 2.25, 2.5, 2.25, 2.5, 2.25]),
     ],
 )
-def test_rectangles_are_averaged_element_by_element(normaliser, expected):
-    aggregator, state = Aggregator(SQUARE, normaliser), torch.zeros(6)
+def test_rectangles_are_averaged_element_by_element(normalizer, expected):
+    aggregator, state = Aggregator(SQUARE, normalizer), torch.zeros(6)
     small = submodel(0)
     assert small.uploaded.positions.tolist() == [0, 2, 4]
     aggregator.add(sent([1.0, 1.0, 1.0], 1), small)

@@ -1,4 +1,4 @@
-"""What all verbs share: the application, the consoles, usual arguments, pictures."""
+"""What all verbs share: the application, the consoles, common arguments, pictures."""
 
 from __future__ import annotations
 

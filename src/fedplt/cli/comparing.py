@@ -49,7 +49,7 @@ def compare(
     ] = None,
 ) -> None:
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
-    from fedplt.compare.run import compare as run_comparison
+    from fedplt.comparison.run import compare as run_comparison
     from fedplt.federation.load_config import load_config
     from fedplt.methods import METHODS
     from fedplt.report.live import fetch_progress

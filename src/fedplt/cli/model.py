@@ -41,7 +41,7 @@ def cut(
     ] = None,
     fused: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN=N", help="Linears of N stretches to be cut alike."),
+        typer.Option(metavar="PATTERN=N", help="Linears of N equal blocks, cut alike."),
     ] = None,
     max_sublayers: Annotated[
         int | None, typer.Option(help="Coarser slices: at most this many per layer.")

@@ -17,7 +17,7 @@ from fedplt.kernels.mlp import has_hooks
 from fedplt.kernels.norm import has_running_statistics
 from fedplt.kernels.trained_rows import Rows, Slices, TrainedRows, axis_first
 from fedplt.planning.assignment import Assignment
-from fedplt.planning.layers import TensorSpec
+from fedplt.planning.layers import TensorSpec, split_name
 
 
 class TrainableSlices:
@@ -41,10 +41,10 @@ class TrainableSlices:
         for tensor, rows in self.assignment.trained_rows:
             self._take(model, tensor, rows)
             if tensor.is_buffer:
-                statistics[tensor.name.rpartition(".")[0]] = rows
+                statistics[tensor.module] = rows
         kept = {  # nobody else will tell this client the statistics of what it does not train
-            tensor.name.rpartition(".")[0]: ((0, tensor.num_rows),)
-            for _, _, tensor in assignment.layers.placed
+            tensor.module: ((0, tensor.num_rows),)
+            for tensor in assignment.layers.tensors
             if tensor.is_buffer and tensor.name in assignment.local
         }
         owners = Counter(id(p) for module in model.modules() for p in _own(module).values())
@@ -219,7 +219,7 @@ class TrainableSlices:
 
 
 def _tensor_of(model: nn.Module, name: str) -> Any:
-    owner, _, key = name.rpartition(".")
+    owner, key = split_name(name)
     try:
         return getattr(model.get_submodule(owner), key)
     except AttributeError:

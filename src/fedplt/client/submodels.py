@@ -21,7 +21,7 @@ from fedplt.cutting.graph import traced
 from fedplt.errors import CutError
 from fedplt.kernels.flat_state import bind_state, evaluation_mode, take
 from fedplt.planning.coupled_units import Spaces
-from fedplt.planning.layers import Layers
+from fedplt.planning.layers import Layers, split_name
 from fedplt.planning.submodel_assignment import SubmodelAssignment
 from fedplt.planning.width_rates import kept_units
 
@@ -97,10 +97,9 @@ class HeldModels:
         source = self._traced() if spaces.pads else self._resident.module
         tensors = [*source.parameters(), *source.buffers()]
         model = copy.deepcopy(source, {id(tensor): tensor for tensor in tensors})
-        shared = {spec.name for _, _, spec in layers.placed}
-        for _, _, spec in layers.placed:
-            name, _, key = spec.name.rpartition(".")
-            module = model.get_submodule(name)
+        shared = {spec.name for spec in layers.tensors}
+        for spec in layers.tensors:
+            module, key = model.get_submodule(spec.module), spec.key
             old = getattr(module, key)
             new = torch.empty(spec.shape, device=old.device)
             setattr(module, key, new if spec.is_buffer else nn.Parameter(new))
@@ -108,7 +107,7 @@ class HeldModels:
         pads = _replace_pads(model, spaces) if spaces.pads else ()
         for name, buffer in list(model.named_buffers()):
             if name not in shared:  # of its own: it may change in training
-                owner, _, key = name.rpartition(".")
+                owner, key = split_name(name)
                 setattr(model.get_submodule(owner), key, buffer.clone())
         others = tuple(
             (buffer, buffer.clone())

@@ -2,7 +2,7 @@
 
 with fedplt.train_only(model, plan.assignment(3)) as part:
     optimizer = torch.optim.SGD(part.parameters(), lr=0.01)
-    ...                                  # the usual loop
+    ...                                  # an ordinary loop
 update = part.update(num_examples=600)   # what changed, nothing else
 """
 
@@ -77,7 +77,7 @@ _being_trained: WeakSet[nn.Module] = WeakSet()
 
 
 class _Patched:
-    """A forward inside the block; a copy of its module gets the usual one."""
+    """A forward inside the block; a copy of its module gets its own."""
 
     def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
         self.module, self.forward = module, forward
@@ -91,15 +91,15 @@ class _Patched:
 
 
 def _forward(part: TrainableSlices, name: str, module: nn.Module) -> _Patched | None:
-    """The forward that a module gets inside the block, if it is not its usual one."""
+    """The forward that a module gets inside the block, if it is not its own."""
     if "forward" in vars(module):
         return None
     found: Callable[..., Any] | None = None
     if isinstance(module, nn.Sequential):
         found = chained(module, name, part.modules)
     elif isinstance(module, nn.MultiheadAttention):
-        usual = type(module).forward is nn.MultiheadAttention.forward
-        caught = part.caught(module) if usual else {}
+        standard = type(module).forward is nn.MultiheadAttention.forward
+        caught = part.caught(module) if standard else {}
         found = functools.partial(attention, module, caught) if caught else None
     elif name in part.modules:
         forward = forward_of(module)

@@ -69,7 +69,7 @@ class ClientTrainer:
         self.global_state = global_state
         self.state = bind_state(model, layers)
         self._models = HeldModels(model, self.state)
-        shared = {spec.name for _, _, spec in layers.placed}
+        shared = {spec.name for spec in layers.tensors}
         self._other_buffers = {
             dotted(name, key): (module, key, buffer, buffer.clone())
             for name, module in model.named_modules()

@@ -123,7 +123,7 @@ def prepare_resume(
 
 @contextmanager
 def _stoppable() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request; the second one is the usual."""
+    """Turn the first Ctrl-C (or SIGTERM) into a request; the second one is Python's own."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set

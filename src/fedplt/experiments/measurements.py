@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from fedplt.compare.results import MEASURES
+from fedplt.comparison.results import MEASURES
 from fedplt.experiments.accuracy_table import imbalance
 from fedplt.experiments.catalog import EXPERIMENTS
 from fedplt.experiments.selection import Entry, Selection, may_be_paired, select

@@ -16,10 +16,10 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedplt.compare.checks import make_folder
-from fedplt.compare.processes import beside
-from fedplt.compare.run import Run, run_all
-from fedplt.compare.watch import Watch
+from fedplt.comparison.checks import make_folder
+from fedplt.comparison.processes import beside
+from fedplt.comparison.run import Run, run_all
+from fedplt.comparison.watch import Watch
 from fedplt.data.catalog import get
 from fedplt.data.sources import Fetching
 from fedplt.engines.simulator.engine import available_cores

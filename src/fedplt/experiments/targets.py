@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedplt.compare.results import MEASURES, accuracy_within, cost_to_reach
+from fedplt.comparison.results import MEASURES, accuracy_within, cost_to_reach
 from fedplt.experiments.selection import Selection
 from fedplt.experiments.statistics import Interval, mean_interval
 from fedplt.federation.records import History

@@ -70,7 +70,7 @@ def check_labels(train: Samples, outputs: Any) -> None:
 
 
 def likes_channels_last(model: nn.Module, inputs: Any) -> bool:
-    """Convolutions are faster so, but a model may insist on the usual layout (``.view``)."""
+    """Convolutions are faster so, but a model may insist on the default layout (``.view``)."""
     if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
         return False
     if not isinstance(inputs, Tensor) or inputs.ndim != 4:

@@ -50,7 +50,7 @@ class CutConfig(Section):
     never: list[str] = []
     """Modules or parameters (patterns) that nobody trains, such as a backbone."""
     fused: dict[str, Annotated[int, Field(ge=1)]] = {}
-    """Linear modules (patterns) whose outputs are so many stretches to be cut alike."""
+    """Linear modules (patterns) whose outputs are so many equal blocks, cut in the same way."""
     max_sublayers: Annotated[int, Field(ge=1)] | None = None
 
 

@@ -289,8 +289,8 @@ def by_configuration(folders: Sequence[RunFolder]) -> dict[str, list[History]]:
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What differs between two flat configurations and may not, key by key."""
-    usual = flatten(RunConfig())  # for keys that did not exist when the run was started
-    old, new = {**usual, **old}, {**usual, **new}
+    defaults = flatten(RunConfig())  # for keys that did not exist when the run was started
+    old, new = {**defaults, **old}, {**defaults, **new}
     return [
         f"{key} was {old.get(key)!r}, is {new.get(key)!r}"
         for key in sorted(old.keys() | new.keys())

@@ -93,14 +93,14 @@ class Job:
     def training_of(self, client: int) -> LocalTraining:
         """The run's local training, with fewer steps where the client's device needs it."""
         planned = self.devices.local_steps if self.devices else ()
-        steps, usual = planned[client] if planned else None, self.training
+        steps, default = planned[client] if planned else None, self.training
         if steps is None:
-            return usual
+            return default
         number = len(self.examples(client))
-        seen = steps * min(usual.batch_size or number, number)
-        if usual.local_steps is None and seen >= number * (usual.local_epochs or 1):
-            return usual  # planned for more examples than this client has
-        return replace(usual, local_epochs=None, local_steps=steps)
+        seen = steps * min(default.batch_size or number, number)
+        if default.local_steps is None and seen >= number * (default.local_epochs or 1):
+            return default  # planned for more examples than this client has
+        return replace(default, local_epochs=None, local_steps=steps)
 
     def learning_rate(self, client: int, round: int) -> float:
         return float(self.learning_rates[client] * self.config.training.rate_factor(round))

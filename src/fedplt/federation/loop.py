@@ -106,7 +106,7 @@ class Federation:
         if selection is None:
             selection = self.sampler.after_training(round, results)
         # Collect and aggregate.
-        aggregator = Aggregator(job.layers, job.recipe.normaliser)
+        aggregator = Aggregator(job.layers, job.recipe.normalizer)
         self.sampler.expect(aggregator, selection, everybody, there.present)
         rejected, bytes_up = self._collect(assignments, selection, aggregator)
         state, memory = self._aggregate(aggregator)

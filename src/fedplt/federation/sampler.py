@@ -17,14 +17,7 @@ from fedplt.client.update import ClientUpdate
 from fedplt.federation.job import Job
 from fedplt.federation.sampling_record import chosen_record, sampling_record
 from fedplt.planning.plan import RoundAssignments
-from fedplt.sampling import (
-    approximate_probabilities,
-    independent_sample,
-    paper_probabilities,
-    proportional_probabilities,
-    sampling_probabilities,
-    uniform_sample,
-)
+from fedplt.sampling import independent_sample, uniform_sample
 from fedplt.server.aggregation import Aggregator
 
 NUMBER_BYTES = 8
@@ -89,7 +82,7 @@ class ClientSampler:
         """What each number will be divided by, where clients' norms depend on it."""
         if self.settings.objective != "aggregate":
             return None
-        aggregator = Aggregator(self.job.layers, self.job.recipe.normaliser)
+        aggregator = Aggregator(self.job.layers, self.job.recipe.normalizer)
         for client in there:
             aggregator.expect(assignments[client], int(self.job.num_examples[client]))
         return aggregator.divisors()
@@ -194,17 +187,9 @@ class ClientSampler:
 
     def _probabilities(self, norms: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
         """Probabilities, and exchanges between server and clients beyond the norms themselves."""
-        fleet = (norms, self.job.num_examples, self._costs, self._budget)
-        if self.settings.name == "approximate-ocs":
-            return approximate_probabilities(*fleet)
-        scores = norms * self.job.num_examples  # of the original rule
-        if self.settings.name == "paper-ocs":
-            scores = paper_probabilities(*fleet)
-        if self.settings.match_budget:
-            return proportional_probabilities(scores, self._costs, self._budget), 0
-        if self.settings.name == "paper-ocs":
-            return np.minimum(1.0, scores), 0
-        return sampling_probabilities(*fleet), 0
+        examples = self.job.num_examples.astype(np.float64)
+        fleet = (norms, examples, self._costs, self._budget)
+        return self.settings.rule.choose(fleet, match_budget=self.settings.match_budget)
 
     def _uniform(self, among: NDArray[np.bool_]) -> float:
         """The probability that spends the budget, or all there is to spend, if all have it."""

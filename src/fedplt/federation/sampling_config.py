@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from fedplt.errors import did_you_mean
 from fedplt.federation.section import Section
+from fedplt.sampling import RULES, Rule
 
-Estimator = Literal["unbiased", "renormalised"]
-NORM_BASED = ("ocs", "fedplt-ocs", "paper-ocs", "approximate-ocs")
-"""Samplers that choose by the norms of the clients' updates."""
+Estimator = Literal["unbiased", "renormalized"]
+SAMPLERS = ("all", "uniform", *RULES)
+"""Those of ``RULES`` choose by the norms of the clients' updates."""
 
 
 class SamplingConfig(Section):
     """Who takes part in a round."""
 
-    name: Literal["all", "uniform", "ocs", "fedplt-ocs", "paper-ocs", "approximate-ocs"] = "all"
+    name: str = "all"
+    """``all``, ``uniform``, ``ocs``, ``fedplt-ocs``, ``paper-ocs`` or ``approximate-ocs``."""
     num_clients: Annotated[int, Field(ge=1)] | None = None
     """For ``uniform``: how many, drawn in every round."""
     budget: Annotated[float, Field(gt=0)] | None = None
@@ -33,20 +36,32 @@ class SamplingConfig(Section):
     """Minimise the variance of the sum of updates (as in the paper), or of what is added to the
     model."""
     estimator: Estimator | None = None
-    """By default ``renormalised`` for ``all`` and ``uniform``, ``unbiased`` for the others."""
+    """By default ``renormalized`` for ``all`` and ``uniform``, ``unbiased`` for the others."""
 
     @property
     def by_norm(self) -> bool:
-        return self.name in NORM_BASED
+        return self.name in RULES
 
     @property
     def in_models(self) -> bool:
         """Whether the budget counts whole models; else it counts clients."""
-        return self.name != "ocs" or self.match_budget
+        return self.match_budget or not (self.by_norm and self.rule.budget_in == "clients")
+
+    @property
+    def rule(self) -> Rule:
+        """Of samplers by norm."""
+        return RULES[self.name]
 
     @property
     def estimator_used(self) -> Estimator:
-        return self.estimator or ("unbiased" if self.by_norm else "renormalised")
+        return self.estimator or ("unbiased" if self.by_norm else "renormalized")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in SAMPLERS:
+            raise ValueError(f"there is no sampler {name!r}. {did_you_mean(name, SAMPLERS)}")
+        return name
 
     @model_validator(mode="after")
     def _fits_the_name(self) -> SamplingConfig:
@@ -60,12 +75,13 @@ class SamplingConfig(Section):
             )
         if not self.by_norm:
             keys = ("budget", "match_budget", "floor", "norms", "objective")
-            instead = f"or choose one of {', '.join(NORM_BASED)}"
+            instead = f"or choose one of {', '.join(RULES)}"
             self.refuse_unused(keys, f"name = {self.name!r}", instead)
-        if self.match_budget and self.name not in ("ocs", "paper-ocs"):
+        if self.match_budget and self.rule.scores is None:
+            others = [name for name, rule in RULES.items() if rule.scores is not None]
             raise ValueError(
                 f"match_budget: name = {self.name!r} spends the budget as it is; leave it out, or "
-                "choose ocs or paper-ocs"
+                f"choose one of {', '.join(others)}"
             )
         if self.by_norm and self.norms == "fresh":
             self.refuse_unused(["floor"], "norms = 'fresh'", "or set norms = 'last'")

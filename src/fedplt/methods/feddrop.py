@@ -17,7 +17,7 @@ import numpy as np
 from fedplt.methods.method import Method, PlanRequest
 from fedplt.planning.coupled_units import Units
 from fedplt.planning.plan import Plan
-from fedplt.planning.recipe import LocalRecipe, Normaliser
+from fedplt.planning.recipe import LocalRecipe, Normalizer
 from fedplt.planning.submodel_plan import submodel_plan
 from fedplt.planning.width_rates import expected_keep_rates
 from fedplt.seeds import generator
@@ -32,7 +32,7 @@ class FedDrop(Method):
     trains: ClassVar[str] = "all it holds"
     is_random: ClassVar[bool] = True
 
-    normaliser: Normaliser = "participants"
+    normalizer: Normalizer = "participants"
     scaler: bool = True
     """Divide kept activations by the keep rate, in training."""
 

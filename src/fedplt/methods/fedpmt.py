@@ -64,7 +64,8 @@ def from_input_to_output(layers: Layers) -> list[int]:
         for parent in module.parents:
             first.setdefault(parent, place - 0.5)
     places = [float("inf")] * len(layers)
-    for _, index, tensor in layers.placed:
-        for name in (tensor.name, tensor.name.rpartition(".")[0]):
+    for placed in layers.placed:
+        index = placed.layer_index
+        for name in (placed.tensor.name, placed.tensor.module):
             places[index] = min(places[index], first.get(name, float("inf")))
     return sorted(range(len(layers)), key=lambda index: places[index])

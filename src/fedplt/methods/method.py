@@ -15,7 +15,7 @@ from fedplt.planning.allocation import Allocation
 from fedplt.planning.coupled_units import Spaces
 from fedplt.planning.layers import Layers
 from fedplt.planning.plan import Plan
-from fedplt.planning.recipe import LocalRecipe, Normaliser
+from fedplt.planning.recipe import LocalRecipe, Normalizer
 
 
 def _unknown_spaces() -> Spaces:
@@ -31,7 +31,7 @@ class PlanRequest:
 
     layers: Layers
     ratios: Sequence[float | Allocation]
-    """One per client: what its device can bear."""
+    """One per client: what its device can afford."""
     seed: int = 0
     find_spaces: Callable[[], Spaces] = _unknown_spaces
     """Which layers' units must agree; asked for by methods that train sub-models."""
@@ -53,7 +53,7 @@ class Method:
     """What a client holds, in a few words for people."""
     trains: ClassVar[str]
 
-    normaliser: Normaliser = "contributors"
+    normalizer: Normalizer = "contributors"
     local_norms: bool = False
     static_norm: bool = False
     masked_loss: bool = False
@@ -70,7 +70,7 @@ class Method:
 
     @property
     def recipe(self) -> LocalRecipe:
-        return LocalRecipe(self.normaliser, self.local_norms, self.static_norm, self.masked_loss)
+        return LocalRecipe(self.normalizer, self.local_norms, self.static_norm, self.masked_loss)
 
     def full_plan(self, request: PlanRequest) -> Plan:
         """The plan with what stays on the clients."""
@@ -119,8 +119,8 @@ def _is_ours(kind: type[Method]) -> bool:
 def norm_tensors(layers: Layers) -> frozenset[str]:
     """The tensors of norm modules, with their running statistics."""
     norms = {module.name for module in layers.flow if module.weight is None}
-    tensors = [tensor for _, _, tensor in layers.placed]
+    tensors = layers.tensors
     if not layers.flow:  # cut without an example: modules that have vectors only
-        names = {tensor.name.rpartition(".")[0] for tensor in tensors}
-        norms = names - {t.name.rpartition(".")[0] for t in tensors if len(t.shape) > 1}
-    return frozenset(t.name for t in tensors if t.name.rpartition(".")[0] in norms)
+        names = {tensor.module for tensor in tensors}
+        norms = names - {t.module for t in tensors if len(t.shape) > 1}
+    return frozenset(t.name for t in tensors if t.module in norms)

@@ -164,10 +164,11 @@ class SliceAssignment:
     def trained_rows(self) -> tuple[tuple[TensorSpec, Rows], ...]:
         """The trained rows of every tensor that has some, in the order of the flat state."""
         result = []
-        for _, index, tensor in self.layers.placed:
-            rows = tuple(tensor.rows(self.slices[index], self.layers[index].num_sublayers))
+        for placed in self.layers.placed:
+            layer, index = self.layers[placed.layer_index], placed.layer_index
+            rows = tuple(placed.tensor.rows(self.slices[index], layer.num_sublayers))
             if rows:
-                result.append((tensor, rows))
+                result.append((placed.tensor, rows))
         return tuple(result)
 
     @cached_property

@@ -63,7 +63,7 @@ def module_flops(assignment: Assignment) -> dict[str, Flops]:
         raise CutError("costs need the flow of data: cut the model with an example input.")
     trained = _trained(held)
     needs = _need_input_gradients(layers, trained)
-    sizes = {tensor.name: tensor.num_elements for _, _, tensor in layers.placed}
+    sizes = {tensor.name: tensor.num_elements for tensor in layers.tensors}
     result: dict[str, Flops] = {}
     for module in layers.flow:
         if module.weight is None:
@@ -85,11 +85,11 @@ Trained = dict[str, tuple[Ranges, int]]
 def _trained(assignment: Assignment) -> Trained:
     result: Trained = {}
     layers = assignment.layers
-    for _, index, tensor in layers.placed:
-        slices = assignment.slices[index]
+    for placed in layers.placed:
+        slices = assignment.slices[placed.layer_index]
         if slices:
-            entry = (slices, layers[index].num_sublayers)
-            result[tensor.name] = result[tensor.name.rpartition(".")[0]] = entry
+            entry = (slices, layers[placed.layer_index].num_sublayers)
+            result[placed.tensor.name] = result[placed.tensor.module] = entry
     for module in layers.flow:  # a tied weight is trained with the module that owns it
         if module.weight in result:
             result.setdefault(module.name, result[module.weight])
@@ -158,7 +158,7 @@ def paper_flops(num_parameters: int, ratio: float, num_examples: int) -> float:
 
 def download_bytes(assignment: Assignment) -> int:
     """Size of what a client is sent, the model it holds, as one safetensors array."""
-    tensors = (tensor for _, _, tensor in assignment.on_client.layers.placed)
+    tensors = (tensor for tensor in assignment.on_client.layers.tensors)
     return safetensors_bytes(
         "model", sum(t.num_elements for t in tensors if t.name not in assignment.local)
     )

@@ -69,7 +69,7 @@ class Spaces:
         where ``kept`` are means of random numbers.
         """
         total = np.zeros(len(kept))
-        for _, _, tensor in layers.placed:
+        for tensor in layers.tensors:
             units = self.by_tensor[tensor.name]
             if tensor.is_buffer:
                 continue
@@ -103,14 +103,15 @@ class Spaces:
     def positions(self, layers: Layers, held: Sequence[Units]) -> NDArray[np.int64]:
         """Where a sub-model's numbers lie in the whole model's flat state, ascending."""
         parts = []
-        for offset, _, tensor in layers.placed:
+        for placed in layers.placed:
+            tensor = placed.tensor
             units = self.by_tensor[tensor.name]
             rows = np.arange(tensor.shape[0]) if units.rows is None else held[units.rows]
             numbers = np.arange(tensor.row_size)
             if units.columns is not None:  # a unit's columns lie side by side in a row
                 each = tensor.row_size // self.widths[units.columns]
                 numbers = (held[units.columns][:, None] * each + np.arange(each)).reshape(-1)
-            parts.append((offset + rows[:, None] * tensor.row_size + numbers).reshape(-1))
+            parts.append((placed.offset + rows[:, None] * tensor.row_size + numbers).reshape(-1))
         return np.concatenate(parts)
 
     def to_json(self) -> dict[str, Any]:

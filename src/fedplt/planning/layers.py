@@ -117,6 +117,11 @@ class PlacedTensor(NamedTuple):
     layer_index: int
     tensor: TensorSpec
 
+    @property
+    def stop(self) -> int:
+        """Where they end."""
+        return self.offset + self.tensor.num_elements
+
 
 @dataclass(frozen=True)
 class Layers(Sequence[Layer]):
@@ -161,9 +166,14 @@ class Layers(Sequence[Layer]):
         return tuple(result)
 
     @cached_property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """Of all layers, in the order of the flat state."""
+        return tuple(placed.tensor for placed in self.placed)
+
+    @cached_property
     def state_size(self) -> int:
         """Numbers in the flat state: trainable parameters and buffers."""
-        return sum(placed.tensor.num_elements for placed in self.placed)
+        return sum(tensor.num_elements for tensor in self.tensors)
 
     def tensor_segments(
         self, slices: Sequence[Ranges]

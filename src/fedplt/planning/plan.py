@@ -97,7 +97,7 @@ class Plan:
             raise PlanError(f"there is no client {client}; clients are 0 to {self.num_clients - 1}")
 
     def _starts_in(self, client: int, round: int) -> NDArray[np.int32]:
-        """Where a client's stretches start. All move by the same step, so coverage stays even."""
+        """Where a client's sub-layers start. All move by the same step, so coverage stays even."""
         starts: NDArray[np.int32] = self._starts[client]
         if not self.rotate_every or round < self.rotate_every:
             return starts
@@ -149,9 +149,9 @@ class Plan:
         """The tensors that never leave the clients, in the flat state."""
         return Places(
             merge(
-                (offset, offset + tensor.num_elements)
-                for offset, _, tensor in self.layers.placed
-                if tensor.name in self.local
+                (placed.offset, placed.stop)
+                for placed in self.layers.placed
+                if placed.tensor.name in self.local
             )
         )
 
@@ -188,7 +188,7 @@ class Plan:
         return digest.hexdigest()[:16]
 
     def _extras(self) -> dict[str, Any]:
-        """What differs from a usual plan."""
+        """What differs from a plan that never rotates and keeps nothing local."""
         extras: dict[str, Any] = {}
         if self.rotate_every:
             extras["rotate_every"] = self.rotate_every

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Normaliser = Literal["contributors", "participants"]
+Normalizer = Literal["contributors", "participants"]
 Scaler = Literal["none", "normed", "outputs", "inputs"]
 
 
@@ -13,7 +13,7 @@ Scaler = Literal["none", "normed", "outputs", "inputs"]
 class LocalRecipe:
     """The little that methods differ in, as data."""
 
-    normaliser: Normaliser = "contributors"
+    normalizer: Normalizer = "contributors"
     """What a sum of updates is divided by: the weight of those who trained the coordinate, or of
     all who took part (who did not train it then vote for the old value)."""
     local_norms: bool = False

@@ -90,8 +90,8 @@ class SubmodelAssignment:
 
     def scaled_modules(self, scaler: Scaler) -> list[str]:
         matrices = {
-            tensor.name.rpartition(".")[0]: self.spaces.by_tensor[tensor.name]
-            for _, _, tensor in self.layers.placed
+            tensor.module: self.spaces.by_tensor[tensor.name]
+            for tensor in self.layers.tensors
             if len(tensor.shape) > 1
         }
         if scaler == "none":

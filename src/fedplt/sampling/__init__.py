@@ -12,3 +12,5 @@ from fedplt.sampling.optimal import proportional_probabilities as proportional_p
 from fedplt.sampling.optimal import sampling_probabilities as sampling_probabilities
 from fedplt.sampling.optimal import sampling_variance as sampling_variance
 from fedplt.sampling.printed import paper_probabilities as paper_probabilities
+from fedplt.sampling.rules import RULES as RULES
+from fedplt.sampling.rules import Rule as Rule

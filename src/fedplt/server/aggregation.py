@@ -4,7 +4,7 @@ r"""Average each sub-layer over the clients that trained it (paper, section IV-B
                                             {\sum_{k \in S_{l,h}} n_k}
 
 which equals the paper's weighted mean of the clients' weights. A coordinate that nobody trained
-keeps its bits. With the normaliser ``participants`` the sum in the denominator is over all clients
+keeps its bits. With the normalizer ``participants`` the sum in the denominator is over all clients
 that took part: who did not train a coordinate votes for its old value (FedDrop). With client
 sampling, :meth:`Aggregator.expect` makes the divisor that of all clients in :math:`S_{l,h}`, and
 the chosen count :math:`n_k / p_k` each.
@@ -22,8 +22,8 @@ from torch import Tensor
 from fedplt.client.update import ClientUpdate
 from fedplt.kernels.flat_state import add_at
 from fedplt.planning.assignment import Assignment
-from fedplt.planning.layers import Layers, Ranges, TensorSpec
-from fedplt.planning.recipe import Normaliser
+from fedplt.planning.layers import Layers, PlacedTensor, Ranges
+from fedplt.planning.recipe import Normalizer
 
 
 class Aggregator:
@@ -33,8 +33,8 @@ class Aggregator:
     on which worker finishes first.
     """
 
-    def __init__(self, layers: Layers, normaliser: Normaliser = "contributors") -> None:
-        self.layers, self.normaliser = layers, normaliser
+    def __init__(self, layers: Layers, normalizer: Normalizer = "contributors") -> None:
+        self.layers, self.normalizer = layers, normalizer
         self._local: frozenset[str] = frozenset()
         self._total = torch.zeros(layers.state_size)
         self._added = _Weights(layers)
@@ -63,15 +63,15 @@ class Aggregator:
         """What each number of the flat state will be divided by."""
         return torch.cat(
             [
-                self._divisor(offset, index, spec).expand(-1, spec.row_size).reshape(-1)
-                for offset, index, spec in self.layers.placed
+                self._divisor(placed).expand(-1, placed.tensor.row_size).reshape(-1)
+                for placed in self.layers.placed
             ]
         )
 
-    def _divisor(self, offset: int, index: int, spec: TensorSpec) -> Tensor:
+    def _divisor(self, placed: PlacedTensor) -> Tensor:
         weights = self._expected or self._added
-        divisor = weights.of(offset, index, spec)
-        if self.normaliser == "participants":
+        divisor = weights.of(placed)
+        if self.normalizer == "participants":
             divisor = torch.where(divisor > 0, weights.total, 0.0)
         return divisor.to(torch.float32)
 
@@ -97,11 +97,10 @@ class Aggregator:
 
         The last two are (rows, 1), or (rows, row size) where there are sub-models.
         """
-        for offset, index, spec in self.layers.placed:
-            if spec.name not in self._local:
-                place = slice(offset, offset + spec.num_elements)
-                trained = self._added.of(offset, index, spec) > 0
-                yield place, trained, self._divisor(offset, index, spec)
+        for placed in self.layers.placed:
+            if placed.tensor.name not in self._local:
+                place = slice(placed.offset, placed.stop)
+                yield place, self._added.of(placed) > 0, self._divisor(placed)
 
 
 class _Weights:
@@ -129,12 +128,10 @@ class _Weights:
             self._elements = torch.zeros(self.layers.state_size, dtype=torch.float64)
         self._elements[torch.from_numpy(positions)] += weight
 
-    def of(self, offset: int, index: int, spec: TensorSpec) -> Tensor:
+    def of(self, placed: PlacedTensor) -> Tensor:
         """A tensor's weights: one per row, or one per number where there are sub-models."""
-        sublayers = self._sublayers[index]
+        sublayers, spec = self._sublayers[placed.layer_index], placed.tensor
         each = sublayers.repeat_interleave(spec.width // len(sublayers)).repeat(spec.repeats)
         if self._elements is None:
             return each[:, None]
-        return (
-            self._elements[offset : offset + spec.num_elements].view(len(each), -1) + each[:, None]
-        )
+        return self._elements[placed.offset : placed.stop].view(len(each), -1) + each[:, None]

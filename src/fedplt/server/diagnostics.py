@@ -34,7 +34,7 @@ class Diagnostics:
 
     def __init__(self, layers: Layers, window: int) -> None:
         self.layers, self.window = layers, window
-        self._stretches = _parameters(layers)
+        self._segments = _parameters(layers)
         self._states = torch.empty(window, layers.state_size)
         """Before each of the last rounds; round t lies in row (t - 1) % window."""
         self._paths = np.zeros((window, len(layers)))
@@ -86,21 +86,21 @@ class Diagnostics:
         return [
             math.fsum(
                 float(torch.linalg.vector_norm(after - before, dtype=torch.float64)) ** 2
-                for start, stop in stretches
+                for start, stop in segments
                 for after, before in zip(
                     new[start:stop].split(CHUNK), old[start:stop].split(CHUNK), strict=True
                 )
             )
-            for stretches in self._stretches
+            for segments in self._segments
         ]
 
     def _note_trained(self, touched: Tensor) -> None:
         """A sub-layer was trained if any of its parameters was."""
-        for offset, index, spec in self.layers.placed:
-            if not spec.is_buffer:
-                last = self._last_trained[index]
-                parts = touched[offset : offset + spec.num_elements].view(
-                    spec.repeats, len(last), -1
+        for placed in self.layers.placed:
+            if not placed.tensor.is_buffer:
+                last = self._last_trained[placed.layer_index]
+                parts = touched[placed.offset : placed.stop].view(
+                    placed.tensor.repeats, len(last), -1
                 )
                 last[parts.any(dim=2).any(dim=0).numpy()] = self._rounds
 
@@ -136,10 +136,10 @@ class Diagnostics:
 def _parameters(layers: Layers) -> list[list[tuple[int, int]]]:
     """Per layer, where its parameters (not its buffers) lie in the flat state."""
     found: list[list[tuple[int, int]]] = [[] for _ in layers]
-    for offset, index, spec in layers.placed:
-        if not spec.is_buffer:
-            found[index].append((offset, offset + spec.num_elements))
-    return [merge(iter(stretches)) for stretches in found]
+    for placed in layers.placed:
+        if not placed.tensor.is_buffer:
+            found[placed.layer_index].append((placed.offset, placed.stop))
+    return [merge(iter(segments)) for segments in found]
 
 
 def _ratio(distance: float, path: float) -> float | None:

@@ -59,9 +59,9 @@ class ServerOptimizer:
         if self.kind == "none":
             return mean, memory
         touched = find_touched()
-        for offset, _, tensor in layers.placed:
-            if tensor.is_buffer:
-                touched[offset : offset + tensor.num_elements] = False
+        for placed in layers.placed:
+            if placed.tensor.is_buffer:
+                touched[placed.offset : placed.stop] = False
         where = touched.nonzero().squeeze(1)
         change = mean[where] - old[where]
         m = memory["server_m"][where]

@@ -22,7 +22,7 @@ SAMPLERS = [
     {"name": "fedplt-ocs", "budget": 1.0},
     {"name": "fedplt-ocs", "budget": 1.0, "objective": "aggregate"},
     {"name": "fedplt-ocs", "budget": 1.0, "norms": "last"},
-    {"name": "fedplt-ocs", "budget": 1.0, "norms": "last", "estimator": "renormalised"},
+    {"name": "fedplt-ocs", "budget": 1.0, "norms": "last", "estimator": "renormalized"},
     {"name": "paper-ocs", "budget": 1.0},
     {"name": "approximate-ocs", "budget": 1.0},
 ]

@@ -27,7 +27,7 @@ class Processes:
 
     def run(self, folder: Path, on_round: OnRound) -> str:
         """Do the run of this folder; what went wrong, if anything did."""
-        command = [sys.executable, "-m", "fedplt.compare.one", str(folder), str(os.getpid())]
+        command = [sys.executable, "-m", "fedplt.comparison.one", str(folder), str(os.getpid())]
         log = beside(folder, ".log")
         with self._lock:
             if self._stopped:

@@ -1,4 +1,4 @@
-"""One run of a comparison, in a process of its own: ``python -m fedplt.compare.one FOLDER PARENT``.
+"""One run in a process of its own: ``python -m fedplt.comparison.one FOLDER PARENT``.
 
 The configuration is in ``FOLDER.toml``. A run that was begun is continued, a finished one left.
 When the process PARENT is gone, the run saves itself and ends. What the parent should know is
@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedplt.compare.processes import beside
-from fedplt.compare.processor import note_processor
+from fedplt.comparison.processes import beside
+from fedplt.comparison.processor import note_processor
 from fedplt.engines.run import prepare_resume, run_job
 from fedplt.engines.simulator.worker import PARENT_CHECK_SECONDS
 from fedplt.errors import DivergedError, FedpltError

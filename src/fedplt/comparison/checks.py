@@ -16,7 +16,7 @@ from fedplt.federation.planning import method_from_config
 from fedplt.planning.plan import Plan
 
 if TYPE_CHECKING:
-    from fedplt.compare.run import Run
+    from fedplt.comparison.run import Run
 
 
 def check_runs(methods: Any, seeds: Any, processes: Any, accuracy: Any) -> None:

@@ -21,17 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedplt.compare.checks import check_folders, check_methods, check_runs, make_folder
-from fedplt.compare.processes import Processes, beside, terminated_like_interrupted
-from fedplt.compare.results import Comparison, Contestant, refusals
-from fedplt.compare.watch import Watch
+from fedplt.comparison.checks import check_folders, check_methods, check_runs, make_folder
+from fedplt.comparison.processes import Processes, beside, terminated_like_interrupted
+from fedplt.comparison.results import Comparison, Contestant, refusals
+from fedplt.comparison.watch import Watch
 from fedplt.data.catalog import CATALOG, get
 from fedplt.data.sources import Fetching
 from fedplt.engines.simulator.engine import available_cores
 from fedplt.errors import RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.folder import RunFolder
-from fedplt.federation.load_config import dump_config, flatten, parse_config
+from fedplt.federation.load_config import ConfigLike, as_config, dump_config, flatten, parse_config
 from fedplt.federation.lock import take_lock
 from fedplt.files import write_text
 from fedplt.planning.cost import paper_flops_of
@@ -39,7 +39,7 @@ from fedplt.planning.plan import Plan
 
 
 def compare(
-    config: RunConfig,
+    config: ConfigLike,
     methods: Mapping[str, Mapping[str, Any]],
     seeds: Sequence[int],
     out: str | Path,
@@ -49,17 +49,23 @@ def compare(
     fetching: Fetching = nullcontext,
     watch: Watch | None = None,
 ) -> Comparison:
-    """Run every method with every seed in its own folder under ``out``, and read the results.
+    """Run every method with every seed on the same data, initial weights and budgets.
 
-    ``methods`` maps labels to method settings: ``{"no scaler": {"name": "feddrop", "scaler":
-    False}}``, in place of ``config.method``. The rest of the configuration is the same for all.
-    ``accuracy``: what it costs to reach it is written down; else of one that most reach.
-    ``fetching`` shows how data are fetched, where they are.
+    Args:
+        config: a configuration, a dictionary of its sections, or the path of a TOML file.
+        methods: labels and method settings, ``{"no scaler": {"name": "feddrop", "scaler":
+            False}}``, in place of ``config.method``; the rest is the same for all.
+        seeds: all different.
+        out: every run has a folder under it.
+        accuracy: what it costs to reach it is written down (default: one that most reach).
+        processes: runs at a time (default: one per core).
+        fetching: shows how data are fetched, where they are.
+        watch: is told how the runs go.
 
     Folders with runs of another configuration are refused. Runs that fail are told in the result;
     Ctrl-C and SIGTERM save what runs and raise KeyboardInterrupt.
     """
-    out = Path(out)
+    config, out = as_config(config), Path(out)
     # Mistakes are said before anything runs.
     check_runs(methods, seeds, processes, accuracy)
     plans = check_methods({k: _config(config, k, m, seeds[0]) for k, m in methods.items()})

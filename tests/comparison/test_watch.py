@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from fedplt import RunError
-from fedplt.compare.run import compare
-from fedplt.compare.watch import Watch
+from fedplt.comparison.run import compare
+from fedplt.comparison.watch import Watch
 from fedplt.engines.run import prepare_resume
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import load_config
@@ -172,7 +172,7 @@ def test_data_are_fetched_before_the_comparison_is_shown(tmp_path, monkeypatch):
         def on_begin(self, *told):
             raise LookupError("enough")
 
-    get = "fedplt.compare.run.get"
+    get = "fedplt.comparison.run.get"
     monkeypatch.setattr(get, lambda name, progress: progress(name, 0, None))
     settings, methods = load_config(Path("configs/fashion-mnist.toml")), {"a": {"name": "fedavg"}}
     with pytest.raises(LookupError, match="enough"):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedplt import FedpltError, RunError
-from fedplt.compare.results import (
+from fedplt.comparison.results import (
     MEASURES,
     Comparison,
     Contestant,
@@ -23,7 +23,7 @@ from fedplt.compare.results import (
     cost_to_reach,
     refusals,
 )
-from fedplt.compare.run import compare
+from fedplt.comparison.run import compare
 from fedplt.engines.run import prepare_resume
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import job_from_config
