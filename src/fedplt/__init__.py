@@ -35,7 +35,7 @@ _PUBLIC = {
     "fedplt.planning.recipe": ["LocalRecipe"],
     "fedplt.sampling": ["sampling_probabilities"],
     "fedplt.fleet": ["DeviceProfile", "plan_fleet"],
-    "fedplt.data.samples": ["TrainingData"],
+    "fedplt.data.samples": ["TensorSamples", "TrainingData"],
     "fedplt.kernels.flat_state": ["bind_state"],
     "fedplt.cutting.find_layers": ["cut"],
     "fedplt.client.train_only": ["train_only"],
@@ -64,6 +64,7 @@ _PUBLIC = {
     "fedplt.federation.load_config": ["load_config"],
     "fedplt.federation.records": ["History", "RoundRecord"],
     "fedplt.engines.run": ["run", "resume"],
+    "fedplt.comparison.run": ["compare"],
     "fedplt.engines.own_model": ["train"],
     "fedplt.errors": [
         "FedpltError",
@@ -98,7 +99,9 @@ if TYPE_CHECKING:
     from fedplt.client.submodels import HeldModels as HeldModels
     from fedplt.client.train_only import train_only as train_only
     from fedplt.client.update import ClientUpdate as ClientUpdate
+    from fedplt.comparison.run import compare as compare
     from fedplt.cutting.find_layers import cut as cut
+    from fedplt.data.samples import TensorSamples as TensorSamples
     from fedplt.data.samples import TrainingData as TrainingData
     from fedplt.engines.own_model import train as train
     from fedplt.engines.run import resume as resume

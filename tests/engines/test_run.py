@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import tomli_w
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -10,6 +11,8 @@ from torch.utils.data import Dataset
 
 import fedplt
 from fedplt import ConfigError, DataError, RunError
+from fedplt.federation.folder import RunFolder
+from tests.support.engines import FakeEngine
 from tests.support.jobs import blobs, small_model
 
 FAST = {"training": {"learning_rate": 0.1, "batch_size": 16}, "engine": {"workers": 1}}
@@ -139,7 +142,7 @@ def test_learning_rates_per_client():
 def test_refusals():
     def run(**changes):
         settings = {"ratios": [0.5] * 3, "rounds": 1, **FAST, **changes}
-        train = settings.pop("train", blobs(90))
+        train = settings.pop("train_data", blobs(90))
         return fedplt.train(small_model(), train, blobs(30, 1), **settings)
 
     with pytest.raises(ConfigError, match=r"clients\.num_clients"):
@@ -155,17 +158,19 @@ def test_refusals():
     with pytest.raises(ConfigError, match=r"method\.speed: fedavg has no such option"):
         run(method={"name": "fedavg", "speed": 3})
     with pytest.raises(ConfigError, match=r"evaluation\.per_client"):
-        run(train=(blobs(90)[0], torch.rand(90, 3)), evaluation={"per_client": True})
-    with pytest.raises(ConfigError, match="ratios and learning_rates"):
-        run(clients={"groups": []})
+        run(train_data=(blobs(90)[0], torch.rand(90, 3)), evaluation={"per_client": True})
+    with pytest.raises(ConfigError, match="ratios, fleet: give one of them"):
+        run(fleet={"devices": "devices.csv"})
+    with pytest.raises(ConfigError, match="ratios, fleet: give one of them"):
+        run(ratios=None)
     with pytest.raises(ConfigError, match="needs out"):
         run(resume=True)
     with pytest.raises(ConfigError, match="2 were given for 3 clients"):
         run(learning_rates=[0.1, 0.1])
     with pytest.raises(ConfigError, match="has 3 outputs, but training labels go up to 3"):
-        run(train=(blobs(90)[0], torch.arange(90) % 4))
+        run(train_data=(blobs(90)[0], torch.arange(90) % 4))
     with pytest.raises(DataError, match="90 inputs and 89 targets"):
-        run(train=(blobs(90)[0], blobs(89)[1]))
+        run(train_data=(blobs(90)[0], blobs(89)[1]))
 
 
 class Averaging(torch.nn.Module):
@@ -202,3 +207,79 @@ def test_how_the_model_is_cut_can_be_said():
         model, blobs(60), blobs(30, seed=1), ratios=[1.0, 0.5], rounds=2, cut={"never": ["0"]}
     )
     assert torch.equal(model[0].weight, frozen)
+
+
+def test_sections_are_objects_or_dictionaries(tmp_path):
+    """Both ways, and the configuration that is written down says what was really used."""
+    weights = []
+    for index, training in enumerate(
+        (
+            fedplt.TrainingConfig(learning_rate=0.2, batch_size=16),
+            {"learning_rate": 0.2, "batch_size": 16},
+        )
+    ):
+        torch.manual_seed(0)
+        model = small_model()
+        fedplt.train(
+            model, blobs(60), blobs(30, seed=1), ratios=[1.0, 0.5], rounds=1, method="fedavg",
+            training=training, cut=fedplt.CutConfig(max_sublayers=2), out=tmp_path / str(index),
+            engine=fedplt.EngineConfig(workers=1), name="mine", seed=3,
+        )  # fmt: skip
+        weights.append(model[0].weight)
+        written = fedplt.load_config(tmp_path / str(index) / "config.toml")
+        assert (written.name, written.seed, written.method["name"]) == ("mine", 3, "fedavg")
+        assert written.training.learning_rate == 0.2
+        assert written.model.max_sublayers == 2
+    assert torch.equal(*weights)
+
+
+def test_ratios_can_be_planned_from_devices(tmp_path):
+    devices = tmp_path / "devices.csv"
+    devices.write_text(
+        "name,count,gflops,mbps_down,mbps_up,latency_ms\nfast,1,1,100,100,0\nslow,2,0.1,100,100,0\n"
+    )
+    history = fedplt.train(
+        small_model(), blobs(60), blobs(30, seed=1), rounds=1, fleet={"devices": str(devices)},
+        out=tmp_path / "run", **FAST,
+    )  # fmt: skip
+    assert history.rounds[0].num_clients == 3
+    assert history.rounds[0].cost.simulated_seconds > 0
+    ratios = RunFolder.open(tmp_path / "run").plan().ratios
+    assert ratios[0] > ratios[1] == ratios[2]
+
+
+def test_runs_and_resumes_as_the_command_line_does(tmp_path):
+    values = {
+        "rounds": 2, "seed": 1, "data": {"name": "tests.support.tiny:data", "split": "iid"},
+        "model": {"name": "fcn", "options": {"num_inputs": 6, "num_classes": 3}},
+        "clients": {"num_clients": 3}, "engine": {"workers": 1},
+    }  # fmt: skip
+    whole = fedplt.run({**values, "rounds": 3})
+    path = tmp_path / "config.toml"
+    path.write_text(tomli_w.dumps(values))
+    told: list[int] = []
+    first = fedplt.run(path, tmp_path / "run", on_round=lambda record: told.append(record.round))
+    assert told == [1, 2]
+    again = fedplt.resume(tmp_path / "run", changes=["rounds=3"])
+    assert again.accuracy == whole.accuracy
+    assert [record.loss for record in again.rounds] == [record.loss for record in whole.rounds]
+    assert first.accuracy == whole.accuracy[:2]
+
+
+def test_any_engine_runs_a_configuration():
+    made = []
+
+    def engine(job, stop):
+        made.append(FakeEngine(job))
+        return made[0]
+
+    values = {
+        "rounds": 2, "data": {"name": "tests.support.tiny:data", "split": "iid"},
+        "model": {"name": "fcn", "options": {"num_inputs": 6, "num_classes": 3}},
+        "clients": {"num_clients": 3},
+    }  # fmt: skip
+    history = fedplt.run(values, engine=engine)
+    assert len(made) == 1
+    assert history.accuracy == [0.75, 0.75]
+    with pytest.raises(ConfigError, match=r"engine\.name"):
+        fedplt.run({**values, "engine": {"name": "similator"}})

@@ -26,8 +26,8 @@ def test_vision_transformer_learns_where_the_light_is():
     )
     history = fedplt.train(
         model,
-        train=(images[:600], labels[:600]),
-        validation=(images[600:], labels[600:]),
+        train_data=(images[:600], labels[:600]),
+        validation_data=(images[600:], labels[600:]),
         ratios=RATIOS,
         split="iid",
         rounds=8,

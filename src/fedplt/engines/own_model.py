@@ -24,6 +24,8 @@ from fedplt.federation.config import (
     EvaluationConfig,
     TrainingConfig,
 )
+from fedplt.federation.device_files import read_fleet
+from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.job import make_job
 from fedplt.federation.load_config import parse_config
 from fedplt.federation.loop import OnRound, ignore
@@ -41,8 +43,9 @@ def train(
     train_data: Any,
     validation_data: Any,
     *,
-    ratios: Sequence[float | Allocation],
     rounds: int,
+    ratios: Sequence[float | Allocation] | None = None,
+    fleet: FleetConfig | Values | None = None,
     test_data: Any = None,
     split: str | Split | Sequence[Any] = "iid",
     learning_rates: Sequence[float] | None = None,
@@ -75,8 +78,10 @@ def train(
     Args:
         model: any torch module that :func:`fedplt.cut` can cut; it is trained in place.
         train_data, validation_data, test_data: ``(inputs, targets)`` tensors or Datasets.
-        ratios: one per client: the fraction of the model it trains.
         rounds: in all, also of a run that is resumed.
+        ratios: one per client: the fraction of the model it trains.
+        fleet: instead of ratios, devices that they are planned from:
+            ``{"devices": "devices.csv", "deadline_seconds": 30.0}``.
         split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client.
         learning_rates: one per client, where they differ (else ``training["learning_rate"]``).
         loss: mean loss from outputs and targets.
@@ -104,11 +109,13 @@ def train(
         given = None if isinstance(split, str) else split
     else:
         given = split_given(split, len(samples.train))
+    planned = _values(fleet)
     named_split = {"split": split} if isinstance(split, str) else {}
     sections = {
         "data": {"name": FROM_PYTHON, **named_split, **_values(data)},
         "model": {"name": FROM_PYTHON, **_values(cut)},
-        "clients": {"num_clients": len(ratios)},
+        "clients": {"num_clients": _num_clients(ratios, planned)},
+        **({"fleet": planned} if planned else {}),
         "method": {"name": method} if isinstance(method, str) else dict(method),
         "sampling": _values(sampling),
         "training": _values(training),
@@ -125,6 +132,18 @@ def train(
         loss=loss, metric=metric, augment=augment,
     )  # fmt: skip
     return run_job(job, out, resume=resume, engine=run_with, on_round=on_round)
+
+
+def _num_clients(ratios: Sequence[float | Allocation] | None, fleet: Values) -> int:
+    if (ratios is None) == (not fleet):
+        raise ConfigError(
+            "ratios, fleet: give one of them: the fraction of the model that every client trains, "
+            "or a fleet of devices to plan it from."
+        )
+    if ratios is not None:
+        return len(ratios)
+    devices = read_fleet(Path(str(fleet.get("devices", "")))).devices
+    return sum(device.count for device in devices)
 
 
 def _values(section: BaseModel | Values | None) -> Values:
