@@ -92,9 +92,9 @@ def test_a_submodel_is_the_model_without_the_other_units(name):
         held[pad.outputs] = np.union1d(held[pad.outputs], held[pad.inputs])
     assignment = SubmodelAssignment(layers, frozenset(), spaces, tuple(held), 0.5)
     small = HeldModels(model, state).smaller(assignment)
-    small.model.eval()
-    result = small.model(IMAGE)
-    assert sum(p.numel() for p in small.model.parameters()) == assignment.num_trained
+    small.module.eval()
+    result = small.module(IMAGE)
+    assert sum(p.numel() for p in small.module.parameters()) == assignment.num_trained
 
     whole = {name: value.clone() for name, value in model.state_dict().items()}
     for _, _, spec in layers.placed:
