@@ -16,6 +16,7 @@ from fedplt.client.local_training import Loss
 from fedplt.data.samples import Samples
 from fedplt.errors import DataError
 from fedplt.kernels.flat_state import call_model
+from fedplt.kernels.norm import modules_with_running_statistics
 
 CHUNK = 1000
 """Examples per evaluation batch; fixed, so that sums do not depend on the number of workers."""
@@ -107,7 +108,7 @@ def gather_statistics(model: nn.Module, samples: Samples, chunk: int) -> int:
     start = chunk * CHUNK
     indices = torch.arange(start, min(start + CHUNK, len(samples)))
     model.eval()
-    layers: list[Any] = [m for m in model.modules() if getattr(m, "running_mean", None) is not None]
+    layers = modules_with_running_statistics(model)
     momenta = [layer.momentum for layer in layers]
     for layer in layers:
         layer.momentum = 1.0
