@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, fx, nn
 
-from fedplt.cutting.graph import traced
-from fedplt.errors import CutError
+from fedplt.cutting.graph import no_submodel, traced
 from fedplt.kernels.flat_state import bind_state, evaluation_mode, take
 from fedplt.planning.coupled_units import Spaces
 from fedplt.planning.layers import Layers, split_name
@@ -167,7 +166,7 @@ def try_submodel(model: nn.Module, layers: Layers, spaces: Spaces, example: Any)
         with evaluation_mode(small.module), torch.no_grad():
             small.module(example)
     except RuntimeError as error:
-        raise CutError(
-            f"a sub-model of half the width does not run ({str(error).splitlines()[0]}): the "
-            "model's forward pass must not depend on its widths. Use fedplt or fedpmt for it."
+        raise no_submodel(
+            f"one of half the width does not run ({str(error).splitlines()[0]}): the forward pass "
+            "must not depend on the model's widths."
         ) from error

@@ -58,7 +58,7 @@ class Assignment(Protocol):
 
     @property
     def local(self) -> frozenset[str]:
-        """Tensors that are trained but never leave the client (FedBN's normalization layers)."""
+        """Tensors that are trained but never leave the client."""
 
     @property
     def on_client(self) -> SliceAssignment:

@@ -17,7 +17,7 @@ class LocalRecipe:
     """What a sum of updates is divided by: the weight of those who trained the coordinate, or of
     all who took part (who did not train it then vote for the old value)."""
     local_norms: bool = False
-    """Norms never leave the clients (FedBN)."""
+    """Normalization layers never leave the clients."""
     static_norm: bool = False
     """Running statistics do not move in training; they are gathered before an evaluation."""
     masked_loss: bool = False

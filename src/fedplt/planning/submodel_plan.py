@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.errors import PlanError
+from fedplt.errors import CutError
 from fedplt.planning.allocation import Allocation
 from fedplt.planning.assignment import Assignment, whole_assignment
 from fedplt.planning.coupled_units import Spaces, Units
@@ -156,16 +156,17 @@ def submodel_plan(
     seed: int,
 ) -> SubmodelPlan:
     """A plan of sub-models, from a rate per client."""
-    if any(layer.always for layer in layers):
-        raise PlanError(
-            f"{rule.name} trains smaller models, so no layer can always be trained whole: leave "
-            "out model.always, or use fedplt or fedpmt."
+    always = [layer.name for layer in layers if layer.always]
+    if always:
+        raise CutError(
+            f"a sub-model cannot be cut from this model: layer {always[0]!r} is always trained "
+            "whole."
         )
     asked = make_plan(layers, ratios)  # checks the ratios
     if not spaces.widths and asked.ratios.min() < 1:
-        raise PlanError(
-            f"this model has no hidden units that {rule.name} could leave out, so clients cannot "
-            f"train {asked.ratios.min():g} of it. Use fedplt for it, or ratios of 1."
+        raise CutError(
+            "a sub-model cannot be cut from this model: it has no hidden units to leave out, so "
+            f"every client must train all of it (ratio 1), not {asked.ratios.min():g}."
         )
     # Widths follow from the rate, so one client stands for all of the same rate.
     _, first, inverse = np.unique(rates, return_index=True, return_inverse=True)
