@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedplt.experiments.balance import balance, imbalance
 from fedplt.experiments.block import Block
-from fedplt.experiments.paper_numbers import FINAL_ACCURACY, IMBALANCE, LAYER_SIZES, Accuracy
+from fedplt.experiments.paper_numbers import FINAL_ACCURACY, IMBALANCE, Accuracy
 from fedplt.experiments.selection import LAST, Entry, Selection
 from fedplt.experiments.tables import (
     NONE,
@@ -17,7 +18,6 @@ from fedplt.experiments.tables import (
     percent,
     run_notes,
 )
-from fedplt.planning.allocation import allocation_of
 
 REFERENCES = {
     "exp1": ("fedavg", "balanced"),
@@ -27,34 +27,26 @@ REFERENCES = {
 """Differences are taken to these."""
 
 
-def imbalance(block: Block) -> dict[str, float]:
-    """E of the allocations that all clients share, at the paper's layer sizes; 0 is balanced."""
-    sizes = LAYER_SIZES[block.pair]
-    found = {
-        contestant.name: allocation_of(sizes, contestant.layer_ratios).relative_imbalance
-        for contestant in block.contestants
-        if contestant.layer_ratios
-    }
-    return {"balanced": 0.0, **found}
-
-
 def accuracy_table(block: Block, selection: Selection) -> Table:
     """Last round, mean of the last ten, paired differences, and the paper's numbers."""
     labels = {contestant.name: contestant.label for contestant in block.contestants}
     references = [n for n in REFERENCES[block.experiment] if n in selection.entries]
     paper = FINAL_ACCURACY.get((block.experiment, block.pair), {})
     header, rows = accuracy_columns(selection, references, labels, paper)
+    notes = [_explain(selection)]
     if block.experiment == "exp1":
         header[2:2] = ["E", "E, paper"]
         own, printed = imbalance(block), IMBALANCE[block.pair]
         for row, name in zip(rows, selection.entries, strict=True):
             row[2:2] = [percent(e[name]) if name in e else NONE for e in (own, printed)]
+        found = balance(own, selection)
+        notes += [found.note] if found else []
     return Table(
         f"{block.experiment}-{block.pair}-accuracy",
         f"Final accuracy in % ({block.setting.title}; {basis(selection)})",
         tuple(header),
         tuple(tuple(row) for row in rows),
-        (_explain(selection), *run_notes(selection, labels)),
+        (*notes, *run_notes(selection, labels)),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from fedplt.experiments.accuracy_table import imbalance
+from fedplt.experiments.balance import imbalance
 from fedplt.experiments.catalog import EXPERIMENTS
 from fedplt.experiments.measurements import (
     AtEqualCost,

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from fedplt.comparison.results import MEASURES
-from fedplt.experiments.accuracy_table import imbalance
+from fedplt.experiments.balance import balance, imbalance
 from fedplt.experiments.catalog import EXPERIMENTS
-from fedplt.experiments.selection import Entry, Selection, may_be_paired, select
-from fedplt.experiments.statistics import Interval, spearman, spread, std_ratio, trend
+from fedplt.experiments.selection import Entry, Selection, select
+from fedplt.experiments.statistics import Interval, spread, std_ratio
 from fedplt.experiments.tables import NONE, Results, interval_cell
 from fedplt.experiments.targets import (
     ACCURACY,
@@ -19,7 +19,7 @@ from fedplt.experiments.targets import (
     cost_target,
     gain,
 )
-from fedplt.experiments.verdicts import Evidence, Rule, beats, on_par
+from fedplt.experiments.verdicts import Evidence, Rule, beats, better_or_worse, on_par
 
 SIGNIFICANT = 0.025
 """One-sided, as an end of a 95 % interval."""
@@ -88,6 +88,8 @@ class Difference(Versus):
             return Evidence("no two runs of one seed and processor", NONE, None, None, 0,
                             selection.rounds)  # fmt: skip
         evidence = _from(found, self.rule, selection.rounds, "points")
+        if evidence and self.rule is on_par:
+            evidence = replace(evidence, instead=better_or_worse(found))
         unsteady = [e.label for e in selection.entries.values() if e.unsteady]
         if evidence and unsteady:
             note = f"† Many updates were refused because they were not finite: {unsteady[0]}."
@@ -105,33 +107,19 @@ class FallsWithImbalance(Measurement):
         selection = self.select(results, *values)
         if selection is None:
             return None
-        entries = [selection.entries[name] for name in values]
-        first = entries[0].runs
-        seeds = [
-            seed
-            for seed in sorted(first)
-            if all(seed in e.runs and may_be_paired(first[seed], e.runs[seed]) for e in entries)
-        ]
-        if not seeds:
+        found = balance(values, selection)
+        if found is None:
             return None
-        finals = [entry.finals(selection.last) for entry in entries]
-        found = trend([*values.values()], [[f[seed] for f in finals] for seed in seeds])
-        means = spearman([*values.values()], [fmean(f[s] for s in seeds) for f in finals])
-        decision = None
-        if min(found.p_falling, found.p_rising) <= SIGNIFICANT:
-            decision = found.p_falling < found.p_rising
+        within = found.within
+        decision = within.p_falling < within.p_rising if found.p <= SIGNIFICANT else None
         return Evidence(
-            f"{found.correlation:+.2f} (of the means {means:+.2f})",
-            f"{found.num_values} allocations, p {_p(min(found.p_falling, found.p_rising))}",
+            f"{within.correlation:+.2f} (of the means {found.of_means:+.2f})",
+            f"{within.num_values} allocations, {found.p_text}",
             decision,
-            found.correlation < 0,
-            len(seeds),
+            within.correlation < 0,
+            within.num_seeds,
             selection.rounds,
         )
-
-
-def _p(value: float) -> str:
-    return f"= {value:.3f}" if value >= 0.001 else "< 0.001"
 
 
 @dataclass(frozen=True)
@@ -221,6 +209,7 @@ class TrainsLess(Versus):
             towards,
             found.number,
             selection.rounds,
+            better_or_worse(found),
         )
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from fedplt.comparison.checks import make_folder
@@ -47,7 +48,7 @@ class Place:
         """What the results have already."""
         path = self.runs_file(block)
         if path.is_file():
-            return Recorded.load(path)
+            return _load(path, path.stat().st_mtime_ns)
         return Recorded(block.experiment, block.pair, block.setting.id, {}, {})
 
     def folder(self, block: Block, contestant: Contestant, seed: int) -> Path:
@@ -71,6 +72,12 @@ class Place:
             (folder / "result.json").is_file()
             and self.rounds_done(block, contestant, seed) >= rounds
         )
+
+
+@lru_cache(maxsize=4)
+def _load(path: Path, changed: int) -> Recorded:
+    """One block asks for the same file once for every run."""
+    return Recorded.load(path)
 
 
 def missing_runs(block: Block, place: Place, seeds: Sequence[int], rounds: int) -> dict[

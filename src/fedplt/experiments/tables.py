@@ -76,10 +76,19 @@ def interval_cell(interval: Interval | None, digits: int = 2) -> str:
     """
     if interval is None:
         return NONE
-    estimate = f"{interval.estimate:+.{digits}f}"
+    estimate = signed(interval.estimate, digits)
     if interval.low is None or interval.high is None:
         return f"{estimate} (one seed)"
-    return f"{estimate} [{interval.low:+.{digits}f}, {interval.high:+.{digits}f}]"
+    return f"{estimate} [{signed(interval.low, digits)}, {signed(interval.high, digits)}]"
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """With its sign; what rounds to nothing is positive, however the last bit fell.
+
+    >>> signed(-0.004), signed(-0.006)
+    ('+0.00', '-0.01')
+    """
+    return f"{round(value, digits) + 0.0:+.{digits}f}"
 
 
 def seeds_text(seeds: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ from fedplt.experiments.targets import (
     EXACT_FLOPS,
     PAPER_FLOPS,
     SCALES,
+    UPLOAD,
     Target,
     accuracy_target,
     cost_target,
@@ -21,7 +22,7 @@ from fedplt.experiments.targets import (
 
 COMPUTATION = {"cifar-resnet": EXACT_FLOPS}
 """What the paper's computation is compared with; by default its own formula, as for the FCNs."""
-_COLUMNS = (ACCURACY, BYTES, PAPER_FLOPS, EXACT_FLOPS)
+_COLUMNS = (ACCURACY, BYTES, UPLOAD, PAPER_FLOPS, EXACT_FLOPS)
 _OURS = (
     "(ours): the paper has no target here, or one that our runs do not reach (fewer rounds, or "
     "less spent); this one is reached by all that it is taken from."
@@ -78,6 +79,7 @@ def gains_table(block: Block, selection: Selection) -> Table:
             "target",
             "accuracy, points",
             "communication, GB",
+            "upload alone, GB",
             "computation by the paper's formula, TFLOP",
             "computation, exact, TFLOP",
             "paper: points / GB / TFLOP",
@@ -133,6 +135,7 @@ def budget_table(block: Block, selection: Selection) -> Table | None:
     header = [
         "contestant",
         f"GB to {accuracy.text}",
+        "GB up",
         "TFLOP to it, paper's formula",
         "TFLOP to it, exact",
         f"accuracy at {budget.text}",

@@ -13,9 +13,10 @@ from fedplt.experiments.selection import Selection
 from fedplt.experiments.statistics import Interval, mean_interval
 from fedplt.federation.records import History
 
-ACCURACY, BYTES, PAPER_FLOPS, EXACT_FLOPS = "accuracy", "bytes", "paper FLOPs", "exact FLOPs"
-SCALES = {ACCURACY: 0.01, "bytes up": 1e9, BYTES: 1e9, PAPER_FLOPS: 1e12, EXACT_FLOPS: 1e12}
-UNITS = {ACCURACY: "%", "bytes up": "GB", BYTES: "GB", PAPER_FLOPS: "TFLOP", EXACT_FLOPS: "TFLOP"}
+ACCURACY, BYTES, UPLOAD = "accuracy", "bytes", "bytes up"
+PAPER_FLOPS, EXACT_FLOPS = "paper FLOPs", "exact FLOPs"
+SCALES = {ACCURACY: 0.01, UPLOAD: 1e9, BYTES: 1e9, PAPER_FLOPS: 1e12, EXACT_FLOPS: 1e12}
+UNITS = {ACCURACY: "%", UPLOAD: "GB", BYTES: "GB", PAPER_FLOPS: "TFLOP", EXACT_FLOPS: "TFLOP"}
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ class Evidence:
     """Whether the estimate alone speaks for the claim; None where there is none."""
     seeds: int
     rounds: int
+    instead: str = ""
+    """What is the case where the claim does not hold, if that is not plain."""
     note: str = ""
 
 
@@ -80,6 +82,11 @@ def on_par(interval: Interval) -> tuple[bool | None, bool]:
     return (False if outside else None), towards
 
 
+def better_or_worse(interval: Interval) -> str:
+    """For what is not on par."""
+    return "better" if interval.estimate > 0 else "worse"
+
+
 def judge(evidence: Evidence | None, paper_rounds: int) -> Judged:
     """The verdict, and for what is not decided the tendency and the reasons."""
     if evidence is None:
@@ -90,7 +97,9 @@ def judge(evidence: Evidence | None, paper_rounds: int) -> Judged:
     if 2 * evidence.rounds < paper_rounds:
         reasons.append(f"{evidence.rounds} of {paper_rounds:,} rounds")
     if evidence.decision is not None and not reasons:
-        return Judged(Verdict.HOLDS if evidence.decision else Verdict.FAILS)
+        if evidence.decision:
+            return Judged(Verdict.HOLDS)
+        return Judged(Verdict.FAILS, evidence.instead)
     tendency = {True: "tends to hold", False: "tends not to hold", None: ""}[evidence.towards]
     why = "; ".join(text for text in (tendency, ", ".join(reasons)) if text)
     return Judged(Verdict.OPEN, why)
