@@ -1,98 +1,198 @@
-"""Imports go down only. A lower layer that imports a higher one fails here."""
+"""The tree of the source: who may import whom. Each test lists all that breaks its rule."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 import fedplt
 
 SOURCE = Path(fedplt.__file__).parent
+TESTS = Path(__file__).parent
 
-LAYERS = [
-    {"allocation", "assignment", "cost", "counts", "errors", "files", "fleet", "flow", "imports",
-     "layers", "layers_summary", "patterns", "plan", "plan_summary", "sampling", "seeds", "spaces",
-     "submodel", "theory", "units", "width_rates"},
-    {"aggregation", "chain", "connections", "cutting", "data", "diagnostics", "evaluation",
-     "find_spaces", "graph", "kinds", "members", "models", "part", "partial", "probing", "products",
-     "recipe", "server",
-     "sliced", "state", "submodules", "trace", "trained", "training", "update"},
-    {"methods"},
-    {"federation"},
-    {"simulator"},
-    {"compare", "experiments", "progress", "report"},
-    {"cli"},
+ROOT_MODULES = ["errors", "seeds", "files", "text", "imports"]
+PACKAGES = [
+    "planning", "sampling", "fleet", "theory", "data", "models", "kernels", "cutting", "client",
+    "server", "methods", "federation", "engines", "compare", "experiments", "report", "cli",
 ]  # fmt: skip
-LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
-PLAIN = {"numpy", "fedplt"}  # what layer 0 may import besides the standard library
+"""In the order of a run: each may use the root modules and the packages before it."""
+LEVEL = {None: -1} | {package: level for level, package in enumerate(PACKAGES)}
+PLAIN = {None: set(), "planning": set(), "sampling": set(), "fleet": {"pydantic"}, "theory": set()}
+"""What needs NumPy and the standard library alone, and what each may use besides."""
 
 
-def imports(path: Path) -> set[str]:
-    """Everything a file imports at any place, except for type checking only."""
-    found: set[str] = set()
-    skipped: set[int] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            skipped |= {id(child) for child in ast.walk(node)}
-        if id(node) in skipped:
-            continue
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
-    return found
+@dataclass(frozen=True)
+class Import:
+    """One imported module, by its full name, and how."""
+
+    target: str
+    line: int
+    in_function: bool
+    for_types: bool  # under TYPE_CHECKING: it does not happen
 
 
-def home(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def module_name(path: Path, folder: Path = SOURCE) -> str:
+    """``fedplt.planning.plan``; ``fedplt.planning`` for a package's ``__init__``."""
+    parts = (folder.name, *path.relative_to(folder).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def files() -> list[Path]:
-    return [path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py"]
+FILES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
-def test_every_module_has_a_layer():
-    assert {home(path) for path in files()} == set(LEVEL)
+def package_of(module: str) -> str | None:
+    """The package below ``fedplt``; None for the root modules and ``fedplt`` itself."""
+    return next(iter(set(module.split(".")[1:2]) & set(PACKAGES)), None)
+
+
+def where(module: str, line: int) -> str:
+    return f"{FILES[module].relative_to(SOURCE.parent)}:{line}"
+
+
+@cache
+def imports(path: Path) -> tuple[Import, ...]:
+    return tuple(_imports(ast.parse(path.read_text()), path, False, False))
+
+
+def _imports(node: ast.AST, path: Path, in_function: bool, for_types: bool) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(alias.name, node.lineno, in_function, for_types)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0 and node.module, f"{path}:{node.lineno}: a relative import"
+        for alias in node.names:
+            name = f"{node.module}.{alias.name}"  # a module of a package, or a name in a module
+            target = name if name in FILES else node.module
+            yield Import(target, node.lineno, in_function, for_types)
+    elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        for child in node.body:
+            yield from _imports(child, path, in_function, True)
+        for child in node.orelse:
+            yield from _imports(child, path, in_function, for_types)
+    else:
+        function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            yield from _imports(child, path, in_function or function, for_types)
+
+
+def all_imports() -> Iterator[tuple[str, Import]]:
+    """Of the whole source, but for the types' sake."""
+    for module, path in FILES.items():
+        yield from ((module, found) for found in imports(path) if not found.for_types)
+
+
+def test_nothing_but_root_modules_and_packages_lies_in_the_source():
+    found = {path.name for path in SOURCE.iterdir()} - {"__pycache__"}
+    assert found == {"__init__.py", "py.typed", *(f"{m}.py" for m in ROOT_MODULES), *PACKAGES}
+    missing = [p for p in SOURCE.rglob("*/") if p.name != "__pycache__" and p != SOURCE]
+    assert not [p for p in missing if not (p / "__init__.py").is_file()]
 
 
 def test_imports_go_down_only():
-    for path in files():
-        for name in imports(path):
-            parts = name.split(".")
-            if parts[0] == "fedplt" and len(parts) > 1:
-                assert LEVEL[parts[1]] <= LEVEL[home(path)], f"{path} imports {name}"
+    """Those for types, too: a module that names another's types is not below it."""
+    broken = [
+        f"{where(module, found.line)} imports {found.target}"
+        for module, path in FILES.items()
+        if module != "fedplt"  # which has the public names of all
+        for found in imports(path)
+        if found.target.split(".")[0] == "fedplt"
+        if LEVEL[package_of(found.target)] > LEVEL[package_of(module)]
+    ]
+    assert not broken, "\n".join(broken)
 
 
-def test_layer_zero_needs_only_numpy():
-    import sys
+def test_the_front_door_is_for_users():
+    """``from fedplt import make_plan`` in the source would hide where it comes from."""
+    broken = []
+    for module, path in FILES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names: set[str] = set()
+            if isinstance(node, ast.ImportFrom) and node.module == "fedplt":
+                names = {alias.name for alias in node.names}
+            elif isinstance(node, ast.Import):
+                names = {alias.name for alias in node.names} & {"fedplt"}
+            if names := names - {"__version__", *ROOT_MODULES, *PACKAGES}:
+                broken.append(f"{where(module, node.lineno)}: {sorted(names)} from fedplt")
+    assert not broken, "\n".join(broken)
 
-    for path in files():
-        if LEVEL[home(path)] == 0:
-            outside = {name.split(".")[0] for name in imports(path)} - PLAIN
-            assert outside <= sys.stdlib_module_names, f"{path} imports {outside}"
+
+@pytest.mark.parametrize("package", [None, *PACKAGES], ids=lambda package: package or "root")
+def test_no_import_cycles_within(package):
+    reached: dict[str, set[str]] = defaultdict(set)
+    for module, found in all_imports():
+        if package_of(module) == package == package_of(found.target) and not found.in_function:
+            reached[module] |= {found.target} & FILES.keys()
+    for middle in list(reached):  # what is reached by way of others
+        for start in list(reached):
+            if middle in reached[start]:
+                reached[start] |= reached[middle]
+    cycles = {
+        tuple(sorted(m for m in reached[start] if start in reached[m]))
+        for start in list(reached)
+        if start in reached[start]
+    }
+    assert not cycles, "\n".join(" <-> ".join(cycle) for cycle in sorted(cycles))
 
 
-def test_only_reports_draw_and_only_flower_speaks_flower():
-    for path in files():
-        tops = {name.split(".")[0] for name in imports(path)}
-        assert "matplotlib" not in tops or home(path) == "report", path
-        assert "flwr" not in tops or home(path) == "flower", path
+def test_only_the_command_line_imports_in_functions():
+    broken = [
+        f"{where(module, found.line)} imports {found.target}"
+        for module, found in all_imports()
+        if found.in_function and package_of(module) != "cli"
+    ]
+    assert not broken, "\n".join(broken)
 
 
-def test_no_pickle_is_read():
-    for path in files():
-        text = path.read_text()
-        for reader in ("pickle.load", "import pickle", "torch.load(", "allow_pickle"):
-            assert reader not in text, f"{path}: {reader}"
+def test_the_plain_packages_need_numpy_alone():
+    broken = [
+        f"{where(module, found.line)} imports {found.target}"
+        for module, found in all_imports()
+        if (package := package_of(module)) in PLAIN
+        if (top := found.target.split(".")[0]) not in sys.stdlib_module_names
+        if top not in {"numpy", "fedplt", *PLAIN[package]}
+    ]
+    assert not broken, "\n".join(broken)
 
 
 def test_planning_does_not_import_torch():
-    import subprocess
-    import sys
-
-    script = "import sys, fedplt; fedplt.make_plan; sys.exit('torch' in sys.modules)"
+    """Nor do all modules of the plain packages, in a process of their own."""
+    modules = [module for module in FILES if package_of(module) in PLAIN]
+    script = f"import sys, {', '.join(modules)}; fedplt.make_plan; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_only_reports_draw_and_only_flower_speaks_flower():
+    homes = {"matplotlib": "fedplt.report", "flwr": "fedplt.engines.flower"}
+    broken = [
+        f"{where(module, found.line)} imports {found.target}"
+        for module, found in all_imports()
+        if (home := homes.get(found.target.split(".")[0]))
+        if module != home and not module.startswith(f"{home}.")
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_no_pickle_is_read():
+    """What comes from a disk or a client may be anything, and a pickle runs what it wants."""
+    readers = ("pickle.load", "import pickle", "torch.load(", "allow_pickle", "Unpickler")
+    others = {"cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+    broken = [
+        f"{where(module, number)}: {line.strip()}"
+        for module, path in FILES.items()
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if any(reader in line for reader in readers)
+        or ("from pickle import" in line and not line.endswith("import PicklingError"))
+    ]
+    broken += [f"{module} imports {i.target}" for module, i in all_imports() if i.target in others]
+    assert not broken, "\n".join(broken)
 
 
 def test_everything_public_is_there():
@@ -101,14 +201,36 @@ def test_everything_public_is_there():
     assert set(fedplt.__all__) <= set(dir(fedplt))
 
 
+def test_editors_and_type_checkers_see_what_is_public():
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    (typed,) = (n for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n))
+    names = [(node.module, alias.name, alias.asname) for node in typed.body for alias in node.names]
+    assert sorted(name for _, name, _ in names) == sorted(set(fedplt.__all__) - {"__version__"})
+    for module, name, public in names:
+        assert name == public
+        assert getattr(fedplt, name) is getattr(sys.modules[module], name)
+
+
 def test_files_stay_small():
-    for path in files():
-        assert len(path.read_text().splitlines()) <= 300, path
+    lengths = {path: len(path.read_text().splitlines()) for path in FILES.values()}
+    broken = [f"{path}: {length} lines" for path, length in lengths.items() if length > 300]
+    assert not broken, "\n".join(broken)
+
+
+def test_tests_mirror_the_packages():
+    folders = {path for path in TESTS.rglob("*/") if path.name != "__pycache__"} - {TESTS}
+    assert not [path for path in folders if not (path / "__init__.py").is_file()]
+    mirrored = {path.relative_to(TESTS) for path in folders} - {Path("support")}
+    assert not [path for path in mirrored if not (SOURCE / path).is_dir()]
+    assert {path.parts[0] for path in mirrored} == set(PACKAGES)
 
 
 def test_test_files_share_by_support_alone():
-    for path in Path(__file__).parent.rglob("*.py"):
-        for name in imports(path):
-            shared = name == "tests.support" or name.startswith("tests.support.")
-            assert shared or name.split(".")[0] != "tests", f"{path} imports {name}"
-            assert name.split(".")[0] != "conftest", path
+    broken = [
+        f"{path}:{found.line} imports {found.target}"
+        for path in TESTS.rglob("*.py")
+        for found in imports(path)
+        if found.target.split(".")[0] in ("tests", "conftest")
+        if found.target.split(".")[:2] != ["tests", "support"]
+    ]
+    assert not broken, "\n".join(broken)
