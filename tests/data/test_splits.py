@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedplt import DataError
@@ -19,7 +19,6 @@ def is_partition(split, number):
     return np.array_equal(np.sort(split.order), np.arange(number))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.floats(0.01, 100), st.integers(1, 8), st.integers(0, 99))
 def test_dirichlet_gives_everything_away_and_keeps_the_minimum(clients, alpha, minimum, seed):
     labels = np.arange(400) % 7

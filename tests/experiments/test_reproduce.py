@@ -20,6 +20,8 @@ from fedplt.experiments import (
 from fedplt.federation.config import RunConfig
 from fedplt.federation.load_config import override
 
+pytestmark = pytest.mark.usefixtures("forked_runs")
+
 SMALL = [
     "data.name=tests.support.tiny:data", "data.alpha=10.0", "clients.num_clients=3",
     "clients.groups=[{share=1.0, ratio=0.5}]",

@@ -108,7 +108,6 @@ targets = st.one_of(
 
 
 @given(st.lists(profiles, min_size=1, max_size=6), targets, st.booleans())
-@settings(deadline=None)
 def test_who_is_feasible_meets_the_target_and_nobody_could_train_more(devices, target, cut_steps):
     workload = PaperWorkload(300_000, local_steps=20, batch_size=16)
     plan = plan_fleet(devices, workload, target, may_cut_steps=cut_steps)
@@ -130,7 +129,7 @@ def test_who_is_feasible_meets_the_target_and_nobody_could_train_more(devices, t
 
 
 @given(profiles, st.floats(0.01, 1e3), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_exact_plans_meet_their_targets_too(device, seconds, min_ratio, free):
     plan = plan_fleet(
         [device], exact_fcn(), Target("deadline", seconds),

@@ -163,7 +163,7 @@ def test_refuses_plans_that_were_changed_on_disk(fcn):
         Plan.from_json({**data, "format": 99})
 
 
-@settings(deadline=None, max_examples=1)
+@settings(max_examples=1)
 @given(st.just(100_000))
 def test_a_hundred_thousand_clients(number):
     layers = fcn_layers()

@@ -32,7 +32,7 @@ def solved(norms, examples, ratios, budget):
     return p * min(1, budget / (ratios @ p))  # the solver keeps to the budget only nearly
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(fleets(norms=st.floats(0.05, 20), max_clients=12))
 def test_no_convex_solver_finds_better(fleet):
     norms, examples, ratios, budget = fleet

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedplt import Layer, Layers, TensorSpec
@@ -56,7 +56,6 @@ def test_three_rounds_by_hand():
     assert third["layer_divergence"] == pytest.approx(1 / 3)  # of 1 and 1/3, population
 
 
-@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(1, 12), st.integers(0, 2**31), st.integers(0, 12))
 def test_equals_the_definition(window, rounds, seed, resumed):
     random = np.random.default_rng(seed)
