@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from fedplt import cli
 from fedplt.federation.loop import Federation
+from tests.support.pictures import svg_texts
 from tests.support.processes import Forked
 from tests.support.tiny import CONFIG
 
@@ -46,10 +47,10 @@ def start(tmp_path):
 
 
 def test_plan(fedplt, config, tmp_path):
-    done = fedplt("plan", config, "--picture", tmp_path / "plan.png")
+    done = fedplt("plan", config, "--picture", tmp_path / "plan.svg")
     assert done.returncode == 0, done.stderr
     assert "clients per sub-layer" in done.stdout
-    assert (tmp_path / "plan.png").stat().st_size > 5000
+    assert {"0 (56)", "2 (27)", "ratio 1", "ratio 0.3"} <= set(svg_texts(tmp_path / "plan.svg"))
     done = fedplt("plan", config, "--set", "model.name=resnet8")
     assert done.returncode == 2
     assert "does not fit the data" in done.stderr
