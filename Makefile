@@ -4,9 +4,13 @@ PYTHON := $(VENV)/bin/python
 READY  := $(VENV)/.ready
 OUT    := runs/fashion-mnist-seed1
 BASE   := HEAD
+CORES  := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1)
+TEST_PROCESSES ?= $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
+PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fix same-numbers bench bench-quick bench-peers results docs clean
+.PHONY: help setup run test test-fast check fix same-numbers bench bench-quick bench-peers results \
+	api-page docs clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,8 +27,11 @@ run: setup  ## train FedPLT on Fashion-MNIST with 50 unequal clients and leave a
 	elif [ -d $(OUT) ]; then $(VENV)/bin/fedplt resume $(OUT); \
 	else $(VENV)/bin/fedplt run configs/fashion-mnist.toml --out $(OUT); fi
 
-test: setup  ## run all tests (a few minutes)
-	$(PYTHON) -m pytest -q
+test: setup  ## run all tests (a few minutes; TEST_PROCESSES=1: one after the other)
+	$(PYTEST)
+
+test-fast: setup  ## run the tests that take no processes and little time (under a minute)
+	$(PYTEST) -m "not slow"
 
 check: setup  ## lint, formatting and types
 	$(VENV)/bin/ruff check .
@@ -54,6 +61,9 @@ bench-peers:  ## environments for Flower, pfl-research and FedJAX, then all benc
 
 results: setup  ## rebuild tables, figures and claims of the experiments from results/*/*/runs.json
 	$(VENV)/bin/fedplt reproduce --tables --results results --page docs/reproduction.md
+
+api-page: setup  ## write docs/api.md from the docstrings
+	$(PYTHON) tools/api_page.py
 
 docs: setup  ## run everything the README and the documents show
 	$(PYTHON) -m pytest -q tests/test_readme.py --doctest-modules src

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: test processes share the cores
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from fedplt import cli
 
 pytest.register_assert_rewrite("tests.support")  # before anything of it is imported
+
+# How long an example takes says nothing on a busy machine.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +34,21 @@ def fcn():
     from tests.support.layers import fcn_layers
 
     return fcn_layers()
+
+
+@pytest.fixture
+def forked_runs(monkeypatch):
+    """The runs of a comparison are forked: importing torch anew takes seconds."""
+    from fedplt.comparison import one, processes
+    from tests.support.processes import Forked
+
+    def start(command, *, stdout, stderr, text):
+        assert command[:3] == [sys.executable, "-m", "fedplt.comparison.one"]
+        assert stdout == subprocess.PIPE and text
+        return Forked(one.main, command[3:], stderr=stderr)
+
+    replacement = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE)
+    monkeypatch.setattr(processes, "subprocess", replacement)
 
 
 @dataclass

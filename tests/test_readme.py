@@ -25,8 +25,15 @@ def blocks(language: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("code", [pytest.param(c, id=name) for name, c in blocks("python")])
+def scripts():
+    for name, code in blocks("python"):
+        yield pytest.param(code, "fork", id=f"{name}-fork")
+        if "fedplt.train(" in code:  # the others start no workers
+            yield pytest.param(code, "spawn", id=f"{name}-spawn")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "method"), list(scripts()))
 def test_python_code_runs(code, method, tmp_path):
     """As a script of its own, with forked workers and with spawned ones as on macOS."""
     pretend = f"""import fedplt.engines.simulator.engine as engine
@@ -79,5 +86,5 @@ def test_links_lead_somewhere():
 
 def test_make_explains_itself():
     text = subprocess.run(["make"], capture_output=True, text=True, check=True).stdout
-    for target in ("setup", "run", "test", "check", "fix", "bench", "docs"):
+    for target in ("setup", "run", "test", "test-fast", "check", "fix", "bench", "docs"):
         assert re.search(rf"^\s*make {target}\b", text, re.MULTILINE), target

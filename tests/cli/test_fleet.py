@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from tests.support.pictures import svg_texts
 from tests.support.tiny import CONFIG
+
+KITCHEN = "configs/fleets/kitchen.csv"
 
 
 def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):
-    picture = tmp_path / "fleet.png"
-    done = fedplt("fleet", "configs/fleets/kitchen.csv", "--picture", picture)
+    picture = tmp_path / "fleet.svg"
+    done = fedplt("fleet", KITCHEN, "--picture", picture)
     assert done.returncode == 0, done.stderr
     assert "microcontroller misses the target" in done.stdout
     assert "exact FLOPs" in done.stdout
-    assert picture.stat().st_size > 10_000
+    shown = svg_texts(picture)
+    devices = [line.split(",")[0] for line in Path(KITCHEN).read_text().splitlines()]
+    assert all(any(text.startswith(name) for text in shown) for name in devices[1:])
+    assert sum("(late)" in text for text in shown) == 1  # the microcontroller
+    assert {"seconds per round", "download", "backward", "upload"} <= set(shown)
 
 
 def test_json_and_flags(fedplt):
     done = fedplt(
-        "fleet", "configs/fleets/kitchen.csv", "--run", "configs/fashion-mnist.toml",
+        "fleet", KITCHEN, "--run", "configs/fashion-mnist.toml",
         "--deadline-seconds", 12, "--may-freeze", "--may-cut-steps", "--min-ratio", 0.05, "--json",
     )  # fmt: skip
     plan = json.loads(done.stdout)
@@ -58,7 +66,7 @@ def test_the_papers_example(fedplt):
     ],
 )
 def test_mistakes(fedplt, arguments, expected):
-    done = fedplt("fleet", "configs/fleets/kitchen.csv", *arguments)
+    done = fedplt("fleet", KITCHEN, *arguments)
     assert done.returncode == 2
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
@@ -84,14 +92,14 @@ def test_wrong_models_and_targets_in_the_file_name_it(fedplt, tmp_path):
 def test_a_run_with_your_own_data_and_epochs(fedplt, tmp_path):
     config = tmp_path / "tiny.toml"
     config.write_text(CONFIG)  # epochs: how many steps depends on the data
-    done = fedplt("fleet", "configs/fleets/kitchen.csv", "--run", config)
+    done = fedplt("fleet", KITCHEN, "--run", config)
     assert done.returncode == 0, done.stderr
     assert "83 parameters" in done.stdout
 
 
 def test_your_own_model(fedplt):
     model = ["--model", "tests.support.tiny:model", "--shape", "6"]
-    done = fedplt("fleet", "configs/fleets/kitchen.csv", *model)
+    done = fedplt("fleet", KITCHEN, *model)
     assert done.returncode == 0, done.stderr
     assert "83 parameters" in done.stdout
 

@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from fedplt import cli
+from fedplt.federation.loop import Federation
+from tests.support.pictures import svg_texts
+from tests.support.processes import Forked
 from tests.support.tiny import CONFIG
 
 
@@ -23,11 +27,30 @@ def config(tmp_path):
     return path
 
 
+@pytest.fixture
+def start(tmp_path):
+    """Start a command in a process of its own, as the leader of a group of processes."""
+    started = []
+
+    def start(*arguments: object) -> Forked:
+        with (tmp_path / "output").open("w") as out, (tmp_path / "errors").open("w") as errors:
+            started.append(
+                Forked(cli.main, arguments, stdout=out, stderr=errors, start_new_session=True)
+            )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGKILL)
+        with process:
+            pass
+
+
 def test_plan(fedplt, config, tmp_path):
-    done = fedplt("plan", config, "--picture", tmp_path / "plan.png")
+    done = fedplt("plan", config, "--picture", tmp_path / "plan.svg")
     assert done.returncode == 0, done.stderr
     assert "clients per sub-layer" in done.stdout
-    assert (tmp_path / "plan.png").stat().st_size > 5000
+    assert {"0 (56)", "2 (27)", "ratio 1", "ratio 0.3"} <= set(svg_texts(tmp_path / "plan.svg"))
     done = fedplt("plan", config, "--set", "model.name=resnet8")
     assert done.returncode == 2
     assert "does not fit the data" in done.stderr
@@ -61,12 +84,11 @@ def test_run_then_report(fedplt, config, tmp_path):
     assert (folder / "model.safetensors").exists()
 
 
-def test_a_killed_run_resumes_to_the_same_bits(fedplt, config, tmp_path):
+def test_a_killed_run_resumes_to_the_same_bits(fedplt, start, config, tmp_path):
     slow = ["--set", "rounds=40", "--set", "checkpoint_every=3"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert fedplt("run", config, "--out", whole, *slow).returncode == 0
-    command = [sys.executable, "-m", "fedplt.cli", "run", config, "--out", broken, *slow]
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
+    process = start("run", config, "--out", broken, *slow)
     wait_for_rounds(broken, 5, process)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -78,36 +100,27 @@ def test_a_killed_run_resumes_to_the_same_bits(fedplt, config, tmp_path):
     assert numbers(whole) == numbers(broken)
 
 
-def test_ctrl_c_saves_and_stops(fedplt, config, tmp_path):
-    folder = tmp_path / "run"
-    command = [sys.executable, "-m", "fedplt.cli", "run", config, "--out", folder]
-    process = subprocess.Popen(
-        [*map(str, command), "--set", "rounds=100000"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def test_ctrl_c_saves_and_stops(fedplt, start, config, tmp_path):
+    folder, errors = tmp_path / "run", tmp_path / "errors"
+    process = start("run", config, "--out", folder, "--set", "rounds=100000")
     wait_for_rounds(folder, 3, process)
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
-    _, stderr = process.communicate(timeout=30)
-    assert process.returncode == 130, stderr
+    code, stderr = process.wait(), errors.read_text()
+    assert code == 130, stderr
     assert f"fedplt resume {folder}" in stderr
     assert "Traceback" not in stderr
     done = fedplt("resume", folder, "--set", f"rounds={len(numbers(folder)) + 1}")
     assert done.returncode == 0, done.stderr
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_again(fedplt, config, tmp_path):
+def test_a_run_killed_before_its_first_checkpoint_starts_again(
+    fedplt, start, config, tmp_path, monkeypatch
+):
     folder, whole = tmp_path / "run", tmp_path / "whole"
-    script = (
-        "import os, signal; from fedplt.federation.loop import Federation; from fedplt import cli\n"
-        "Federation.start = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "cli.main()\n"
-    )
-    command = [sys.executable, "-c", script, "run", config, "--out", folder]
-    killed = subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    with monkeypatch.context() as patched:
+        patched.setattr(Federation, "start", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+        killed = start("run", config, "--out", folder)
+    assert killed.wait() == -signal.SIGKILL
     assert {path.name for path in folder.iterdir()} == {"config.toml", "plan.json", ".lock"}
     done = fedplt("resume", folder)
     assert done.returncode == 2
@@ -121,7 +134,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(fedplt, config, t
     assert numbers(folder) == numbers(whole)
 
 
-def wait_for_rounds(folder: Path, number: int, process: subprocess.Popen) -> None:
+def wait_for_rounds(folder: Path, number: int, process: Forked) -> None:
     deadline = time.monotonic() + 60
     while len(numbers(folder)) < number:
         assert process.poll() is None, "the run ended too early"
@@ -186,17 +199,13 @@ def test_resume_refuses_a_changed_configuration(fedplt, config, tmp_path):
     assert "training.learning_rate was 0.1, is 0.2" in done.stderr
 
 
-def test_a_run_continued_forgets_its_old_end(fedplt, config, tmp_path):
+def test_a_run_continued_forgets_its_old_end(fedplt, start, config, tmp_path):
     folder = tmp_path / "run"
     assert fedplt("run", config, "--out", folder, "--set", "rounds=1").returncode == 0
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedplt.cli", "resume", str(folder), "--set", "rounds=100000"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    process = start("resume", folder, "--set", "rounds=100000")
     wait_for_rounds(folder, 4, process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 130
+    process.terminate()
+    assert process.wait() == 130
     assert not (folder / "model.safetensors").exists()
     assert fedplt("report", folder).returncode == 0
     assert "on the test set" not in (folder / "report.html").read_text()
@@ -213,6 +222,13 @@ def test_what_is_no_run(fedplt, tmp_path):
         done = fedplt(verb, tmp_path)
         assert done.returncode == 2
         assert "not a run folder" in done.stderr
+
+
+def test_as_a_program():
+    """``python -m fedplt.cli``, as users start it."""
+    command = [sys.executable, "-W", "error", "-m", "fedplt.cli", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("fedplt 0.") and not done.stderr
 
 
 def test_help_and_version(fedplt):

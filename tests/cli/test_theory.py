@@ -6,13 +6,15 @@ import json
 
 import pytest
 
+from tests.support.pictures import svg_texts
+
 
 def test_theory(fedplt, tmp_path):
-    picture = tmp_path / "theory.png"
+    picture = tmp_path / "theory.svg"
     done = fedplt("theory", "--picture", picture)
     assert done.returncode == 0, done.stderr
     assert "All conditions hold: the bound is proven, and it holds." in done.stdout
-    assert picture.stat().st_size > 10_000
+    assert {"measured", "bound", "squared distance to the optimum"} <= set(svg_texts(picture))
 
 
 def test_options(fedplt, tmp_path):
@@ -25,10 +27,14 @@ def test_options(fedplt, tmp_path):
 
 
 def test_counterexample(fedplt, tmp_path):
-    done = fedplt("theory", "--counterexample", "--picture", tmp_path / "broken.svg")
+    picture = tmp_path / "broken.svg"
+    done = fedplt("theory", "--counterexample", "--picture", picture)
     assert "Only the stated conditions hold: the bound is not proven, and it is broken" in (
         done.stdout
     )
+    shown = svg_texts(picture)
+    assert "bound (conditions fail)" in shown and "bound" not in shown
+    assert "fails: 7 every client descends to W*" in shown
 
 
 @pytest.mark.parametrize(

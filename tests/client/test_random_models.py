@@ -120,7 +120,7 @@ class Mean(nn.Module):
         return x.mean(1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     make=st.recursive(LEAVES, blocks, max_leaves=5),
     ratio=st.sampled_from([0.1, 0.35, 0.7, 1.0]),

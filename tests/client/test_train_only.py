@@ -110,7 +110,7 @@ def test_equals_masked_training(case, optimizer):
             assert torch.equal(tensor, initial[name]), name
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_equals_masked_training_for_any_allocation(data):
     widths = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=5), label="widths")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,11 +12,16 @@ from fedplt import cut, make_plan
 from fedplt.planning.cost import exact_flops
 from tests.support.masked_training import assert_equals_masked
 
-transformers = pytest.importorskip("transformers", reason="a dependency of developers only")
-pytestmark = pytest.mark.transformers
+pytestmark = [
+    pytest.mark.transformers,
+    pytest.mark.slow,  # to import it takes seconds
+    pytest.mark.skipif(find_spec("transformers") is None, reason="a dependency of developers only"),
+]
 
 
 def distilbert():
+    import transformers
+
     config = transformers.DistilBertConfig(
         vocab_size=50, dim=16, n_heads=2, n_layers=2, hidden_dim=32, max_position_embeddings=20,
         num_labels=4, dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0,
@@ -23,6 +30,8 @@ def distilbert():
 
 
 def vit():
+    import transformers
+
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
         image_size=16, patch_size=8, num_labels=4,
@@ -31,6 +40,8 @@ def vit():
 
 
 def gpt2():
+    import transformers
+
     config = transformers.GPT2Config(
         vocab_size=50, n_positions=20, n_embd=16, n_layer=2, n_head=2, bos_token_id=0,
         eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,

@@ -28,12 +28,12 @@ def test_survives_bytes():
 def test_size_is_the_trained_share_of_the_model(name, ratio):
     model = {"fcn": fcn, "resnet8": resnet8}[name]()
     plan = make_plan(cut(model, groups=MODELS[name].groups), [ratio] * 3)
-    model_bytes = 4 * plan.layers.size
     for client in range(3):
         with train_only(model, plan.assignment(client)) as part:
             pass
         size = len(part.update().to_bytes())
-        assert size <= 1.05 * plan.achieved_ratios[client] * model_bytes + 4000
+        numbers = 4 * plan.achieved_ratios[client] * plan.layers.size
+        assert numbers < size <= 1.02 * numbers + 200  # running statistics; what describes it
 
 
 @pytest.mark.parametrize("data", [b"", b"nonsense" * 10, b"\x80\x04K\x01."])

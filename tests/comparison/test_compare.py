@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedplt import FedpltError, RunError
+from fedplt import FedpltError, RunError, cli
 from fedplt.comparison.results import (
     MEASURES,
     Comparison,
@@ -32,6 +32,9 @@ from fedplt.federation.lock import take_lock
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.methods import METHODS
 from fedplt.methods.fedavg import FedAvg
+from tests.support.processes import Forked
+
+pytestmark = pytest.mark.usefixtures("forked_runs")
 
 
 def history(accuracies, each):
@@ -315,15 +318,19 @@ def test_one_comparison_at_a_time_in_a_folder(config, tmp_path):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_comparison_saves_its_runs(config, tmp_path, how):
     """A signal to the comparison alone saves what runs, and starts nothing more."""
-    command = [sys.executable, "-m", "fedplt.cli", "compare", str(config), "--methods",
-               "fedplt,fedavg", "--seeds", "1", "--processes", "1", "--out", str(tmp_path / "out"),
-               "--set", "rounds=5000", "--set", "checkpoint_every=5000"]  # fmt: skip
+    arguments = ["compare", str(config), "--methods", "fedplt,fedavg", "--seeds", "1",
+                 "--processes", "1", "--out", str(tmp_path / "out"), "--set", "rounds=5000",
+                 "--set", "checkpoint_every=5000"]  # fmt: skip
     log = (tmp_path / "log").open("w+")  # an orphan would keep a pipe open
-    process = subprocess.Popen(command, stderr=log, start_new_session=True)
+    if how == signal.SIGINT:  # as users start it, and with runs as it starts them
+        command = [sys.executable, "-m", "fedplt.cli", *arguments]
+        process = subprocess.Popen(command, stderr=log, start_new_session=True)
+    else:
+        process = Forked(cli.main, arguments, stdout=log, stderr=log, start_new_session=True)
     first = tmp_path / "out" / "fedavg-seed1"  # the longer one
     _wait_until((first / "rounds.jsonl").is_file)
     process.send_signal(how)
-    process.wait(timeout=60)
+    process.wait()
     if how != signal.SIGKILL:
         said = (tmp_path / "log").read_text()
         assert process.returncode == 130, said

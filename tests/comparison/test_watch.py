@@ -17,6 +17,8 @@ from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import load_config
 from fedplt.report.live_comparison import comparison_progress
 
+pytestmark = pytest.mark.usefixtures("forked_runs")
+
 
 class Recorder(Watch):
     """Notes all it is told."""

@@ -17,7 +17,9 @@ from fedplt.methods import METHODS, PlanRequest, make_method
 from fedplt.models import MODELS, build_model
 
 SOURCE = Path(fedplt.__file__).parent
-LOW = sorted(path for folder in ("planning", "cutting", "kernels") for path in (SOURCE / folder).glob("*.py"))
+LOW = sorted(
+    path for folder in ("planning", "cutting", "kernels") for path in (SOURCE / folder).glob("*.py")
+)
 NAMED = re.compile(rf"\b({'|'.join(METHODS)})\b|--[a-z]|\b(model|method|clients)\.[a-z_]+ ")
 
 

@@ -23,6 +23,8 @@ from fedplt.federation.job import job_from_config
 from fedplt.federation.load_config import override
 from tests.support.small_experiment import SmallBlock, small_block
 
+pytestmark = pytest.mark.usefixtures("forked_runs")
+
 
 @pytest.fixture
 def block(monkeypatch):

@@ -137,9 +137,8 @@ def _lock_elsewhere(path):
     """What another process hears when it wants to write to the folder."""
     script = (
         "import sys; from pathlib import Path\n"
-        "from fedplt.errors import RunError; from fedplt.federation.folder import RunFolder\n"
-        "folder = RunFolder(Path(sys.argv[1]))\n"
-        "try: folder.lock(); print('locked'); folder.unlock()\n"
+        "from fedplt.errors import RunError; from fedplt.federation.lock import take_lock\n"
+        "try: take_lock(Path(sys.argv[1])).close(); print('locked')\n"
         "except RunError as error: print(error)\n"
     )
     command = [sys.executable, "-c", script, str(path)]

@@ -70,12 +70,11 @@ def test_the_papers_communication_table(example):
     assert total == pytest.approx([33.8, 40.0, 24.2, 21.56, 20.6], abs=1e-3)
 
 
-def test_the_papers_idle_times():
-    """Computed there from the rounded times."""
-    idle = [max(FULL_TIMES) - time for time in FULL_TIMES]
-    assert idle == pytest.approx([12.06, 13.30, 8.13, 3.80, 0.0])
-    percent = [100 * value / max(FULL_TIMES) for value in idle]
-    assert percent == pytest.approx([68.33, 75.35, 46.06, 21.53, 0.0], abs=6e-3)
+def test_the_papers_idle_times(example):
+    """In percent of a full round; computed there from the rounded times."""
+    *_, plan = example
+    percent = [100 * plan.full_idle(entry) / plan.full_round_seconds for entry in plan.devices]
+    assert percent == pytest.approx([68.33, 75.35, 46.06, 21.53, 0.0], abs=0.03)
 
 
 def test_idle_times_of_the_plan(example):
@@ -107,7 +106,6 @@ targets = st.one_of(
 
 
 @given(st.lists(profiles, min_size=1, max_size=6), targets, st.booleans())
-@settings(deadline=None)
 def test_who_is_feasible_meets_the_target_and_nobody_could_train_more(devices, target, cut_steps):
     workload = PaperWorkload(300_000, local_steps=20, batch_size=16)
     plan = plan_fleet(devices, workload, **target, may_cut_steps=cut_steps)
@@ -129,7 +127,7 @@ def test_who_is_feasible_meets_the_target_and_nobody_could_train_more(devices, t
 
 
 @given(profiles, st.floats(0.01, 1e3), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_exact_plans_meet_their_targets_too(device, seconds, min_ratio, free):
     plan = plan_fleet(
         [device], exact_fcn(), deadline_seconds=seconds,
@@ -149,19 +147,24 @@ def test_exact_plans_meet_their_targets_too(device, seconds, min_ratio, free):
             assert slow or more.memory_bytes >= device.memory_bytes * (1 - 1e-9)
 
 
-def test_many_different_devices_are_planned_quickly():
-    import time
-
+def test_many_different_devices_need_few_counts(monkeypatch):
+    """Exact FLOPs are counted once for all devices, and then for each one's own ratio."""
     random = np.random.default_rng(0)
     devices = [
         DeviceProfile(f"d{i}", 10 ** random.uniform(8, 11), 10 ** random.uniform(6, 9), 1e7)
-        for i in range(2000)
+        for i in range(500)
     ]
-    workload = exact_fcn()
-    started = time.perf_counter()
+    workload, counted = exact_fcn(), []
+    work = ExactWorkload.work
+
+    def counting(self, *arguments, **options):
+        counted.append(arguments)
+        return work(self, *arguments, **options)
+
+    monkeypatch.setattr(ExactWorkload, "work", counting)
     plan = plan_fleet(devices, workload, percentile=20)
-    assert time.perf_counter() - started < 10
-    assert len({entry.ratio for entry in plan.devices}) > 500
+    assert len({entry.ratio for entry in plan.devices}) > 125
+    assert len(counted) < 3 * len(devices) + 500
 
 
 def test_the_fastest_device_trains_everything(example):

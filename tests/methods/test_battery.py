@@ -14,7 +14,15 @@ from fedplt.federation.engine import Interrupted
 from fedplt.methods import METHODS, PlanRequest, make_method, read_plan
 from fedplt.models import MODELS
 from fedplt.planning.cost import download_bytes, exact_flops
-from tests.support.image_jobs import SMALL, TRAINS_SUBMODELS, image_job, plan_request, trained
+from tests.support.image_jobs import (
+    SMALL,
+    TRAINS_SUBMODELS,
+    image_job,
+    plan_request,
+    reference,
+    trained,
+)
+from tests.support.runs import same
 
 every_pair = pytest.mark.parametrize(
     ("method", "model"),
@@ -40,17 +48,15 @@ def test_sub_models_of_transformers_are_refused_by_name(method):
 
 @every_pair
 def test_ratio_one_is_fedavg_bit_for_bit(method, model):
-    norms = {"local_norms": METHODS[method]().local_norms}  # FedBN's are compared with their like
-    _, reference = trained("fedavg", model, options=norms)
+    local_norms = METHODS[method]().local_norms  # FedBN's are compared with their like
     _, state = trained(method, model, ratios=[1.0] * 4)
-    assert all(torch.equal(value, reference[name]) for name, value in state.items())
+    assert same(state, reference("fedavg", model, local_norms))
 
 
 @every_pair
 def test_workers_change_no_bit(method, model):
-    _, one = trained(method, model)
     _, two = trained(method, model, workers=2)
-    assert all(torch.equal(value, two[name]) for name, value in one.items())
+    assert same(two, reference(method, model, METHODS[method]().local_norms))
 
 
 @every_pair
@@ -66,8 +72,7 @@ def test_a_resumed_run_ends_with_the_same_bits(method, model, tmp_path):
     made = image_job(method, model, **settings)
     history = run_job(made, tmp_path / "run", resume=True)
     assert [record.round for record in history.rounds] == [1, 2]
-    state = made.model.state_dict()
-    assert all(torch.equal(value, state[name]) for name, value in whole.items())
+    assert same(whole, made.model.state_dict())
 
 
 HALF = {"name": "uniform", "num_clients": 2}
@@ -127,7 +132,7 @@ def test_costs_do_not_grow_when_the_ratio_falls(method, model):
 @every_pair
 def test_every_method_learns(method, model):
     training = {"batch_size": 16, "learning_rate": 0.2}
-    made = image_job(method, model, rounds=12, training=training, evaluation={"every": 12})
+    made = image_job(method, model, rounds=4, training=training, evaluation={"every": 4})
     history = run_job(made)
     # Not the last round alone: with FedDrop every round is another model's.
     assert min(record.train_loss for record in history.rounds[1:]) < history.rounds[0].train_loss

@@ -15,7 +15,8 @@ from fedplt.methods import make_method
 from fedplt.methods.method import norm_tensors
 from fedplt.planning.assignment import SliceAssignment
 from fedplt.server.validation import validate
-from tests.support.image_jobs import image_job, plan_request, trained
+from tests.support.image_jobs import image_job, plan_request, reference, trained
+from tests.support.runs import same
 
 SOME = {"name": "uniform", "num_clients": 2}
 
@@ -96,9 +97,7 @@ def test_norms_survive_a_stop(method, tmp_path):
 
 
 def test_without_norms_it_is_fedavg():
-    _, one = trained("fedbn", "cnn")
-    _, two = trained("fedavg", "cnn")
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert same(trained("fedbn", "cnn")[1], reference("fedavg", "cnn"))
 
 
 def test_clients_may_be_evaluated_on_a_part_of_the_data(monkeypatch):

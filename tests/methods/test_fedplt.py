@@ -31,7 +31,7 @@ def test_every_few_rounds():
     assert first.slices[0] != second.slices[0] and first.counts == second.counts
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.floats(0.03, 1), min_size=2, max_size=8), st.integers(0, 40))
 def test_coverage_stays_as_even(ratios, round):
     moving = plan(ratios, 1)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedplt import PlanError, cut
+from fedplt import cut
 from fedplt.client.local_training import train_client
 from fedplt.client.recipe_blocks import scaled
 from fedplt.client.submodels import HeldModels
@@ -23,7 +23,7 @@ from fedplt.methods.feddrop import FedDrop
 from fedplt.methods.heterofl import HeteroFL
 from fedplt.planning.recipe import LocalRecipe
 from fedplt.planning.width_rates import kept_units
-from tests.support.image_jobs import SMALL, image_job, plan_request, trained
+from tests.support.image_jobs import SMALL, image_job, plan_request, reference, trained
 
 HETEROFL, FEDROLEX, FEDDROP = (make_method(name) for name in ("heterofl", "fedrolex", "feddrop"))
 widths = st.integers(1, 60)
@@ -162,7 +162,7 @@ def test_masked_loss_leaves_absent_classes_alone():
 
 def test_static_norms_are_gathered_over_the_training_data():
     made, state = trained("heterofl", "resnet8", options={"static_norm": True})
-    usual = trained("heterofl", "resnet8")[1]
+    moving = reference("heterofl", "resnet8")
     made.model.eval()
     stem = {}
     made.model.stem.register_forward_hook(lambda m, i, o: stem.__setitem__("out", o))
@@ -172,7 +172,7 @@ def test_static_norms_are_gathered_over_the_training_data():
     out = stem["out"].transpose(0, 1).flatten(1)
     assert torch.allclose(state["stem_norm.running_mean"], out.mean(1), atol=1e-5)
     assert torch.allclose(state["stem_norm.running_var"], out.var(1), atol=1e-5)
-    assert not torch.equal(state["stem_norm.running_mean"], usual["stem_norm.running_mean"])
+    assert not torch.equal(state["stem_norm.running_mean"], moving["stem_norm.running_mean"])
 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.4])
@@ -225,5 +225,7 @@ def test_a_ratio_below_the_smallest_model_does_not_blow_up_the_scaler():
 def test_no_layer_can_always_be_trained_whole():
     made = plan_request("fcn")
     layers = cut(SMALL["fcn"][0](), torch.zeros(2, 1, 8, 8), always=["fc1"])
-    with pytest.raises(PlanError, match=r"out model\.always"):
-        HeteroFL().plan(PlanRequest(layers, [0.5], find_spaces=made.find_spaces))
+    with pytest.raises(
+        ConfigError, match=r"'fc1' is always trained whole.*leave out model\.always"
+    ):
+        HeteroFL().full_plan(PlanRequest(layers, [0.5], find_spaces=made.find_spaces))

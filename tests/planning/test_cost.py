@@ -81,7 +81,7 @@ def test_by_hand():
 
 
 def test_the_papers_model_has_its_own_name():
-    assert paper_flops(100, 0.5, 10) == (2 + 4 * 0.5) * 100 * 10
+    assert paper_flops(100, 0.5, 10) == 4000  # 2000 forward, 4000 backward, half of it
 
 
 def test_costs_need_an_example():

@@ -46,7 +46,7 @@ def request(name, ratios, seed=0):
     return PlanRequest(layers, ratios, seed, lambda: spaces)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.sampled_from(sorted(BUILT)), st.floats(0.01, 0.9), st.integers(0, 99))
 def test_positions_are_the_held_rows_and_columns(name, ratio, round):
     _, layers, spaces = BUILT[name]
@@ -75,7 +75,7 @@ def round_to(number):
     return round(number)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.sampled_from(sorted(BUILT)), st.floats(0.001, 1))
 def test_no_other_rate_comes_closer(name, ratio):
     _, layers, spaces = BUILT[name]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +11,7 @@ from scipy.optimize import LinearConstraint, minimize
 from fedplt import SamplingError
 from fedplt.sampling import sampling_probabilities, sampling_variance
 from tests.support.fleets import fleets
+from tests.support.work import executed_lines
 
 
 def solved(norms, examples, ratios, budget):
@@ -32,7 +31,7 @@ def solved(norms, examples, ratios, budget):
     return p * min(1, budget / (ratios @ p))  # the solver keeps to the budget only nearly
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(fleets(norms=st.floats(0.05, 20), max_clients=12))
 def test_no_convex_solver_finds_better(fleet):
     norms, examples, ratios, budget = fleet
@@ -122,14 +121,14 @@ def test_awkward_fleets(norms, ratios, budget, expected):
     np.testing.assert_allclose(p, expected, atol=1e-12)
 
 
-def test_a_hundred_thousand_clients_take_well_under_a_second():
+def test_a_hundred_thousand_clients_need_no_loop():
     random = np.random.default_rng(0)
     norms, examples = random.lognormal(0, 2, 100_000), random.integers(1, 500, 100_000)
     ratios = random.choice([1.0, 0.29, 0.06], 100_000)
-    started = time.process_time()
     p = sampling_probabilities(norms, examples, ratios, 500.0)
-    assert time.process_time() - started < 0.5
     assert ratios @ p == pytest.approx(500)
+    assert ((p > 0) & (p <= 1)).all()
+    assert executed_lines(lambda: sampling_probabilities(norms, examples, ratios, 500.0)) < 500
 
 
 @pytest.mark.parametrize(

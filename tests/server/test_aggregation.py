@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedplt import Aggregator, ClientUpdate, Layer, Layers, TensorSpec, make_plan
@@ -30,7 +30,6 @@ def test_three_numbers():
     assert torch.signbit(state[2])  # nobody trained it: not even its sign of zero changes
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0.05, 1), min_size=1, max_size=6), st.integers(0, 2**31))
 def test_equals_the_papers_weighted_mean(ratios, seed):
     layers = Layers(

@@ -34,16 +34,20 @@ def test_momentum():
     assert memory["server_m"][:3].tolist() == pytest.approx([0.75, -1.5, 0])
 
 
-@pytest.mark.parametrize(("kind", "v"), [("adam", 0.0325), ("yogi", 0.035)])
-def test_adaptive_steps(kind, v):
+@pytest.mark.parametrize(
+    ("kind", "second_moment", "value"),
+    [
+        ("adam", 0.034, 1.0175814),  # 0.9 * 0.01 + 0.1 * 0.25; sqrt is 0.184391
+        ("yogi", 0.035, 1.0174166),  # 0.01 + 0.1 * 0.25; sqrt is 0.187083
+    ],
+)
+def test_adaptive_steps(kind, second_moment, value):
+    """The second moment starts at epsilon squared, 0.01; the mean moved the first value by 0.5."""
     optimizer = ServerOptimizer(kind, learning_rate=0.1, beta1=0.9, beta2=0.9, epsilon=0.1)
     state, memory = steps(optimizer)
-    start = 0.1**2
-    expected = 0.9 * start + 0.1 * 0.25 if kind == "adam" else start + 0.1 * 0.25
-    assert memory["server_v"][0].item() == pytest.approx(expected)
-    assert memory["server_v"][0].item() == pytest.approx(v + (0.0015 if kind == "adam" else 0.0))
-    move = 0.1 * (0.1 * 0.5) / (expected**0.5 + 0.1)
-    assert state[0].item() == pytest.approx(1 + move)
+    assert memory["server_m"][0].item() == pytest.approx(0.05)
+    assert memory["server_v"][0].item() == pytest.approx(second_moment)
+    assert state[0].item() == pytest.approx(value, abs=1e-6)  # 1 + 0.1 * 0.05 / (sqrt + 0.1)
 
 
 @pytest.mark.parametrize("kind", ["momentum", "adam", "yogi"])

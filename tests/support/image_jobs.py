@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
+from torch import Tensor
 
 from fedplt import cut
 from fedplt.cutting.coupling import find_spaces
@@ -57,6 +60,12 @@ def trained(*arguments, **options):
     """A job that was run, and its final tensors."""
     made = image_job(*arguments, **options)
     return made, final_state(made)[1]
+
+
+@cache
+def reference(method: str, model: str, local_norms: bool = False) -> dict[str, Tensor]:
+    """The final tensors of a job without settings: computed once, so only to compare with."""
+    return trained(method, model, options={"local_norms": local_norms})[1]
 
 
 def plan_request(model: str, ratios=IMAGE_RATIOS) -> PlanRequest:

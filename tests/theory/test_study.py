@@ -26,7 +26,7 @@ from fedplt.theory.examples import random_quadratics
     st.floats(0.005, 0.1),
     st.integers(1, 4),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_the_bound_holds_where_all_conditions_hold(
     seed, clients, dimension, heterogeneity, coupling, step, local_steps
 ):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from fedplt.federation.engine import Interrupted
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.loop import Federation
 from tests.support.jobs import RATIOS, blob_job, small_model
+from tests.support.processes import Forked
 from tests.support.runs import final_state, same, without_time
 
 LAMBDA = lambda outputs, targets: outputs.sum()  # noqa: E731
@@ -194,24 +197,15 @@ def test_a_run_that_cannot_start_leaves_no_folder(tmp_path):
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="reads /proc")  # noqa: PTH112
 def test_workers_end_when_their_parent_is_killed():
-    import subprocess
-    import sys
-    import time
-    from pathlib import Path
+    def start_workers():
+        engine = SimulatorEngine(blob_job(engine={"workers": 2}))
+        print(*[process.pid for process in engine._processes], flush=True)
+        time.sleep(60)
 
-    script = (
-        "import time\n"
-        "from tests.support.jobs import blob_job\n"
-        "from fedplt.engines.simulator.engine import SimulatorEngine\n"
-        "engine = SimulatorEngine(blob_job(engine={'workers': 2}))\n"
-        "print(*[p.pid for p in engine._processes], flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    workers = [Path("/proc") / pid for pid in parent.stdout.readline().split()]
-    assert len(workers) == 2
-    parent.kill()
-    parent.communicate()
+    with Forked(start_workers, stderr=sys.stderr) as parent:
+        workers = [Path("/proc") / pid for pid in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        parent.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 20
     while any(_alive(worker) for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.2)
