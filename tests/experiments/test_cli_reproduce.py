@@ -64,3 +64,21 @@ def test_what_is_run(fedplt, monkeypatch, arguments, expected):
     done = fedplt("reproduce", *arguments)
     assert done.returncode == 0, done.stderr
     assert blocks == [expected]
+
+
+def test_tables_are_printed_and_written_in_the_end(fedplt, tmp_path):
+    """Without run folders what is recorded stays, and nothing is run."""
+    folder = tmp_path / "results" / "exp1" / "fashion-fcn"
+    runs = {"fedavg": flat([0.5, 0.6], 12), "balanced": flat([0.51, 0.62], 12, trained=0.29)}
+    fake_recorded("exp1", "fashion-fcn", runs).save(folder / "runs.json")
+    before = (folder / "runs.json").read_bytes()
+    command = ("reproduce", "exp1", "--pair", "fashion-fcn", "--no-train", "--out", tmp_path)
+    done = fedplt(*command)
+    assert done.returncode == 0, done.stderr
+    assert "12 rounds, seeds 1, 2" in done.stdout
+    assert "+1.50 [-4.85, +7.85]" in done.stdout  # 1 and 2 points: 1.5 +- 12.706 * 0.5
+    assert {path.name for path in folder.iterdir()} == {
+        "runs.json", "table.md", "table.tex", "accuracy.png", "accuracy.svg",
+    }  # fmt: skip
+    assert (folder / "runs.json").read_bytes() == before
+    assert fedplt("reproduce", "exp2", "--no-train", "--out", tmp_path).returncode == 1

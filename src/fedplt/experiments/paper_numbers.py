@@ -13,10 +13,8 @@ LAYER_SIZES = {
 }
 """h_l, by pair."""
 
-ROUNDS = {"fashion-fcn": 300, "cifar-fcn": 1000, "cifar-resnet": None}
-"""Of experiments 1 and 2; for ResNet-8 the paper does not say."""
 STUDY_ROUNDS = {"fashion-fcn": 1000, "cifar-resnet": None}
-"""As far as its figures of section III go."""
+"""As far as its figures of section III go. Rounds of the experiments: ``settings.py``."""
 SAMPLING_ROUNDS = 500
 
 Accuracy = tuple[float, float]
