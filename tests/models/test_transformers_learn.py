@@ -46,8 +46,8 @@ def test_text_transformer_learns_more_than_the_most_frequent_character():
     torch.manual_seed(0)
     history = fedplt.train(
         TextTransformer(width=32, depth=1, num_heads=2),
-        train=TensorSamples(inputs, targets),
-        validation=TensorSamples(*validation),
+        train_data=TensorSamples(inputs, targets),
+        validation_data=TensorSamples(*validation),
         ratios=RATIOS,
         split="iid",
         rounds=6,

@@ -26,7 +26,7 @@ SMALL = {
     ),
 }
 IMAGE_RATIOS = [1.0, 0.4, 0.4, 0.1]
-TRAINS_SUBMODELS = [name for name, method in METHODS.items() if hasattr(method, "keep")]
+TRAINS_SUBMODELS = [name for name, method in METHODS.items() if hasattr(method, "select_units")]
 
 
 def images(number: int, seed: int) -> TensorSamples:

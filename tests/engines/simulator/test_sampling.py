@@ -10,7 +10,7 @@ import torch
 
 from fedplt.engines.run import run_job
 from fedplt.engines.simulator.engine import SimulatorEngine
-from fedplt.federation.sampler import most_numbers
+from fedplt.federation.sampler import ClientSampler, most_numbers
 from fedplt.server.aggregation import Aggregator
 from tests.support.jobs import blob_job, small_model
 from tests.support.runs import final_state, same, without_time
@@ -66,7 +66,10 @@ def test_the_weighted_norm_is_of_what_will_be_added():
     job = blob_job(sampling={"name": "ocs", "budget": 5.0, "objective": "aggregate"})
     engine = SimulatorEngine(job)
     try:
-        results = engine.train(range(5), 0, torch.zeros(job.layers.state_size))
+        assignments = {client: job.plan.assignment(client) for client in range(5)}
+        weights = ClientSampler(job).block_weights(job.plan.in_round(0), range(5))
+        state = torch.zeros(job.layers.state_size)
+        results = engine.train(0, state, assignments, weights)
         updates = dict(engine.collect(range(5)))
         for result in results:
             alone = Aggregator(job.layers)
@@ -75,8 +78,9 @@ def test_the_weighted_norm_is_of_what_will_be_added():
             alone.add(updates[result.client], job.plan.assignment(result.client))
             added = torch.zeros(job.layers.state_size)
             alone.apply(added)
-            weighted = result.metrics["weighted_norm"]
-            assert weighted * result.num_examples == pytest.approx(float(added.norm()), rel=1e-5)
+            assert result.weighted_norm * result.num_examples == pytest.approx(
+                float(added.norm()), rel=1e-5
+            )
     finally:
         engine.close()
 
