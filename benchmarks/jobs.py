@@ -33,10 +33,10 @@ class Arrays:
 
 def write(folder: Path) -> None:
     """Fashion-MNIST over 50 clients by Dirichlet(0.2), and the same split with 3072 inputs."""
-    from fedplt.data.catalog import load
+    from fedplt.data.catalog import load_data_set
     from fedplt.data.splits import split_dirichlet
 
-    data = load("fashion-mnist")
+    data = load_data_set("fashion-mnist")
     split = split_dirichlet(data.train.labels(), NUM_CLIENTS, alpha=0.2, min_examples=10, seed=1)
     train = data.train.arranged(split.order)
     labels, validation_labels = train.labels(), data.validation.labels()

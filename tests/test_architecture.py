@@ -96,6 +96,18 @@ def test_nothing_but_root_modules_and_packages_lies_in_the_source():
     assert not [p for p in missing if not (p / "__init__.py").is_file()]
 
 
+def test_a_package_is_used_through_its_init():
+    """It lists what others may use. The command line imports what a verb needs, not more."""
+    broken = [
+        f"{where(module, found.line)} imports {found.target}"
+        for module, found in all_imports()
+        if package_of(module) not in (None, "cli") and found.target in FILES
+        if package_of(found.target) not in (None, package_of(module))
+        if FILES[found.target].name != "__init__.py"
+    ]
+    assert not broken, "\n".join(broken)
+
+
 def test_imports_go_down_only():
     """Those for types, too: a module that names another's types is not below it."""
     broken = [

@@ -27,51 +27,85 @@ __version__ = "0.1.0"
 
 # Imported on first use: planning needs NumPy alone, and torch takes seconds to import.
 _PUBLIC = {
-    "fedplt.planning.allocation": ["Allocation", "allocation_of", "balanced_allocation"],
-    "fedplt.planning.layers": ["Layer", "Layers", "TensorSpec"],
-    "fedplt.planning.assignment": ["Assignment"],
-    "fedplt.planning.plan": ["Plan", "make_plan"],
-    "fedplt.planning.submodel_plan": ["submodel_plan"],
-    "fedplt.planning.recipe": ["LocalRecipe"],
-    "fedplt.sampling": ["sampling_probabilities"],
-    "fedplt.fleet": ["DeviceProfile", "plan_fleet"],
-    "fedplt.data.samples": ["TensorSamples", "TrainingData"],
-    "fedplt.kernels.flat_state": ["bind_state"],
-    "fedplt.cutting.find_layers": ["cut"],
-    "fedplt.client.train_only": ["train_only"],
-    "fedplt.client.slices": ["TrainableSlices"],
-    "fedplt.client.submodels": ["HeldModels"],
-    "fedplt.client.update": ["ClientUpdate"],
-    "fedplt.server.validation": ["validate"],
-    "fedplt.server.aggregation": ["Aggregator"],
-    "fedplt.methods": ["Method", "PlanRequest"],
-    "fedplt.federation.config": [
-        "RunConfig",
+    "fedplt.planning": [
+        "Allocation",
+        "Assignment",
+        "Layer",
+        "Layers",
+        "LocalRecipe",
+        "Plan",
+        "TensorSpec",
+        "allocation_of",
+        "balanced_allocation",
+        "make_plan",
+        "submodel_plan",
+    ],
+    "fedplt.sampling": [
+        "sampling_probabilities",
+    ],
+    "fedplt.fleet": [
+        "DeviceProfile",
+        "plan_fleet",
+    ],
+    "fedplt.data": [
+        "TensorSamples",
+        "TrainingData",
+    ],
+    "fedplt.kernels": [
+        "bind_state",
+    ],
+    "fedplt.cutting": [
+        "cut",
+    ],
+    "fedplt.client": [
+        "ClientUpdate",
+        "HeldModels",
+        "TrainableSlices",
+        "train_only",
+    ],
+    "fedplt.server": [
+        "Aggregator",
+        "validate",
+    ],
+    "fedplt.methods": [
+        "Method",
+        "PlanRequest",
+    ],
+    "fedplt.federation": [
         "ClientsConfig",
         "CutConfig",
         "DataConfig",
         "DiagnosticsConfig",
+        "Engine",
         "EngineConfig",
         "EvaluationConfig",
+        "FleetConfig",
         "GroupConfig",
+        "History",
         "ModelConfig",
+        "RoundRecord",
+        "RunConfig",
+        "SamplingConfig",
+        "ServerConfig",
         "TrainingConfig",
+        "load_config",
+        "read_fleet",
     ],
-    "fedplt.federation.fleet_config": ["FleetConfig"],
-    "fedplt.federation.sampling_config": ["SamplingConfig"],
-    "fedplt.federation.server_config": ["ServerConfig"],
-    "fedplt.federation.engine": ["Engine"],
-    "fedplt.federation.load_config": ["load_config"],
-    "fedplt.federation.records": ["History", "RoundRecord"],
-    "fedplt.engines.run": ["run", "resume"],
-    "fedplt.comparison.run": ["compare"],
-    "fedplt.engines.own_model": ["train"],
+    "fedplt.engines": [
+        "resume",
+        "run",
+        "train",
+    ],
+    "fedplt.comparison": [
+        "compare",
+    ],
     "fedplt.errors": [
-        "FedpltError",
         "ConfigError",
         "CutError",
         "DataError",
         "DivergedError",
+        "ExampleError",
+        "FedpltError",
         "FleetError",
         "PlanError",
         "RunError",
@@ -95,60 +129,62 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from fedplt.client.slices import TrainableSlices as TrainableSlices
-    from fedplt.client.submodels import HeldModels as HeldModels
-    from fedplt.client.train_only import train_only as train_only
-    from fedplt.client.update import ClientUpdate as ClientUpdate
-    from fedplt.comparison.run import compare as compare
-    from fedplt.cutting.find_layers import cut as cut
-    from fedplt.data.samples import TensorSamples as TensorSamples
-    from fedplt.data.samples import TrainingData as TrainingData
-    from fedplt.engines.own_model import train as train
-    from fedplt.engines.run import resume as resume
-    from fedplt.engines.run import run as run
+    from fedplt.client import ClientUpdate as ClientUpdate
+    from fedplt.client import HeldModels as HeldModels
+    from fedplt.client import TrainableSlices as TrainableSlices
+    from fedplt.client import train_only as train_only
+    from fedplt.comparison import compare as compare
+    from fedplt.cutting import cut as cut
+    from fedplt.data import TensorSamples as TensorSamples
+    from fedplt.data import TrainingData as TrainingData
+    from fedplt.engines import resume as resume
+    from fedplt.engines import run as run
+    from fedplt.engines import train as train
     from fedplt.errors import ConfigError as ConfigError
     from fedplt.errors import CutError as CutError
     from fedplt.errors import DataError as DataError
     from fedplt.errors import DivergedError as DivergedError
+    from fedplt.errors import ExampleError as ExampleError
     from fedplt.errors import FedpltError as FedpltError
     from fedplt.errors import FleetError as FleetError
     from fedplt.errors import PlanError as PlanError
     from fedplt.errors import RunError as RunError
     from fedplt.errors import SamplingError as SamplingError
     from fedplt.errors import UpdateError as UpdateError
-    from fedplt.federation.config import ClientsConfig as ClientsConfig
-    from fedplt.federation.config import CutConfig as CutConfig
-    from fedplt.federation.config import DataConfig as DataConfig
-    from fedplt.federation.config import DiagnosticsConfig as DiagnosticsConfig
-    from fedplt.federation.config import EngineConfig as EngineConfig
-    from fedplt.federation.config import EvaluationConfig as EvaluationConfig
-    from fedplt.federation.config import GroupConfig as GroupConfig
-    from fedplt.federation.config import ModelConfig as ModelConfig
-    from fedplt.federation.config import RunConfig as RunConfig
-    from fedplt.federation.config import TrainingConfig as TrainingConfig
-    from fedplt.federation.engine import Engine as Engine
-    from fedplt.federation.fleet_config import FleetConfig as FleetConfig
-    from fedplt.federation.load_config import load_config as load_config
-    from fedplt.federation.records import History as History
-    from fedplt.federation.records import RoundRecord as RoundRecord
-    from fedplt.federation.sampling_config import SamplingConfig as SamplingConfig
-    from fedplt.federation.server_config import ServerConfig as ServerConfig
+    from fedplt.federation import ClientsConfig as ClientsConfig
+    from fedplt.federation import CutConfig as CutConfig
+    from fedplt.federation import DataConfig as DataConfig
+    from fedplt.federation import DiagnosticsConfig as DiagnosticsConfig
+    from fedplt.federation import Engine as Engine
+    from fedplt.federation import EngineConfig as EngineConfig
+    from fedplt.federation import EvaluationConfig as EvaluationConfig
+    from fedplt.federation import FleetConfig as FleetConfig
+    from fedplt.federation import GroupConfig as GroupConfig
+    from fedplt.federation import History as History
+    from fedplt.federation import ModelConfig as ModelConfig
+    from fedplt.federation import RoundRecord as RoundRecord
+    from fedplt.federation import RunConfig as RunConfig
+    from fedplt.federation import SamplingConfig as SamplingConfig
+    from fedplt.federation import ServerConfig as ServerConfig
+    from fedplt.federation import TrainingConfig as TrainingConfig
+    from fedplt.federation import load_config as load_config
+    from fedplt.federation import read_fleet as read_fleet
     from fedplt.fleet import DeviceProfile as DeviceProfile
     from fedplt.fleet import plan_fleet as plan_fleet
-    from fedplt.kernels.flat_state import bind_state as bind_state
+    from fedplt.kernels import bind_state as bind_state
     from fedplt.methods import Method as Method
     from fedplt.methods import PlanRequest as PlanRequest
-    from fedplt.planning.allocation import Allocation as Allocation
-    from fedplt.planning.allocation import allocation_of as allocation_of
-    from fedplt.planning.allocation import balanced_allocation as balanced_allocation
-    from fedplt.planning.assignment import Assignment as Assignment
-    from fedplt.planning.layers import Layer as Layer
-    from fedplt.planning.layers import Layers as Layers
-    from fedplt.planning.layers import TensorSpec as TensorSpec
-    from fedplt.planning.plan import Plan as Plan
-    from fedplt.planning.plan import make_plan as make_plan
-    from fedplt.planning.recipe import LocalRecipe as LocalRecipe
-    from fedplt.planning.submodel_plan import submodel_plan as submodel_plan
+    from fedplt.planning import Allocation as Allocation
+    from fedplt.planning import Assignment as Assignment
+    from fedplt.planning import Layer as Layer
+    from fedplt.planning import Layers as Layers
+    from fedplt.planning import LocalRecipe as LocalRecipe
+    from fedplt.planning import Plan as Plan
+    from fedplt.planning import TensorSpec as TensorSpec
+    from fedplt.planning import allocation_of as allocation_of
+    from fedplt.planning import balanced_allocation as balanced_allocation
+    from fedplt.planning import make_plan as make_plan
+    from fedplt.planning import submodel_plan as submodel_plan
     from fedplt.sampling import sampling_probabilities as sampling_probabilities
-    from fedplt.server.aggregation import Aggregator as Aggregator
-    from fedplt.server.validation import validate as validate
+    from fedplt.server import Aggregator as Aggregator
+    from fedplt.server import validate as validate

@@ -24,7 +24,7 @@ from fedplt.comparison.results import (
     refusals,
 )
 from fedplt.comparison.run import compare
-from fedplt.engines.run import prepare_resume
+from fedplt.engines.start import prepare_resume
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import job_from_config
 from fedplt.federation.load_config import load_config

@@ -12,7 +12,7 @@ from rich.console import Console
 from fedplt import RunError
 from fedplt.comparison.run import compare
 from fedplt.comparison.watch import Watch
-from fedplt.engines.run import prepare_resume
+from fedplt.engines.start import prepare_resume
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.load_config import load_config
 from fedplt.report.live_comparison import comparison_progress
@@ -174,7 +174,7 @@ def test_data_are_fetched_before_the_comparison_is_shown(tmp_path, monkeypatch):
         def on_begin(self, *told):
             raise LookupError("enough")
 
-    get = "fedplt.comparison.run.get"
+    get = "fedplt.comparison.run.fetch_data_set"
     monkeypatch.setattr(get, lambda name, progress: progress(name, 0, None))
     settings, methods = load_config(Path("configs/fashion-mnist.toml")), {"a": {"name": "fedavg"}}
     with pytest.raises(LookupError, match="enough"):

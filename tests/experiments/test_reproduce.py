@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedplt.engines.run import run_job
+from fedplt.engines.start import run_job
 from fedplt.experiments import (
     Place,
     Recorded,
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("forked_runs")
 
 @pytest.fixture
 def block(monkeypatch):
-    monkeypatch.setattr("fedplt.experiments.runner.get", lambda name, progress: None)
+    monkeypatch.setattr("fedplt.experiments.runner.fetch_data_set", lambda name, progress: None)
     return small_block()
 
 

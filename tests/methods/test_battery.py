@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedplt import ConfigError, make_plan
-from fedplt.engines.run import run_job
+from fedplt.engines.start import run_job
 from fedplt.federation.engine import Interrupted
 from fedplt.methods import METHODS, PlanRequest, make_method, read_plan
 from fedplt.models import MODELS

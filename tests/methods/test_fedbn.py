@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedplt import ConfigError, train_only
-from fedplt.engines.run import run_job
+from fedplt.engines.start import run_job
 from fedplt.federation.engine import Interrupted
 from fedplt.methods import make_method
 from fedplt.methods.method import norm_tensors

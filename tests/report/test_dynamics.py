@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fedplt import History
-from fedplt.engines.run import run_job
+from fedplt.engines.start import run_job
 from fedplt.federation.records import RoundRecord, Totals
 from fedplt.report.dynamics import diagnostics_figure, sampling_figure
 from fedplt.report.html import write_report

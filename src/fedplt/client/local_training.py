@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from fedplt.client.recipe_blocks import absent_classes, static_norms
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.train_only import train_only
-from fedplt.data.samples import Augment, Samples
-from fedplt.kernels.flat_state import call_model
-from fedplt.kernels.norm import has_running_statistics
-from fedplt.planning.assignment import Assignment
-from fedplt.planning.recipe import USUAL, LocalRecipe
+from fedplt.data import Augment, Samples
+from fedplt.kernels import call_model, has_running_statistics
+from fedplt.planning import USUAL, Assignment, LocalRecipe
 from fedplt.seeds import generator, torch_seed
 
 Loss = Callable[[Any, Any], Tensor]

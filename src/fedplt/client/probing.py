@@ -17,11 +17,8 @@ from torch import Tensor, nn
 
 from fedplt.client.train_only import train_only
 from fedplt.errors import ConfigError
-from fedplt.fleet.devices import DeviceProfile
-from fedplt.planning.assignment import Assignment
-from fedplt.planning.cost import exact_flops
-from fedplt.planning.layers import Layers
-from fedplt.planning.plan import make_plan
+from fedplt.fleet import DeviceProfile
+from fedplt.planning import Assignment, Layers, exact_flops, make_plan
 from fedplt.text import table
 
 RATIOS = (1.0, 0.5, 0.25, 0.1, 0.06)

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedplt.data.samples import Samples
-from fedplt.kernels.norm import modules_with_running_statistics
-from fedplt.planning.assignment import Assignment
-from fedplt.planning.recipe import LocalRecipe
+from fedplt.data import Samples
+from fedplt.kernels import modules_with_running_statistics
+from fedplt.planning import Assignment, LocalRecipe
 
 
 @contextmanager

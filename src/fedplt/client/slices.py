@@ -11,13 +11,17 @@ from torch import Tensor, nn
 
 from fedplt.client.update import ClientUpdate, change_since, update_norm
 from fedplt.errors import CutError
-from fedplt.kernels import forward_of
-from fedplt.kernels.attention import Caught
-from fedplt.kernels.mlp import has_hooks
-from fedplt.kernels.norm import has_running_statistics
-from fedplt.kernels.trained_rows import Rows, Slices, TrainedRows, axis_first
-from fedplt.planning.assignment import Assignment
-from fedplt.planning.layers import TensorSpec, split_name
+from fedplt.kernels import (
+    Caught,
+    Rows,
+    Slices,
+    TrainedRows,
+    axis_first,
+    forward_of,
+    has_hooks,
+    has_running_statistics,
+)
+from fedplt.planning import Assignment, TensorSpec, split_name
 
 
 class TrainableSlices:

@@ -17,12 +17,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, fx, nn
 
-from fedplt.cutting.graph import no_submodel, traced
-from fedplt.kernels.flat_state import bind_state, evaluation_mode, take
-from fedplt.planning.coupled_units import Spaces
-from fedplt.planning.layers import Layers, split_name
-from fedplt.planning.submodel_assignment import SubmodelAssignment
-from fedplt.planning.width_rates import kept_units
+from fedplt.cutting import no_submodel, traced
+from fedplt.kernels import bind_state, evaluation_mode, take
+from fedplt.planning import Layers, Spaces, SubmodelAssignment, kept_units, split_name
 
 MAX_KEPT = 16
 """Sub-models of different widths that are kept for the next client of the same widths."""

@@ -18,10 +18,8 @@ from torch import nn
 
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
-from fedplt.kernels import forward_of
-from fedplt.kernels.attention import attention
-from fedplt.kernels.mlp import chained
-from fedplt.planning.assignment import Assignment
+from fedplt.kernels import attention, chained, forward_of
+from fedplt.planning import Assignment
 
 
 @contextmanager

@@ -17,11 +17,9 @@ from fedplt.client.local_training import LocalTraining, train_client
 from fedplt.client.recipe_blocks import scaled
 from fedplt.client.submodels import HeldModels
 from fedplt.client.update import change_since, update_norm
-from fedplt.data.samples import Samples
-from fedplt.kernels.flat_state import bind_state, parts_of, put, take
-from fedplt.planning.assignment import Assignment
-from fedplt.planning.layers import Layers, dotted
-from fedplt.planning.places import Places
+from fedplt.data import Samples
+from fedplt.kernels import bind_state, parts_of, put, take
+from fedplt.planning import Assignment, Layers, Places, dotted
 
 
 @dataclass(frozen=True, eq=False)

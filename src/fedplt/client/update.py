@@ -15,8 +15,7 @@ from safetensors.numpy import load, save
 from torch import Tensor
 
 from fedplt.errors import UpdateError
-from fedplt.planning.assignment import Assignment
-from fedplt.planning.cost import safetensors_bytes
+from fedplt.planning import Assignment, safetensors_bytes
 
 FORMAT = 1
 

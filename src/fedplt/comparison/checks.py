@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedplt.errors import ConfigError, FedpltError, RunError
-from fedplt.federation.config import RunConfig
-from fedplt.federation.folder import RunFolder, changed_keys
-from fedplt.federation.job import plan_without_data
-from fedplt.federation.load_config import flatten
-from fedplt.federation.planning import method_from_config
-from fedplt.planning.plan import Plan
+from fedplt.federation import (
+    RunConfig,
+    RunFolder,
+    changed_keys,
+    flatten,
+    method_from_config,
+    plan_without_data,
+)
+from fedplt.planning import Plan
 
 if TYPE_CHECKING:
     from fedplt.comparison.run import Run

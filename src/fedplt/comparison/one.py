@@ -19,14 +19,10 @@ from typing import Any
 
 from fedplt.comparison.processes import beside
 from fedplt.comparison.processor import note_processor
-from fedplt.engines.run import prepare_resume, run_job
+from fedplt.engines import prepare_resume, run_job
 from fedplt.engines.simulator.worker import PARENT_CHECK_SECONDS
 from fedplt.errors import DivergedError, FedpltError
-from fedplt.federation.engine import Interrupted
-from fedplt.federation.folder import RunFolder
-from fedplt.federation.job import job_from_config
-from fedplt.federation.load_config import load_config
-from fedplt.federation.records import RoundRecord
+from fedplt.federation import Interrupted, RoundRecord, RunFolder, job_from_config, load_config
 from fedplt.files import write_text
 
 

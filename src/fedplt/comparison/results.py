@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation import History, RoundRecord, Totals
 from fedplt.text import bytes_text, flops_text, table
 
 FORMAT = 2

@@ -25,17 +25,21 @@ from fedplt.comparison.checks import check_folders, check_methods, check_runs, m
 from fedplt.comparison.processes import Processes, beside, terminated_like_interrupted
 from fedplt.comparison.results import Comparison, Contestant, refusals
 from fedplt.comparison.watch import Watch
-from fedplt.data.catalog import CATALOG, get
-from fedplt.data.sources import Fetching
+from fedplt.data import CATALOG, Fetching, fetch_data_set
 from fedplt.engines.simulator.engine import available_cores
 from fedplt.errors import RunError
-from fedplt.federation.config import RunConfig
-from fedplt.federation.folder import RunFolder
-from fedplt.federation.load_config import ConfigLike, as_config, dump_config, flatten, parse_config
-from fedplt.federation.lock import take_lock
+from fedplt.federation import (
+    ConfigLike,
+    RunConfig,
+    RunFolder,
+    as_config,
+    dump_config,
+    flatten,
+    parse_config,
+    take_lock,
+)
 from fedplt.files import write_text
-from fedplt.planning.cost import paper_flops_of
-from fedplt.planning.plan import Plan
+from fedplt.planning import Plan, paper_flops_of
 
 
 def compare(
@@ -82,7 +86,7 @@ def compare(
     make_folder(out)
     if config.data.name in CATALOG:
         with fetching() as progress:  # its display ends here: a console has one at a time
-            get(config.data.name, progress=progress)  # once, not in every process
+            fetch_data_set(config.data.name, progress=progress)  # once, not in every process
     with closing(take_lock(out)):
         failed = run_all(runs, processes or available_cores(), watch or Watch())
         found = read(out, {label: dict(m) for label, m in methods.items()}, seeds, config, failed)

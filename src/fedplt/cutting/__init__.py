@@ -1,0 +1,16 @@
+"""From a torch module to the layers that are planned: which parts it has and how they are cut."""
+
+from __future__ import annotations
+
+from fedplt.cutting.coupling import find_spaces
+from fedplt.cutting.example import example_model
+from fedplt.cutting.find_layers import cut
+from fedplt.cutting.graph import no_submodel, traced
+
+__all__ = [
+    "cut",
+    "example_model",
+    "find_spaces",
+    "no_submodel",
+    "traced",
+]

@@ -22,7 +22,7 @@ from fedplt.cutting.module_kinds import (
 )
 from fedplt.cutting.operations import Kind, is_autograd_node
 from fedplt.cutting.trace import Trace, width
-from fedplt.planning.flow import ModuleFlow
+from fedplt.planning import ModuleFlow
 
 _PASSED = (Kind.ELEMENTWISE, Kind.POOLING, Kind.RESHAPE, Kind.TRANSPOSE)
 """What may lie between a normalization layer and its feeder."""

@@ -17,10 +17,8 @@ from fedplt.cutting.graph import no_submodel, traced
 from fedplt.cutting.module_kinds import NORMALIZATION, PER_CHANNEL_NORMALIZATION
 from fedplt.cutting.operations import Kind, function_names, module_kinds
 from fedplt.errors import CutError
-from fedplt.kernels.flat_state import evaluation_mode
-from fedplt.kernels.norm import RUNNING_STATISTICS
-from fedplt.planning.coupled_units import ChannelPad, Spaces, TensorUnits
-from fedplt.planning.layers import Layers, dotted
+from fedplt.kernels import RUNNING_STATISTICS, evaluation_mode
+from fedplt.planning import ChannelPad, Layers, Spaces, TensorUnits, dotted
 
 _WHOLE = 0  # the space of everything that is never cut
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fedplt.cutting.ownership import ROOT, ModuleTensors
 from fedplt.cutting.patterns import first_match
 from fedplt.cutting.rules import Slicing, kind_of, slicing_of
-from fedplt.planning.layers import TensorSpec, dotted
+from fedplt.planning import TensorSpec, dotted
 
 Aliases = dict[str, str]
 """Module -> the layer that it is a part of: tied weights, normalization layers, groups."""

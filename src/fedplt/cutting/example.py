@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedplt.cutting.find_layers import cut
 from fedplt.errors import ExampleError
 from fedplt.models import MODELS, build_model
-from fedplt.planning.layers import Layers
+from fedplt.planning import Layers
 
 
 def example_model(

@@ -29,8 +29,7 @@ from fedplt.cutting.products import products
 from fedplt.cutting.rules import check_lazy
 from fedplt.cutting.trace import Trace, traces
 from fedplt.errors import CutError
-from fedplt.planning.flow import LayerNote, ModuleFlow
-from fedplt.planning.layers import Layer, Layers
+from fedplt.planning import Layer, LayerNote, Layers, ModuleFlow
 
 
 def cut(

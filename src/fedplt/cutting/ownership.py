@@ -16,10 +16,8 @@ from torch import nn
 from fedplt.cutting.module_kinds import NORMALIZATION
 from fedplt.cutting.rules import check_tensor, kind_of
 from fedplt.errors import CutError
-from fedplt.kernels import forward_of
-from fedplt.kernels.norm import RUNNING_STATISTICS, has_running_statistics
-from fedplt.planning.flow import LayerNote
-from fedplt.planning.layers import TensorSpec, dotted, split_name
+from fedplt.kernels import RUNNING_STATISTICS, forward_of, has_running_statistics
+from fedplt.planning import LayerNote, TensorSpec, dotted, split_name
 
 ROOT = "model"
 """The name of the model itself, where it has tensors of its own."""

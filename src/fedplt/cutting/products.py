@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from fedplt.cutting.trace import Trace
-from fedplt.planning.flow import Product
+from fedplt.planning import Product
 
 RECOMPUTING = 2.5
 """Fused attention makes two products forward and five backward."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedplt.cutting.module_kinds import CONVOLUTIONS, NORMALIZATION, TRANSPOSED_CONVOLUTIONS
 from fedplt.errors import CutError
 from fedplt.kernels import FORWARDS_BY_NAME, forward_of, full_name, outputs_on_axis_1
-from fedplt.planning.layers import split_name
+from fedplt.planning import split_name
 
 FUSED_NAMES = ("qkv", "c_attn")
 """Linear modules so named, with three times as many outputs as inputs, are query, key and value."""

@@ -16,9 +16,7 @@ from torch import Tensor, nn
 
 from fedplt.cutting.module_kinds import NORMALIZATION
 from fedplt.errors import CutError
-from fedplt.kernels import forward_of, outputs_on_axis_1
-from fedplt.kernels.flat_state import call_model, mode
-from fedplt.kernels.norm import has_running_statistics
+from fedplt.kernels import call_model, forward_of, has_running_statistics, mode, outputs_on_axis_1
 
 
 def traces(model: nn.Module, example: Any) -> list[Trace]:

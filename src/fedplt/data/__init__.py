@@ -1,0 +1,23 @@
+"""Data sets: fetched, loaded, and split among clients."""
+
+from __future__ import annotations
+
+from fedplt.data.catalog import CATALOG, fetch_data_set, load_data_set
+from fedplt.data.samples import Augment, Samples, TensorSamples, TrainingData, as_samples
+from fedplt.data.sources import Fetching, Progress
+from fedplt.data.splits import Split, split_given
+
+__all__ = [
+    "CATALOG",
+    "Augment",
+    "Fetching",
+    "Progress",
+    "Samples",
+    "Split",
+    "TensorSamples",
+    "TrainingData",
+    "as_samples",
+    "fetch_data_set",
+    "load_data_set",
+    "split_given",
+]

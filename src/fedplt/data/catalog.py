@@ -94,7 +94,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("FEDPLT_CACHE") or platformdirs.user_cache_path("fedplt"))
 
 
-def get(name: str, *, folder: Path | None = None, progress: Progress | None = None) -> Path:
+def fetch_data_set(
+    name: str, *, folder: Path | None = None, progress: Progress | None = None
+) -> Path:
     """Make sure a data set is in the cache and return its file there.
 
     Looks in ``folder`` (if given), the cache, the system folders, the official source and the
@@ -134,10 +136,10 @@ def get(name: str, *, folder: Path | None = None, progress: Progress | None = No
     )
 
 
-def load(name: str, *, progress: Progress | None = None) -> TrainingData:
+def load_data_set(name: str, *, progress: Progress | None = None) -> TrainingData:
     """A built-in data set, normalised, in its training, validation and test parts."""
     wanted = catalogued(name)
-    path = get(name, progress=progress)
+    path = fetch_data_set(name, progress=progress)
     arrays = load_file(path)
     labels = arrays["train_labels"].astype(np.int64)
     held_out = np.zeros(len(labels), dtype=bool)

@@ -1,0 +1,14 @@
+"""What runs the clients, and how a run is started."""
+
+from __future__ import annotations
+
+from fedplt.engines.own_model import train
+from fedplt.engines.start import prepare_resume, resume, run, run_job
+
+__all__ = [
+    "prepare_resume",
+    "resume",
+    "run",
+    "run_job",
+    "train",
+]

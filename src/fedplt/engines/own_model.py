@@ -10,29 +10,28 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from fedplt.client.evaluation import Metric, accuracy
-from fedplt.client.local_training import Loss
-from fedplt.data.samples import Augment, TrainingData, as_samples
-from fedplt.data.splits import Split, split_given
-from fedplt.engines.run import FROM_PYTHON, MakeEngine, run_job
+from fedplt.client import Loss, Metric, accuracy
+from fedplt.data import Augment, Split, TrainingData, as_samples, split_given
+from fedplt.engines.start import FROM_PYTHON, MakeEngine, run_job
 from fedplt.errors import ConfigError
-from fedplt.federation.config import (
+from fedplt.federation import (
     CutConfig,
     DataConfig,
     DiagnosticsConfig,
     EngineConfig,
     EvaluationConfig,
+    FleetConfig,
+    History,
+    OnRound,
+    SamplingConfig,
+    ServerConfig,
     TrainingConfig,
+    ignore,
+    make_job,
+    parse_config,
+    read_fleet,
 )
-from fedplt.federation.device_files import read_fleet
-from fedplt.federation.fleet_config import FleetConfig
-from fedplt.federation.job import make_job
-from fedplt.federation.load_config import parse_config
-from fedplt.federation.loop import OnRound, ignore
-from fedplt.federation.records import History
-from fedplt.federation.sampling_config import SamplingConfig
-from fedplt.federation.server_config import ServerConfig
-from fedplt.planning.allocation import Allocation
+from fedplt.planning import Allocation
 
 Values = Mapping[str, Any]
 """Keys of a section, as in TOML."""

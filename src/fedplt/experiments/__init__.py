@@ -5,21 +5,36 @@ from __future__ import annotations
 from fedplt.experiments.block import Block, Contestant, Experiment
 from fedplt.experiments.catalog import EXPERIMENTS, find_blocks
 from fedplt.experiments.claims_table import claims_tables
-from fedplt.experiments.pages import Page, page_of
+from fedplt.experiments.pages import DYNAMICS, Page, page_of
 from fedplt.experiments.recorded import Recorded, RecordedRun
-from fedplt.experiments.runner import (
-    Place,
-    counts,
-    missing_runs,
-    record,
-    reproduce,
-    seconds_left,
-)
+from fedplt.experiments.runner import Place, counts, missing_runs, record, reproduce, seconds_left
+from fedplt.experiments.selection import Entry, Selection
 from fedplt.experiments.series import Series, series_of
-from fedplt.experiments.tables import load_results
+from fedplt.experiments.tables import Results, Table, load_results
 
 __all__ = [
-    "EXPERIMENTS", "Block", "Contestant", "Experiment", "Page", "Place", "Recorded", "RecordedRun",
-    "Series", "claims_tables", "counts", "find_blocks", "load_results", "missing_runs", "page_of",
-    "record", "reproduce", "seconds_left", "series_of",
-]  # fmt: skip
+    "DYNAMICS",
+    "EXPERIMENTS",
+    "Block",
+    "Contestant",
+    "Entry",
+    "Experiment",
+    "Page",
+    "Place",
+    "Recorded",
+    "RecordedRun",
+    "Results",
+    "Selection",
+    "Series",
+    "Table",
+    "claims_tables",
+    "counts",
+    "find_blocks",
+    "load_results",
+    "missing_runs",
+    "page_of",
+    "record",
+    "reproduce",
+    "seconds_left",
+    "series_of",
+]

@@ -11,7 +11,7 @@ from fedplt.experiments.block import Block
 from fedplt.experiments.paper_numbers import LAYER_SIZES
 from fedplt.experiments.selection import Selection, may_be_paired
 from fedplt.experiments.statistics import Trend, spearman, trend
-from fedplt.planning.allocation import allocation_of
+from fedplt.planning import allocation_of
 
 
 def imbalance(block: Block) -> dict[str, float]:

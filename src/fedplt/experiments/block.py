@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedplt.experiments.settings import Setting
-from fedplt.federation.config import RunConfig
-from fedplt.federation.load_config import parse_config
+from fedplt.federation import RunConfig, parse_config
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from fedplt.comparison.results import MEASURES
+from fedplt.comparison import MEASURES
 from fedplt.experiments.balance import balance, imbalance
 from fedplt.experiments.catalog import EXPERIMENTS
 from fedplt.experiments.selection import Entry, Selection, select

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedplt.errors import RunError
 from fedplt.experiments.series import Series, series_of
-from fedplt.federation.folder import RunFolder
+from fedplt.federation import RunFolder
 from fedplt.files import write_text
 
 FORMAT = 1

@@ -17,18 +17,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from fedplt.comparison.checks import make_folder
-from fedplt.comparison.processes import beside
-from fedplt.comparison.run import Run, run_all
-from fedplt.comparison.watch import Watch
-from fedplt.data.catalog import get
-from fedplt.data.sources import Fetching
+from fedplt.comparison import Run, Watch, beside, make_folder, run_all
+from fedplt.data import Fetching, fetch_data_set
 from fedplt.engines.simulator.engine import available_cores
 from fedplt.errors import RunError
 from fedplt.experiments.block import Block, Contestant
 from fedplt.experiments.recorded import Recorded, RecordedRun
-from fedplt.federation.folder import RunFolder
-from fedplt.federation.lock import take_lock
+from fedplt.federation import RunFolder, take_lock
 
 SAVING_SECONDS = 180
 """So long may a run that has lost its parent take for its last round."""
@@ -111,7 +106,7 @@ def reproduce(
         failed: dict[tuple[str, int], str] = {}
         if runs:
             with fetching() as progress:
-                get(block.setting.sections["data"]["name"], progress=progress)
+                fetch_data_set(block.setting.sections["data"]["name"], progress=progress)
             _wait_until_saved(runs.values())
             try:
                 failed = run_all(runs, processes or available_cores(), watch or Watch())

@@ -7,7 +7,7 @@ from fedplt.experiments.block import Block
 from fedplt.experiments.paper_numbers import LAYER_SIZES, SAMPLING_GAIN, SAMPLING_UNITS
 from fedplt.experiments.selection import Entry, Selection
 from fedplt.experiments.tables import NONE, Table, basis, interval_cell, run_notes, spread_cell
-from fedplt.planning.cost import BYTES_PER_NUMBER
+from fedplt.planning import BYTES_PER_NUMBER
 
 FLEETS = ("low", "moderate")
 REFERENCE = "full-ocs"

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedplt.experiments.recorded import COSTS, Recorded, RecordedRun
 from fedplt.experiments.statistics import Interval, mean_interval
-from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation import History, RoundRecord, Totals
 
 LAST = 10
 """A final accuracy is the mean of so many evaluations."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedplt.federation.records import History
+from fedplt.federation import History
 
 
 @dataclass(frozen=True)

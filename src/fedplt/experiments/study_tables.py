@@ -12,7 +12,7 @@ from fedplt.experiments.selection import Entry, Selection
 from fedplt.experiments.series import Series
 from fedplt.experiments.statistics import spread
 from fedplt.experiments.tables import NONE, Table, basis, name_cell
-from fedplt.planning.allocation import allocation_of
+from fedplt.planning import allocation_of
 
 
 def study_tables(block: Block, selection: Selection) -> list[Table]:

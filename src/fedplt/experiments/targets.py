@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedplt.comparison.results import MEASURES, accuracy_within, cost_to_reach
+from fedplt.comparison import MEASURES, accuracy_within, cost_to_reach
 from fedplt.experiments.selection import Selection
 from fedplt.experiments.statistics import Interval, mean_interval
-from fedplt.federation.records import History
+from fedplt.federation import History
 
 ACCURACY, BYTES, UPLOAD = "accuracy", "bytes", "bytes up"
 PAPER_FLOPS, EXACT_FLOPS = "paper FLOPs", "exact FLOPs"

@@ -1,0 +1,79 @@
+"""A run: its configuration, its job, its rounds, and what is written down about it."""
+
+from __future__ import annotations
+
+from fedplt.federation.config import (
+    ClientsConfig,
+    CutConfig,
+    DataConfig,
+    DiagnosticsConfig,
+    EngineConfig,
+    EvaluationConfig,
+    GroupConfig,
+    ModelConfig,
+    RunConfig,
+    TrainingConfig,
+)
+from fedplt.federation.device_files import read_fleet
+from fedplt.federation.engine import Engine, Interrupted
+from fedplt.federation.fleet_config import FleetConfig
+from fedplt.federation.folder import RunFolder, changed_keys
+from fedplt.federation.job import Job, job_from_config, make_job, plan_without_data
+from fedplt.federation.load_config import (
+    ConfigLike,
+    as_config,
+    dump_config,
+    flatten,
+    load_config,
+    override,
+    parse_config,
+)
+from fedplt.federation.lock import take_lock
+from fedplt.federation.loop import Federation, OnRound, ignore
+from fedplt.federation.planning import method_from_config
+from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.sampler import most_clients, most_numbers
+from fedplt.federation.sampling_config import SamplingConfig
+from fedplt.federation.server_config import ServerConfig
+
+__all__ = [
+    "ClientsConfig",
+    "ConfigLike",
+    "CutConfig",
+    "DataConfig",
+    "DiagnosticsConfig",
+    "Engine",
+    "EngineConfig",
+    "EvaluationConfig",
+    "Federation",
+    "FleetConfig",
+    "GroupConfig",
+    "History",
+    "Interrupted",
+    "Job",
+    "ModelConfig",
+    "OnRound",
+    "RoundRecord",
+    "RunConfig",
+    "RunFolder",
+    "SamplingConfig",
+    "ServerConfig",
+    "Totals",
+    "TrainingConfig",
+    "as_config",
+    "changed_keys",
+    "dump_config",
+    "flatten",
+    "ignore",
+    "job_from_config",
+    "load_config",
+    "make_job",
+    "method_from_config",
+    "most_clients",
+    "most_numbers",
+    "override",
+    "parse_config",
+    "plan_without_data",
+    "read_fleet",
+    "take_lock",
+]

@@ -17,8 +17,7 @@ from fedplt.errors import ConfigError
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
 from fedplt.fleet import Work, round_time
-from fedplt.planning.assignment import Assignment
-from fedplt.planning.cost import download_bytes, safetensors_bytes
+from fedplt.planning import Assignment, download_bytes, safetensors_bytes
 from fedplt.seeds import generator
 
 

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedplt.client.evaluation import Metric
-from fedplt.client.local_training import OPTIMIZERS, LocalTraining, Loss
-from fedplt.data.samples import Samples, TensorSamples
+from fedplt.client import OPTIMIZERS, LocalTraining, Loss, Metric
+from fedplt.data import Samples, TensorSamples
 from fedplt.errors import ConfigError
 from fedplt.federation.config import RunConfig
-from fedplt.kernels.flat_state import call_model, evaluation_mode
+from fedplt.kernels import call_model, evaluation_mode
 from fedplt.models import MODELS
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fedplt.client.local_training import OPTIMIZERS
+from fedplt.client import OPTIMIZERS
 from fedplt.errors import did_you_mean
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.sampling_config import SamplingConfig

@@ -6,8 +6,7 @@ from collections.abc import Hashable, Mapping
 
 from fedplt.federation.job import Job
 from fedplt.federation.records import Totals
-from fedplt.planning.assignment import Assignment
-from fedplt.planning.cost import Flops, download_bytes, exact_flops, paper_flops_of
+from fedplt.planning import Assignment, Flops, download_bytes, exact_flops, paper_flops_of
 
 
 class RoundCosts:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedplt.errors import FleetError, did_you_mean
-from fedplt.fleet.devices import DeviceProfile
-from fedplt.fleet.quantities import (
+from fedplt.fleet import (
     DOWN,
     LATENCY,
     MEMORY,
@@ -21,6 +20,7 @@ from fedplt.fleet.quantities import (
     QUANTITIES,
     SPEED,
     UP,
+    DeviceProfile,
     Quantity,
     parse_number,
     parse_quantity,

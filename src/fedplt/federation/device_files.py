@@ -31,7 +31,7 @@ from fedplt.federation.config_errors import line_of, parse_toml, read_text, vali
 from fedplt.federation.device_columns import check_columns, device_profile
 from fedplt.federation.fleet_config import TargetConfig, WorkConfig
 from fedplt.federation.section import Section
-from fedplt.fleet.devices import DeviceProfile
+from fedplt.fleet import DeviceProfile
 
 Row = tuple[str, dict[str, Any]]
 """Where a device is described (for messages), and its columns."""

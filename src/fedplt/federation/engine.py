@@ -7,10 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedplt.client.evaluation import Evaluation
-from fedplt.client.trainer import ClientResult
-from fedplt.client.update import ClientUpdate
-from fedplt.planning.assignment import Assignment
+from fedplt.client import ClientResult, ClientUpdate, Evaluation
+from fedplt.planning import Assignment
 
 
 class Interrupted(Exception):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedplt.cutting.example import example_model
-from fedplt.data.catalog import CATALOG
+from fedplt.cutting import example_model
+from fedplt.data import CATALOG
 from fedplt.errors import ConfigError, FleetError
 from fedplt.federation.config import ClientsConfig, RunConfig
 from fedplt.federation.device_files import read_fleet
@@ -22,8 +22,7 @@ from fedplt.fleet import (
     frozen_prefix_allocation,
     plan_fleet,
 )
-from fedplt.planning.allocation import Allocation
-from fedplt.planning.layers import Layers
+from fedplt.planning import Allocation, Layers
 
 
 @dataclass(frozen=True)

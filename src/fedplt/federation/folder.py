@@ -31,7 +31,7 @@ from fedplt.federation.lock import LOCK, take_lock
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.files import write_atomically, write_text
 from fedplt.methods import read_plan
-from fedplt.planning.plan import Plan
+from fedplt.planning import Plan
 
 FORMAT = 1
 SCRATCH = ".*.part"

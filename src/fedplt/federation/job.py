@@ -13,12 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedplt.client.evaluation import Metric, accuracy
-from fedplt.client.local_training import LocalTraining, Loss
-from fedplt.data.catalog import CATALOG
-from fedplt.data.samples import Augment, Samples, TrainingData
-from fedplt.data.sources import Progress
-from fedplt.data.splits import Split
+from fedplt.client import LocalTraining, Loss, Metric, accuracy
+from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.checks import (
     check_device,
@@ -33,10 +29,7 @@ from fedplt.federation.planning import method_from_config, plan_from_config
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.fleet import ExactWorkload
 from fedplt.models import build_model
-from fedplt.planning.allocation import Allocation
-from fedplt.planning.layers import Layers
-from fedplt.planning.plan import Plan
-from fedplt.planning.recipe import LocalRecipe
+from fedplt.planning import Allocation, Layers, LocalRecipe, Plan
 
 EXAMPLES = 8
 """Examples that a model is tried and traced with: some models do not use all parts for each."""

@@ -18,12 +18,9 @@ from fedplt.federation.measure import Measurement
 from fedplt.federation.outcome import RoundOutcome
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import ClientSampler, Selection
-from fedplt.kernels.flat_state import bind_state, named_tensors
-from fedplt.planning.assignment import Assignment
-from fedplt.server.aggregation import Aggregator
-from fedplt.server.diagnostics import Diagnostics
-from fedplt.server.optimizers import Memory
-from fedplt.server.validation import validate
+from fedplt.kernels import bind_state, named_tensors
+from fedplt.planning import Assignment
+from fedplt.server import Aggregator, Diagnostics, Memory, validate
 
 OnRound = Callable[[RoundRecord], None]
 

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.client.evaluation import Evaluation, label_shares
+from fedplt.client import Evaluation, label_shares
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.engine import Engine
 from fedplt.federation.job import Job
-from fedplt.kernels.flat_state import buffer_positions
+from fedplt.kernels import buffer_positions
 
 Measured = tuple[Evaluation, dict[str, float] | None]
 """Of the global model, and a summary of the clients' scores."""

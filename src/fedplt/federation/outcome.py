@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedplt.client.evaluation import Evaluation
-from fedplt.client.trainer import ClientResult
+from fedplt.client import ClientResult, Evaluation
 from fedplt.federation.availability import Attendance
 from fedplt.federation.records import RoundRecord, Totals
 from fedplt.federation.sampler import Selection
-from fedplt.server.optimizers import Memory
+from fedplt.server import Memory
 
 
 @dataclass(frozen=True, eq=False)

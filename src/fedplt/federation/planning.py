@@ -7,19 +7,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedplt.client.submodels import try_submodel
-from fedplt.cutting.coupling import find_spaces
-from fedplt.cutting.find_layers import cut
+from fedplt.client import try_submodel
+from fedplt.cutting import cut, find_spaces
 from fedplt.errors import ConfigError, CutError, FedpltError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.fleet import ClientDevices, client_devices
-from fedplt.kernels.flat_state import check_dtypes
+from fedplt.kernels import check_dtypes
 from fedplt.methods import Method, PlanRequest, make_method
 from fedplt.models import MODELS
-from fedplt.planning.allocation import Allocation, allocation_of
-from fedplt.planning.coupled_units import Spaces
-from fedplt.planning.layers import Layers
-from fedplt.planning.plan import Plan
+from fedplt.planning import Allocation, Layers, Plan, Spaces, allocation_of
 
 
 def plan_from_config(

@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedplt.data import splits
-from fedplt.data.catalog import CATALOG
-from fedplt.data.catalog import load as load_built_in
-from fedplt.data.samples import Samples, TrainingData
-from fedplt.data.sources import Progress
+from fedplt.data import CATALOG, Progress, Samples, TrainingData, load_data_set, splits
 from fedplt.errors import ConfigError, DataError, FedpltError, did_you_mean
 from fedplt.federation.config import RunConfig
 from fedplt.imports import import_object
@@ -19,7 +15,7 @@ def load_data(config: RunConfig, progress: Progress | None = None) -> TrainingDa
     """A built-in data set, or what the user's function gives."""
     name = config.data.name
     if name in CATALOG:
-        return load_built_in(name, progress=progress)
+        return load_data_set(name, progress=progress)
     if ":" not in name:
         raise ConfigError(
             f"data.name: there is no data set {name!r}. {did_you_mean(name, CATALOG)} "

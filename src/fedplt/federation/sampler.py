@@ -12,13 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.client.trainer import ClientResult
-from fedplt.client.update import ClientUpdate
+from fedplt.client import ClientResult, ClientUpdate
 from fedplt.federation.job import Job
 from fedplt.federation.sampling_record import chosen_record, sampling_record
-from fedplt.planning.plan import RoundAssignments
+from fedplt.planning import RoundAssignments
 from fedplt.sampling import independent_sample, uniform_sample
-from fedplt.server.aggregation import Aggregator
+from fedplt.server import Aggregator
 
 NUMBER_BYTES = 8
 """A norm, a sum or a probability is sent as one double."""

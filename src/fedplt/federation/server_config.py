@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fedplt.federation.section import Section
-from fedplt.server.optimizers import ServerOptimizer
+from fedplt.server import ServerOptimizer
 
 
 class ServerConfig(Section):

@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from fedplt.fleet.devices import DeviceProfile
 from fedplt.fleet.planner import DevicePlan, FleetPlan, RoundTime, plan_fleet, round_time
+from fedplt.fleet.quantities import (
+    DOWN,
+    LATENCY,
+    MEMORY,
+    PREFIXES,
+    QUANTITIES,
+    SPEED,
+    UP,
+    Quantity,
+    parse_number,
+    parse_quantity,
+    value_problem,
+)
 from fedplt.fleet.summary import fleet_json, fleet_summary
 from fedplt.fleet.target import Target
 from fedplt.fleet.workload import (
@@ -15,7 +28,29 @@ from fedplt.fleet.workload import (
 )
 
 __all__ = [
-    "DevicePlan", "DeviceProfile", "ExactWorkload", "FleetPlan", "PaperWorkload", "RoundTime",
-    "Target", "Work", "Workload", "fleet_json", "fleet_summary", "frozen_prefix_allocation",
-    "plan_fleet", "round_time",
-]  # fmt: skip
+    "DOWN",
+    "LATENCY",
+    "MEMORY",
+    "PREFIXES",
+    "QUANTITIES",
+    "SPEED",
+    "UP",
+    "DevicePlan",
+    "DeviceProfile",
+    "ExactWorkload",
+    "FleetPlan",
+    "PaperWorkload",
+    "Quantity",
+    "RoundTime",
+    "Target",
+    "Work",
+    "Workload",
+    "fleet_json",
+    "fleet_summary",
+    "frozen_prefix_allocation",
+    "parse_number",
+    "parse_quantity",
+    "plan_fleet",
+    "round_time",
+    "value_problem",
+]

@@ -18,17 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.errors import CutError
-from fedplt.planning.allocation import Allocation, balanced_allocation
-from fedplt.planning.cost import (
+from fedplt.planning import (
     BACKWARD_FLOPS_PER_PARAMETER,
     BYTES_PER_NUMBER,
     FORWARD_FLOPS_PER_PARAMETER,
+    Allocation,
+    Layers,
+    balanced_allocation,
     download_bytes,
     exact_flops,
+    make_plan,
     safetensors_bytes,
 )
-from fedplt.planning.layers import Layers
-from fedplt.planning.plan import make_plan
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedplt.errors import CutError
-from fedplt.planning.layers import Layers, PlacedTensor
-from fedplt.planning.places import Places
+from fedplt.planning import Layers, PlacedTensor, Places
 
 
 def bind_state(model: nn.Module, layers: Layers) -> Tensor:

@@ -23,7 +23,7 @@ from fedplt.kernels.linear import (
     refuse_second_derivatives,
 )
 from fedplt.kernels.trained_rows import Rows, TrainedRows
-from fedplt.planning.layers import dotted
+from fedplt.planning import dotted
 
 _relu_backward = torch.ops.aten.threshold_backward
 

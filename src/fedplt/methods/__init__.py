@@ -19,9 +19,7 @@ from fedplt.methods.fedpmt import FedPMT
 from fedplt.methods.fedrolex import FedRolex
 from fedplt.methods.heterofl import HeteroFL
 from fedplt.methods.method import Method, PlanRequest
-from fedplt.planning.coupled_units import Spaces
-from fedplt.planning.layers import Layers
-from fedplt.planning.plan import Plan
+from fedplt.planning import Layers, Plan, Spaces
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind

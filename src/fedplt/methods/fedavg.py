@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedplt.methods.method import Method, PlanRequest
-from fedplt.planning.plan import Plan, make_plan
+from fedplt.planning import Plan, make_plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,11 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedplt.methods.method import Method, PlanRequest
-from fedplt.planning.coupled_units import Units
-from fedplt.planning.plan import Plan
-from fedplt.planning.recipe import LocalRecipe, Normalizer
-from fedplt.planning.submodel_plan import submodel_plan
-from fedplt.planning.width_rates import expected_keep_rates
+from fedplt.planning import LocalRecipe, Normalizer, Plan, Units, expected_keep_rates, submodel_plan
 from fedplt.seeds import generator
 
 

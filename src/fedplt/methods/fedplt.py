@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from fedplt.methods.method import Method, PlanRequest
-from fedplt.planning.plan import Plan, make_plan
+from fedplt.planning import Plan, make_plan
 
 
 @dataclass(frozen=True, kw_only=True)

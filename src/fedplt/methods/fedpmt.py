@@ -13,9 +13,7 @@ import numpy as np
 
 from fedplt.errors import ConfigError
 from fedplt.methods.method import Method, PlanRequest
-from fedplt.planning.layers import Layers
-from fedplt.planning.plan import Plan, make_plan
-from fedplt.planning.recipe import LocalRecipe
+from fedplt.planning import Layers, LocalRecipe, Plan, make_plan
 
 
 @dataclass(frozen=True, kw_only=True)

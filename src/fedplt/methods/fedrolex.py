@@ -12,8 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedplt.methods.heterofl import HeteroFL
-from fedplt.planning.coupled_units import Units
-from fedplt.planning.width_rates import kept_units
+from fedplt.planning import Units, kept_units
 
 
 @dataclass(frozen=True, kw_only=True)

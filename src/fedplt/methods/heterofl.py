@@ -15,11 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from fedplt.methods.method import Method, PlanRequest
-from fedplt.planning.coupled_units import Units
-from fedplt.planning.plan import Plan
-from fedplt.planning.recipe import LocalRecipe
-from fedplt.planning.submodel_plan import submodel_plan
-from fedplt.planning.width_rates import closest_rates, kept_units
+from fedplt.planning import LocalRecipe, Plan, Units, closest_rates, kept_units, submodel_plan
 
 SCALERS: dict[str, Any] = {"none": "none", "normed": "normed", "all": "outputs"}
 

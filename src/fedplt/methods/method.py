@@ -11,11 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.errors import ConfigError, CutError, FedpltError, PlanError
-from fedplt.planning.allocation import Allocation
-from fedplt.planning.coupled_units import Spaces
-from fedplt.planning.layers import Layers
-from fedplt.planning.plan import Plan
-from fedplt.planning.recipe import LocalRecipe, Normalizer
+from fedplt.planning import Allocation, Layers, LocalRecipe, Normalizer, Plan, Spaces
 
 
 def _unknown_spaces() -> Spaces:

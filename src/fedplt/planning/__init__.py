@@ -1,0 +1,76 @@
+"""Who trains what: layers, allocation, assignments, plans and their costs. Needs NumPy alone."""
+
+from __future__ import annotations
+
+from fedplt.planning.allocation import Allocation, allocation_of, balanced_allocation
+from fedplt.planning.assignment import Assignment
+from fedplt.planning.cost import (
+    BACKWARD_FLOPS_PER_PARAMETER,
+    BYTES_PER_NUMBER,
+    FORWARD_FLOPS_PER_PARAMETER,
+    Flops,
+    download_bytes,
+    exact_flops,
+    paper_flops_of,
+    safetensors_bytes,
+)
+from fedplt.planning.coupled_units import ChannelPad, Spaces, TensorUnits, Units
+from fedplt.planning.flow import LayerNote, ModuleFlow, Product
+from fedplt.planning.layers import (
+    Layer,
+    Layers,
+    PlacedTensor,
+    Ranges,
+    TensorSpec,
+    dotted,
+    merge,
+    split_name,
+)
+from fedplt.planning.places import Places
+from fedplt.planning.plan import Plan, RoundAssignments, make_plan
+from fedplt.planning.recipe import USUAL, LocalRecipe, Normalizer
+from fedplt.planning.submodel_assignment import SubmodelAssignment
+from fedplt.planning.submodel_plan import submodel_plan
+from fedplt.planning.width_rates import closest_rates, expected_keep_rates, kept_units
+
+__all__ = [
+    "BACKWARD_FLOPS_PER_PARAMETER",
+    "BYTES_PER_NUMBER",
+    "FORWARD_FLOPS_PER_PARAMETER",
+    "USUAL",
+    "Allocation",
+    "Assignment",
+    "ChannelPad",
+    "Flops",
+    "Layer",
+    "LayerNote",
+    "Layers",
+    "LocalRecipe",
+    "ModuleFlow",
+    "Normalizer",
+    "PlacedTensor",
+    "Places",
+    "Plan",
+    "Product",
+    "Ranges",
+    "RoundAssignments",
+    "Spaces",
+    "SubmodelAssignment",
+    "TensorSpec",
+    "TensorUnits",
+    "Units",
+    "allocation_of",
+    "balanced_allocation",
+    "closest_rates",
+    "dotted",
+    "download_bytes",
+    "exact_flops",
+    "expected_keep_rates",
+    "kept_units",
+    "make_plan",
+    "merge",
+    "paper_flops_of",
+    "safetensors_bytes",
+    "split_name",
+    "submodel_plan",
+]

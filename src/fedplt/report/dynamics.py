@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedplt.federation.records import History
+from fedplt.federation import History
 from fedplt.report.figures import COLORS
 
 

@@ -8,8 +8,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedplt.experiments.pages import DYNAMICS, Page
-from fedplt.experiments.selection import Selection
+from fedplt.experiments import DYNAMICS, Page, Selection
 from fedplt.files import write_atomically
 from fedplt.report.figures import comparison_figure
 from fedplt.report.study_figures import layers_figure, model_figure

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from fedplt.errors import FedpltError
-from fedplt.federation.records import History
-from fedplt.planning.plan import Plan
+from fedplt.federation import History
+from fedplt.planning import Plan
 
 COLORS = ["#1f5f99", "#e08214", "#3a923a", "#8c4fa8", "#c03d3e", "#6b5b4b", "#2aa5a0", "#b8860b"]
 BACKGROUND = "#eef1f4"

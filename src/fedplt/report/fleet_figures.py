@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from fedplt.fleet.planner import FleetPlan
+from fedplt.fleet import FleetPlan
 from fedplt.report.figures import COLORS
 
 PARTS = ("latency", "download", "forward", "backward", "upload")

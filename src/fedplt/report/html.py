@@ -11,12 +11,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedplt.errors import RunError
-from fedplt.federation.folder import RunFolder
-from fedplt.federation.load_config import dump_config
-from fedplt.federation.records import History
+from fedplt.federation import History, RunFolder, dump_config
 from fedplt.files import write_text
-from fedplt.planning.cost import download_bytes
-from fedplt.planning.plan import Plan, make_plan
+from fedplt.planning import Plan, download_bytes, make_plan
 from fedplt.report.dynamics import diagnostics_figure, sampling_figure
 from fedplt.report.figures import accuracy_figure, plan_figure
 from fedplt.text import bytes_text, flops_text

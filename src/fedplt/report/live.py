@@ -17,9 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedplt.data.sources import Progress as OnFetch
-from fedplt.federation.loop import OnRound
-from fedplt.federation.records import RoundRecord
+from fedplt.data import Progress as OnFetch
+from fedplt.federation import OnRound, RoundRecord
 from fedplt.text import bytes_text, duration_text
 
 LOG_SECONDS = 5.0

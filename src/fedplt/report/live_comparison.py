@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from fedplt.comparison.watch import Watch
+from fedplt.comparison import Watch
 from fedplt.text import duration_text
 
 LOG_SECONDS = 30.0

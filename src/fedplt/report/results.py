@@ -13,10 +13,7 @@ import os
 from pathlib import Path
 
 from fedplt.errors import RunError
-from fedplt.experiments.catalog import EXPERIMENTS
-from fedplt.experiments.claims_table import claims_tables
-from fedplt.experiments.pages import Page, page_of
-from fedplt.experiments.tables import Results
+from fedplt.experiments import EXPERIMENTS, Page, Results, claims_tables, page_of
 from fedplt.files import write_text
 from fedplt.report.tables import latex, markdown
 

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from fedplt.experiments.selection import Entry, Selection
+from fedplt.experiments import Entry, Selection
 from fedplt.report.figures import COLORS
 
 

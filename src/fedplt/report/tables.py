@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from fedplt.experiments.tables import Table
+from fedplt.experiments import Table
 from fedplt.text import table as columns
 
 _LATEX = {

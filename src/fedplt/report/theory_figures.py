@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedplt.report.figures import COLORS
-from fedplt.theory.study import TheoryReport
+from fedplt.theory import TheoryReport
 
 
 def theory_figure(report: TheoryReport) -> Figure:

@@ -5,12 +5,26 @@ clients cost the same (ratios 1), ``approximate-ocs`` where the server must not 
 client's norm, and ``paper-ocs`` only to compare with the rule as the paper prints it.
 """
 
-from fedplt.sampling.approximate import approximate_probabilities as approximate_probabilities
-from fedplt.sampling.draw import independent_sample as independent_sample
-from fedplt.sampling.draw import uniform_sample as uniform_sample
-from fedplt.sampling.optimal import proportional_probabilities as proportional_probabilities
-from fedplt.sampling.optimal import sampling_probabilities as sampling_probabilities
-from fedplt.sampling.optimal import sampling_variance as sampling_variance
-from fedplt.sampling.printed import paper_probabilities as paper_probabilities
-from fedplt.sampling.rules import RULES as RULES
-from fedplt.sampling.rules import Rule as Rule
+from __future__ import annotations
+
+from fedplt.sampling.approximate import approximate_probabilities
+from fedplt.sampling.draw import independent_sample, uniform_sample
+from fedplt.sampling.optimal import (
+    proportional_probabilities,
+    sampling_probabilities,
+    sampling_variance,
+)
+from fedplt.sampling.printed import paper_probabilities
+from fedplt.sampling.rules import RULES, Rule
+
+__all__ = [
+    "RULES",
+    "Rule",
+    "approximate_probabilities",
+    "independent_sample",
+    "paper_probabilities",
+    "proportional_probabilities",
+    "sampling_probabilities",
+    "sampling_variance",
+    "uniform_sample",
+]

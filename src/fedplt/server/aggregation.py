@@ -19,11 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.client.update import ClientUpdate
-from fedplt.kernels.flat_state import add_at
-from fedplt.planning.assignment import Assignment
-from fedplt.planning.layers import Layers, PlacedTensor, Ranges
-from fedplt.planning.recipe import Normalizer
+from fedplt.client import ClientUpdate
+from fedplt.kernels import add_at
+from fedplt.planning import Assignment, Layers, Normalizer, PlacedTensor, Ranges
 
 
 class Aggregator:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedplt.planning.layers import Layers, merge
+from fedplt.planning import Layers, merge
 
 CHUNK = 16_384
 """So few numbers are never split over threads: the same bits however many there are."""

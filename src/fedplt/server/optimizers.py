@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedplt.planning.layers import Layers
+from fedplt.planning import Layers
 
 Memory = dict[str, Tensor]
 """What a server optimiser remembers, by name."""

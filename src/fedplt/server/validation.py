@@ -7,9 +7,9 @@ import math
 import numpy as np
 import torch
 
-from fedplt.client.update import ClientUpdate
+from fedplt.client import ClientUpdate
 from fedplt.errors import UpdateError
-from fedplt.planning.assignment import Assignment
+from fedplt.planning import Assignment
 
 
 def validate(update: ClientUpdate, assignment: Assignment) -> None:

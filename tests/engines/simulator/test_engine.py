@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from fedplt import RunError
-from fedplt.engines.run import run_job
 from fedplt.engines.simulator.engine import SimulatorEngine
+from fedplt.engines.start import run_job
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.loop import Federation

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedplt.engines.run import run_job
 from fedplt.engines.simulator.engine import SimulatorEngine
+from fedplt.engines.start import run_job
 from fedplt.federation.sampler import ClientSampler, most_numbers
 from fedplt.server.aggregation import Aggregator
 from tests.support.jobs import blob_job, small_model

@@ -20,9 +20,7 @@ import torch
 import torch.multiprocessing as torch_multiprocessing
 from torch import Tensor
 
-from fedplt.client.evaluation import CHUNK, Evaluation, combine, num_chunks
-from fedplt.client.trainer import ClientResult
-from fedplt.client.update import ClientUpdate
+from fedplt.client import CHUNK, ClientResult, ClientUpdate, Evaluation, combine, num_chunks
 from fedplt.engines.simulator.shared import SharedMemory
 from fedplt.engines.simulator.worker import (
     EvaluateTask,
@@ -32,10 +30,8 @@ from fedplt.engines.simulator.worker import (
     worker_main,
 )
 from fedplt.errors import RunError
-from fedplt.federation.engine import Interrupted
-from fedplt.federation.job import Job
-from fedplt.federation.sampler import most_clients
-from fedplt.planning.assignment import Assignment
+from fedplt.federation import Interrupted, Job, most_clients
+from fedplt.planning import Assignment
 
 POLL_SECONDS = 0.2
 SPAWNED = (

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedplt.federation.job import Job
-from fedplt.federation.sampler import most_numbers
-from fedplt.kernels.flat_state import read_state, take
+from fedplt.federation import Job, most_numbers
+from fedplt.kernels import read_state, take
 
 
 @dataclass(frozen=True, eq=False)

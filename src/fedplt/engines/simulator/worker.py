@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedplt.client.evaluation import evaluate_chunk, gather_statistics
-from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
+from fedplt.client import ClientResult, ClientTrainer, TrainOrder, evaluate_chunk, gather_statistics
 from fedplt.engines.simulator.shared import SharedMemory
-from fedplt.federation.job import Job
-from fedplt.kernels.flat_state import buffer_positions, take
+from fedplt.federation import Job
+from fedplt.kernels import buffer_positions, take
 
 PARENT_CHECK_SECONDS = 1.0
 

@@ -9,15 +9,22 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedplt.data.sources import Progress
+from fedplt.data import Progress
 from fedplt.errors import RunError
-from fedplt.federation.config import RunConfig
-from fedplt.federation.engine import Engine
-from fedplt.federation.folder import RunFolder
-from fedplt.federation.job import Job, job_from_config
-from fedplt.federation.load_config import ConfigLike, as_config, override
-from fedplt.federation.loop import Federation, OnRound, ignore
-from fedplt.federation.records import History
+from fedplt.federation import (
+    ConfigLike,
+    Engine,
+    Federation,
+    History,
+    Job,
+    OnRound,
+    RunConfig,
+    RunFolder,
+    as_config,
+    ignore,
+    job_from_config,
+    override,
+)
 from fedplt.imports import import_object
 
 FROM_PYTHON = "(given from Python)"
