@@ -19,8 +19,8 @@ from benchmarks.jobs import (
 from fedplt.data.samples import TensorSamples, TrainingData
 from fedplt.data.splits import Split
 from fedplt.engines.simulator.engine import SimulatorEngine
+from fedplt.federation.config_file import parse_config
 from fedplt.federation.job import make_job
-from fedplt.federation.load_config import parse_config
 from fedplt.federation.loop import Federation
 from fedplt.models import build_model
 

@@ -25,9 +25,9 @@ from fedplt.comparison.results import (
 )
 from fedplt.comparison.run import compare
 from fedplt.engines.start import prepare_resume
+from fedplt.federation.config_file import load_config
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import job_from_config
-from fedplt.federation.load_config import load_config
 from fedplt.federation.lock import take_lock
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.methods import METHODS

@@ -13,8 +13,8 @@ from fedplt import RunError
 from fedplt.comparison.run import compare
 from fedplt.comparison.watch import Watch
 from fedplt.engines.start import prepare_resume
+from fedplt.federation.config_file import load_config
 from fedplt.federation.folder import RunFolder
-from fedplt.federation.load_config import load_config
 from fedplt.report.live_comparison import comparison_progress
 
 pytestmark = pytest.mark.usefixtures("forked_runs")

@@ -19,8 +19,8 @@ from fedplt.experiments import (
     reproduce,
     seconds_left,
 )
+from fedplt.federation.config_file import override
 from fedplt.federation.job import job_from_config
-from fedplt.federation.load_config import override
 from tests.support.small_experiment import SmallBlock, small_block
 
 pytestmark = pytest.mark.usefixtures("forked_runs")

@@ -9,7 +9,7 @@ import pytest
 
 from fedplt import ConfigError
 from fedplt.federation.config import ClientsConfig, GroupConfig, RunConfig, TrainingConfig
-from fedplt.federation.load_config import dump_config, load_config, override, parse_config
+from fedplt.federation.config_file import dump_config, load_config, override, parse_config
 
 SHIPPED = sorted(Path("configs").glob("*.toml"))
 

@@ -40,8 +40,8 @@ def devices(tmp_path):
 
 def planned_job(devices, **settings):
     """A job whose ratios come from the devices."""
+    from fedplt.federation.config_file import parse_config
     from fedplt.federation.job import make_job
-    from fedplt.federation.load_config import parse_config
     from tests.support.jobs import small_model
 
     fleet = {"devices": devices, **settings.pop("fleet", {})}
@@ -326,7 +326,7 @@ def test_mistakes(devices, settings, expected):
 
 def test_defaults_may_be_written_down(devices):
     """As a run's folder does."""
-    from fedplt.federation.load_config import dump_config, parse_config
+    from fedplt.federation.config_file import dump_config, parse_config
 
     config = parse_config({"fleet": {"devices": devices, "ratios": "groups"}})
     assert parse_config(tomllib.loads(dump_config(config))) == config

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from fedplt import RunError
 from fedplt.data.samples import TensorSamples
+from fedplt.federation.config_file import override
 from fedplt.federation.folder import RunFolder
-from fedplt.federation.load_config import override
 from fedplt.federation.records import RoundRecord, Totals
 from tests.support.jobs import blob_job, run_folder
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from fedplt import cut
 from fedplt.cutting.coupling import find_spaces
 from fedplt.data.samples import TensorSamples, TrainingData
+from fedplt.federation.config_file import parse_config
 from fedplt.federation.job import make_job
-from fedplt.federation.load_config import parse_config
 from fedplt.methods import METHODS, PlanRequest
 from fedplt.models import MODELS, VisionTransformer, cnn, fcn, resnet8
 from tests.support.runs import final_state

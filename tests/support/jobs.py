@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fedplt.data.samples import TensorSamples, TrainingData
+from fedplt.federation.config_file import parse_config
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job, make_job
-from fedplt.federation.load_config import parse_config
 
 RATIOS = [1.0, 0.5, 0.5, 0.2, 0.2]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedplt.experiments import EXPERIMENTS, Block, Place, reproduce, runner
 from fedplt.federation.config import RunConfig
-from fedplt.federation.load_config import override
+from fedplt.federation.config_file import override
 
 SMALL = [
     "data.name=tests.support.tiny:data", "data.alpha=10.0", "clients.num_clients=3",

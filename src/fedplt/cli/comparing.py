@@ -50,7 +50,7 @@ def compare(
 ) -> None:
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
     from fedplt.comparison.run import compare as run_comparison
-    from fedplt.federation.load_config import load_config
+    from fedplt.federation.config_file import load_config
     from fedplt.methods import METHODS
     from fedplt.report.live import fetch_progress
     from fedplt.report.live_comparison import comparison_progress
@@ -92,7 +92,7 @@ def _with_options(
     names: list[str], configured: dict[str, Any], options: list[str]
 ) -> dict[str, dict[str, Any]]:
     """The methods to compare. Options under ``[method]`` are those of the method named there."""
-    from fedplt.federation.load_config import parse_value
+    from fedplt.federation.config_file import parse_value
 
     chosen: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(names):

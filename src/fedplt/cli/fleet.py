@@ -152,7 +152,7 @@ def _shape_is_asked_for() -> Iterator[None]:
 
 
 def _run_workload(path: Path) -> Workload:
+    from fedplt.federation.config_file import load_config
     from fedplt.federation.job import workload_without_data
-    from fedplt.federation.load_config import load_config
 
     return workload_without_data(load_config(path))

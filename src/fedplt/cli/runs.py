@@ -26,8 +26,8 @@ def plan(
     ] = None,
 ) -> None:
     """Show who would train what, before any training."""
+    from fedplt.federation.config_file import load_config
     from fedplt.federation.job import plan_without_data
-    from fedplt.federation.load_config import load_config
 
     made = plan_without_data(load_config(config, set_ or []))
     typer.echo(json.dumps(made.to_json()) if as_json else made.summary())
@@ -47,9 +47,9 @@ def run(
     """Train as a configuration says and leave a report."""
     from fedplt.engines.start import run_job
     from fedplt.federation.config import default_folder
+    from fedplt.federation.config_file import load_config
     from fedplt.federation.folder import RunFolder
     from fedplt.federation.job import job_from_config
-    from fedplt.federation.load_config import load_config
     from fedplt.fleet import fleet_summary
     from fedplt.report.live import fetch_progress, rounds_progress
 
@@ -72,8 +72,8 @@ def resume(folder: Folder, set_: Set = None) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
     from fedplt.engines.start import prepare_resume, run_job
     from fedplt.federation.config import RunConfig
+    from fedplt.federation.config_file import override
     from fedplt.federation.folder import RunFolder
-    from fedplt.federation.load_config import override
     from fedplt.report.live import fetch_progress, rounds_progress
 
     def change(config: RunConfig) -> RunConfig:

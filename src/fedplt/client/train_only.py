@@ -18,7 +18,7 @@ from torch import nn
 
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
-from fedplt.kernels import attention, chained, forward_of
+from fedplt.kernels import attention_forward, chained, forward_of
 from fedplt.planning import Assignment
 
 
@@ -98,7 +98,7 @@ def _forward(part: TrainableSlices, name: str, module: nn.Module) -> _Patched | 
     elif isinstance(module, nn.MultiheadAttention):
         standard = type(module).forward is nn.MultiheadAttention.forward
         caught = part.caught(module) if standard else {}
-        found = functools.partial(attention, module, caught) if caught else None
+        found = functools.partial(attention_forward, module, caught) if caught else None
     elif name in part.modules:
         forward = forward_of(module)
         assert forward is not None

@@ -20,10 +20,11 @@ from typing import Any
 from fedplt.comparison.processes import beside
 from fedplt.comparison.processor import note_processor
 from fedplt.engines import prepare_resume, run_job
-from fedplt.engines.simulator.worker import PARENT_CHECK_SECONDS
 from fedplt.errors import DivergedError, FedpltError
 from fedplt.federation import Interrupted, RoundRecord, RunFolder, job_from_config, load_config
 from fedplt.files import write_text
+
+PARENT_CHECK_SECONDS = 1.0
 
 
 class Parent:

@@ -26,7 +26,7 @@ from fedplt.comparison.processes import Processes, beside, terminated_like_inter
 from fedplt.comparison.results import Comparison, Contestant, refusals
 from fedplt.comparison.watch import Watch
 from fedplt.data import CATALOG, Fetching, fetch_data_set
-from fedplt.engines.simulator.engine import available_cores
+from fedplt.engines.simulator import available_cores
 from fedplt.errors import RunError
 from fedplt.federation import (
     ConfigLike,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedplt.data.catalog import CATALOG, fetch_data_set, load_data_set
 from fedplt.data.samples import Augment, Samples, TensorSamples, TrainingData, as_samples
 from fedplt.data.sources import Fetching, Progress
-from fedplt.data.splits import Split, split_given
+from fedplt.data.splits import Split, split_dirichlet, split_given, split_iid, split_shards
 
 __all__ = [
     "CATALOG",
@@ -19,5 +19,8 @@ __all__ = [
     "as_samples",
     "fetch_data_set",
     "load_data_set",
+    "split_dirichlet",
     "split_given",
+    "split_iid",
+    "split_shards",
 ]

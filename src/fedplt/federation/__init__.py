@@ -14,12 +14,7 @@ from fedplt.federation.config import (
     RunConfig,
     TrainingConfig,
 )
-from fedplt.federation.device_files import read_fleet
-from fedplt.federation.engine import Engine, Interrupted
-from fedplt.federation.fleet_config import FleetConfig
-from fedplt.federation.folder import RunFolder, changed_keys
-from fedplt.federation.job import Job, job_from_config, make_job, plan_without_data
-from fedplt.federation.load_config import (
+from fedplt.federation.config_file import (
     ConfigLike,
     as_config,
     dump_config,
@@ -28,6 +23,11 @@ from fedplt.federation.load_config import (
     override,
     parse_config,
 )
+from fedplt.federation.device_files import read_fleet
+from fedplt.federation.engine import Engine, Interrupted
+from fedplt.federation.fleet_config import FleetConfig
+from fedplt.federation.folder import RunFolder, changed_keys
+from fedplt.federation.job import Job, job_from_config, make_job, plan_without_data
 from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.planning import method_from_config

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from fedplt.errors import FedpltError, RunError
 from fedplt.federation.config import RunConfig
+from fedplt.federation.config_file import dump_config, flatten, load_config
 from fedplt.federation.job import Job
-from fedplt.federation.load_config import dump_config, flatten, load_config
 from fedplt.federation.lock import LOCK, take_lock
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.files import write_atomically, write_text

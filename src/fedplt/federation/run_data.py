@@ -5,7 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedplt.data import CATALOG, Progress, Samples, TrainingData, load_data_set, splits
+from fedplt.data import (
+    CATALOG,
+    Progress,
+    Samples,
+    Split,
+    TrainingData,
+    load_data_set,
+    split_dirichlet,
+    split_given,
+    split_iid,
+    split_shards,
+)
 from fedplt.errors import ConfigError, DataError, FedpltError, did_you_mean
 from fedplt.federation.config import RunConfig
 from fedplt.imports import import_object
@@ -33,20 +44,20 @@ def load_data(config: RunConfig, progress: Progress | None = None) -> TrainingDa
     return data
 
 
-def split_data(config: RunConfig, train: Samples) -> splits.Split:
+def split_data(config: RunConfig, train: Samples) -> Split:
     """Who owns which examples."""
     number, settings, seed = config.clients.num_clients, config.data, config.seed
     try:
         if settings.split == "iid":
-            return splits.split_iid(len(train), number, seed=seed)
+            return split_iid(len(train), number, seed=seed)
         if settings.split == "shards":
-            return splits.split_shards(
+            return split_shards(
                 train.labels(), number, shards_per_client=settings.shards_per_client, seed=seed
             )
         if settings.split == "given":
             indices = json.loads(Path(settings.split_file or "").read_text(encoding="utf-8"))
-            return splits.split_given(indices, len(train))
-        return splits.split_dirichlet(
+            return split_given(indices, len(train))
+        return split_dirichlet(
             train.labels(), number,
             alpha=settings.alpha, min_examples=settings.min_examples, seed=seed,
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedplt.kernels.attention import Caught, attention
+from fedplt.kernels.attention import Caught, attention_forward
 from fedplt.kernels.flat_state import (
     add_at,
     bind_state,
@@ -41,7 +41,7 @@ __all__ = [
     "Slices",
     "TrainedRows",
     "add_at",
-    "attention",
+    "attention_forward",
     "axis_first",
     "bind_state",
     "buffer_positions",

@@ -28,7 +28,9 @@ _lock = threading.Lock()
 _running = 0
 
 
-def attention(module: nn.MultiheadAttention, caught: Caught, *args: Any, **kwargs: Any) -> Any:
+def attention_forward(
+    module: nn.MultiheadAttention, caught: Caught, *args: Any, **kwargs: Any
+) -> Any:
     with _catching(caught):
         return type(module).forward(module, *args, **kwargs)
 

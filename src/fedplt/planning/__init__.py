@@ -30,7 +30,7 @@ from fedplt.planning.places import Places
 from fedplt.planning.plan import Plan, RoundAssignments, make_plan
 from fedplt.planning.recipe import USUAL, LocalRecipe, Normalizer
 from fedplt.planning.submodel_assignment import SubmodelAssignment
-from fedplt.planning.submodel_plan import submodel_plan
+from fedplt.planning.submodel_plans import submodel_plan
 from fedplt.planning.width_rates import closest_rates, expected_keep_rates, kept_units
 
 __all__ = [
