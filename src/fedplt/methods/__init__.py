@@ -93,6 +93,11 @@ def read_plan(data: dict[str, Any]) -> Plan:
     if "method" not in data:
         return Plan.from_json(data)
     options = dict(data["method"])
+    if "normaliser" in options:
+        raise PlanError(
+            "this plan of sub-models was written by an earlier version of fedplt, whose option "
+            "'normaliser' is 'normalizer' now: start the run anew, or use that version."
+        )
     method, layers = make_method(options.pop("name"), options), Layers.from_json(data["model"])
     spaces = Spaces.from_json(data["spaces"])
     plan = method.full_plan(PlanRequest(layers, data["ratios"], data["seed"], lambda: spaces))
