@@ -17,7 +17,7 @@ from fedplt.errors import ConfigError
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
 from fedplt.fleet import Work, round_time
-from fedplt.planning import Assignment, download_bytes, safetensors_bytes
+from fedplt.planning import Assignment, RoundAssignments, download_bytes, safetensors_bytes
 from fedplt.seeds import generator
 
 
@@ -49,14 +49,14 @@ class Availability:
                 f"client takes {self.predicted(0).min():.3g} s. Raise it."
             )
 
-    def attend(self, round: int) -> Attendance:
+    def attend(self, round: int, assignments: RoundAssignments | None = None) -> Attendance:
         """Of everybody, whether they are wanted in this round or not."""
         settings, number = self.settings, self.job.plan.num_clients
         if settings is None:
             return Attendance(list(range(number)), [], [])
         late = np.zeros(number, dtype=np.bool_)
         if settings.late_after_seconds is not None:
-            late = self.predicted(round) > settings.late_after_seconds
+            late = self.predicted(round, assignments) > settings.late_after_seconds
         chances = generator(self.job.config.seed, "dropout", round=round).random(number)
         dropped = ~late & (chances < settings.dropout)
         parts = (~late & ~dropped, dropped, late)
@@ -72,14 +72,16 @@ class Availability:
         times = (self._seconds(k, part, k in some) for k, part in assignments.items())
         return max(times, default=0.0)
 
-    def predicted(self, round: int) -> NDArray[np.float64]:
+    def predicted(
+        self, round: int, assignments: RoundAssignments | None = None
+    ) -> NDArray[np.float64]:
         """Time of every client's round with its upload: it is not known yet who will be chosen."""
         plan = self.job.plan
         if not plan.costs_change:
             round = 0  # what is trained may move on, but is as much in every round
         if self._predictions is None or self._predictions[0] != round:
-            everybody = range(plan.num_clients)
-            times = [self._seconds(k, plan.assignment(k, round), uploads=True) for k in everybody]
+            everybody, assigned = range(plan.num_clients), assignments or plan.in_round(round)
+            times = [self._seconds(k, assigned[k], uploads=True) for k in everybody]
             self._predictions = round, np.array(times)
         return self._predictions[1]
 

@@ -227,8 +227,8 @@ class RunFolder:
         if metadata["plan"] != plan.fingerprint or len(state) != plan.layers.state_size:
             raise RunError(
                 f"{path} belongs to plan {metadata['plan']}, but this model and fleet give plan "
-                f"{plan.fingerprint}. The model's code or the version of fedplt must have changed since; start a new "
-                "run."
+                f"{plan.fingerprint}. The model's code or the version of fedplt must have changed "
+                "since; start a new run."
             )
         if metadata["data"] != job.data_fingerprint:
             raise RunError(

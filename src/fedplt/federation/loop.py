@@ -93,7 +93,7 @@ class Federation:
         started, job, round = time.perf_counter(), self.job, self.rounds_done
         everybody = job.plan.in_round(round)
         # Choose: before anybody trains, unless that needs the norms of the updates.
-        there = self._availability.attend(round)
+        there = self._availability.attend(round, everybody)
         selection = self.sampler.before_training(round, there.present)
         asked = there.of(self._everybody if selection is None else selection.asked)
         assignments = {client: everybody[client] for client in asked.present}
