@@ -112,10 +112,8 @@ def main() -> int:
                         statistics.median(column) for column in zip(*pairs, strict=True)
                     )
                     middle = statistics.median(b / a for a, b in pairs)
-                    print(
-                        f"{name:8} {ratio:5.2f} {1e3 * before:7.2f} {1e3 * after:7.2f}  {middle:.3f}",
-                        flush=True,
-                    )
+                    times_text = f"{1e3 * before:7.2f} {1e3 * after:7.2f}"
+                    print(f"{name:8} {ratio:5.2f} {times_text}  {middle:.3f}", flush=True)
             old.process.terminate()
             new.process.terminate()
         finally:
