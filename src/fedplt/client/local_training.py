@@ -95,7 +95,7 @@ def train_client(
                     absent = absent_classes(samples, examples, outputs)
                 outputs = outputs.masked_fill(absent, 0.0)
             loss = settings.loss(outputs, targets)
-            loss.backward()
+            part.backward(loss)
             step()
             losses.append(loss.detach())
     return float(torch.stack(losses).mean())
@@ -127,9 +127,8 @@ def _stepper(
 
 def _evaluate_frozen_norms(model: nn.Module, part: TrainableSlices) -> None:
     """Norms of which nothing is trained use their running statistics, as in an evaluation."""
-    for name, module in model.named_modules():
-        trained = part.modules.get(name)
-        if has_running_statistics(module) and not (trained and trained.rows):
+    for module in model.modules():
+        if has_running_statistics(module) and not part.trains_some_of(module):
             module.eval()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedplt.cutting.module_kinds import NORMALIZATION
 from fedplt.errors import CutError
-from fedplt.kernels import call_model, forward_of, has_running_statistics, mode, outputs_on_axis_1
+from fedplt.kernels import call_model, has_kernel, has_running_statistics, mode, outputs_on_axis_1
 
 
 def traces(model: nn.Module, example: Any) -> list[Trace]:
@@ -133,7 +133,7 @@ def is_known(module: nn.Module) -> bool:
     """Whether the module's own forward is the only thing that happens in it."""
     if isinstance(module, NORMALIZATION):
         return "forward" not in vars(module)
-    return forward_of(module) is not None
+    return has_kernel(module)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedplt.kernels.linear import refuse_second_derivatives
 from fedplt.kernels.trained_rows import TrainedRows
@@ -41,9 +41,11 @@ class _Embedding(torch.autograd.Function):
         return None, None, None, *gradients
 
 
-def embedding(module: nn.Embedding, trained: TrainedRows, input: Tensor) -> Tensor:
-    trained.called(False)
+def sliced_embedding(input: Tensor, trained: TrainedRows, padding: int | None) -> Tensor:
+    trained.used(input)
+    if padding is not None and padding < 0:
+        padding += len(trained.tensors["weight"])
     result: Tensor = _Embedding.apply(  # type: ignore[no-untyped-call]
-        input, trained, module.padding_idx, *trained.all_leaves()
+        input, trained, padding, *trained.all_leaves()
     )
     return result
