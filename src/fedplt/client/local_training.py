@@ -16,7 +16,7 @@ from fedplt.client.slices import TrainableSlices
 from fedplt.client.train_only import train_only
 from fedplt.data import Augment, Samples
 from fedplt.kernels import call_model, has_running_statistics
-from fedplt.planning import USUAL, Assignment, LocalRecipe
+from fedplt.planning import DEFAULT_RECIPE, Assignment, LocalRecipe
 from fedplt.seeds import generator, torch_seed
 
 Loss = Callable[[Any, Any], Tensor]
@@ -50,7 +50,7 @@ class LocalTraining:
     augment: Augment | None = None
     proximal: float = 0.0
     """FedProx: strength of the proximal term that pulls the slices to the global values."""
-    recipe: LocalRecipe = USUAL
+    recipe: LocalRecipe = DEFAULT_RECIPE
     """What the method changes in local training."""
 
 
