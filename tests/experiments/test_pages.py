@@ -148,7 +148,7 @@ def test_results_in_the_wrong_folder_are_refused(tmp_path):
     fake_recorded("exp1", "fashion-fcn", {"fedavg": flat([0.5], 2)}).save(
         tmp_path / "exp2" / "fashion-fcn" / "runs.json"
     )
-    with pytest.raises(RunError, match="says that it is of exp1 / fashion-fcn"):
+    with pytest.raises(RunError, match="belongs to exp1 / fashion-fcn"):
         load_results(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Who trains what: layers, allocation, assignments, plans and their costs. Needs NumPy alone."""
+"""Which client trains what: layers, allocation, assignments, plans, costs. Needs only NumPy."""
 
 from __future__ import annotations
 
