@@ -140,7 +140,7 @@ def test_rendering():
 
 def test_a_page_without_a_place_is_refused(tmp_path):
     (tmp_path / "page.md").write_text("# Nothing\n")
-    with pytest.raises(RunError, match="no place for what is generated"):
+    with pytest.raises(RunError, match="lacks the marker lines"):
         replace_generated(tmp_path / "page.md", "text")
 
 

@@ -33,8 +33,8 @@ def check_runs(methods: Any, seeds: Any, processes: Any, accuracy: Any) -> None:
         good = isinstance(label, str) and label.strip() and label.isprintable()
         if not good or not re.fullmatch(r"(?!\.)[^/\\]{1,100}", label):
             raise ConfigError(
-                f"label {label!r}: a label becomes a folder name, so it must not be empty, have "
-                "more than 100 characters, contain a slash or start with a dot."
+                f"label {label!r}: a label becomes a folder name: not empty, at most 100 "
+                "characters, no slash, no dot at its start."
             )
     whole = all(isinstance(seed, int) for seed in seeds)
     if not whole or min(seeds) < 0 or len(set(seeds)) < len(seeds):

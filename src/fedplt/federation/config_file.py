@@ -94,4 +94,4 @@ def _apply(values: dict[str, Any], override: str) -> None:
         else:
             target[last] = value
     except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise ConfigError(f"--set {override}: {key!r} is not a key that can be set.") from error
+        raise ConfigError(f"--set {override}: there is nothing at {key!r} to set.") from error

@@ -80,7 +80,7 @@ def _planned(
 ) -> ClientDevices:
     if config.clients.groups != ClientsConfig().groups:
         raise FleetError(
-            "fleet.devices and clients.groups both set what each client trains. Leave out "
+            "the ratios are planned from the devices, but clients.groups sets them too. Leave out "
             "the groups, or set fleet.ratios = 'groups'."
         )
     number = sum(device.count for device in devices)
