@@ -2,7 +2,7 @@
 
     runs/<name>/
         config.toml             the whole configuration, defaults included
-        plan.json               who trains what
+        plan.json               which client trains what
         rounds.jsonl            one line per round
         checkpoint.safetensors  the state after some round; written atomically
         model.safetensors       the final model, by parameter name

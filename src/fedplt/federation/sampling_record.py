@@ -46,7 +46,7 @@ def sampling_record(
         "uniform_variance": uniform_variance,
         "variance_ratio": variance / uniform_variance if uniform_variance > 0 else None,
     }
-    return {key: value for key, value in record.items() if _says_something(value)}
+    return {key: value for key, value in record.items() if _is_recorded(value)}
 
 
 def chosen_record(chosen: list[int], num_away: int = 0) -> dict[str, Any]:
@@ -76,6 +76,6 @@ def _compact(probabilities: NDArray[np.float64]) -> list[float] | dict[str, floa
     }
 
 
-def _says_something(value: Any) -> bool:
+def _is_recorded(value: Any) -> bool:
     """Whether a value is recorded: an infinite variance is left out (JSON has no infinity)."""
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))

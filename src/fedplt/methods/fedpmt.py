@@ -1,6 +1,6 @@
 """FedPMT: a weak client trains only the last layers, those nearest the output.
 
-Ratios are discrete, one per depth, and everybody trains the last layer. Gradients stop at the
+Ratios are discrete, one per depth, and every client trains the last layer. Gradients stop at the
 lowest trained layer, so its exact FLOPs go below FedPLT's at the same ratio.
 """
 

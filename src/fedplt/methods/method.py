@@ -62,7 +62,7 @@ class Method:
     def reference(self) -> str:
         """The ``method.name`` that finds it in any process: its name, or its import path."""
         kind = type(self)
-        return self.name if _is_ours(kind) else f"{kind.__module__}:{kind.__qualname__}"
+        return self.name if _is_built_in(kind) else f"{kind.__module__}:{kind.__qualname__}"
 
     @property
     def recipe(self) -> LocalRecipe:
@@ -85,7 +85,7 @@ class Method:
         except CutError as error:  # the model is already cut: this error is about a sub-model
             raise ConfigError(f"method.name: {error} {_instead_of_submodels(request)}") from error
         except Exception as error:  # the user's method may raise anything
-            if isinstance(error, FedpltError) or _is_ours(type(self)):
+            if isinstance(error, FedpltError) or _is_built_in(type(self)):
                 raise
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise ConfigError(
@@ -108,7 +108,7 @@ def _instead_of_submodels(request: PlanRequest) -> str:
     return advice
 
 
-def _is_ours(kind: type[Method]) -> bool:
+def _is_built_in(kind: type[Method]) -> bool:
     return kind.__module__.startswith("fedplt.methods.")
 
 

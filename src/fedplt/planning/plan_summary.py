@@ -42,7 +42,7 @@ def warnings(plan: Plan) -> list[str]:
 
 def _groups(plan: Plan) -> str:
     rows = []
-    for members in _alike(plan.ratios):
+    for members in _similar_clients(plan.ratios):
         layer_ratios = plan.layer_ratios[members].mean(axis=0)
         rows.append(
             [
@@ -56,7 +56,7 @@ def _groups(plan: Plan) -> str:
     return table(header, rows)
 
 
-def _alike(ratios: NDArray[np.float64]) -> list[NDArray[np.int64]]:
+def _similar_clients(ratios: NDArray[np.float64]) -> list[NDArray[np.int64]]:
     """Clients grouped by ratio; by similar ratios if there are too many different ones."""
     distinct, inverse = np.unique(-ratios, return_inverse=True)
     if len(distinct) <= MAX_GROUPS:

@@ -75,7 +75,7 @@ class SubmodelPlan(Plan):
         return SubmodelAssignment(self.layers, self.local, self.spaces, held, message["rate"])
 
     @cached_property
-    def _alike(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _clients_by_rate(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """One client per distinct rate, and for each client the index of its rate."""
         _, first, inverse = np.unique(self.rates, return_index=True, return_inverse=True)
         return first, inverse.reshape(-1)
@@ -85,7 +85,7 @@ class SubmodelPlan(Plan):
         """Trained fraction of the model, per client (its mean if units are drawn)."""
         if self.rule.is_random:
             return expected_sizes(self.layers, self.spaces, self.rates) / self.layers.size
-        first, inverse = self._alike
+        first, inverse = self._clients_by_rate
         return np.array([self.assignment(int(k)).ratio for k in first])[inverse]
 
     @cached_property
@@ -94,13 +94,13 @@ class SubmodelPlan(Plan):
         if self.rule.is_random:
             whole = whole_assignment(self.layers, self.local).update_size
             return np.full(self.num_clients, whole)
-        first, inverse = self._alike
+        first, inverse = self._clients_by_rate
         return np.array([self.assignment(int(k)).update_size for k in first])[inverse]
 
     @cached_property
     def layer_ratios(self) -> NDArray[np.float64]:
         """Trained fraction of each layer in the first round; the same for clients of one rate."""
-        first, inverse = self._alike
+        first, inverse = self._clients_by_rate
         return np.array([self.assignment(int(k)).layer_ratios for k in first])[inverse]
 
     @cached_property
@@ -118,7 +118,7 @@ class SubmodelPlan(Plan):
     def _representatives(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if self.rule.is_random:
             return np.ones(self.num_clients, dtype=np.int64), np.arange(self.num_clients)
-        first, inverse = self._alike
+        first, inverse = self._clients_by_rate
         return np.bincount(inverse), first
 
     @cached_property
