@@ -98,7 +98,7 @@ def test_a_killed_run_is_called_so(config, tmp_path):
     with pytest.raises(RunError, match="killed by signal 9"):
         run_with("killing_model", config, tmp_path / "out", watch)
     [(_, _, text)] = watch.ended
-    assert text.startswith("killed by signal 9; was memory short?")
+    assert text.startswith("killed by signal 9; out of memory?")
 
 
 def test_an_error_of_the_watch_ends_the_comparison_at_once(config, tmp_path):

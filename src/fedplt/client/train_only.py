@@ -27,18 +27,21 @@ from fedplt.planning import Assignment
 def train_only(
     model: nn.Module, assignment: Assignment, *, keep_old: bool = True
 ) -> Iterator[TrainableSlices]:
-    """Inside the block, only the assigned slices of the model get gradients and move.
+    """Inside the block, only the assigned slices of the model get gradients and change.
 
-    Every other parameter, and the running statistics of normalization layers, keep their bits
-    (buffers of a model's own move as it moves them). Weight gradients are computed for the trained
-    rows only. Optimizers must treat every coordinate alone (SGD, Adam, ...; not LBFGS). After the
-    block the model is an ordinary module again and keeps what was trained.
+    All other parameters, and the running statistics of their normalization layers, keep their
+    bits; other buffers change as the model changes them. Weight gradients are computed for the
+    trained rows only. The optimizer must treat each coordinate independently (SGD, Adam, ...; not
+    LBFGS). After the block the model is an ordinary module again, with the trained values.
 
-    ``keep_old=False`` saves a copy of the slices where the caller has the old values anyway;
-    ``update()`` and ``restore()`` are not available then.
+    ``keep_old=False`` saves the memory of a copy of the slices; ``update()`` and ``restore()``
+    are then not available.
     """
     if any(module in _being_trained for module in model.modules()):
-        raise CutError("train_only: this model, or a part of it, is already in such a block.")
+        raise CutError(
+            "train_only: this model, or a part of it, is already in a train_only block; leave "
+            "that block first."
+        )
     part = TrainableSlices(model, assignment, keep_old=keep_old)
     required = [(p, p.requires_grad) for p in model.parameters()]
     handles: list[Any] = []
