@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from fedplt.client.slices import TrainableSlices
@@ -57,6 +58,7 @@ class Interception(TorchFunctionMode):
             _SET_DATA: self._set_data,
             _GET_REQUIRES: self._get_requires,
             Tensor.backward: self._backward,
+            torch.autograd.backward: self._autograd_backward,
             torch.autograd.grad: self._grad,
         }
 
@@ -147,19 +149,38 @@ class Interception(TorchFunctionMode):
     def _backward(self, tensor: Tensor, *args: Any, **kwargs: Any) -> None:
         names = ("gradient", "retain_graph", "create_graph", "inputs")
         given = dict(zip(names, args, strict=False)) | kwargs
-        inputs = given.get("inputs")
+        self._autograd_backward(
+            tensor,
+            given.get("gradient"),
+            given.get("retain_graph"),
+            given.get("create_graph", False),
+            inputs=given.get("inputs"),
+        )
+
+    def _autograd_backward(
+        self,
+        tensors: Any,
+        grad_tensors: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
         if inputs is not None:
-            given["inputs"] = self._with_parameters(inputs)
+            inputs = [get_gradient_edge(tensor) for tensor in self._with_parameters(inputs)]
+        tensors, gradients = _listed(tensors), _listed(grad_tensors)
+        gradients += [None] * (len(tensors) - len(gradients))
+        if not all(tensor.requires_grad for tensor in tensors):
+            torch.autograd.backward(tensors, gradients)  # torch's own words about it
+        filled = [
+            torch.ones_like(tensor) if gradient is None and tensor.numel() == 1 else gradient
+            for tensor, gradient in zip(tensors, gradients, strict=True)
+        ]
+        # As places in the graph: torch would ask this mode again where it is given tensors, and
+        # operations that are computed again in the backward pass must be seen, too.
+        edges: Any = [get_gradient_edge(tensor) for tensor in tensors]
         with self._looked_at(inputs is not None), self:
-            # Not tensor.backward: it would ask this mode again.
-            torch.autograd.backward(
-                tensor,
-                given.get("gradient"),
-                given.get("retain_graph"),
-                bool(given.get("create_graph", False)),
-                inputs=given.get("inputs"),
-            )
-        if not given.get("retain_graph"):
+            torch.autograd.backward(edges, filled, retain_graph, bool(create_graph), inputs=inputs)
+        if not retain_graph:
             for slices in self.part.slices.values():
                 slices.uses = 0
 
@@ -184,7 +205,7 @@ class Interception(TorchFunctionMode):
 
     def _with_parameters(self, inputs: Any) -> list[Tensor]:
         """Leaves of slices stand for their parameters, too: some gradients come through them."""
-        wanted = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+        wanted = _listed(inputs)
         identities = {id(tensor) for tensor in wanted}
         extra = [
             slices.parameter
@@ -193,3 +214,12 @@ class Interception(TorchFunctionMode):
             if id(slices.parameter) not in identities
         ]
         return [*wanted, *extra]
+
+
+def _listed(value: Any) -> list[Any]:
+    """One tensor, several, or none, as a list."""
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, Tensor):
+        return [value]
+    return [] if value is None else list(value)

@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from fedplt.kernels.linear import refuse_second_derivatives
+from fedplt.kernels.plain import unwatched
 from fedplt.kernels.trained_rows import Rows, TrainedRows
 
 Geometry = tuple[Any, ...]
@@ -33,6 +34,7 @@ class _Convolution(torch.autograd.Function):
         return torch.convolution(x, weight, trained.tensors.get("bias"), *geometry)
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         (x,), trained = ctx.saved_tensors, ctx.trained

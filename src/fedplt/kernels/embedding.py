@@ -9,6 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from fedplt.kernels.linear import refuse_second_derivatives
+from fedplt.kernels.plain import unwatched
 from fedplt.kernels.trained_rows import TrainedRows
 
 
@@ -22,6 +23,7 @@ class _Embedding(torch.autograd.Function):
         return F.embedding(indices, trained.tensors["weight"])
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         (indices,), trained = ctx.saved_tensors, ctx.trained

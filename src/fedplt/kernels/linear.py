@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own convention)
 from torch import Tensor
 
+from fedplt.kernels.plain import unwatched
 from fedplt.kernels.trained_rows import Rows, TrainedRows
 
 # The functions below do as little as possible between the kernels: with small layers, Python takes
@@ -32,6 +33,7 @@ class _Linear(torch.autograd.Function):
         return F.linear(x, trained.tensors["weight"], trained.tensors.get("bias"))
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         (x,), trained = ctx.saved_tensors, ctx.trained

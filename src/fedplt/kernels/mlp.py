@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as _modules
 
 from fedplt.kernels.linear import input_gradient, move_rows, refuse_second_derivatives
-from fedplt.kernels.plain import is_plain
+from fedplt.kernels.plain import is_plain, unwatched
 from fedplt.kernels.trained_rows import Rows, TrainedRows
 
 _relu_backward = torch.ops.aten.threshold_backward
@@ -46,6 +46,7 @@ class _Chain(torch.autograd.Function):
         return x
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         values, links = ctx.saved_tensors, ctx.links

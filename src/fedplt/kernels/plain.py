@@ -1,8 +1,10 @@
-"""Which inputs the kernels take: others go to torch's own functions, with whole gradients."""
+"""What kernels take, and how they keep their own operations to themselves."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,3 +19,18 @@ def is_plain(x: Any) -> bool:
         and not torch.is_autocast_enabled(x.device.type)
         and not torch._C._are_functorch_transforms_active()
     )
+
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def unwatched(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Its operations are not seen by the mode that sees the model's."""
+
+    @functools.wraps(function)
+    def inner(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        with torch._C.DisableTorchFunction():
+            return function(*args, **kwargs)
+
+    return inner

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from fedplt.kernels.plain import unwatched
+
 Rows = tuple[tuple[int, int], ...]
 """Row ranges of a tensor along its sliced axis, as ``(start, stop)`` pairs."""
 
@@ -33,6 +35,7 @@ class Slices:
     def whole(self) -> Tensor:
         return axis_first(self.parameter.detach(), self.axis)
 
+    @unwatched
     def scatter_gradient(self, parameter: Tensor) -> None:
         """Move the parameter's whole gradient to its leaves, each the part of its rows.
 
@@ -51,6 +54,7 @@ class Slices:
                 part = torch.empty_like(leaf).copy_(part)
             leaf.grad = part if leaf.grad is None else leaf.grad + part
 
+    @unwatched
     def gather_gradient(self) -> Tensor | None:
         """The parameter's gradient in its own shape, zero where nothing is trained.
 
@@ -66,6 +70,7 @@ class Slices:
             leaf.grad = part
         return whole.movedim(0, self.axis) if self.axis else whole
 
+    @unwatched
     def forget_gradient(self) -> None:
         for leaf in self.leaves:
             leaf.grad = None
