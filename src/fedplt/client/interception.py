@@ -49,8 +49,6 @@ class Interception(TorchFunctionMode):
         self.part = part
         self._required = required
         """Of the model's parameters by identity: whether they required gradients before."""
-        self.data_was_read = False
-        """Somebody got at the numbers of a parameter: those that are not trained may be changed."""
         self._special: dict[Callable[..., Any], Callable[..., Any]] = {
             _GET_GRAD: self._get_grad,
             _SET_GRAD: self._set_grad,
@@ -82,6 +80,8 @@ class Interception(TorchFunctionMode):
         if special is not None:
             return special(*args, **kwargs)
         if func not in _HARMLESS:
+            if args and id(args[0]) in self._required and _is_in_place(func):
+                self.part.may_have_changed_frozen = True
             self._note_uses(args)
             if kwargs:
                 self._note_uses(kwargs.values())
@@ -118,7 +118,7 @@ class Interception(TorchFunctionMode):
 
     def _get_data(self, tensor: Tensor) -> Tensor:
         if id(tensor) in self._required:
-            self.data_was_read = True
+            self.part.may_have_changed_frozen = True
             planned = self._planned(tensor)
             if planned is not None:
                 planned.uses += 2
@@ -129,7 +129,7 @@ class Interception(TorchFunctionMode):
         if id(tensor) not in self._required:
             tensor.data = value
             return
-        self.data_was_read = True
+        self.part.may_have_changed_frozen = True
         planned = self._planned(tensor)
         if planned is not None:
             planned.uses += 2
@@ -214,6 +214,11 @@ class Interception(TorchFunctionMode):
             if id(slices.parameter) not in identities
         ]
         return [*wanted, *extra]
+
+
+def _is_in_place(func: Callable[..., Any]) -> bool:
+    name = getattr(func, "__name__", "")
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 def _listed(value: Any) -> list[Any]:

@@ -65,11 +65,13 @@ def train_client(
     seed: int,
     round: int,
     client: int,
+    on_changed_frozen: Callable[[], None] = lambda: None,
 ) -> float:
     """Train the assigned slices of the model and return the mean training loss.
 
     ``examples`` are the client's examples in ``samples``. All randomness (batches, dropout,
-    augmentation) is keyed by (seed, round, client).
+    augmentation) is keyed by (seed, round, client). ``on_changed_frozen`` is called at the end if
+    the model wrote to its parameters itself, so that those not trained may have changed, too.
     """
     random = generator(seed, "batches", round=round, client=client)
     torch.manual_seed(torch_seed(seed, "training", round=round, client=client))
@@ -98,6 +100,8 @@ def train_client(
             part.backward(loss)
             step()
             losses.append(loss.detach())
+    if part.may_have_changed_frozen:
+        on_changed_frozen()
     return float(torch.stack(losses).mean())
 
 

@@ -46,6 +46,9 @@ class TrainableSlices:
         self._frozen = {id(p): p for p in model.parameters() if id(p) not in self.slices}
         self._statistics = self._find_statistics()
         self._before = self._values() if keep_old else None
+        self.may_have_changed_frozen = False
+        """The model or the loop wrote to parameters itself (``.data``, ``clamp_``): rows that are
+        not trained may have other values than before the block."""
 
     def _take(self, tensor: TensorSpec, rows: Rows) -> None:
         parameter = _tensor_of(self.model, tensor.name)

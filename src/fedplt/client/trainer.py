@@ -67,6 +67,7 @@ class ClientTrainer:
         self.global_state = global_state
         self.state = bind_state(model, layers)
         self._models = HeldModels(model, self.state)
+        self._must_refresh = False
         shared = {spec.name for spec in layers.tensors}
         self._other_buffers = {
             dotted(name, key): (module, key, buffer, buffer.clone())
@@ -108,11 +109,16 @@ class ClientTrainer:
                 seed=order.seed,
                 round=order.round,
                 client=order.client,
+                on_changed_frozen=self._refresh_later,
             )
         places = assignment.uploaded
         take(self.global_state, places, out=update)
         change_since(update, parts_of(held.state, assignment.on_client.uploaded))
-        if held.state is self.state:
+        if self._must_refresh:
+            self._must_refresh, kept = False, self.kept()
+            self.refresh()
+            self.take_kept(kept)
+        elif held.state is self.state:
             self._put_back(places)
         self.put_buffers_back()
         norm, weighted = update_norm(update, assignment), None
@@ -120,6 +126,9 @@ class ClientTrainer:
             weighted = update_norm(update / order.block_weights, assignment)
         seconds = time.perf_counter() - started
         return ClientResult(order.client, len(examples), norm, loss, seconds, weighted)
+
+    def _refresh_later(self) -> None:
+        self._must_refresh = True
 
     def _put_back(self, places: Places) -> None:
         parts = (parts_of(flat, places) for flat in (self.state, self.global_state))

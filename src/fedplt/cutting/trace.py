@@ -12,6 +12,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from fedplt.cutting.module_kinds import NORMALIZATION
@@ -63,6 +64,7 @@ class Trace:
                 torch.inference_mode(False),
                 torch.enable_grad(),
                 torch.random.fork_rng(devices=[]),
+                _without_checkpoints(),
             ):
                 result = call_model(model, _differentiable(example))
         finally:
@@ -182,6 +184,21 @@ def _unchanged_buffers(model: nn.Module) -> Iterator[None]:
     finally:
         for module, key, buffer in old:
             module._buffers[key] = buffer
+
+
+@contextmanager
+def _without_checkpoints() -> Iterator[None]:
+    """Reentrant checkpoints compute in the backward pass alone: the graph would hide them."""
+
+    def apply(function: Any, preserve: Any, *args: Any) -> Any:
+        return function(*args)
+
+    kind: Any = torch.utils.checkpoint.CheckpointFunction
+    kind.apply = apply
+    try:
+        yield
+    finally:
+        del kind.apply  # the class's own is inherited
 
 
 @contextmanager
