@@ -23,6 +23,8 @@ from tests.support.jobs import RATIOS, blob_job, small_model
 from tests.support.processes import Forked
 from tests.support.runs import final_state, same, without_time
 
+pytestmark = pytest.mark.slow
+
 LAMBDA = lambda outputs, targets: outputs.sum()  # noqa: E731
 
 
@@ -233,7 +235,7 @@ def test_methods_with_more_to_carry_change_no_bit_either(method):
         return final_state(blob_job(model=normed_model(), method=method, engine=engine))
 
     history, state = run(workers=1)
-    for engine in ({"workers": 3}, {"workers": 2, "start_method": "spawn"}):
+    for engine in ({"workers": 3}, {"workers": 1, "start_method": "spawn"}):
         other_history, other_state = run(**engine)
         assert same(state, other_state)
         assert without_time(history) == without_time(other_history)
