@@ -9,7 +9,7 @@ TEST_PROCESSES ?= $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast check fix same-numbers bench bench-quick bench-peers results \
+.PHONY: help setup run test test-fast check fix same-numbers step-times bench bench-quick bench-peers results \
 	api-page docs clean
 
 help:
@@ -44,6 +44,9 @@ fix: setup  ## repair lint and formatting
 
 same-numbers: setup  ## does the working tree compute what commit BASE (HEAD) does, bit by bit?
 	$(PYTHON) tools/same_numbers.py --base $(BASE)
+
+step-times: setup  ## is a training step as fast as at commit BASE (HEAD)? (quiet machine)
+	$(PYTHON) tools/step_times.py --base $(BASE)
 
 bench: setup  ## all benchmarks on this machine, into results/ (about 15 minutes, quiet machine)
 	$(PYTHON) -m benchmarks.local results/local.json

@@ -90,3 +90,8 @@ def test_make_explains_itself():
     text = subprocess.run(["make"], capture_output=True, text=True, check=True).stdout
     for target in ("setup", "run", "test", "test-fast", "check", "fix", "bench", "docs"):
         assert re.search(rf"^\s*make {target}\b", text, re.MULTILINE), target
+
+
+def test_the_api_page_is_what_the_docstrings_say():
+    done = subprocess.run([sys.executable, "tools/api_page.py", "--check"])
+    assert done.returncode == 0, "docs/api.md is old: make api-page"

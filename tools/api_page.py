@@ -69,7 +69,7 @@ def entry(name: str, thing: Any) -> list[str]:
     doc = re.sub(r":\w+:`~?\.?([^`]+)`", r"`\1`", doc).replace("``", "`")
     if inspect.isclass(thing):
         return [f"### `{name}`", "", doc, *members(thing)]
-    head = [f"### `{name}`", "", "```python", signature(name, thing), "```", "", doc]
+    head = [f"### `{name}`", "", "```", signature(name, thing), "```", "", doc]
     return [*head, *arguments(inspect.cleandoc(thing.__doc__ or ""))]
 
 

@@ -4,11 +4,11 @@ Run a configuration, as ``fedplt run`` does::
 
     history = fedplt.run("configs/fashion-mnist.toml", out="runs/mine")
 
-Train a model of your own on data of your own::
+Train your own model on your own data::
 
     history = fedplt.train(model, (x, y), (x_val, y_val), ratios=[1.0, 0.29, 0.06], rounds=20)
 
-Plan who trains what, and train a slice in your own loop::
+Plan which client trains what, and train a slice in your own loop::
 
     layers = fedplt.cut(model, example)
     plan = fedplt.make_plan(layers, ratios=[1.0, 0.29, 0.06])
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Imported on first use: planning needs NumPy alone, and torch takes seconds to import.
+# Imported on first use: planning needs only NumPy, and torch takes seconds to import.
 _PUBLIC = {
     "fedplt.planning": [
         "Allocation",

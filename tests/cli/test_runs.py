@@ -172,7 +172,7 @@ def numbers(folder: Path) -> list[dict]:
             ["--set", "data.name=tests.support.tiny:fails"],
             "tests.support.tiny:fails' failed: OSError",
         ),
-        (["--set", "clients.num_clients=1"], "is nobody"),
+        (["--set", "clients.num_clients=1"], "is less than one client"),
         (["--set", "model.name=torch.nn:Linear"], "It takes"),
         (["--set", "engine.device=cuda:9"], "engine.device"),
         (["--set", "training.learning_rate=1e30"], "every client's update was refused"),

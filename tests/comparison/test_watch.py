@@ -102,7 +102,7 @@ def test_a_killed_run_is_called_so(config, tmp_path):
     with pytest.raises(RunError, match="killed by signal 9"):
         run_with("killing_model", config, tmp_path / "out", watch)
     [(_, _, text)] = watch.ended
-    assert text.startswith("killed by signal 9; was memory short?")
+    assert text.startswith("killed by signal 9; out of memory?")
 
 
 @pytest.mark.slow

@@ -315,7 +315,7 @@ def slow_computers(tmp_path):
         ({"fleet": {"ratios": "groups"}}, "3 devices and 1 clients.groups"),
         (
             {"clients": {"num_clients": 5, "groups": [{"share": 1.0, "ratio": 0.5}]}},
-            "clients.groups does so too",
+            "clients.groups sets them too",
         ),
     ],
 )

@@ -71,7 +71,7 @@ def test_updates_and_downloads_are_without_norms():
 
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex", "feddrop"])
 def test_clients_of_sub_models_have_no_norms_of_the_whole_model(method):
-    with pytest.raises(ConfigError, match="holds a part of the model only"):
+    with pytest.raises(ConfigError, match="holds only a part of the model"):
         image_job(method, "resnet8", options={"local_norms": True})
 
 

@@ -1,4 +1,4 @@
-"""What happens on a client, whoever asks for it: training its part, evaluating, its update."""
+"""What happens on a client, under any engine: local training, evaluation, and its update."""
 
 from __future__ import annotations
 

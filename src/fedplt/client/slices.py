@@ -1,4 +1,4 @@
-"""The trained slices of a model: what an optimiser sees, and what a client sends."""
+"""The trained slices of a model: the optimizer's parameters, and the source of the update."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedplt.planning import Assignment, TensorSpec, split_name
 
 
 class TrainableSlices:
-    """The trained slices of a model: parameters to optimise, and what became of them."""
+    """The trained slices of a model: parameters for an optimizer, and their update."""
 
     def __init__(self, model: nn.Module, assignment: Assignment, *, keep_old: bool = True) -> None:
         if assignment.on_client is not assignment:
@@ -36,9 +36,9 @@ class TrainableSlices:
             )
         self.assignment = assignment.on_client
         self._views: list[tuple[Tensor, int, list[Tensor]]] = []
-        """Every tensor with trained slices, its axis and the slices, in the update's order."""
+        """Each tensor with trained slices, its axis and the slices, in the update's order."""
         self._parameters: dict[str, nn.Parameter] = {}
-        self.slices: dict[int, Slices] = {}  # by the parameter's identity: it may be tied
+        self.slices: dict[int, Slices] = {}  # keyed by id(parameter): it may be tied
         self.modules: dict[str, TrainedRows] = {}
         self._rate = 0.0
         statistics: dict[str, Rows] = {}
@@ -46,7 +46,7 @@ class TrainableSlices:
             self._take(model, tensor, rows)
             if tensor.is_buffer:
                 statistics[tensor.module] = rows
-        kept = {  # nobody else will tell this client the statistics of what it does not train
+        kept = {  # statistics that stay on the client: it updates all of their rows
             tensor.module: ((0, tensor.num_rows),)
             for tensor in assignment.layers.tensors
             if tensor.is_buffer and tensor.name in assignment.local
@@ -70,7 +70,7 @@ class TrainableSlices:
                 "the plan was made for another model."
             )
         whole = axis_first(parameter.detach(), tensor.axis)
-        # Rows must be dense: fused optimisers do not look at strides.
+        # Rows must be dense: fused optimizers ignore strides.
         is_moved = bool(tensor.axis) and not whole.is_contiguous()
         if is_moved:
             whole = whole.contiguous()
@@ -86,7 +86,7 @@ class TrainableSlices:
                 self._parameters[f"{tensor.name}[{start}:{stop}]"] = leaf
 
     def release(self) -> None:
-        """Let all parameters lie in memory as they did before; called at the end of the block."""
+        """Restore the memory layout of all parameters; called at the end of the block."""
         for place, (parameter, axis, views) in enumerate(self._views):
             slices = self.slices.get(id(parameter))
             if slices is not None and slices.is_moved:
@@ -97,7 +97,7 @@ class TrainableSlices:
                 assert len(new) == len(views)
 
     def _trained_rows(self, module: nn.Module, rows: Rows, statistics: Rows) -> TrainedRows | None:
-        """What a forward of :mod:`fedplt.kernels` needs to know of a module, if it has one."""
+        """The input of this module's forward in :mod:`fedplt.kernels`; None if it has none."""
         if forward_of(module) is None:
             return None
         if has_running_statistics(module):
@@ -116,7 +116,7 @@ class TrainableSlices:
         )
 
     def caught(self, module: nn.MultiheadAttention) -> Caught:
-        """The weights of an attention module whose products are caught."""
+        """The weights of an attention module whose matrix products are intercepted."""
         result: Caught = {}
         pairs = (
             (module.in_proj_weight, module.in_proj_bias),
@@ -136,7 +136,7 @@ class TrainableSlices:
         return result
 
     def _connect(self, model: nn.Module) -> None:
-        """Tell modules whose input gradients are needed for a few columns only."""
+        """Link each module to the one that feeds it: its input gradient may need few columns."""
         hooked = any(has_hooks(module) for module in model.modules())
         for flow in self.assignment.layers.flow:
             consumer, feeder = self.modules.get(flow.name), self.modules.get(flow.feeder or "")
@@ -149,11 +149,11 @@ class TrainableSlices:
                 consumer.feeder, consumer.columns_per_channel = feeder, flow.columns
 
     def fuse_sgd(self, learning_rate: float) -> None:
-        """Let the backward pass do plain SGD at once: no gradient buffers, no optimiser pass.
+        """Apply plain SGD during the backward pass: no gradient buffers, no optimizer pass.
 
-        Then every step is one forward pass, one backward pass and :meth:`step`. Modules called
-        more than once in a forward pass, tied weights, and kinds without a forward of their own
-        in :mod:`fedplt.kernels` are stepped in :meth:`step`.
+        A training step is then one forward pass, one backward pass and :meth:`step`, which updates
+        what the backward pass cannot: modules called more than once per forward pass, tied
+        weights, and module kinds without a forward in :mod:`fedplt.kernels`.
         """
         self._rate = learning_rate
         for trained in self.modules.values():
@@ -164,7 +164,7 @@ class TrainableSlices:
             trained.calls = 0
 
     def step(self) -> None:
-        """The part of a fused step that could not be done in the backward pass."""
+        """Update the parameters that the fused backward pass could not update."""
         with torch.no_grad():
             for leaf in self._parameters.values():
                 if leaf.grad is not None:
@@ -172,11 +172,11 @@ class TrainableSlices:
                     leaf.grad = None
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The trained slices, for any optimiser that treats every coordinate alone."""
+        """The trained slices, for any optimizer that treats each coordinate independently."""
         return iter(self._parameters.values())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The same with names such as ``fc1.weight[3:7]``."""
+        """The trained slices with names such as ``fc1.weight[3:7]``."""
         return iter(self._parameters.items())
 
     @property
@@ -184,7 +184,7 @@ class TrainableSlices:
         return self.assignment.num_trained
 
     def update(self, num_examples: int = 1) -> ClientUpdate:
-        """What changed since the block was entered: the trained slices, in the plan's order."""
+        """The change of the trained slices since the block was entered, in the plan's order."""
         assert self._before is not None
         change = change_since(self._before.clone(), self._slices())
         if self.assignment.local:
@@ -193,7 +193,7 @@ class TrainableSlices:
         return ClientUpdate(change.float().numpy(force=True), num_examples, norm)
 
     def _shared_segments(self) -> list[tuple[int, int]]:
-        """Where the values lie that leave the client."""
+        """Segments of the update that are sent: those that do not stay on the client."""
         segments, start = [], 0
         for tensor, rows in self.assignment.trained_rows:
             stop = start + sum(end - begin for begin, end in rows) * tensor.row_size
@@ -203,7 +203,7 @@ class TrainableSlices:
         return segments
 
     def restore(self) -> None:
-        """Put the values back that the slices had when the block was entered."""
+        """Set the slices back to the values they had when the block was entered."""
         assert self._before is not None
         start = 0
         with torch.no_grad():

@@ -26,18 +26,21 @@ from fedplt.planning import Assignment
 def train_only(
     model: nn.Module, assignment: Assignment, *, keep_old: bool = True
 ) -> Iterator[TrainableSlices]:
-    """Inside the block, only the assigned slices of the model get gradients and move.
+    """Inside the block, only the assigned slices of the model get gradients and change.
 
-    Every other parameter, and the running statistics of norms, keep their bits (buffers of a
-    model's own move as it moves them). Weight gradients are computed for the trained rows only.
-    Optimisers must treat every coordinate alone (SGD, Adam, ...; not LBFGS). After the block the
-    model is an ordinary module again and keeps what was trained.
+    All other parameters, and the running statistics of their normalization layers, keep their
+    bits; other buffers change as the model changes them. Weight gradients are computed for the
+    trained rows only. The optimizer must treat each coordinate independently (SGD, Adam, ...; not
+    LBFGS). After the block the model is an ordinary module again, with the trained values.
 
-    ``keep_old=False`` saves a copy of the slices where the caller has the old values anyway;
-    ``update()`` and ``restore()`` are not available then.
+    ``keep_old=False`` saves the memory of a copy of the slices; ``update()`` and ``restore()``
+    are then not available.
     """
     if any(module in _being_trained for module in model.modules()):
-        raise CutError("train_only: this model, or a part of it, is already in such a block.")
+        raise CutError(
+            "train_only: this model, or a part of it, is already in a train_only block; leave "
+            "that block first."
+        )
     part = TrainableSlices(model, assignment, keep_old=keep_old)
     required = [(p, p.requires_grad) for p in model.parameters()]
     handles: list[Any] = [model.register_forward_pre_hook(lambda *_: part.begin_forward())]
@@ -47,7 +50,7 @@ def train_only(
     try:
         for parameter, _ in required:
             parameter.requires_grad_(id(parameter) in part.slices)
-            parameter.grad = None  # what is left from before must not be taken for the block's
+            parameter.grad = None  # a gradient from before the block must not be used in it
         for slices in part.slices.values():
             handles.append(
                 slices.parameter.register_post_accumulate_grad_hook(slices.scatter_gradient)
@@ -75,7 +78,7 @@ _being_trained: WeakSet[nn.Module] = WeakSet()
 
 
 class _Patched:
-    """A forward inside the block; a copy of its module gets its own."""
+    """A module's forward inside the block; a deep copy of the module gets its class's forward."""
 
     def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
         self.module, self.forward = module, forward
@@ -89,7 +92,7 @@ class _Patched:
 
 
 def _forward(part: TrainableSlices, name: str, module: nn.Module) -> _Patched | None:
-    """The forward that a module gets inside the block, if it is not its own."""
+    """The forward that replaces a module's own inside the block; None if none does."""
     if "forward" in vars(module):
         return None
     found: Callable[..., Any] | None = None

@@ -1,6 +1,6 @@
 """How channels flow between modules: which layer feeds a normalization layer, and which a matrix.
 
-With an example input, the autograd graph of one forward pass tells: walk back from a module's input
+With an example input, walk back in the autograd graph of one forward pass, from a module's input
 through operations that keep channels apart, to the module whose output it was. Without an example,
 the module registered just before a normalization layer is taken as its feeder if it is as wide, and
 nothing is known about the flow between layers.

@@ -74,7 +74,7 @@ def find_ownership(
 ) -> Ownership:
     """Sort all parameters and running statistics of a model.
 
-    ``never`` are names of modules and parameters that nobody trains, ``used`` the identities of
+    ``never`` are names of modules and parameters that no client trains, ``used`` the identities of
     the parameters that the output depends on (None: not known).
     """
     owned = {id(parameter): name for name, parameter in model.named_parameters()}

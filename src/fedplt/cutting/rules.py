@@ -19,7 +19,7 @@ from fedplt.kernels import FORWARDS_BY_NAME, forward_of, full_name, outputs_on_a
 from fedplt.planning import split_name
 
 FUSED_NAMES = ("qkv", "c_attn")
-"""Linear modules so named, with three times as many outputs as inputs, are query, key and value."""
+"""Names of Linear modules that, with three times as many outputs as inputs, are fused q, k, v."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def slicing_of(name: str, module: nn.Module, own: Collection[str], fused: int | 
 
 
 def kind_of(module: nn.Module) -> str:
-    """The name of a module's kind as people know it (torch has private ones)."""
+    """The public name of a module's kind (torch has private subclasses)."""
     if isinstance(module, nn.utils.parametrize.ParametrizationList):
         return "parametrization"
     if isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear):
@@ -71,7 +71,7 @@ def _how_computed(module: nn.Module, own: Collection[str]) -> str | None:
     if {"weight_g", "weight_v"} <= set(own):
         return "weight-normed"
     if hasattr(module, "weight_orig") or hasattr(module, "weight_u"):
-        return "its weight is computed from another (pruned or spectral-normed)"
+        return "its weight is computed from another (pruned or with spectral normalization)"
     return None
 
 

@@ -1,4 +1,4 @@
-"""A run: its configuration, its job, its rounds, and what is written down about it."""
+"""A run: its configuration, its job, the round loop, its records and its folder."""
 
 from __future__ import annotations
 

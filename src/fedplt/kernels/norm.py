@@ -25,7 +25,7 @@ def has_running_statistics(module: nn.Module) -> bool:
 
 
 def modules_with_running_statistics(model: nn.Module) -> list[Any]:
-    """All of them, in the order of ``model.modules()``."""
+    """All modules with running statistics, in the order of ``model.modules()``."""
     return [module for module in model.modules() if has_running_statistics(module)]
 
 

@@ -17,9 +17,9 @@ def whole_sublayers(layers: Layers, layer_ratios: NDArray[np.float64]) -> NDArra
     """Counts of sub-layers, (clients, layers), for layer ratios of the same shape.
 
     A count is the floor or the ceiling of the client's share of the layer, chosen so that the
-    total ratio is met as closely as possible (ties: the more balanced choice). Where a share
-    is below one sub-layer, clients take turns: some get one and some none, the mean being the
-    share. Nobody is left with nothing to train.
+    total ratio is met as closely as possible (ties: the more balanced choice). If a share is
+    below one sub-layer, clients take turns: some get one and some none, with the share as their
+    mean. Every client trains at least one sub-layer.
     """
     shares = layer_ratios * np.asarray(layers.num_sublayers)
     floors = np.floor(shares + _NEGLIGIBLE)
@@ -47,7 +47,7 @@ def whole_sublayers(layers: Layers, layer_ratios: NDArray[np.float64]) -> NDArra
 
 
 def _take_turns(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """0 or 1 for each client and layer so that every run of clients gets its shares' sum."""
+    """0 or 1 per client and layer; any consecutive clients together get the sum of their shares."""
     passed = np.floor(np.cumsum(shares, axis=0) + 0.5)
     return np.diff(passed, axis=0, prepend=0.0)
 
@@ -58,7 +58,7 @@ def _round_up_some(
     target: float,
     weights: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Round up the layers (among those with a rest) that bring the total closest to the target."""
+    """Round up those layers (with a fractional share) that bring the total closest to target."""
     open_layers = np.flatnonzero(rests)
     if not len(open_layers):
         return counts
@@ -80,7 +80,7 @@ def _round_up_greedily(
     target: float,
     weights: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """As above for models with many layers: largest sub-layers first, each if it helps."""
+    """The same for many layers, greedily: largest sub-layers first, each if it helps."""
     counts = counts.copy()
     missing = target - float(counts @ weights)
     for layer in open_layers[np.argsort(-weights[open_layers], kind="stable")]:
