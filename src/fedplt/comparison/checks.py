@@ -39,7 +39,7 @@ def check_runs(methods: Any, seeds: Any, processes: Any, accuracy: Any) -> None:
     whole = all(isinstance(seed, int) for seed in seeds)
     if not whole or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         given = ",".join(map(str, seeds))
-        raise ConfigError(f"seeds {given}: give different whole numbers, each at least 0.")
+        raise ConfigError(f"seeds {given}: give whole numbers of at least 0, all different.")
     if processes is not None and not (isinstance(processes, int) and processes >= 1):
         raise ConfigError(f"processes is {processes!r}; it is a whole number, at least 1.")
     if accuracy is not None and not 0 <= accuracy <= 1:

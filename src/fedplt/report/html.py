@@ -99,7 +99,7 @@ def _diagnostics(history: History, window: int) -> str:
     if figure is None:
         return ""
     last = next(r.diagnostics for r in reversed(history.rounds) if r.diagnostics)
-    text = f"Effective perturbation over the last {window} rounds; 1: all move the same way."
+    text = f"Effective perturbation looks back over {window} rounds; 1: all move the same way."
     if "layer_divergence" in last:
         text += f" Divergence of the layers in the last round: {last['layer_divergence']:.3f}."
     never = {
