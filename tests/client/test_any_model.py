@@ -22,6 +22,7 @@ NOT_COUNTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "fused"])
 @pytest.mark.parametrize("name", ZOO)

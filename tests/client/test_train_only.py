@@ -77,6 +77,7 @@ def train_sliced(model, assignment, data, make_optimizer):
     return part
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "fused"])
 @pytest.mark.parametrize("case", CASES)
 def test_equals_masked_training(case, optimizer):

@@ -67,6 +67,7 @@ def test_tables_and_claims_are_these_bytes(tmp_path):
         assert text == (HERE / f"golden_tables.{ending}").read_text()
 
 
+@pytest.mark.slow
 def test_what_make_results_writes_is_the_same_every_time(fedplt, tmp_path):
     write_golden(tmp_path)
     for path in tmp_path.iterdir():

@@ -344,6 +344,7 @@ def test_a_resumed_run_refuses_other_devices(devices, tmp_path):
         folder.load_checkpoint(planned_job(devices, rounds=1))
 
 
+@pytest.mark.slow
 def test_same_bits_for_any_number_of_workers(slow_computers):
     from fedplt.engines.start import run_job
 
