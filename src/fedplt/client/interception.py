@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd import _make_grads
+from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 from fedplt.client.slices import TrainableSlices
@@ -165,24 +166,22 @@ class Interception(TorchFunctionMode):
         create_graph: bool = False,
         inputs: Any = None,
     ) -> None:
-        if inputs is not None:
-            inputs = [get_gradient_edge(tensor) for tensor in self._with_parameters(inputs)]
+        wanted = () if inputs is None else tuple(self._with_parameters(inputs))
         tensors, gradients = _listed(tensors), _listed(grad_tensors)
         gradients += [None] * (len(tensors) - len(gradients))
         if not all(tensor.requires_grad for tensor in tensors):
             torch.autograd.backward(tensors, gradients)  # torch's own words about it
-        filled = [
-            torch.ones_like(tensor) if gradient is None and tensor.numel() == 1 else gradient
-            for tensor, gradient in zip(tensors, gradients, strict=True)
-        ]
-        # As places in the graph: torch would ask this mode again where it is given tensors, and
+        filled = _make_grads(tensors, tuple(gradients), is_grads_batched=False)
+        keep = bool(create_graph if retain_graph is None else retain_graph)
+        # Not torch.autograd.backward: it would ask this mode again. The mode is active, because
         # operations that are computed again in the backward pass must be seen, too.
-        edges: Any = [get_gradient_edge(tensor) for tensor in tensors]
         with self._looked_at(inputs is not None), self:
-            torch.autograd.backward(edges, filled, retain_graph, bool(create_graph), inputs=inputs)
-        if not retain_graph:
-            for slices in self.part.slices.values():
-                slices.uses = 0
+            _engine_run_backward(
+                tuple(tensors), filled, keep, bool(create_graph), wanted,
+                allow_unreachable=True, accumulate_grad=True,
+            )  # fmt: skip
+        if not keep:
+            self.part.forget_uses()
 
     def _grad(self, *args: Any, **kwargs: Any) -> Any:
         step, self.part.state.is_step = self.part.state.is_step, False

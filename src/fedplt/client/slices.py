@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 
 from fedplt.client.update import ClientUpdate, change_since, update_norm
 from fedplt.client.ways import Ways
@@ -19,6 +21,7 @@ from fedplt.kernels import (
     TrainedRows,
     axis_first,
     has_running_statistics,
+    unwatched,
 )
 from fedplt.planning import Assignment, TensorSpec, split_name
 
@@ -186,10 +189,21 @@ class TrainableSlices:
         """The backward pass of a step; the only one in which a fused step may happen."""
         self.state.is_step = True
         try:
-            loss.backward()
+            # What loss.backward() does in the end, without what lies between: steps can be short.
+            _engine_run_backward(
+                (loss,), (_one(loss.dtype, loss.device, loss.shape),), False, False, (),
+                allow_unreachable=True, accumulate_grad=True,
+            )  # fmt: skip
         finally:
             self.state.is_step = False
+            self.forget_uses()
 
+    def forget_uses(self) -> None:
+        """A pass is over."""
+        for slices in self.slices.values():
+            slices.uses = 0
+
+    @unwatched
     def step(self) -> None:
         """The part of a fused step that could not be done in the backward pass."""
         rate = self.state.rate or 0.0
@@ -250,6 +264,14 @@ class TrainableSlices:
 
     def _slices(self) -> Iterator[Tensor]:
         return (view for _, _, views in self._views for view in views)
+
+
+@functools.lru_cache(maxsize=8)
+def _one(dtype: torch.dtype, device: torch.device, shape: torch.Size) -> Tensor:
+    """The gradient of a loss with respect to itself."""
+    if shape.numel() != 1:
+        raise RuntimeError(f"a loss is one number; this one has shape {tuple(shape)}.")
+    return torch.ones(shape, dtype=dtype, device=device)
 
 
 def _tensor_of(model: nn.Module, name: str) -> Any:

@@ -23,6 +23,7 @@ from fedplt.kernels.norm import (
     modules_with_running_statistics,
 )
 from fedplt.kernels.operations import OPERATIONS
+from fedplt.kernels.plain import unwatched
 from fedplt.kernels.standard import has_kernel, is_transposed_linear, outputs_on_axis_1
 from fedplt.kernels.trained_rows import (
     Pass,
@@ -60,4 +61,5 @@ __all__ = [
     "put",
     "read_state",
     "take",
+    "unwatched",
 ]

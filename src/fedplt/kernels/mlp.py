@@ -95,25 +95,28 @@ class Chained:
         children = list(self.sequential._modules.values())
         index = 0
         while index < len(children):
-            # What is done here is no use of a parameter that the block must know of.
-            with torch._C.DisableTorchFunction():
-                links, length = self._links(children[index:], input)
-                if len(links) > 1:
-                    input = _forward(links, input)
-            if len(links) > 1:
-                index += length
-            else:
+            length = 0
+            if type(children[index]) is nn.Linear:
+                # What is done here is no use of a parameter that the block must know of.
+                with torch._C.DisableTorchFunction():
+                    links, length = self._links(children, index, input)
+                    if len(links) > 1:
+                        input = _forward(links, input)
+                    else:
+                        length = 0
+            if not length:
                 input = children[index](input)
-                index += 1
+                length = 1
+            index += length
         return input
 
-    def _links(self, children: list[Any], input: Any) -> tuple[list[Link], int]:
-        """The run of Linear and ReLU children that starts here, and how many children it has."""
+    def _links(self, children: list[Any], index: int, input: Any) -> tuple[list[Link], int]:
+        """The run of Linear and ReLU children from here on, and how many children it has."""
         links: list[Link] = []
         length = 0
-        if not is_plain(input) or input.ndim != 2:
+        if not is_plain(input) or input.ndim != 2 or has_global_hooks():
             return links, length
-        for child in children:
+        for child in children[index:]:
             if type(child) is nn.Linear and not is_observed(child):
                 parameters = child._parameters
                 trained = self.rows_of(parameters["weight"], parameters["bias"])  # type: ignore[arg-type]
@@ -130,7 +133,7 @@ class Chained:
 
 def is_observed(module: nn.Module) -> bool:
     """Whether somebody looks at what the module takes and gives, or computes it otherwise."""
-    return "forward" in module.__dict__ or has_hooks(module) or has_global_hooks()
+    return "forward" in module.__dict__ or has_hooks(module)
 
 
 def has_global_hooks() -> bool:
