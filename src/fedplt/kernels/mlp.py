@@ -8,8 +8,7 @@ autograd function: the same kernels in the same order, with less between them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -23,8 +22,7 @@ from fedplt.kernels.trained_rows import Rows, TrainedRows
 _relu_backward = torch.ops.aten.threshold_backward
 
 
-@dataclass(frozen=True, eq=False)
-class Link:
+class Link(NamedTuple):
     """A Linear with trained rows, and whether a ReLU follows it."""
 
     trained: TrainedRows
