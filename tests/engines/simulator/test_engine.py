@@ -214,11 +214,6 @@ def test_workers_end_when_their_parent_is_killed():
     assert not any(_alive(worker) for worker in workers)
 
 
-@pytest.mark.xfail(
-    reason="a SIGTERM in the first moment of a forked worker meets the run's handler, which only "
-    "notes it: close() waits 5 s, and the worker stays",
-    strict=False,
-)
 def test_an_engine_closed_at_once_leaves_no_worker():
     """As where a run is refused just after its workers were started."""
     old = signal.signal(signal.SIGTERM, lambda *_: None)  # as a run does, to save itself first

@@ -34,6 +34,8 @@ from fedplt.federation import Interrupted, Job, most_clients
 from fedplt.planning import Assignment
 
 POLL_SECONDS = 0.2
+STOP_SECONDS = 2.0
+"""How long a worker may take to end before it is killed."""
 SPAWNED = (
     "Spawned workers need a model, loss, metric and data that can be pickled (no lambdas), and a "
     "script whose top level is under: if __name__ == '__main__'."
@@ -258,5 +260,10 @@ class SimulatorEngine:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
-            process.join(5)
+            process.join(STOP_SECONDS)
+            if process.is_alive():
+                # A signal in a forked worker's first moment meets the parent's handler, which only
+                # takes note of it; a stopped worker does not even get it.
+                process.kill()
+                process.join(STOP_SECONDS)
         self._connections, self._processes = [], []
