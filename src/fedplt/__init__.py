@@ -58,9 +58,11 @@ _PUBLIC = {
         "cut",
     ],
     "fedplt.client": [
+        "CheckReport",
         "ClientUpdate",
         "HeldModels",
         "TrainableSlices",
+        "check",
         "train_only",
     ],
     "fedplt.server": [
@@ -129,9 +131,11 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from fedplt.client import CheckReport as CheckReport
     from fedplt.client import ClientUpdate as ClientUpdate
     from fedplt.client import HeldModels as HeldModels
     from fedplt.client import TrainableSlices as TrainableSlices
+    from fedplt.client import check as check
     from fedplt.client import train_only as train_only
     from fedplt.comparison import compare as compare
     from fedplt.cutting import cut as cut

@@ -80,7 +80,7 @@ def test_flops_are_what_torch_counts(name, fused):
             with train_only(model, plan.assignment(client)) as part, counter:
                 if fused:
                     part.fuse_sgd(0.1)
-                F.cross_entropy(model(inputs), targets).backward()
+                part.backward(F.cross_entropy(model(inputs), targets))
                 part.step()
             counted = counter.get_total_flops() / number
             assert exact_flops(plan.assignment(client)).total == pytest.approx(counted, rel=1e-6)

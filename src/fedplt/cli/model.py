@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedplt.cli.app import app, err
+from fedplt.cli.app import app, err, out
 from fedplt.errors import ConfigError, FedpltError
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from fedplt.planning import Layers
 
 
 @app.command()
@@ -49,6 +51,10 @@ def cut(
         int | None, typer.Option(help="At most this many sub-layers per layer.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the layers as JSON.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Compare a step of partial training with full gradients."),
+    ] = False,
 ) -> None:
     """Show how a model is cut: layers, sub-layers, what is left out, and why."""
     import warnings
@@ -73,6 +79,21 @@ def cut(
     typer.echo(json.dumps(layers.to_json()) if as_json else layers.summary())
     if inputs is None and not as_json:
         err.print("Give --shape or --example to see how data flows.", soft_wrap=True)
+    if check:
+        _check(built, inputs, layers)
+
+
+def _check(model: nn.Module, inputs: Any, layers: Layers) -> None:
+    from fedplt.client.self_check import RATIOS
+    from fedplt.client.self_check import check as check_training
+    from fedplt.planning import make_plan
+
+    if inputs is None:
+        raise ConfigError("--check needs an input: give --shape or --example.")
+    report = check_training(model, inputs, plan=make_plan(layers, RATIOS))
+    out.print(f"\n{report}", soft_wrap=True)
+    if not report.is_right:
+        raise typer.Exit(1)
 
 
 def _inputs(model: str, example: str | None, shape: str | None, has_options: bool) -> Any:

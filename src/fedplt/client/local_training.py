@@ -65,11 +65,13 @@ def train_client(
     seed: int,
     round: int,
     client: int,
+    on_changed_frozen: Callable[[], None] = lambda: None,
 ) -> float:
     """Train the assigned slices of the model and return the mean training loss.
 
     ``examples`` are the client's examples in ``samples``. All randomness (batches, dropout,
-    augmentation) is keyed by (seed, round, client).
+    augmentation) is keyed by (seed, round, client). ``on_changed_frozen`` is called at the end if
+    the model wrote to its parameters itself, so that those not trained may have changed, too.
     """
     random = generator(seed, "batches", round=round, client=client)
     torch.manual_seed(torch_seed(seed, "training", round=round, client=client))
@@ -95,9 +97,11 @@ def train_client(
                     absent = absent_classes(samples, examples, outputs)
                 outputs = outputs.masked_fill(absent, 0.0)
             loss = settings.loss(outputs, targets)
-            loss.backward()
+            part.backward(loss)
             step()
             losses.append(loss.detach())
+    if part.may_have_changed_frozen:
+        on_changed_frozen()
     return float(torch.stack(losses).mean())
 
 
@@ -127,9 +131,8 @@ def _stepper(
 
 def _freeze_normalization(model: nn.Module, part: TrainableSlices) -> None:
     """Normalization layers without a trained row use their running statistics."""
-    for name, module in model.named_modules():
-        trained = part.modules.get(name)
-        if has_running_statistics(module) and not (trained and trained.rows):
+    for module in model.modules():
+        if has_running_statistics(module) and not part.trains_some_of(module):
             module.eval()
 
 

@@ -9,16 +9,17 @@ update = part.update(num_examples=600)   # what changed, nothing else
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
-from torch import nn
+from torch import Tensor, nn
 
+from fedplt.client.interception import Interception
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
-from fedplt.kernels import attention_forward, chained, forward_of
+from fedplt.kernels import Chained, has_running_statistics
 from fedplt.planning import Assignment
 
 
@@ -43,26 +44,28 @@ def train_only(
         )
     part = TrainableSlices(model, assignment, keep_old=keep_old)
     required = [(p, p.requires_grad) for p in model.parameters()]
-    handles: list[Any] = [model.register_forward_pre_hook(lambda *_: part.begin_forward())]
+    handles: list[Any] = []
     patched: list[nn.Module] = []
-    _being_trained.update(model.modules())
+    modules = list(model.modules())
+    _being_trained.update(modules)
     gradients = [(p, p.grad) for p in model.parameters()]
     try:
         for parameter, _ in required:
             parameter.requires_grad_(id(parameter) in part.slices)
-            parameter.grad = None  # a gradient from before the block must not be used in it
+            parameter.grad = None  # what is left from before must not be taken for the block's
         for slices in part.slices.values():
             handles.append(
                 slices.parameter.register_post_accumulate_grad_hook(slices.scatter_gradient)
             )
-        for name, module in model.named_modules():
-            forward = _forward(part, name, module)
-            if forward is not None:
-                module.forward = forward
+        for module in model.modules():
+            if type(module).forward is nn.Sequential.forward and "forward" not in vars(module):
+                module.forward = _Patched(module, Chained(module, part.rows_of))  # type: ignore[arg-type]
                 patched.append(module)
-        yield part
+        with _batches_counted(model), Interception(part, {id(p): needs for p, needs in required}):
+            yield part
+        part.check_unchanged()
     finally:
-        _being_trained.difference_update(model.modules())
+        _being_trained.difference_update(modules)
         for handle in handles:
             handle.remove()
         for module in patched:
@@ -77,33 +80,39 @@ def train_only(
 _being_trained: WeakSet[nn.Module] = WeakSet()
 
 
-class _Patched:
-    """A module's forward inside the block; a deep copy of the module gets its class's forward."""
+@contextmanager
+def _batches_counted(model: nn.Module) -> Iterator[None]:
+    """Counters of batches keep their bits; an average over all batches is over the block's."""
+    counters: list[Tensor] = [
+        module.num_batches_tracked  # type: ignore[misc]
+        for module in model.modules()
+        if has_running_statistics(module)
+        if getattr(module, "num_batches_tracked", None) is not None
+    ]
+    old = [counter.clone() for counter in counters]
+    try:
+        for counter in counters:
+            counter.zero_()
+        yield
+    finally:
+        for counter, before in zip(counters, old, strict=True):
+            counter.copy_(before)
 
-    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+
+class _Patched:
+    """A forward inside the block; a copy of its module gets its own."""
+
+    def __init__(self, module: nn.Module, forward: Chained) -> None:
         self.module, self.forward = module, forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        if len(args) == 1 and not kwargs:
+            return self.forward(args[0])
+        return type(self.module).forward(self.module, *args, **kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         copied: nn.Module = memo[id(self.module)]
         return functools.partial(type(copied).forward, copied)
 
-
-def _forward(part: TrainableSlices, name: str, module: nn.Module) -> _Patched | None:
-    """The forward that replaces a module's own inside the block; None if none does."""
-    if "forward" in vars(module):
-        return None
-    found: Callable[..., Any] | None = None
-    if isinstance(module, nn.Sequential):
-        found = chained(module, name, part.modules)
-    elif isinstance(module, nn.MultiheadAttention):
-        standard = type(module).forward is nn.MultiheadAttention.forward
-        caught = part.caught(module) if standard else {}
-        found = functools.partial(attention_forward, module, caught) if caught else None
-    elif name in part.modules:
-        forward = forward_of(module)
-        assert forward is not None
-        found = functools.partial(forward, module, part.modules[name])
-    return None if found is None else _Patched(module, found)
+    def __reduce__(self) -> NoReturn:
+        raise CutError("a model cannot be pickled inside train_only; do it after the block.")

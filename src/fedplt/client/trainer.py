@@ -67,6 +67,7 @@ class ClientTrainer:
         self.global_state = global_state
         self.state = bind_state(model, layers)
         self._models = HeldModels(model, self.state)
+        self._must_refresh = False
         shared = {spec.name for spec in layers.tensors}
         self._other_buffers = {
             dotted(name, key): (module, key, buffer, buffer.clone())
@@ -97,22 +98,21 @@ class ClientTrainer:
         started = time.perf_counter()
         assignment = order.assignment
         held = assignment.build(self._models)
-        with scaled(held.module, assignment, order.training.recipe):
-            loss = train_client(
-                held.module,
-                assignment.on_client,
-                samples,
-                examples,
-                order.training,
-                learning_rate=order.learning_rate,
-                seed=order.seed,
-                round=order.round,
-                client=order.client,
-            )
+        try:
+            loss = self._train(held.module, order, samples, examples)
+        except BaseException:  # the next client must not start from what this one left
+            self._must_refresh = False
+            self.refresh()
+            self.put_buffers_back(warn=False)
+            raise
         places = assignment.uploaded
         take(self.global_state, places, out=update)
         change_since(update, parts_of(held.state, assignment.on_client.uploaded))
-        if held.state is self.state:
+        if self._must_refresh:
+            self._must_refresh, kept = False, self.kept()
+            self.refresh()
+            self.take_kept(kept)
+        elif held.state is self.state:
             self._put_back(places)
         self.put_buffers_back()
         norm, weighted = update_norm(update, assignment), None
@@ -120,6 +120,26 @@ class ClientTrainer:
             weighted = update_norm(update / order.block_weights, assignment)
         seconds = time.perf_counter() - started
         return ClientResult(order.client, len(examples), norm, loss, seconds, weighted)
+
+    def _train(
+        self, module: nn.Module, order: TrainOrder, samples: Samples, examples: range
+    ) -> float:
+        with scaled(module, order.assignment, order.training.recipe):
+            return train_client(
+                module,
+                order.assignment.on_client,
+                samples,
+                examples,
+                order.training,
+                learning_rate=order.learning_rate,
+                seed=order.seed,
+                round=order.round,
+                client=order.client,
+                on_changed_frozen=self._refresh_later,
+            )
+
+    def _refresh_later(self) -> None:
+        self._must_refresh = True
 
     def _put_back(self, places: Places) -> None:
         parts = (parts_of(flat, places) for flat in (self.state, self.global_state))

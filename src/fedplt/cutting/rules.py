@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedplt.cutting.module_kinds import CONVOLUTIONS, NORMALIZATION, TRANSPOSED_CONVOLUTIONS
 from fedplt.errors import CutError
-from fedplt.kernels import FORWARDS_BY_NAME, forward_of, full_name, outputs_on_axis_1
+from fedplt.kernels import has_kernel, is_transposed_linear, outputs_on_axis_1
 from fedplt.planning import split_name
 
 FUSED_NAMES = ("qkv", "c_attn")
@@ -42,7 +42,7 @@ def slicing_of(name: str, module: nn.Module, own: Collection[str], fused: int | 
     computed = _how_computed(module, own)
     if computed:
         return Slicing(f"as one piece: {computed}", 1)
-    if full_name(type(module)) in FORWARDS_BY_NAME:
+    if is_transposed_linear(module):
         return _linear(name, module, fused)
     if fused is not None and not isinstance(module, nn.Linear):
         raise CutError(f"fused: {name!r} is a {kind_of(module)}; only Linear modules can be fused.")
@@ -77,7 +77,7 @@ def _how_computed(module: nn.Module, own: Collection[str]) -> str | None:
 
 def _saving(module: nn.Module, slicing: Slicing) -> str:
     """Says where slices are trained, but the whole gradient is computed for them."""
-    is_sliced = isinstance(module, (*NORMALIZATION, nn.MultiheadAttention)) or forward_of(module)
+    is_sliced = isinstance(module, (*NORMALIZATION, nn.MultiheadAttention)) or has_kernel(module)
     return "" if is_sliced or slicing.num_units == 1 else " (its whole gradient is computed)"
 
 

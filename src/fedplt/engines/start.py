@@ -21,6 +21,7 @@ from fedplt.federation import (
     RunConfig,
     RunFolder,
     as_config,
+    check_job,
     ignore,
     job_from_config,
     override,
@@ -85,6 +86,8 @@ def run_job(
     if folder:
         folder.lock()
     try:
+        if job.config.engine.check and not resume:
+            check_job(job)
         with _stoppable() as stop, closing(make_engine(job, stop)) as running:
             federation = Federation(job, running)
             if out and not resume:

@@ -212,6 +212,9 @@ class EngineConfig(Section):
     workers: Annotated[int, Field(ge=1)] | None = None
     """Worker processes; default: one per core (one on a GPU)."""
     start_method: Literal["fork", "spawn"] | None = None
+    check: bool = True
+    """Before the first round, compare a step of partial training with full gradients times mask on
+    a few of the run's own examples, and refuse to start where they differ."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """Stop the run if no worker answers for this long."""
 

@@ -38,7 +38,8 @@ SCRATCH = ".*.part"
 """Temporary files that a killed run leaves behind."""
 MAY_CHANGE = (
     "name", "rounds", "checkpoint_every",
-    "engine.name", "engine.workers", "engine.start_method", "engine.timeout_seconds",
+    "engine.name", "engine.workers", "engine.check", "engine.start_method",
+    "engine.timeout_seconds",
 )  # fmt: skip
 """Keys that a resumed run may change: they do not affect the rounds already run."""
 
