@@ -31,7 +31,7 @@ test: setup  ## run all tests (a few minutes; TEST_PROCESSES=1: one after the ot
 	$(PYTEST)
 
 test-fast: setup  ## run the tests that take no processes and little time (under a minute)
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" --hypothesis-profile fast
 
 check: setup  ## lint, formatting and types
 	$(VENV)/bin/ruff check .

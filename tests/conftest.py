@@ -19,6 +19,7 @@ pytest.register_assert_rewrite("tests.support")  # before anything of it is impo
 
 # How long an example takes says nothing on a busy machine.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("tests"), max_examples=20)
 settings.load_profile("tests")
 
 

@@ -92,6 +92,7 @@ def test_make_explains_itself():
         assert re.search(rf"^\s*make {target}\b", text, re.MULTILINE), target
 
 
+@pytest.mark.slow
 def test_the_api_page_is_what_the_docstrings_say():
     done = subprocess.run([sys.executable, "tools/api_page.py", "--check"])
     assert done.returncode == 0, "docs/api.md is old: make api-page"

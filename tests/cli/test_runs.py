@@ -61,6 +61,7 @@ def test_plan(fedplt, config, tmp_path):
     assert ".png, .svg or .pdf" in done.stderr
 
 
+@pytest.mark.slow
 def test_run_then_report(fedplt, config, tmp_path):
     folder = tmp_path / "run"
     done = fedplt("run", config, "--out", folder, "--seed", 3, "--set", "rounds=3")

@@ -150,6 +150,7 @@ MORE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("optimizer", ["fused", "adam", "weight decay"])
 @pytest.mark.parametrize("name", MORE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,6 +121,7 @@ class Mean(nn.Module):
         return x.mean(1)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     make=st.recursive(LEAVES, blocks, max_leaves=5),

@@ -15,6 +15,8 @@ from fedplt.federation.folder import RunFolder
 from tests.support.engines import FakeEngine
 from tests.support.jobs import blobs, small_model
 
+pytestmark = pytest.mark.slow
+
 FAST = {"training": {"learning_rate": 0.1, "batch_size": 16}, "engine": {"workers": 1}}
 
 

@@ -17,6 +17,7 @@ from fedplt.theory import (
 from fedplt.theory.examples import random_quadratics
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(1, 5),
