@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.errors import PlanError
-from fedplt.planning.allocation import Allocation, balanced_layer_ratios
+from fedplt.planning.allocation import Allocation
 from fedplt.planning.assignment import Assignment, SliceAssignment
 from fedplt.planning.coverage import Uncovered, uncovered_sublayers
 from fedplt.planning.layers import Layers, Ranges, merge
 from fedplt.planning.places import Places
 from fedplt.planning.plan_summary import plan_summary
 from fedplt.planning.rounding import whole_sublayers
+from fedplt.planning.spreading import spread_ratios
 
 FORMAT = 2
 
@@ -237,44 +238,13 @@ def make_plan(layers: Layers, ratios: Sequence[float | Allocation]) -> Plan:
     Ratios are spread over the layers by :func:`fedplt.balanced_allocation`, rounded to whole
     sub-layers, and assigned by rotation.
     """
-    if not len(ratios):
-        raise PlanError("no ratios were given; give one per client.")
-    wanted = np.array([r.ratio if isinstance(r, Allocation) else r for r in ratios], dtype=float)
-    wrong = np.flatnonzero(~((wanted > 0) & (wanted <= 1)))
-    if len(wrong):
-        client = int(wrong[0])
-        raise PlanError(f"client {client} has ratio {wanted[client]}; a ratio lies in (0, 1].")
-    layer_ratios = _layer_ratios(layers, wanted)
-    for client, given in enumerate(ratios):
-        if isinstance(given, Allocation):
-            if given.layer_sizes != layers.sizes:
-                raise PlanError(
-                    f"client {client}'s allocation is for layers of {list(given.layer_sizes)} "
-                    f"parameters; this model's have {list(layers.sizes)}."
-                )
-            layer_ratios[client] = given.layer_ratios
+    wanted, layer_ratios = spread_ratios(layers, ratios)
     return Plan(layers, wanted, whole_sublayers(layers, layer_ratios))
 
 
-def _layer_ratios(layers: Layers, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Layers that are always trained come first; the rest of a ratio goes to the others."""
-    always = np.array([layer.always for layer in layers])
-    if not always.any():
-        return balanced_layer_ratios(layers.sizes, ratios)
-    sizes = np.asarray(layers.sizes, dtype=np.float64)
-    fixed, free = float(sizes[always].sum()), float(sizes[~always].sum())
-    poor = np.flatnonzero(ratios * layers.size < fixed * (1 - 1e-9))
-    if len(poor):
-        raise PlanError(
-            f"client {poor[0]} has ratio {ratios[poor[0]]:g}, but the layers that are always "
-            f"trained are {fixed / layers.size:.4f} of the model. Raise "
-            "the ratio, or let fewer layers be always trained."
-        )
-    result = np.ones((len(ratios), len(layers)))
-    if free:
-        rest = np.clip((ratios * layers.size - fixed) / free, 0.0, 1.0)
-        result[:, ~always] = balanced_layer_ratios(sizes[~always].astype(int).tolist(), rest)
-    return result
+def sublayers_assignment(layers: Layers, counts: Sequence[int]) -> Assignment:
+    """So many sub-layers of every layer: what costs depend on, and not which ones."""
+    return Plan(layers, np.ones(1), np.array([counts], dtype=np.int32)).assignment(0)
 
 
 def _wrapped(start: int, count: int, total: int) -> Ranges:
