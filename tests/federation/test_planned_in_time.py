@@ -109,7 +109,7 @@ def late_clients(job):
         return set(range(job.plan.num_clients))
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     network=networks(),
     devices=DEVICES,

@@ -169,10 +169,13 @@ class Plan:
 
     @cached_property
     def uncovered(self) -> tuple[Uncovered, ...]:
-        """Sub-layers nobody trains; they would keep their initial values for ever."""
+        """Sub-layers nobody ever trains; they would keep their initial values for ever."""
+        coverage = self.coverage
         if self.rotate_every:
-            return ()  # everybody moves on: in time all are reached
-        return uncovered_sublayers(self.layers, self.coverage, self.num_clients)
+            # Steps have no common divisor with the width, so that whoever trains one sub-layer
+            # trains each of them in its turn. A layer that nobody trains anything of stays so.
+            coverage = tuple(np.full_like(clients, clients.sum()) for clients in coverage)
+        return uncovered_sublayers(self.layers, coverage, self.num_clients)
 
     def summary(self) -> str:
         """A table for people: groups of clients, layers, and warnings."""
