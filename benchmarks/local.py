@@ -55,7 +55,7 @@ def stepper(
 
     def steps(context: Any = context) -> None:
         for x, y in zip(inputs, labels, strict=True):
-            F.cross_entropy(model(x), y).backward()
+            part.backward(F.cross_entropy(model(x), y))
             part.step()
 
     return steps

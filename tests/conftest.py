@@ -8,14 +8,13 @@ import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported: test processes share the cores
-
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 from fedplt import cli
 
+# The process that only hands out the tests does not import torch, which takes seconds.
+os.environ["OMP_NUM_THREADS"] = "1"  # before others do: test processes share the cores
 pytest.register_assert_rewrite("tests.support")  # before anything of it is imported
 
 # How long an example takes says nothing on a busy machine.
@@ -25,6 +24,8 @@ settings.load_profile("tests")
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
+    import torch
+
     torch.set_num_threads(1)
     torch.manual_seed(0)
 

@@ -58,8 +58,13 @@ def where(module: str, line: int) -> str:
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> tuple[Import, ...]:
-    return tuple(_imports(ast.parse(path.read_text()), path, False, False))
+    return tuple(_imports(parsed(path), path, False, False))
 
 
 def _imports(node: ast.AST, path: Path, in_function: bool, for_types: bool) -> Iterator[Import]:
@@ -125,7 +130,7 @@ def test_the_front_door_is_for_users():
     """``from fedplt import make_plan`` in the source would hide where it comes from."""
     broken = []
     for module, path in FILES.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             names: set[str] = set()
             if isinstance(node, ast.ImportFrom) and node.module == "fedplt":
                 names = {alias.name for alias in node.names}
@@ -214,7 +219,7 @@ def test_everything_public_is_there():
 
 
 def test_editors_and_type_checkers_see_what_is_public():
-    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    tree = parsed(SOURCE / "__init__.py")
     (typed,) = (n for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n))
     names = [(node.module, alias.name, alias.asname) for node in typed.body for alias in node.names]
     assert sorted(name for _, name, _ in names) == sorted(set(fedplt.__all__) - {"__version__"})

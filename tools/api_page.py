@@ -17,7 +17,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 GROUPS = {
     "Run": ["run", "resume", "train", "compare", "History", "RoundRecord"],
     "A loop of your own": [
-        "cut", "make_plan", "train_only", "TrainableSlices", "ClientUpdate", "validate",
+        "cut", "make_plan", "check", "CheckReport", "train_only", "TrainableSlices",
+        "ClientUpdate", "validate",
         "Aggregator", "bind_state", "HeldModels",
     ],
     "Planning": [

@@ -4,11 +4,11 @@ Run a configuration, as ``fedplt run`` does::
 
     history = fedplt.run("configs/fashion-mnist.toml", out="runs/mine")
 
-Train a model of your own on data of your own::
+Train your own model on your own data::
 
     history = fedplt.train(model, (x, y), (x_val, y_val), ratios=[1.0, 0.29, 0.06], rounds=20)
 
-Plan who trains what, and train a slice in your own loop::
+Plan which client trains what, and train a slice in your own loop::
 
     layers = fedplt.cut(model, example)
     plan = fedplt.make_plan(layers, ratios=[1.0, 0.29, 0.06])
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# Imported on first use: planning needs NumPy alone, and torch takes seconds to import.
+# Imported on first use: planning needs only NumPy, and torch takes seconds to import.
 _PUBLIC = {
     "fedplt.planning": [
         "Allocation",
@@ -58,9 +58,11 @@ _PUBLIC = {
         "cut",
     ],
     "fedplt.client": [
+        "CheckReport",
         "ClientUpdate",
         "HeldModels",
         "TrainableSlices",
+        "check",
         "train_only",
     ],
     "fedplt.server": [
@@ -129,9 +131,11 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from fedplt.client import CheckReport as CheckReport
     from fedplt.client import ClientUpdate as ClientUpdate
     from fedplt.client import HeldModels as HeldModels
     from fedplt.client import TrainableSlices as TrainableSlices
+    from fedplt.client import check as check
     from fedplt.client import train_only as train_only
     from fedplt.comparison import compare as compare
     from fedplt.cutting import cut as cut

@@ -1,6 +1,6 @@
 r"""Quantiles of Student's t and of the F distribution, without scipy.
 
-Both follow from the regularised incomplete beta function :math:`I_x(a, b)`, which is evaluated by
+Both follow from the regularized incomplete beta function :math:`I_x(a, b)`, which is evaluated by
 its continued fraction (Numerical Recipes, 6.4) and inverted by bisection. The tests compare all
 three with scipy.
 """
@@ -14,10 +14,10 @@ _STEPS = 200
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function, the distribution function of Beta(a, b)."""
+    """The regularized incomplete beta function, the distribution function of Beta(a, b)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # the fraction converges fast below this point only
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast only below this point
         return 1 - incomplete_beta(b, a, 1 - x)
     log_factor = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     factor = math.exp(log_factor + a * math.log(x) + b * math.log1p(-x))
@@ -45,9 +45,9 @@ def _nonzero(value: float) -> float:
 
 
 def beta_quantile(probability: float, a: float, b: float) -> float:
-    """Where :func:`incomplete_beta` has this value."""
+    """The x at which :func:`incomplete_beta` has this value."""
     low, high = 0.0, 1.0
-    for _ in range(_STEPS):  # more than enough: the interval halves until it is one number
+    for _ in range(_STEPS):  # enough to shrink the interval to one float
         middle = (low + high) / 2
         if incomplete_beta(a, b, middle) < probability:
             low = middle
@@ -69,7 +69,7 @@ def t_quantile(probability: float, degrees: int) -> float:
 
 
 def f_quantile(probability: float, above: int, below: int) -> float:
-    """The F distribution with so many degrees of freedom above and below the line.
+    """Quantile of the F distribution with ``above`` and ``below`` degrees of freedom.
 
     >>> round(f_quantile(0.975, 2, 2), 2)
     39.0

@@ -5,12 +5,12 @@
     ├── CutError       a model cannot be cut into layers and sub-layers
     │   └── ExampleError   no example input is known, or the model does not take it
     ├── PlanError      ratios or allocations that no plan can satisfy
-    ├── SamplingError  norms, ratios or a budget that client sampling cannot use
+    ├── SamplingError  update norms, ratios or a budget that client sampling cannot use
     ├── FleetError     devices that cannot be read, or no plan for them
     ├── DataError      data is missing, damaged, or cannot be split as asked
     ├── UpdateError    a client's update does not fit what the client was assigned
     └── RunError       a run folder or a running engine is in the wrong state
-        └── DivergedError  no client's numbers are finite any more
+        └── DivergedError  every client's update was refused, such as for NaN
 
 Every message says what was given, what is allowed and what to do. The command line prints
 the message and exits with code 2; a traceback always means a bug in fedplt.
@@ -43,7 +43,7 @@ class PlanError(FedpltError, ValueError):
 
 
 class SamplingError(FedpltError, ValueError):
-    """Norms, ratios or a budget that client sampling cannot use."""
+    """Update norms, ratios or a budget that client sampling cannot use."""
 
 
 class FleetError(FedpltError, ValueError):
@@ -63,11 +63,11 @@ class RunError(FedpltError, RuntimeError):
 
 
 class DivergedError(RunError):
-    """No client's update is finite any more; the same run would diverge again."""
+    """Every client's update was refused; the same run would diverge again."""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """A sentence that names the nearest known word (two, in doubt), or lists them all.
+    """A sentence that names the most similar known word (or two), or lists all known words.
 
     >>> did_you_mean("dirichelt", ["iid", "dirichlet", "shards"])
     "Did you mean 'dirichlet'?"

@@ -11,7 +11,7 @@ from fedplt.errors import ConfigError
 
 
 def import_object(path: str, key: str, wanted: str = "a function") -> Any:
-    """Import ``module:attribute``; the folder the user is in is searched too."""
+    """Import ``module:attribute``; also searches the current folder."""
     module_name, _, attribute = path.partition(":")
     here = str(Path.cwd())
     if here not in sys.path:

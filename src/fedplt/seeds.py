@@ -1,8 +1,7 @@
-"""Random numbers that depend only on what they are for.
+"""Random generators keyed by (seed, purpose, round, client).
 
-Every draw comes from a generator keyed by (seed, purpose, round, client), so nothing depends
-on the order in which workers happen to run, and a resumed run draws what an uninterrupted
-one would have drawn.
+Every draw uses such a generator, so results do not depend on the order in which workers run, and
+a resumed run draws the same numbers as an uninterrupted one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers and tables as people read them."""
+"""Format numbers and tables for printing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _scaled(number: float, unit: str) -> str:
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)
 ) -> str:
-    """Columns aligned by spaces: those in ``left`` to the left, the others to the right."""
+    """Align columns with spaces: those in ``left`` to the left, the others to the right."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:

@@ -104,6 +104,7 @@ def test_your_own_model(fedplt):
     assert "83 parameters" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_on_devices_shows_the_plan_and_the_simulated_time(fedplt, tmp_path):
     devices = tmp_path / "devices.csv"
     devices.write_text("name,count,mflops,kbps_down,kbps_up\nfast,2,9,90,90\nslow,3,2,50,20\n")

@@ -114,6 +114,7 @@ def test_one_seed_has_no_spread():
     assert found["two"]["accuracy_std"] == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_from_the_command_line(fedplt, config, tmp_path):
     out = tmp_path / "comparison"
     arguments = (
@@ -146,6 +147,7 @@ def test_from_the_command_line(fedplt, config, tmp_path):
     assert (out / "fedplt-seed2" / "model.safetensors").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_told_and_the_others_count(fedplt, config, tmp_path):
     out = tmp_path / "out"
     for broken in ("fedplt-seed2", "fedpmt-seed1", "fedpmt-seed2"):
@@ -169,6 +171,7 @@ def test_a_run_that_fails_is_told_and_the_others_count(fedplt, config, tmp_path)
     assert "no run has an evaluated round" in done.stderr and "already exists" in done.stderr
 
 
+@pytest.mark.slow
 def test_runs_of_another_configuration_are_refused(fedplt, config, tmp_path):
     """Else their results would be shown as those of this configuration."""
     out = tmp_path / "out"
@@ -201,6 +204,7 @@ def test_runs_of_another_configuration_are_refused(fedplt, config, tmp_path):
     assert RunFolder.open(out / "fedavg-seed1").rounds()[-1].round == 4
 
 
+@pytest.mark.slow
 def test_options_of_the_configuration_are_those_of_its_method(fedplt, config, tmp_path):
     config.write_text(
         config.read_text() + '[method]\nname = "fedplt"\nrotate_every = 2\nmasked_loss = true\n'
@@ -315,6 +319,7 @@ def test_one_comparison_at_a_time_in_a_folder(config, tmp_path):
     assert not (tmp_path / "a-seed1.toml").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_comparison_saves_its_runs(config, tmp_path, how):
     """A signal to the comparison alone saves what runs, and starts nothing more."""

@@ -39,6 +39,7 @@ class Recorder(Watch):
         self.ended.append(told)
 
 
+@pytest.mark.slow
 def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
     """Else the longest might start last, while the other cores have nothing left to do."""
     methods = {name: {"name": name} for name in ("heterofl", "fedavg")}
@@ -72,6 +73,7 @@ def run_with(model, config, out, watch):
     compare(load_config(config), {"fedplt": {"name": "fedplt"}}, [1], str(out), watch=watch)
 
 
+@pytest.mark.slow
 def test_what_a_model_prints_disturbs_nobody(config, tmp_path):
     """Rounds are told through standard output; a model may print there, too."""
     watch = Recorder()
@@ -82,6 +84,7 @@ def test_what_a_model_prints_disturbs_nobody(config, tmp_path):
     assert '{"round": "hello"}' in log.read_text()
 
 
+@pytest.mark.slow
 def test_a_crash_is_told_and_its_traceback_kept(config, tmp_path):
     watch = Recorder()
     with pytest.raises(RunError, match="round 1 failed: ZeroDivisionError: odd number"):
@@ -92,15 +95,17 @@ def test_a_crash_is_told_and_its_traceback_kept(config, tmp_path):
     assert "Traceback" in log.read_text() and "tiny.py" in log.read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_called_so(config, tmp_path):
     """Whatever it said before: that is not why it ended."""
     watch = Recorder()
     with pytest.raises(RunError, match="killed by signal 9"):
         run_with("killing_model", config, tmp_path / "out", watch)
     [(_, _, text)] = watch.ended
-    assert text.startswith("killed by signal 9; was memory short?")
+    assert text.startswith("killed by signal 9; out of memory?")
 
 
+@pytest.mark.slow
 def test_an_error_of_the_watch_ends_the_comparison_at_once(config, tmp_path):
     class Broken(Watch):
         def on_round(self, *told):
@@ -113,6 +118,7 @@ def test_an_error_of_the_watch_ends_the_comparison_at_once(config, tmp_path):
     assert done >= 1  # what ran was saved, and is not locked any more
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_before_it_began_is_started_again(config, tmp_path):
     methods, folder = {"fedplt": {"name": "fedplt"}}, tmp_path / "out" / "fedplt-seed1"
     first = compare(load_config(config), methods, [1], tmp_path / "out")

@@ -150,6 +150,7 @@ def test_unknown_names():
         catalog.fetch_data_set("cifar-10")
 
 
+@pytest.mark.slow
 def test_both_forms_of_cifar_decode_alike(tmp_path):
     random = np.random.default_rng(0)
     binary, pictures = tmp_path / "bin" / "cifar-10-batches-bin", tmp_path / "png"

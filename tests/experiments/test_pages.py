@@ -67,6 +67,7 @@ def test_tables_and_claims_are_these_bytes(tmp_path):
         assert text == (HERE / f"golden_tables.{ending}").read_text()
 
 
+@pytest.mark.slow
 def test_what_make_results_writes_is_the_same_every_time(fedplt, tmp_path):
     write_golden(tmp_path)
     for path in tmp_path.iterdir():
@@ -140,7 +141,7 @@ def test_rendering():
 
 def test_a_page_without_a_place_is_refused(tmp_path):
     (tmp_path / "page.md").write_text("# Nothing\n")
-    with pytest.raises(RunError, match="no place for what is generated"):
+    with pytest.raises(RunError, match="lacks the marker lines"):
         replace_generated(tmp_path / "page.md", "text")
 
 
@@ -148,7 +149,7 @@ def test_results_in_the_wrong_folder_are_refused(tmp_path):
     fake_recorded("exp1", "fashion-fcn", {"fedavg": flat([0.5], 2)}).save(
         tmp_path / "exp2" / "fashion-fcn" / "runs.json"
     )
-    with pytest.raises(RunError, match="says that it is of exp1 / fashion-fcn"):
+    with pytest.raises(RunError, match="belongs to exp1 / fashion-fcn"):
         load_results(tmp_path)
 
 

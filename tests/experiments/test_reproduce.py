@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -21,9 +21,10 @@ from fedplt.experiments import (
 )
 from fedplt.federation.config_file import override
 from fedplt.federation.job import job_from_config
-from tests.support.small_experiment import SmallBlock, small_block
+from tests.support.processes import Forked
+from tests.support.small_experiment import SmallBlock, main, small_block
 
-pytestmark = pytest.mark.usefixtures("forked_runs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_runs")]
 
 
 @pytest.fixture
@@ -95,14 +96,12 @@ def test_columns_are_kept_exactly(block, place):
 
 def test_a_killed_reproduction_continues_to_the_same_numbers(block, place, tmp_path):
     """Killed in mid-run it is started again at once; its orphan saves itself first."""
-    script = "from tests.support.small_experiment import main; main()"
-    command = [sys.executable, "-c", script, str(place.out), str(place.results), "40"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    process = Forked(main, [place.out, place.results, 40], stdout=sys.stderr, stderr=sys.stderr)
     [_, contestant] = block.contestants
     rounds = place.folder(block, contestant, 1) / "rounds.jsonl"
     _wait_until(lambda: rounds.is_file() and rounds.read_bytes().count(b"\n") > 2)
-    process.kill()
-    process.wait(timeout=60)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
     assert not place.runs_file(block).exists()
     only = replace(block, contestants=(contestant,))
     assert reproduce(only, place, [1], 40) == {}

@@ -315,7 +315,7 @@ def slow_computers(tmp_path):
         ({"fleet": {"ratios": "groups"}}, "3 devices and 1 clients.groups"),
         (
             {"clients": {"num_clients": 5, "groups": [{"share": 1.0, "ratio": 0.5}]}},
-            "clients.groups does so too",
+            "clients.groups sets them too",
         ),
     ],
 )
@@ -344,6 +344,7 @@ def test_a_resumed_run_refuses_other_devices(devices, tmp_path):
         folder.load_checkpoint(planned_job(devices, rounds=1))
 
 
+@pytest.mark.slow
 def test_same_bits_for_any_number_of_workers(slow_computers):
     from fedplt.engines.start import run_job
 

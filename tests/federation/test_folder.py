@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import signal
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -15,10 +16,12 @@ from safetensors.torch import load_file
 
 from fedplt import RunError
 from fedplt.data.samples import TensorSamples
+from fedplt.federation import lock as locks
 from fedplt.federation.config_file import override
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.records import RoundRecord, Totals
 from tests.support.jobs import blob_job, run_folder
+from tests.support.processes import Forked
 
 
 def record(number):
@@ -135,14 +138,17 @@ def test_one_writer_at_a_time(folder):
 
 def _lock_elsewhere(path):
     """What another process hears when it wants to write to the folder."""
-    script = (
-        "import sys; from pathlib import Path\n"
-        "from fedplt.errors import RunError; from fedplt.federation.lock import take_lock\n"
-        "try: take_lock(Path(sys.argv[1])).close(); print('locked')\n"
-        "except RunError as error: print(error)\n"
-    )
-    command = [sys.executable, "-c", script, str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def take():
+        locks._held.clear()  # what this process holds, another does not know
+        try:
+            locks.take_lock(path).close()
+            print("locked")
+        except RunError as error:
+            print(error)
+
+    with Forked(take, stderr=sys.stderr) as process:
+        return process.stdout.read().strip()
 
 
 @pytest.fixture
@@ -193,7 +199,7 @@ def test_a_run_that_is_just_starting_is_not_disturbed(unbegun, job):
         with pytest.raises(RunError, match=f"in use by process {process.pid}"):
             RunFolder.create(unbegun.path, other)
         assert all(path.read_bytes() == data for path, data in before.items())
-        process.kill()
+        process.send_signal(signal.SIGKILL)
         process.wait()
     again = RunFolder.create(unbegun.path, other)
     assert again.config().seed == 7
@@ -216,18 +222,19 @@ def test_a_run_that_begins_meanwhile_is_not_overwritten(unbegun, job, monkeypatc
 @contextmanager
 def _locked_elsewhere(path):
     """Another process has the lock, for as long as it lives."""
-    script = (
-        "import sys, time; from pathlib import Path\n"
-        "from fedplt.federation.lock import take_lock\n"
-        "lock = take_lock(Path(sys.argv[1])); print('locked', flush=True); time.sleep(600)\n"
-    )
-    command = [sys.executable, "-c", script, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+
+    def hold():
+        lock = locks.take_lock(path)
+        print("locked", flush=True)
+        time.sleep(600)
+        lock.close()
+
+    with Forked(hold, stderr=sys.stderr) as process:
         try:
             assert process.stdout.readline() == "locked\n"
             yield process
         finally:
-            process.kill()
+            process.send_signal(signal.SIGKILL)
 
 
 def test_what_is_no_run_folder(tmp_path):

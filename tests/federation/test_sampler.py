@@ -118,6 +118,7 @@ def deviation(samples, expected):
     return np.abs(samples.mean(axis=0) - expected) / np.maximum(error, 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling",
     [

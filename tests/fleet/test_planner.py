@@ -126,6 +126,7 @@ def test_who_is_feasible_meets_the_target_and_nobody_could_train_more(devices, t
     fleet_summary(plan)
 
 
+@pytest.mark.slow
 @given(profiles, st.floats(0.01, 1e3), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
 @settings(max_examples=60)
 def test_exact_plans_meet_their_targets_too(device, seconds, min_ratio, free):

@@ -62,7 +62,7 @@ def test_equals_masked_training(name, fused):
             if fused:
                 part.fuse_sgd(0.1)
             for inputs, targets in data:
-                F.mse_loss(ours(inputs), targets).backward()
+                part.backward(F.mse_loss(ours(inputs), targets))
                 if fused:
                     part.step()
                 else:
@@ -89,8 +89,13 @@ def test_is_left_out_where_somebody_looks_at_the_parts():
     model[1].register_forward_hook(lambda *_: seen.append(1))
     assert not used(model, torch.zeros(2, 6))
     assert seen == [1]
-    relu = nn.ReLU()
-    assert not used(nn.Sequential(nn.Linear(6, 6), relu, nn.Linear(6, 6), relu), torch.zeros(2, 6))
+    inside = ends_in_relu()
+    with train_only(inside, make_plan(cut(inside), [0.5]).assignment(0)):
+        inside[1].register_forward_hook(lambda *_: seen.append(2))
+        inside(torch.zeros(2, 6))
+    assert seen == [1, 2]
+    relu = nn.ReLU()  # the same module twice
+    assert used(nn.Sequential(nn.Linear(6, 6), relu, nn.Linear(6, 6), relu), torch.zeros(2, 6))
 
 
 def test_sequences_take_the_usual_way():

@@ -46,6 +46,7 @@ def test_sub_models_of_transformers_are_refused_by_name(method):
         image_job(method, "vit")
 
 
+@pytest.mark.slow
 @every_pair
 def test_ratio_one_is_fedavg_bit_for_bit(method, model):
     local_norms = METHODS[method]().local_norms  # FedBN's are compared with their like
@@ -53,12 +54,14 @@ def test_ratio_one_is_fedavg_bit_for_bit(method, model):
     assert same(state, reference("fedavg", model, local_norms))
 
 
+@pytest.mark.slow
 @every_pair
 def test_workers_change_no_bit(method, model):
     _, two = trained(method, model, workers=2)
     assert same(two, reference(method, model, METHODS[method]().local_norms))
 
 
+@pytest.mark.slow
 @every_pair
 def test_a_resumed_run_ends_with_the_same_bits(method, model, tmp_path):
     settings = {"server": {"optimizer": "yogi", "learning_rate": 0.1}, "sampling": HALF}
@@ -78,6 +81,7 @@ def test_a_resumed_run_ends_with_the_same_bits(method, model, tmp_path):
 HALF = {"name": "uniform", "num_clients": 2}
 
 
+@pytest.mark.slow
 @every_pair
 def test_what_nobody_trains_keeps_its_bits(method, model):
     made = image_job(method, model, ratios=[0.1])
@@ -129,6 +133,7 @@ def test_costs_do_not_grow_when_the_ratio_falls(method, model):
         assert costs[0][:3] > costs[2][:3]
 
 
+@pytest.mark.slow
 @every_pair
 def test_every_method_learns(method, model):
     training = {"batch_size": 16, "learning_rate": 0.2}

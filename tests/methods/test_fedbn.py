@@ -30,6 +30,7 @@ def is_norm(name):
     return "norm" in name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedplt", "fedavg", "fedpmt"])
 def test_norms_never_leave_any_methods_clients(method, tmp_path):
     made = image_job(method, "resnet8", options={"local_norms": True}, sampling=SOME)
@@ -70,10 +71,11 @@ def test_updates_and_downloads_are_without_norms():
 
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex", "feddrop"])
 def test_clients_of_sub_models_have_no_norms_of_the_whole_model(method):
-    with pytest.raises(ConfigError, match="holds a part of the model only"):
+    with pytest.raises(ConfigError, match="holds only a part of the model"):
         image_job(method, "resnet8", options={"local_norms": True})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedbn", "fedplt", "fedpmt"])
 def test_norms_survive_a_stop(method, tmp_path):
     options = {"local_norms": True}

@@ -108,5 +108,7 @@ def test_layers_always_trained_are_trained_at_every_depth():
 
 
 def test_static_norms_are_refused():
-    with pytest.raises(ConfigError, match="frozen norms use their running statistics"):
+    with pytest.raises(
+        ConfigError, match="frozen normalization layers use their running statistics"
+    ):
         image_job("fedpmt", "resnet8", options={"static_norm": True})

@@ -98,6 +98,7 @@ def here(tmp_path, monkeypatch):
     sys.modules.pop("mine", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mine:OneLayer", "mine:LastUnits"])
 def test_runs_resumes_and_reports(fedplt, here, name):
     chosen = ["--set", f"method.name={name}"]
@@ -112,6 +113,7 @@ def test_runs_resumes_and_reports(fedplt, here, name):
     assert name in (here / "two" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_other_processes_find_it(fedplt, here):
     """A comparison runs in processes of its own, and what they wrote is reported in another."""
     options = ["--methods", "mine:LastUnits", "--seeds", 1, "--set", "rounds=1", "--out", "out"]
@@ -145,6 +147,7 @@ def test_plans_of_its_sub_models_are_read_again(here):
     assert plan.assignment(3).held[0][-1] == 3  # the last of four channels
 
 
+@pytest.mark.slow
 def test_a_plan_whose_method_is_gone(fedplt, here):
     options = ["--set", "method.name=mine:LastUnits", "--set", "rounds=1"]
     assert fedplt("run", "tiny.toml", "--out", "run", *options).returncode == 0

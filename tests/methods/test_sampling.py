@@ -8,6 +8,8 @@ from fedplt.methods import METHODS
 from tests.support.jobs import blob_job
 from tests.support.runs import final_state, same
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_a_budget_for_all_is_full_participation_bit_for_bit(name):

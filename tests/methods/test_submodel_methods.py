@@ -160,6 +160,7 @@ def test_masked_loss_leaves_absent_classes_alone():
     assert moved(False)[2] > 0
 
 
+@pytest.mark.slow
 def test_static_norms_are_gathered_over_the_training_data():
     made, state = trained("heterofl", "resnet8", options={"static_norm": True})
     moving = reference("heterofl", "resnet8")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import fedplt
 from fedplt.data.samples import TensorSamples
 from fedplt.data.text import CONTEXT, python_topics
 from fedplt.models import TextTransformer, VisionTransformer
+
+pytestmark = pytest.mark.slow
 
 RATIOS = [1.0, 0.5, 0.2, 0.2]
 

@@ -39,7 +39,7 @@ def counted(model, assignment, shape, fused, batch=6):
     with train_only(model, assignment) as part, counter:
         if fused:
             part.fuse_sgd(0.1)
-        F.cross_entropy(model(inputs), targets).backward()
+        part.backward(F.cross_entropy(model(inputs), targets))
         part.step()
     return counter.get_total_flops() / batch
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from fedplt import History
 from fedplt.engines.start import run_job
 from fedplt.federation.records import RoundRecord, Totals
@@ -29,6 +31,7 @@ def test_nothing_recorded_is_nothing_drawn(tmp_path):
     assert "How the model moved" not in text
 
 
+@pytest.mark.slow
 def test_the_page_shows_sampling_and_diagnostics(tmp_path):
     text = page(
         tmp_path / "run",

@@ -48,7 +48,7 @@ def image_job(
         "clients": {"num_clients": len(ratios)},
         "data": {"name": "images", "alpha": 1.0},
         "training": {"batch_size": 16, "learning_rate": 0.05},
-        "engine": {"workers": workers},
+        "engine": {"workers": workers, "check": False},
         **settings,
         "method": {"name": method, **(options or {})},
     }

@@ -42,7 +42,7 @@ def blob_job(ratios: list[float] | None = None, model: Any = None, **settings: A
         "clients": {"num_clients": len(ratios)},
         "data": {"name": "blobs", "alpha": 0.5},
         "training": {"learning_rate": 0.1, "batch_size": 16},
-        "engine": {"workers": 1},
+        "engine": {"workers": 1, "check": False},
     }
     for key, value in settings.items():
         values[key] = {**values[key], **value} if isinstance(values.get(key), dict) else value

@@ -78,7 +78,7 @@ def train_part(model, assignment, data, optimizer, loss=F.cross_entropy):
                 made.zero_grad()
 
         for inputs, targets in data:
-            loss(model(inputs), targets).backward()
+            part.backward(loss(model(inputs), targets))
             step()
     return part
 

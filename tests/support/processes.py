@@ -8,6 +8,7 @@ tested where processes are started as users start them.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -33,6 +34,8 @@ class Forked:
         start_new_session: bool = False,
     ) -> None:
         """Without ``stdout``, what the process writes there can be read from ``self.stdout``."""
+        # Else each process would import it on its own, for its first optimizer: two seconds.
+        importlib.import_module("torch._dynamo")
         self.returncode: int | None = None
         with _lock, warnings.catch_warnings():  # no other process inherits an end of our pipe
             warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads

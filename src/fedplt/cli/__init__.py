@@ -1,4 +1,4 @@
-"""The command line: ``fedplt <verb>``. Each file of verbs adds its own to the application."""
+"""The command line: ``fedplt <verb>``. Importing a module of this package registers its verbs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["app", "comparing", "data", "fleet", "main", "model", "reproduce", "r
 
 
 def main() -> None:
-    """Entry point: errors of ours are one message and exit code 2, never a traceback."""
+    """Entry point: a ``FedpltError`` prints one message and exits with 2, without a traceback."""
     try:
         app()
     except (FedpltError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What all verbs share: the application, the consoles, common arguments, pictures."""
+"""Shared by all verbs: the application, the consoles, common arguments, pictures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NO_MATPLOTLIB = "pictures and reports need matplotlib: pip install 'fedplt[repor
 
 
 def figures() -> ModuleType:
-    """The module that draws, or a message about what to install."""
+    """The drawing module; if matplotlib is missing, the error says how to install it."""
     try:
         from fedplt.report import figures
     except ImportError as error:

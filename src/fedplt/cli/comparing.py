@@ -13,7 +13,7 @@ from fedplt.errors import ConfigError, RunError, did_you_mean
 
 @app.command()
 def methods() -> None:
-    """List the methods: what a client holds, and what it trains. Yours: docs/methods.md."""
+    """List the methods: what a client holds and trains. To add your own: docs/methods.md."""
     from fedplt.methods import METHODS
     from fedplt.text import table
 
@@ -29,12 +29,12 @@ def compare(
     config: Config,
     methods: Annotated[
         str | None,
-        typer.Option(help="By commas: fedplt,heterofl,my_file:MyMethod (default: all of ours)."),
+        typer.Option(help="Comma-separated: fedplt,my_file:MyMethod (default: all built-in ones)."),
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Separated by commas.")] = "1,2,3",
+    seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "1,2,3",
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="METHOD.KEY=VALUE", help="An option of one of the methods."),
+        typer.Option(metavar="METHOD.KEY=VALUE", help="Set an option of one method."),
     ] = None,
     set_: Set = None,
     out_folder: Annotated[
@@ -42,7 +42,7 @@ def compare(
     ] = None,
     accuracy: Annotated[
         float | None,
-        typer.Option(help="Tell what it costs to reach this accuracy, such as 0.7.", min=0, max=1),
+        typer.Option(help="Report the cost to reach this accuracy, such as 0.7.", min=0, max=1),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
@@ -91,12 +91,12 @@ def parse_seeds(text: str) -> list[int]:
 def _with_options(
     names: list[str], configured: dict[str, Any], options: list[str]
 ) -> dict[str, dict[str, Any]]:
-    """The methods to compare. Options under ``[method]`` are those of the method named there."""
+    """The methods to compare; options under ``[method]`` apply to the method named there only."""
     from fedplt.federation.config_file import parse_value
 
     chosen: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(names):
-        label = name.rpartition(":")[2]  # my_file:MyMethod is called by its class
+        label = name.rpartition(":")[2]  # my_file:MyMethod gets the label MyMethod
         if label in chosen:
             raise ConfigError(f"--methods: {chosen[label]['name']} and {name} have the same name.")
         chosen[label] = {"name": name}

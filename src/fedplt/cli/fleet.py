@@ -22,7 +22,8 @@ Model = Annotated[
     str | None, typer.Option(help="A built-in model, or package.module:function (exact FLOPs).")
 ]
 Shape = Annotated[
-    str | None, typer.Option(help="Of one example, such as 3,32,32; built-in models know theirs.")
+    str | None,
+    typer.Option(help="Input shape of one example, such as 3,32,32 (not needed if built-in)."),
 ]
 
 
@@ -40,9 +41,11 @@ def fleet(
     percentile: Annotated[
         float | None, typer.Option(help="Plan for this percentile of the full training times.")
     ] = None,
-    min_ratio: Annotated[float | None, typer.Option(help="The smallest ratio to give.")] = None,
+    min_ratio: Annotated[
+        float | None, typer.Option(help="The smallest ratio that a device may get.")
+    ] = None,
     may_freeze: Annotated[
-        bool, typer.Option("--may-freeze", help="Slow devices may leave out their first layers.")
+        bool, typer.Option("--may-freeze", help="Slow devices may freeze their first layers.")
     ] = False,
     may_cut_steps: Annotated[
         bool, typer.Option("--may-cut-steps", help="Slow devices may take fewer local steps.")
@@ -52,7 +55,7 @@ def fleet(
         Path | None, typer.Option(help="Draw times into this .png, .svg or .pdf.")
     ] = None,
 ) -> None:
-    """What should each device train so that nobody straggles?"""
+    """Plan what each device trains, so that all devices meet the round time."""
     from fedplt.federation.device_files import read_fleet
     from fedplt.federation.fleet import plan_devices
     from fedplt.fleet import fleet_json, fleet_summary
@@ -63,7 +66,7 @@ def fleet(
         if run is not None and value is not None:
             raise FleetError(f"--run and {name}: give one of them.")
     file = read_fleet(devices)
-    # What the command line says goes before what the file says.
+    # The command line takes precedence over the file.
     flags: dict[str, Any] = {
         "may_freeze": may_freeze or file.target.may_freeze,
         "may_cut_steps": may_cut_steps or file.target.may_cut_steps,
@@ -76,7 +79,7 @@ def fleet(
     made = plan_devices(file.devices, workload, file.target.model_copy(update=flags))
     typer.echo(json.dumps(fleet_json(made), indent=2) if as_json else fleet_summary(made))
     if picture:
-        figures()  # says what to install where matplotlib is missing
+        figures()  # fails early if matplotlib is missing
         from fedplt.report.fleet_figures import fleet_figure
 
         save_picture(fleet_figure(made), picture)
@@ -90,10 +93,12 @@ def probe(
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="For the model's function.")
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
-    passes: Annotated[int, typer.Option(min=1, help="More is slower and steadier.")] = 12,
-    name: Annotated[str, typer.Option(help="Of this machine, in the profile.")] = "this-machine",
-    down: Annotated[str, typer.Option(help="Its bandwidth, which is not measured.")] = "100 Mbit/s",
-    up: Annotated[str, typer.Option(help="The same for uploads.")] = "20 Mbit/s",
+    passes: Annotated[int, typer.Option(min=1, help="More passes: slower, more precise.")] = 12,
+    name: Annotated[
+        str, typer.Option(help="Name of this machine in the profile.")
+    ] = "this-machine",
+    down: Annotated[str, typer.Option(help="Download bandwidth (not measured).")] = "100 Mbit/s",
+    up: Annotated[str, typer.Option(help="Upload bandwidth (not measured).")] = "20 Mbit/s",
 ) -> None:
     """Measure how fast this machine trains a model, and print it as a device."""
     from fedplt.client.probing import probe
@@ -105,7 +110,7 @@ def probe(
     with _shape_is_asked_for():
         example = example_model(model, key_values("--option", option), known_shape)
     found = probe(*example, batch_size=batch_size, passes=passes)
-    profile = found.profile(name, *bandwidths)  # refuses what no device has
+    profile = found.profile(name, *bandwidths)  # refuses impossible values
     typer.echo(found.summary() + "\n\nFor a fleet file (the bandwidths were not measured):\n")
     typer.echo(f"[[device]]\nname = {json.dumps(profile.name)}")
     typer.echo(f'speed = "{profile.flops_per_second / 1e9:.3g} GFLOP/s"')
@@ -123,7 +128,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def _workload(work: WorkConfig, model: str | None, shape: str | None, file: Path) -> Workload:
-    """As the file says, but for the model and the shape of its inputs where they are given."""
+    """The file's workload, with the model and input shape from the command line if given."""
     from fedplt.federation.fleet import workload_from_config
 
     flags: dict[str, Any] = {}
@@ -135,14 +140,14 @@ def _workload(work: WorkConfig, model: str | None, shape: str | None, file: Path
         with _shape_is_asked_for():
             return workload_from_config(work.model_copy(update=flags))
     except (ConfigError, CutError) as error:
-        if model is None:  # it is the file that names the model
+        if model is None:  # the model comes from the file
             raise FleetError(f"{file}: work.model: {error}") from error
         raise
 
 
 @contextmanager
 def _shape_is_asked_for() -> Iterator[None]:
-    """Says what to do where no example of the model's inputs is known."""
+    """Add the advice to give --shape to errors about a missing example input."""
     try:
         yield
     except ExampleError as error:

@@ -1,4 +1,4 @@
-"""Verbs about models: how they are cut."""
+"""The verb ``cut``: show how a model is cut."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedplt.cli.app import app, err
+from fedplt.cli.app import app, err, out
 from fedplt.errors import ConfigError, FedpltError
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from fedplt.planning import Layers
 
 
 @app.command()
@@ -22,10 +24,11 @@ def cut(
     ],
     example: Annotated[
         str | None,
-        typer.Option(help="Import path of a function that gives an input (a batch)."),
+        typer.Option(help="Import path of a function that returns an input batch."),
     ] = None,
     shape: Annotated[
-        str | None, typer.Option(help="Instead: the shape of one input, such as 3,32,32.")
+        str | None,
+        typer.Option(help="Instead of --example: the shape of one input, such as 3,32,32."),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="For the model's function.")
@@ -34,21 +37,26 @@ def cut(
         list[str] | None, typer.Option(metavar="NAME=PATTERN", help="Join layers into one.")
     ] = None,
     always: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Layers everybody trains whole.")
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Layers that all clients train in full."),
     ] = None,
     never: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="What nobody trains.")
+        list[str] | None, typer.Option(metavar="PATTERN", help="Modules that no client trains.")
     ] = None,
     fused: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATTERN=N", help="Linears of N equal blocks, cut alike."),
+        typer.Option(metavar="PATTERN=N", help="Linear modules with N equal blocks, cut alike."),
     ] = None,
     max_sublayers: Annotated[
-        int | None, typer.Option(help="Coarser slices: at most this many per layer.")
+        int | None, typer.Option(help="At most this many sub-layers per layer.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the layers as JSON.")] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Compare a step of partial training with full gradients."),
+    ] = False,
 ) -> None:
-    """Show how a model is cut: layers, sub-layers, what is trained whole or left out, and why."""
+    """Show how a model is cut: layers, sub-layers, what is left out, and why."""
     import warnings
 
     from fedplt.cutting.find_layers import cut as cut_model
@@ -70,7 +78,22 @@ def cut(
         )  # fmt: skip
     typer.echo(json.dumps(layers.to_json()) if as_json else layers.summary())
     if inputs is None and not as_json:
-        err.print("Give --shape or --example to see what data flows where.", soft_wrap=True)
+        err.print("Give --shape or --example to see how data flows.", soft_wrap=True)
+    if check:
+        _check(built, inputs, layers)
+
+
+def _check(model: nn.Module, inputs: Any, layers: Layers) -> None:
+    from fedplt.client.self_check import RATIOS
+    from fedplt.client.self_check import check as check_training
+    from fedplt.planning import make_plan
+
+    if inputs is None:
+        raise ConfigError("--check needs an input: give --shape or --example.")
+    report = check_training(model, inputs, plan=make_plan(layers, RATIOS))
+    out.print(f"\n{report}", soft_wrap=True)
+    if not report.is_right:
+        raise typer.Exit(1)
 
 
 def _inputs(model: str, example: str | None, shape: str | None, has_options: bool) -> Any:

@@ -1,4 +1,4 @@
-"""The verb that runs the paper's experiments and rebuilds their tables."""
+"""The verb ``reproduce``: run the paper's experiments and rebuild their tables."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ QUICK_ROUNDS, QUICK_SEEDS, QUICK_PAIR = 30, "1,2", "fashion-fcn"
 @app.command()
 def reproduce(
     experiment: Annotated[
-        str | None, typer.Argument(help="exp1, exp2, exp3, study or relu-logits; nothing: a list.")
+        str | None, typer.Argument(help="exp1, exp2, exp3, study or relu-logits; none: list them.")
     ] = None,
     pair: Annotated[
         str | None, typer.Option(help="fashion-fcn, cifar-fcn or cifar-resnet (default: all).")
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Contestants by commas, such as fedavg,fedplt; the list names them."),
+        typer.Option(help="Comma-separated contestants, such as fedavg,fedplt."),
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="By commas (default: 1,2,3).")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Comma-separated (default: 1,2,3).")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Default: the paper's.")] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="30 rounds, two seeds, fashion-fcn, in a folder of its own."),
+        typer.Option("--quick", help="30 rounds, two seeds, fashion-fcn, in a separate folder."),
     ] = False,
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of the runs (default: runs/reproduce).")
@@ -49,7 +49,7 @@ def reproduce(
         int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train/--no-train", help="Or only record the runs that have ended.")
+        bool, typer.Option("--train/--no-train", help="--no-train: only record finished runs.")
     ] = True,
     tables: Annotated[
         bool,
@@ -60,7 +60,7 @@ def reproduce(
         typer.Option(help="With --tables: write the claims into this Markdown page."),
     ] = None,
 ) -> None:
-    """Run the paper's experiments; the same command continues them, more seeds or rounds add."""
+    """Run the paper's experiments. The same command continues them; more seeds or rounds add."""
     from fedplt.experiments import Place, find_blocks
 
     folder = out_folder or Path("runs") / ("reproduce-quick" if quick else "reproduce")
@@ -127,7 +127,7 @@ def _run(
 
 
 def _show(block: Block, place: Place) -> None:
-    """Write and print the tables of a block that was recorded."""
+    """Write and print the tables of a recorded block."""
     from fedplt.experiments import load_results
     from fedplt.report.tables import plain
 
@@ -141,7 +141,7 @@ def _show(block: Block, place: Place) -> None:
 
 
 def _write(folder: Path, results: Results, experiment: str, pair: str) -> Page:
-    """Tables and, where they can be drawn, figures of one block."""
+    """Write the tables of one block, and its figures if matplotlib is installed."""
     from fedplt.experiments import page_of
     from fedplt.report.results import write_tables
 
@@ -158,13 +158,13 @@ def _write(folder: Path, results: Results, experiment: str, pair: str) -> Page:
 
 
 def _rebuild(folder: Path, page: Path | None, experiment: str | None, pair: str | None) -> None:
-    """Tables, figures and claims from what is recorded; nothing else is read."""
+    """Rebuild tables, figures and claims from the recorded results alone."""
     from fedplt.experiments import claims_tables, find_blocks, load_results
     from fedplt.report.results import write_claims
     from fedplt.report.tables import plain
 
     if experiment is not None:
-        find_blocks(experiment, pair)  # says what does not exist
+        find_blocks(experiment, pair)  # refuses unknown names
     results = load_results(folder)
     chosen = [k for k in results if experiment in (None, k[0]) and pair in (None, k[1])]
     if not chosen and (page is None or experiment or pair):
@@ -195,7 +195,7 @@ def _list(place: Place, seeds: list[int], rounds: int | None) -> None:
     typer.echo(table(header, rows, left=(0, 1)))
     typer.echo(
         f"\nseeds {', '.join(map(str, seeds))}; done in {place.out}\n"
-        "The time left is for the cores of this machine, as rounds took here or elsewhere.\n"
+        "The time left is estimated for this machine's cores, from the rounds recorded so far.\n"
     )
     for experiment in EXPERIMENTS.values():
         blocks = experiment.blocks.values()

@@ -22,10 +22,11 @@ def plan(
     set_: Set = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     picture: Annotated[
-        Path | None, typer.Option(help="Draw who trains what into this .png, .svg or .pdf.")
+        Path | None,
+        typer.Option(help="Draw which client trains what into this .png, .svg or .pdf."),
     ] = None,
 ) -> None:
-    """Show who would train what, before any training."""
+    """Show which client would train what, before any training."""
     from fedplt.federation.config_file import load_config
     from fedplt.federation.job import plan_without_data
 
@@ -44,7 +45,7 @@ def run(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Same as --set seed=N.")] = None,
 ) -> None:
-    """Train as a configuration says and leave a report."""
+    """Train as a configuration describes and write a report."""
     from fedplt.engines.start import run_job
     from fedplt.federation.config import default_folder
     from fedplt.federation.config_file import load_config
@@ -138,7 +139,7 @@ def _report(folder: RunFolder) -> Path:
 
 
 class _stopping:  # noqa: N801 (used as a verb)
-    """Tells how to go on after Ctrl-C."""
+    """After Ctrl-C, print how to continue."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

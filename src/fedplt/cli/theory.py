@@ -1,4 +1,4 @@
-"""The verb about the convergence theory."""
+"""The verb ``theory``: measured convergence against the paper's bound."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ def theory(
     problem: Annotated[str, typer.Option(help="quadratic or logistic (ridge).")] = "quadratic",
     clients: Annotated[int, typer.Option(min=1, max=500)] = 6,
     dimension: Annotated[int, typer.Option(min=1, max=500)] = 12,
-    ratio: Annotated[float, typer.Option(help="What every client trains of the model.")] = 0.5,
-    heterogeneity: Annotated[float, typer.Option(min=0, help="How far clients differ.")] = 0.05,
+    ratio: Annotated[
+        float, typer.Option(help="Fraction of the model that every client trains.")
+    ] = 0.5,
+    heterogeneity: Annotated[float, typer.Option(min=0, help="How much clients differ.")] = 0.05,
     rounds: Annotated[int, typer.Option(min=1)] = 100,
     local_steps: Annotated[int, typer.Option(min=1)] = 1,
     step_size: Annotated[float | None, typer.Option(help="Default: 0.05 / L.")] = None,
     schedule: Annotated[
         str, typer.Option(help="constant, or decaying: step / (1 + step mu t / 2).")
     ] = "constant",
-    noise: Annotated[float, typer.Option(min=0, help="Of stochastic gradients (sigma).")] = 0.0,
+    noise: Annotated[float, typer.Option(min=0, help="Std of stochastic gradients (sigma).")] = 0.0,
     repeats: Annotated[int, typer.Option(min=1, help="Runs to average, with noise.")] = 20,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     counterexample: Annotated[
-        bool, typer.Option("--counterexample", help="The stored one: stated conditions only.")
+        bool, typer.Option("--counterexample", help="Use the stored counterexample.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     picture: Annotated[
         Path | None, typer.Option(help="Draw distance and bound into this .png, .svg or .pdf.")
     ] = None,
 ) -> None:
-    """Measured distance to the optimum against the paper's bound, every condition checked."""
+    """Compare the measured distance to the optimum with the paper's bound; check conditions."""
     from fedplt import theory
 
     if schedule not in ("constant", "decaying"):
-        raise FedpltError(f"--schedule {schedule}: constant or decaying.")
+        raise FedpltError(f"--schedule {schedule}: choose constant or decaying.")
     if counterexample:
         chosen, masks, start = theory.counterexample()
         rounds, local_steps, step_size = 40, 1, step_size or 0.0005
@@ -69,7 +71,7 @@ def theory(
     )
     typer.echo(json.dumps(found.to_json()) if as_json else found.summary())
     if picture:
-        figures()  # says what to install where matplotlib is missing
+        figures()  # fails early if matplotlib is missing
         from fedplt.report.theory_figures import theory_figure
 
         save_picture(theory_figure(found), picture)

@@ -1,4 +1,4 @@
-"""What happens on a client, whoever asks for it: training its part, evaluating, its update."""
+"""What happens on a client, under any engine: local training, evaluation, and its update."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from fedplt.client.evaluation import (
     num_chunks,
 )
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining, Loss
+from fedplt.client.self_check import CheckReport, check, refuse_wrong
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.train_only import train_only
@@ -23,6 +24,7 @@ from fedplt.client.update import ClientUpdate
 __all__ = [
     "CHUNK",
     "OPTIMIZERS",
+    "CheckReport",
     "ClientResult",
     "ClientTrainer",
     "ClientUpdate",
@@ -34,11 +36,13 @@ __all__ = [
     "TrainOrder",
     "TrainableSlices",
     "accuracy",
+    "check",
     "combine",
     "evaluate_chunk",
     "gather_statistics",
     "label_shares",
     "num_chunks",
+    "refuse_wrong",
     "train_only",
     "try_submodel",
 ]

@@ -1,4 +1,4 @@
-"""How good the global model is: on the server's data, and as each client would see it."""
+"""Evaluate a model on validation or test data, chunk by chunk, and weight scores per client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Metric = Callable[[Any, Any], Tensor]
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """1 for every example whose largest output is its label, else 0.
 
-    Where an example has several labels (one per token), the mean over them.
+    If an example has several labels (one per token), the mean over its labels.
     """
     right = (outputs.argmax(1) == targets).to(torch.float32)
     return right if right.ndim == 1 else right.flatten(1).mean(1)
@@ -43,9 +43,9 @@ class Evaluation:
     label_scores: NDArray[np.float64] | None = None
 
     def client_scores(self, label_shares: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Score on data that follows each client's labels; ``label_shares`` is (clients, labels).
+        """Score of each client: per-label scores, weighted by the client's label distribution.
 
-        Labels that the evaluation data does not have are left out of the mean.
+        ``label_shares`` is (clients, labels). Labels that the evaluation data lacks are left out.
         """
         if self.label_counts is None or self.label_scores is None:
             raise DataError(
@@ -65,7 +65,7 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class ChunkResult:
-    """Sums over one chunk."""
+    """Sums over the examples of one chunk."""
 
     num_examples: int
     loss: float
@@ -102,7 +102,7 @@ def evaluate_chunk(
 def gather_statistics(model: nn.Module, samples: Samples, chunk: int) -> int:
     """Set the running statistics of all normalization layers to those of one chunk of samples.
 
-    Gives the number of examples. The model is otherwise in evaluation mode.
+    Returns the number of examples. All other layers are in evaluation mode.
     """
     start = chunk * CHUNK
     indices = torch.arange(start, min(start + CHUNK, len(samples)))
@@ -125,7 +125,7 @@ def num_chunks(samples: Samples) -> int:
 
 
 def combine(results: Iterable[ChunkResult]) -> Evaluation:
-    """Join chunk results, given in chunk order."""
+    """Combine the chunk results, given in chunk order, into means over all examples."""
     results = list(results)
     number = sum(result.num_examples for result in results)
     counts = _summed([result.labels for result in results])

@@ -1,4 +1,4 @@
-"""What a client does in a round: train its slices on its own examples."""
+"""Local training: a client trains its slices of the model on its own examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedplt.client.slices import TrainableSlices
 from fedplt.client.train_only import train_only
 from fedplt.data import Augment, Samples
 from fedplt.kernels import call_model, has_running_statistics
-from fedplt.planning import USUAL, Assignment, LocalRecipe
+from fedplt.planning import DEFAULT_RECIPE, Assignment, LocalRecipe
 from fedplt.seeds import generator, torch_seed
 
 Loss = Callable[[Any, Any], Tensor]
@@ -30,28 +30,28 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
         torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD,
     )
 }  # fmt: skip
-"""Optimisers that treat every coordinate alone, by name."""
+"""Optimizers that treat each coordinate independently, by name."""
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The settings of local training. A client's optimiser starts fresh every round."""
+    """The settings of local training. A client creates a new optimizer in every round."""
 
     local_epochs: int | None = 1
-    """Passes over the client's examples; or else ``local_steps``."""
+    """Passes over the client's examples. Ignored if ``local_steps`` is set."""
     local_steps: int | None = None
-    """Steps, each on a batch drawn anew from the client's examples."""
+    """Number of steps; each draws a new batch from the client's examples."""
     batch_size: int | None = 64
     """None: all examples of the client in one batch."""
     optimizer: str = "sgd"
     optimizer_options: dict[str, Any] = field(default_factory=dict)
-    """``momentum``, ``weight_decay``, ``betas``, ... as the optimiser names them."""
+    """``momentum``, ``weight_decay``, ``betas``, ... as the optimizer names them."""
     loss: Loss = F.cross_entropy
     augment: Augment | None = None
     proximal: float = 0.0
-    """FedProx: pull the trained slices back to the global values with this strength."""
-    recipe: LocalRecipe = USUAL
-    """What the method changes."""
+    """FedProx: strength of the proximal term that pulls the slices to the global values."""
+    recipe: LocalRecipe = DEFAULT_RECIPE
+    """What the method changes in local training."""
 
 
 def train_client(
@@ -65,11 +65,13 @@ def train_client(
     seed: int,
     round: int,
     client: int,
+    on_changed_frozen: Callable[[], None] = lambda: None,
 ) -> float:
     """Train the assigned slices of the model and return the mean training loss.
 
     ``examples`` are the client's examples in ``samples``. All randomness (batches, dropout,
-    augmentation) is keyed by (seed, round, client).
+    augmentation) is keyed by (seed, round, client). ``on_changed_frozen`` is called at the end if
+    the model wrote to its parameters itself, so that those not trained may have changed, too.
     """
     random = generator(seed, "batches", round=round, client=client)
     torch.manual_seed(torch_seed(seed, "training", round=round, client=client))
@@ -83,7 +85,7 @@ def train_client(
         static_norms(model, recipe.static_norm),
     ):
         if recipe.evaluate_frozen_norms and not recipe.local_norms:
-            _evaluate_frozen_norms(model, part)
+            _freeze_normalization(model, part)
         step = _stepper(part, settings, learning_rate)
         for indices in batches(len(examples), settings, random):
             inputs, targets = samples.batch(indices.add_(examples.start))
@@ -95,16 +97,18 @@ def train_client(
                     absent = absent_classes(samples, examples, outputs)
                 outputs = outputs.masked_fill(absent, 0.0)
             loss = settings.loss(outputs, targets)
-            loss.backward()
+            part.backward(loss)
             step()
             losses.append(loss.detach())
+    if part.may_have_changed_frozen:
+        on_changed_frozen()
     return float(torch.stack(losses).mean())
 
 
 def _stepper(
     part: TrainableSlices, settings: LocalTraining, learning_rate: float
 ) -> Callable[[], None]:
-    """What follows a backward pass. Plain SGD is fused into it: one update kernel, always."""
+    """The function to call after each backward pass. Plain SGD is fused into the backward pass."""
     plain = settings.optimizer == "sgd" and not any(settings.optimizer_options.values())
     if plain and not settings.proximal:
         part.fuse_sgd(learning_rate)
@@ -125,18 +129,17 @@ def _stepper(
     return step
 
 
-def _evaluate_frozen_norms(model: nn.Module, part: TrainableSlices) -> None:
-    """Norms of which nothing is trained use their running statistics, as in an evaluation."""
-    for name, module in model.named_modules():
-        trained = part.modules.get(name)
-        if has_running_statistics(module) and not (trained and trained.rows):
+def _freeze_normalization(model: nn.Module, part: TrainableSlices) -> None:
+    """Normalization layers without a trained row use their running statistics."""
+    for module in model.modules():
+        if has_running_statistics(module) and not part.trains_some_of(module):
             module.eval()
 
 
 def batches(
     num_examples: int, settings: LocalTraining, random: np.random.Generator
 ) -> Iterator[Tensor]:
-    """Indices of one batch after another."""
+    """Yield the example indices of each batch."""
     size = min(settings.batch_size or num_examples, num_examples)
     if settings.local_steps is not None:
         for _ in range(settings.local_steps):

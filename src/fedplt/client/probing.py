@@ -1,7 +1,7 @@
-"""Measure this machine: how fast it trains a model, whole and in part, against exact FLOPs.
+"""Measure how fast this machine trains a model, at several ratios, and compare with exact FLOPs.
 
-One thread, as the simulator trains clients. Alternatives are interleaved and the fastest pass of
-each counts, so that other load on the machine disturbs little.
+Uses one thread, as the simulator does. The ratios are timed in turn, several times, and the
+fastest pass of each is taken, so that other load on the machine has little effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOLERANCE = 0.15
 
 @dataclass(frozen=True)
 class Measurement:
-    """One way of training: measured and counted, per batch."""
+    """Time and FLOPs of one training step at one ratio, per batch."""
 
     ratio: float
     seconds: float
@@ -36,17 +36,17 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Probe:
-    """What was measured."""
+    """The measured times, and the speed that predicts them."""
 
     forward_seconds: float
-    """Of a batch, without gradients."""
+    """Of one batch, without gradients."""
     steps: tuple[Measurement, ...]
-    """Forward, backward and update of a batch, by ratio."""
+    """Forward pass, backward pass and update of one batch, one entry per ratio."""
     batch_size: int
 
     @property
     def flops_per_second(self) -> float:
-        """The one speed that predicts all measured steps best (least squares of logarithms)."""
+        """The single speed that best predicts all measured steps (least squares of logarithms)."""
         speeds = [math.log(step.flops / step.seconds) for step in self.steps]
         return math.exp(math.fsum(speeds) / len(speeds))
 
@@ -55,7 +55,7 @@ class Probe:
 
     @property
     def mean_error(self) -> float:
-        """Mean over the ratios of how far predicted times are off, as a fraction."""
+        """Mean relative error of the predicted times over the ratios."""
         errors = [abs(self.predicted(step) / step.seconds - 1) for step in self.steps]
         return math.fsum(errors) / len(errors)
 
@@ -97,7 +97,7 @@ def probe(
     passes: int = 12,
     steps: int = 5,
 ) -> Probe:
-    """Time forward passes and training steps, on inputs like the example and with a cheap loss."""
+    """Time forward passes and training steps on inputs shaped like the example."""
     if batch_size < 1 or passes < 1:
         raise ConfigError("probe: the batch size and the number of passes are at least 1.")
     inputs = example[:1].repeat(batch_size, *[1] * (example.ndim - 1))
@@ -142,7 +142,7 @@ def _training(
             part.fuse_sgd(1e-4)
             started = time.perf_counter()
             for _ in range(steps):
-                model(inputs).square().mean().backward()
+                part.backward(model(inputs).square().mean())
                 part.step()
             return time.perf_counter() - started
 
@@ -150,7 +150,7 @@ def _training(
 
 
 def _race(alternatives: Sequence[Callable[[], float]], passes: int) -> list[float]:
-    """The fastest of several interleaved passes, for each alternative."""
+    """Time the alternatives in turn, several times; return the fastest time of each."""
     best = [math.inf] * len(alternatives)
     collecting = gc.isenabled()
     gc.disable()

@@ -1,4 +1,4 @@
-"""What a recipe changes in the model while a client trains it."""
+"""Context managers and masks for what a recipe changes in the model during local training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedplt.planning import Assignment, LocalRecipe
 def scaled(model: nn.Module, assignment: Assignment, recipe: LocalRecipe) -> Iterator[None]:
     """Inside the block, the sub-model's activations are divided by its rate (in training mode).
 
-    Its layers sum over fewer units than the whole model's: this keeps the sums as large.
+    Its layers sum over fewer units than those of the whole model: dividing keeps the sums as large.
     """
     handles = []
     divide = functools.partial(_divide, assignment.rate)
@@ -47,7 +47,7 @@ def _divide_inputs(rate: float, module: nn.Module, inputs: tuple[Any, ...]) -> t
 
 @contextmanager
 def static_norms(model: nn.Module, wanted: bool) -> Iterator[None]:
-    """Inside the block, batch statistics are used and running statistics stay as they are."""
+    """Inside the block, normalization layers use batch statistics; running ones do not change."""
     changed: list[tuple[Any, Any]] = []
     try:
         for module in modules_with_running_statistics(model) if wanted else []:
@@ -60,7 +60,7 @@ def static_norms(model: nn.Module, wanted: bool) -> Iterator[None]:
 
 
 def absent_classes(samples: Samples, examples: range, outputs: Tensor) -> Tensor:
-    """Which outputs stand for classes that these examples do not have, (classes,)."""
+    """Mask of the outputs whose class does not occur in these examples, (classes,)."""
     labels = torch.from_numpy(samples.labels()[examples.start : examples.stop])
     absent = torch.ones(outputs.shape[-1], dtype=torch.bool)
     absent[labels] = False

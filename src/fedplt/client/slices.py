@@ -1,31 +1,33 @@
-"""The trained slices of a model: what an optimiser sees, and what a client sends."""
+"""The trained slices of a model: what an optimizer sees, and what a client sends."""
 
 from __future__ import annotations
 
-from collections import Counter
+import functools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 
 from fedplt.client.update import ClientUpdate, change_since, update_norm
+from fedplt.client.ways import Ways
 from fedplt.errors import CutError
 from fedplt.kernels import (
-    Caught,
+    Pass,
     Rows,
     Slices,
+    Statistics,
     TrainedRows,
     axis_first,
-    forward_of,
-    has_hooks,
     has_running_statistics,
+    unwatched,
 )
 from fedplt.planning import Assignment, TensorSpec, split_name
 
 
 class TrainableSlices:
-    """The trained slices of a model: parameters to optimise, and what became of them."""
+    """The trained slices of a model: parameters to optimize, and what became of them."""
 
     def __init__(self, model: nn.Module, assignment: Assignment, *, keep_old: bool = True) -> None:
         if assignment.on_client is not assignment:
@@ -34,35 +36,25 @@ class TrainableSlices:
                 "assignment.build(fedplt.HeldModels(model, fedplt.bind_state(model, plan.layers))) "
                 "and train assignment.on_client in it."
             )
-        self.assignment = assignment.on_client
+        self.model, self.assignment = model, assignment.on_client
+        self.state, self.ways = Pass(), Ways(model, assignment.layers)
+        self.state.is_certain = self.ways.is_certain
         self._views: list[tuple[Tensor, int, list[Tensor]]] = []
         """Every tensor with trained slices, its axis and the slices, in the update's order."""
         self._parameters: dict[str, nn.Parameter] = {}
         self.slices: dict[int, Slices] = {}  # by the parameter's identity: it may be tied
-        self.modules: dict[str, TrainedRows] = {}
-        self._rate = 0.0
-        statistics: dict[str, Rows] = {}
+        self._rows: dict[tuple[int, int], TrainedRows] = {}  # of a weight with a bias
         for tensor, rows in self.assignment.trained_rows:
-            self._take(model, tensor, rows)
-            if tensor.is_buffer:
-                statistics[tensor.module] = rows
-        kept = {  # nobody else will tell this client the statistics of what it does not train
-            tensor.module: ((0, tensor.num_rows),)
-            for tensor in assignment.layers.tensors
-            if tensor.is_buffer and tensor.name in assignment.local
-        }
-        owners = Counter(id(p) for module in model.modules() for p in _own(module).values())
-        for name, module in model.named_modules():
-            rows = statistics.get(name, ())
-            trained = self._trained_rows(module, rows, kept.get(name, rows))
-            if trained is not None:
-                trained.is_fusable = all(owners[id(p)] == 1 for p in _own(module).values())
-                self.modules[name] = trained
-        self._connect(model)
+            self._take(tensor, rows)
+        self._frozen = {id(p): p for p in model.parameters() if id(p) not in self.slices}
+        self._statistics = self._find_statistics()
         self._before = self._values() if keep_old else None
+        self.may_have_changed_frozen = False
+        """The model or the loop wrote to parameters itself (``.data``, ``clamp_``): rows that are
+        not trained may have other values than before the block."""
 
-    def _take(self, model: nn.Module, tensor: TensorSpec, rows: Rows) -> None:
-        parameter = _tensor_of(model, tensor.name)
+    def _take(self, tensor: TensorSpec, rows: Rows) -> None:
+        parameter = _tensor_of(self.model, tensor.name)
         if parameter is None or tuple(parameter.shape) != tensor.shape:
             there = "missing" if parameter is None else f"of shape {tuple(parameter.shape)}"
             raise CutError(
@@ -70,109 +62,159 @@ class TrainableSlices:
                 "the plan was made for another model."
             )
         whole = axis_first(parameter.detach(), tensor.axis)
-        # Rows must be dense: fused optimisers do not look at strides.
-        is_moved = bool(tensor.axis) and not whole.is_contiguous()
-        if is_moved:
-            whole = whole.contiguous()
-            parameter.data = whole.movedim(0, tensor.axis)
+        memory = None
+        if not whole.is_contiguous():  # rows must be dense: fused optimizers ignore strides
+            memory, whole = parameter.data, whole.contiguous()
+            parameter.data = whole.movedim(0, tensor.axis) if tensor.axis else whole
         all_rows = rows == ((0, tensor.num_rows),)
         views = [whole] if all_rows else [whole[start:stop] for start, stop in rows]
         self._views.append((parameter, tensor.axis, views))
         if not tensor.is_buffer:
             leaves = [nn.Parameter(view) for view in views]
-            slices = Slices(parameter, tensor.axis, rows, views, leaves, is_moved)
-            self.slices[id(parameter)] = slices
+            self.slices[id(parameter)] = Slices(
+                tensor.name, parameter, tensor.axis, rows, views, leaves, memory
+            )
             for leaf, (start, stop) in zip(leaves, rows, strict=True):
                 self._parameters[f"{tensor.name}[{start}:{stop}]"] = leaf
+
+    def _find_statistics(self) -> dict[int, Statistics]:
+        """Of every normalization layer that has some, by the identity of its running mean."""
+        trained = {t.module: rows for t, rows in self.assignment.trained_rows if t.is_buffer}
+        for tensor in self.assignment.layers.tensors:
+            if tensor.is_buffer and tensor.name in self.assignment.local:
+                # Nobody else will tell this client the statistics of what it does not train.
+                trained[tensor.module] = ((0, tensor.num_rows),)
+        result = {}
+        for name, module in self.model.named_modules():
+            if has_running_statistics(module):
+                mean: Any = module.running_mean
+                result[id(mean)] = Statistics(mean, module.running_var, trained.get(name, ()))
+        return result
 
     def release(self) -> None:
         """Let all parameters lie in memory as they did before; called at the end of the block."""
         for place, (parameter, axis, views) in enumerate(self._views):
             slices = self.slices.get(id(parameter))
-            if slices is not None and slices.is_moved:
-                parameter.data = parameter.data.contiguous()
+            if slices is not None and slices.memory is not None:
+                slices.memory.copy_(parameter.data)
+                parameter.data = slices.memory
                 whole = axis_first(parameter.detach(), axis)
                 new = [whole[start:stop] for start, stop in slices.rows]
                 self._views[place] = (parameter, axis, new)
                 assert len(new) == len(views)
 
-    def _trained_rows(self, module: nn.Module, rows: Rows, statistics: Rows) -> TrainedRows | None:
-        """What a forward of :mod:`fedplt.kernels` needs to know of a module, if it has one."""
-        if forward_of(module) is None:
-            return None
-        if has_running_statistics(module):
-            return TrainedRows(rows, statistics=statistics)
-        own = _own(module)
-        found = {key: self.slices[id(p)] for key, p in own.items() if id(p) in self.slices}
-        if "weight" not in found or len({slices.rows for slices in found.values()}) > 1:
-            return None
-        return TrainedRows(
-            found["weight"].rows,
-            tensors={
-                key: found[key].whole if key in found else p.detach() for key, p in own.items()
-            },
-            views={key: slices.views for key, slices in found.items()},
-            leaves={key: slices.leaves for key, slices in found.items()},
-        )
+    def check_unchanged(self) -> None:
+        """Refuse tensors that were replaced inside the block: training went on without them."""
+        for slices in self.slices.values():
+            if _tensor_of(self.model, slices.name) is not slices.parameter:
+                raise CutError(
+                    f"{slices.name} was replaced by another tensor while its slices were trained "
+                    "(load_state_dict(assign=True), or an assignment to the module). Copy the "
+                    "values into it instead, or replace it before the block."
+                )
 
-    def caught(self, module: nn.MultiheadAttention) -> Caught:
-        """The weights of an attention module whose products are caught."""
-        result: Caught = {}
-        pairs = (
-            (module.in_proj_weight, module.in_proj_bias),
-            (module.out_proj.weight, module.out_proj.bias),
-        )
-        for weight, bias in pairs:
-            slices = self.slices.get(id(weight))
-            if slices is None or weight is None:
-                continue
-            trained = TrainedRows(slices.rows, {"weight": slices.whole}, is_fusable=False)
-            trained.leaves["weight"] = slices.leaves
-            if bias is not None:
-                trained.tensors["bias"] = bias.detach()
-                if id(bias) in self.slices:
-                    trained.leaves["bias"] = self.slices[id(bias)].leaves
-            result[id(weight)] = (weight, trained)
-        return result
+    # What kernels ask.
 
-    def _connect(self, model: nn.Module) -> None:
-        """Tell modules whose input gradients are needed for a few columns only."""
-        hooked = any(has_hooks(module) for module in model.modules())
-        for flow in self.assignment.layers.flow:
-            consumer, feeder = self.modules.get(flow.name), self.modules.get(flow.feeder or "")
-            if consumer is not None and flow.used_elsewhere:
-                consumer.is_fusable = False
-            if consumer is None or feeder is None or flow.feeder is None or hooked:
-                continue  # a hook may change what flows between them
-            norms = [self.modules.get(name) for name in flow.norms]
-            if all(norm is not None and norm.rows == feeder.rows for norm in norms):
-                consumer.feeder, consumer.columns_per_channel = feeder, flow.columns
+    def rows_of(self, weight: Any, bias: Any, axis: int = 0) -> TrainedRows | None:
+        """The trained rows of a weight with its bias, for a kernel that has outputs on ``axis``.
+
+        None where the weight is not planned so, or the bias is not a parameter of its own.
+        """
+        found = self._rows.get((id(weight), id(bias)))
+        if found is not None:
+            return found if found.slices[0].axis == axis else None
+        slices = self.slices.get(id(weight))
+        if slices is None or slices.parameter is not weight or slices.axis != axis:
+            return None
+        parts = {"weight": slices}
+        tensors = {"weight": slices.whole}
+        if bias is not None:
+            own = self.slices.get(id(bias))
+            if own is not None and own.parameter is bias and own.rows == slices.rows:
+                parts["bias"] = own
+            elif self._frozen.get(id(bias)) is not bias:
+                return None
+            tensors["bias"] = bias.detach()
+        found = TrainedRows(
+            slices.rows,
+            tensors,
+            {key: part.views for key, part in parts.items()},
+            {key: part.leaves for key, part in parts.items()},
+            tuple(parts.values()),
+            self.state,
+        )
+        self._rows[id(weight), id(bias)] = found
+        self._connect(found, weight)
+        return found
+
+    def _connect(self, trained: TrainedRows, weight: Tensor) -> None:
+        """Tell a layer which one feeds it, if all between them is trained in the same channels."""
+        found = self.ways.feeder_of(weight)
+        if found is None:
+            return
+        feeder, (_, columns, norms) = found
+        below = self.rows_of(feeder.weight, feeder.bias)
+        if below is not None and all(self._is_alike(name, below.rows) for name in norms):
+            trained.feeder, trained.columns_per_channel = below, columns
+
+    def _is_alike(self, name: str, rows: Rows) -> bool:
+        norm: Any = self.ways.modules[name]
+        statistics = self._statistics.get(id(getattr(norm, "running_mean", None)))
+        if statistics is not None and statistics.rows != rows:
+            return False
+        own = [self.slices.get(id(p)) for p in norm.parameters(recurse=False)]
+        return all(slices is not None and slices.rows == rows for slices in own)
+
+    def statistics_of(self, mean: Any, var: Any) -> Statistics | None:
+        found = self._statistics.get(id(mean))
+        return found if found is not None and found.mean is mean and found.var is var else None
+
+    def trains_some_of(self, module: nn.Module) -> bool:
+        """Whether a normalization layer's statistics may change, or any of its parameters."""
+        statistics = self._statistics.get(id(getattr(module, "running_mean", None)))
+        own = module.parameters(recurse=False)
+        return bool(statistics and statistics.rows) or any(id(p) in self.slices for p in own)
+
+    # What a training loop calls.
 
     def fuse_sgd(self, learning_rate: float) -> None:
-        """Let the backward pass do plain SGD at once: no gradient buffers, no optimiser pass.
+        """Let :meth:`backward` do plain SGD at once: no gradient buffers, no optimizer pass.
 
-        Then every step is one forward pass, one backward pass and :meth:`step`. Modules called
-        more than once in a forward pass, tied weights, and kinds without a forward of their own
-        in :mod:`fedplt.kernels` are stepped in :meth:`step`.
+        Then every step is a forward pass, ``part.backward(loss)`` and ``part.step()``. Weights that
+        are used more than once, or in operations without a kernel, are moved in :meth:`step`.
         """
-        self._rate = learning_rate
-        for trained in self.modules.values():
-            trained.rate = learning_rate if trained.is_fusable else None
+        self.state.rate = learning_rate
 
-    def begin_forward(self) -> None:
-        for trained in self.modules.values():
-            trained.calls = 0
+    def backward(self, loss: Tensor) -> None:
+        """The backward pass of a step; the only one in which a fused step may happen."""
+        self.state.is_step = True
+        try:
+            # What loss.backward() does in the end, without what lies between: steps can be short.
+            _engine_run_backward(
+                (loss,), (_one(loss.dtype, loss.device, loss.shape),), False, False, (),
+                allow_unreachable=True, accumulate_grad=True,
+            )  # fmt: skip
+        finally:
+            self.state.is_step = False
+            self.forget_uses()
 
+    def forget_uses(self) -> None:
+        """A pass is over."""
+        for slices in self.slices.values():
+            slices.uses = 0
+
+    @unwatched
     def step(self) -> None:
         """The part of a fused step that could not be done in the backward pass."""
+        rate = self.state.rate or 0.0
         with torch.no_grad():
             for leaf in self._parameters.values():
                 if leaf.grad is not None:
-                    leaf.sub_(leaf.grad, alpha=self._rate)
+                    leaf.sub_(leaf.grad, alpha=rate)
                     leaf.grad = None
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The trained slices, for any optimiser that treats every coordinate alone."""
+        """The trained slices, for any optimizer that treats every coordinate alone."""
         return iter(self._parameters.values())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -182,6 +224,8 @@ class TrainableSlices:
     @property
     def num_trained(self) -> int:
         return self.assignment.num_trained
+
+    # What became of them.
 
     def update(self, num_examples: int = 1) -> ClientUpdate:
         """What changed since the block was entered: the trained slices, in the plan's order."""
@@ -222,13 +266,17 @@ class TrainableSlices:
         return (view for _, _, views in self._views for view in views)
 
 
+@functools.lru_cache(maxsize=8)
+def _one(dtype: torch.dtype, device: torch.device, shape: torch.Size) -> Tensor:
+    """The gradient of a loss with respect to itself."""
+    if shape.numel() != 1:
+        raise RuntimeError(f"a loss is one number; this one has shape {tuple(shape)}.")
+    return torch.ones(shape, dtype=dtype, device=device)
+
+
 def _tensor_of(model: nn.Module, name: str) -> Any:
     owner, key = split_name(name)
     try:
         return getattr(model.get_submodule(owner), key)
     except AttributeError:
         return None
-
-
-def _own(module: nn.Module) -> dict[str, nn.Parameter]:
-    return dict(module.named_parameters(recurse=False))

@@ -1,7 +1,7 @@
-"""The model that a client holds: the resident one, or a smaller dense one built from it.
+"""The model that a client holds: the whole model, or a smaller dense sub-model built from it.
 
-A smaller model has the structure of the whole one and tensors of the held rows and columns alone,
-so time, memory and FLOPs shrink with it. Its numbers are gathered from the whole model's flat
+A sub-model has the structure of the whole model, and tensors with only the held rows and columns,
+so time, memory and FLOPs shrink with it. Its values are gathered from the whole model's flat
 state.
 """
 
@@ -22,11 +22,11 @@ from fedplt.kernels import bind_state, evaluation_mode, take
 from fedplt.planning import Layers, Spaces, SubmodelAssignment, kept_units, split_name
 
 MAX_KEPT = 16
-"""Sub-models of different widths that are kept for the next client of the same widths."""
+"""How many sub-models of different widths are cached for later clients of the same widths."""
 
 
 class PaddedChannels(nn.Module):
-    """A shortcut's new channels in a sub-model: held channels go to their own place."""
+    """A shortcut that adds channels, in a sub-model: each held channel goes to its own index."""
 
     places: Tensor
 
@@ -49,15 +49,15 @@ class HeldModel:
 
 @dataclass(frozen=True, eq=False)
 class BuiltSubmodel(HeldModel):
-    """A smaller model that was built for a client."""
+    """A sub-model that was built for a client."""
 
     buffers: tuple[tuple[Tensor, Tensor], ...]
-    """Buffers that are not shared, and the values they start with."""
+    """Buffers that are not shared, and their initial values."""
     pads: tuple[PaddedChannels, ...]
 
 
 class HeldModels:
-    """Gives clients the models that they hold; keeps some of the smaller ones."""
+    """Provides the model that a client holds; caches a few sub-models."""
 
     def __init__(self, module: nn.Module, state: Tensor) -> None:
         """``state``: the module's own flat state (:func:`fedplt.bind_state`)."""
@@ -69,7 +69,7 @@ class HeldModels:
         return self._resident
 
     def smaller(self, assignment: SubmodelAssignment) -> BuiltSubmodel:
-        """The sub-model of an assignment, with the numbers of the whole model's flat state."""
+        """The sub-model of an assignment, with values from the whole model's flat state."""
         state = self._resident.state
         key = assignment.num_units
         small = self._kept.pop(key, None) or self._build(assignment)
@@ -88,7 +88,7 @@ class HeldModels:
         return small
 
     def _build(self, assignment: SubmodelAssignment) -> BuiltSubmodel:
-        """A copy of the structure: tensors are replaced by smaller ones, never copied."""
+        """Copy the module structure with smaller tensors; the whole tensors are not copied."""
         layers, spaces = assignment.on_client.layers, assignment.spaces
         source = self._traced() if spaces.pads else self._resident.module
         tensors = [*source.parameters(), *source.buffers()]
@@ -102,7 +102,7 @@ class HeldModels:
             _resize(module)
         pads = _replace_pads(model, spaces) if spaces.pads else ()
         for name, buffer in list(model.named_buffers()):
-            if name not in shared:  # of its own: it may change in training
+            if name not in shared:  # not shared: it may change in training
                 owner, key = split_name(name)
                 setattr(model.get_submodule(owner), key, buffer.clone())
         others = tuple(
@@ -123,7 +123,7 @@ def _held(assignment: SubmodelAssignment, space: int | None, width: int) -> Any:
 
 
 def _resize(module: Any) -> None:
-    """What a module says about its own widths follows its tensors."""
+    """Set a module's width attributes (``in_features``, ...) to those of its tensors."""
     weight: Any = getattr(module, "weight", None)
     if isinstance(module, nn.Linear):
         module.out_features, module.in_features = weight.shape
@@ -154,7 +154,7 @@ def _replace_pads(model: nn.Module, spaces: Spaces) -> tuple[PaddedChannels, ...
 
 
 def try_submodel(model: nn.Module, layers: Layers, spaces: Spaces, example: Any) -> None:
-    """Run a sub-model of half the widths once, so that a problem is said before a run starts."""
+    """Run a sub-model of half the widths once, to find problems before a run starts."""
     held = tuple(np.arange(kept_units(width, 0.5)) for width in spaces.widths)
     assignment = SubmodelAssignment(layers, frozenset(), spaces, held, 0.5)
     state = torch.zeros(layers.state_size, device=next(model.parameters()).device)

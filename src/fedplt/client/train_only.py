@@ -9,16 +9,17 @@ update = part.update(num_examples=600)   # what changed, nothing else
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
-from torch import nn
+from torch import Tensor, nn
 
+from fedplt.client.interception import Interception
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
-from fedplt.kernels import attention_forward, chained, forward_of
+from fedplt.kernels import Chained, has_running_statistics
 from fedplt.planning import Assignment
 
 
@@ -26,21 +27,24 @@ from fedplt.planning import Assignment
 def train_only(
     model: nn.Module, assignment: Assignment, *, keep_old: bool = True
 ) -> Iterator[TrainableSlices]:
-    """Inside the block, only the assigned slices of the model get gradients and move.
+    """Inside the block, only the assigned slices of the model get gradients and change.
 
-    Every other parameter, and the running statistics of norms, keep their bits (buffers of a
-    model's own move as it moves them). Weight gradients are computed for the trained rows only.
-    Optimisers must treat every coordinate alone (SGD, Adam, ...; not LBFGS). After the block the
-    model is an ordinary module again and keeps what was trained.
+    All other parameters, and the running statistics of their normalization layers, keep their
+    bits; other buffers change as the model changes them. Weight gradients are computed for the
+    trained rows only. The optimizer must treat each coordinate independently (SGD, Adam, ...; not
+    LBFGS). After the block the model is an ordinary module again, with the trained values.
 
-    ``keep_old=False`` saves a copy of the slices where the caller has the old values anyway;
-    ``update()`` and ``restore()`` are not available then.
+    ``keep_old=False`` saves the memory of a copy of the slices; ``update()`` and ``restore()``
+    are then not available.
     """
     if any(module in _being_trained for module in model.modules()):
-        raise CutError("train_only: this model, or a part of it, is already in such a block.")
+        raise CutError(
+            "train_only: this model, or a part of it, is already in a train_only block; leave "
+            "that block first."
+        )
     part = TrainableSlices(model, assignment, keep_old=keep_old)
     required = [(p, p.requires_grad) for p in model.parameters()]
-    handles: list[Any] = [model.register_forward_pre_hook(lambda *_: part.begin_forward())]
+    handles: list[Any] = []
     patched: list[nn.Module] = []
     _being_trained.update(model.modules())
     gradients = [(p, p.grad) for p in model.parameters()]
@@ -52,12 +56,13 @@ def train_only(
             handles.append(
                 slices.parameter.register_post_accumulate_grad_hook(slices.scatter_gradient)
             )
-        for name, module in model.named_modules():
-            forward = _forward(part, name, module)
-            if forward is not None:
-                module.forward = forward
+        for module in model.modules():
+            if type(module).forward is nn.Sequential.forward and "forward" not in vars(module):
+                module.forward = _Patched(module, Chained(module, part.rows_of))  # type: ignore[arg-type]
                 patched.append(module)
-        yield part
+        with _batches_counted(model), Interception(part, {id(p): needs for p, needs in required}):
+            yield part
+        part.check_unchanged()
     finally:
         _being_trained.difference_update(model.modules())
         for handle in handles:
@@ -74,33 +79,39 @@ def train_only(
 _being_trained: WeakSet[nn.Module] = WeakSet()
 
 
+@contextmanager
+def _batches_counted(model: nn.Module) -> Iterator[None]:
+    """Counters of batches keep their bits; an average over all batches is over the block's."""
+    counters: list[Tensor] = [
+        module.num_batches_tracked  # type: ignore[misc]
+        for module in model.modules()
+        if has_running_statistics(module)
+        if getattr(module, "num_batches_tracked", None) is not None
+    ]
+    old = [counter.clone() for counter in counters]
+    try:
+        for counter in counters:
+            counter.zero_()
+        yield
+    finally:
+        for counter, before in zip(counters, old, strict=True):
+            counter.copy_(before)
+
+
 class _Patched:
     """A forward inside the block; a copy of its module gets its own."""
 
-    def __init__(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+    def __init__(self, module: nn.Module, forward: Chained) -> None:
         self.module, self.forward = module, forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.forward(*args, **kwargs)
+        if len(args) == 1 and not kwargs:
+            return self.forward(args[0])
+        return type(self.module).forward(self.module, *args, **kwargs)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Callable[..., Any]:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         copied: nn.Module = memo[id(self.module)]
         return functools.partial(type(copied).forward, copied)
 
-
-def _forward(part: TrainableSlices, name: str, module: nn.Module) -> _Patched | None:
-    """The forward that a module gets inside the block, if it is not its own."""
-    if "forward" in vars(module):
-        return None
-    found: Callable[..., Any] | None = None
-    if isinstance(module, nn.Sequential):
-        found = chained(module, name, part.modules)
-    elif isinstance(module, nn.MultiheadAttention):
-        standard = type(module).forward is nn.MultiheadAttention.forward
-        caught = part.caught(module) if standard else {}
-        found = functools.partial(attention_forward, module, caught) if caught else None
-    elif name in part.modules:
-        forward = forward_of(module)
-        assert forward is not None
-        found = functools.partial(forward, module, part.modules[name])
-    return None if found is None else _Patched(module, found)
+    def __reduce__(self) -> NoReturn:
+        raise CutError("a model cannot be pickled inside train_only; do it after the block.")

@@ -1,7 +1,7 @@
-"""What a client does in a round, whoever asks for it: an engine's worker, or a Flower node.
+"""What a client does in a round, the same in a simulator worker and on a Flower node.
 
-Given the global numbers, its assignment, the recipe, its own data and what it kept of earlier
-rounds, a client trains and gives a small result and its update. It knows no engine.
+Input: the global state, the client's assignment, the recipe, its own data, and the state it kept
+from earlier rounds. Output: a small result and the update. Nothing here depends on an engine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedplt.planning import Assignment, Layers, Places, dotted
 
 @dataclass(frozen=True, eq=False)
 class TrainOrder:
-    """What a client is told to do in a round."""
+    """The server's instructions to a client for one round."""
 
     client: int
     round: int
@@ -33,12 +33,12 @@ class TrainOrder:
     training: LocalTraining
     learning_rate: float
     block_weights: Tensor | None = None
-    """What the server will divide each number of the update by, where the norm must know it."""
+    """The server's divisor of each value of the update; None unless the weighted norm is needed."""
 
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What a client says before it uploads anything."""
+    """What a client reports before it uploads its update."""
 
     client: int
     num_examples: int
@@ -47,19 +47,19 @@ class ClientResult:
     loss: float
     seconds: float
     weighted_norm: float | None = None
-    """Of the update as it will be aggregated; where block weights were given."""
+    """Norm of the update as it will be aggregated; None without block weights."""
 
 
 class ClientTrainer:
-    """Trains clients one after another with one resident model.
+    """Trains clients one after another with one model.
 
-    The model is never copied: only slices change, and they are put back from the global numbers.
+    The model is never copied: only slices change, and they are reset from the global state.
     """
 
     def __init__(
         self, model: nn.Module, layers: Layers, global_state: Tensor, local: Places
     ) -> None:
-        """``global_state`` stays the caller's; ``local`` are the places that never leave a client.
+        """``global_state`` is read, never written; ``local`` is the part that stays on the client.
 
         Call :meth:`refresh` when the global state has changed.
         """
@@ -67,6 +67,7 @@ class ClientTrainer:
         self.global_state = global_state
         self.state = bind_state(model, layers)
         self._models = HeldModels(model, self.state)
+        self._must_refresh = False
         shared = {spec.name for spec in layers.tensors}
         self._other_buffers = {
             dotted(name, key): (module, key, buffer, buffer.clone())
@@ -76,23 +77,23 @@ class ClientTrainer:
         }
 
     def refresh(self) -> None:
-        """Take over the global numbers."""
+        """Copy the global state into the model."""
         self.state.copy_(self.global_state)
 
     def take_kept(self, kept: Tensor) -> None:
-        """Give the model the numbers that only this client has."""
+        """Load the state that a client kept from earlier rounds into the model."""
         put(self.state, self.local, kept.to(self.state.device))
 
     def kept(self) -> Tensor:
-        """The numbers that only the client has that was trained last."""
+        """The state that the last trained client keeps, which is never uploaded."""
         return take(self.state, self.local).cpu()
 
     def train(
         self, order: TrainOrder, samples: Samples, examples: range, update: Tensor
     ) -> ClientResult:
-        """Train, put what changed into ``update``, and put the model's slices back.
+        """Train, write the change into ``update``, and reset the model's slices.
 
-        ``examples`` are the client's own in ``samples``.
+        ``examples`` are the client's examples in ``samples``.
         """
         started = time.perf_counter()
         assignment = order.assignment
@@ -108,11 +109,16 @@ class ClientTrainer:
                 seed=order.seed,
                 round=order.round,
                 client=order.client,
+                on_changed_frozen=self._refresh_later,
             )
         places = assignment.uploaded
         take(self.global_state, places, out=update)
         change_since(update, parts_of(held.state, assignment.on_client.uploaded))
-        if held.state is self.state:
+        if self._must_refresh:
+            self._must_refresh, kept = False, self.kept()
+            self.refresh()
+            self.take_kept(kept)
+        elif held.state is self.state:
             self._put_back(places)
         self.put_buffers_back()
         norm, weighted = update_norm(update, assignment), None
@@ -121,13 +127,16 @@ class ClientTrainer:
         seconds = time.perf_counter() - started
         return ClientResult(order.client, len(examples), norm, loss, seconds, weighted)
 
+    def _refresh_later(self) -> None:
+        self._must_refresh = True
+
     def _put_back(self, places: Places) -> None:
         parts = (parts_of(flat, places) for flat in (self.state, self.global_state))
         for new, old in zip(*parts, strict=True):
             new.copy_(old)
 
     def put_buffers_back(self, warn: bool = True) -> None:
-        """Buffers that nobody averages must not carry one client's training into the next."""
+        """Reset buffers that are not aggregated, so that no client sees another one's values."""
         for name, (module, key, buffer, old) in self._other_buffers.items():
             now = module._buffers[key]
             if now is buffer and torch.equal(buffer, old):

@@ -1,4 +1,4 @@
-"""What a client sends: the change of the slices it trained, as one flat array."""
+"""A client's update: the change of the slices it trained, as one flat array."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class ClientUpdate:
-    """After minus before, of the trained slices and nothing else, in the plan's order.
+    """After minus before, of the trained slices only, in the plan's order.
 
     A slice is here if and only if it was trained; "not trained" is never inferred from zeros.
     """
@@ -39,7 +39,7 @@ class ClientUpdate:
 
     @property
     def num_bytes(self) -> int:
-        """``len(self.to_bytes())``, without making them."""
+        """``len(self.to_bytes())``, without serializing."""
         return safetensors_bytes("update", len(self.values), self._metadata())
 
     def _metadata(self) -> dict[str, str]:
@@ -66,7 +66,7 @@ class ClientUpdate:
 
 
 def change_since(before: Tensor, after: Iterable[Tensor]) -> Tensor:
-    """After minus before: ``before``, a flat copy of the old values, becomes it part by part."""
+    """After minus before, computed in place: ``before`` is a flat copy of the old values."""
     start = 0
     with torch.no_grad():
         for part in after:

@@ -1,4 +1,4 @@
-"""Methods side by side: same data, initial weights, fleet and rounds."""
+"""Compare methods on the same data, initial weights, fleet and rounds."""
 
 from __future__ import annotations
 

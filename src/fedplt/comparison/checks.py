@@ -1,4 +1,4 @@
-"""What can be said about a comparison before anything runs."""
+"""Checks of a comparison before anything runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def check_runs(methods: Any, seeds: Any, processes: Any, accuracy: Any) -> None:
-    """Labels and seeds name folders: each is one, and different."""
+    """Check the arguments. Labels and seeds become folder names, so they must be distinct."""
     if not methods or not seeds:
         raise RunError("a comparison needs at least one method and one seed.")
     if not isinstance(methods, Mapping):
@@ -33,13 +33,13 @@ def check_runs(methods: Any, seeds: Any, processes: Any, accuracy: Any) -> None:
         good = isinstance(label, str) and label.strip() and label.isprintable()
         if not good or not re.fullmatch(r"(?!\.)[^/\\]{1,100}", label):
             raise ConfigError(
-                f"label {label!r}: runs are in folders of their label's name, so it is not empty, "
-                "has at most 100 characters and no slash, and does not start with a dot."
+                f"label {label!r}: a label becomes a folder name: not empty, at most 100 "
+                "characters, no slash, no dot at its start."
             )
     whole = all(isinstance(seed, int) for seed in seeds)
     if not whole or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         given = ",".join(map(str, seeds))
-        raise ConfigError(f"seeds {given}: they are whole, at least 0, and all different.")
+        raise ConfigError(f"seeds {given}: give whole numbers of at least 0, all different.")
     if processes is not None and not (isinstance(processes, int) and processes >= 1):
         raise ConfigError(f"processes is {processes!r}; it is a whole number, at least 1.")
     if accuracy is not None and not 0 <= accuracy <= 1:
@@ -56,7 +56,7 @@ def make_folder(out: Path) -> None:
 
 
 def check_methods(configs: Mapping[str, RunConfig]) -> dict[str, Plan]:
-    """Every method must be able to plan for this model and fleet; says which cannot."""
+    """The plan of every method; the error names the methods that cannot plan this model."""
     for label, config in configs.items():
         try:
             method = method_from_config(config)
@@ -66,7 +66,7 @@ def check_methods(configs: Mapping[str, RunConfig]) -> dict[str, Plan]:
         home = type(method).__module__
         if home == "__main__" or (":" not in name and not home.startswith("fedplt.")):
             raise ConfigError(
-                f"{label}: {name} was added in this process, and every run has one of its own. "
+                f"{label}: {name} was added in this process, but each run has its own process. "
                 f"Put its class into a file and name it 'my_file:{type(method).__name__}'."
             )
     plans: dict[str, Plan] = {}
@@ -78,7 +78,7 @@ def check_methods(configs: Mapping[str, RunConfig]) -> dict[str, Plan]:
             problems.setdefault(str(error), []).append(label)
     if not problems:
         return plans
-    if not plans and len(problems) == 1:  # it is not about the methods
+    if not plans and len(problems) == 1:  # all fail alike: not about the methods
         raise ConfigError(next(iter(problems)))
     lines = [f"{', '.join(labels)} cannot be compared: {why}" for why, labels in problems.items()]
     if plans:
@@ -87,7 +87,7 @@ def check_methods(configs: Mapping[str, RunConfig]) -> dict[str, Plan]:
 
 
 def check_folders(runs: Iterable[Run]) -> None:
-    """Runs that are there already must be of these configurations: their results are shown."""
+    """Refuse existing runs of other configurations: their results would be shown as these."""
     problems = []
     for run in runs:
         if not RunFolder.has_begun(run.folder):

@@ -1,8 +1,8 @@
-"""One run in a process of its own: ``python -m fedplt.comparison.one FOLDER PARENT``.
+"""One run of a comparison as a process: ``python -m fedplt.comparison.one FOLDER PARENT``.
 
-The configuration is in ``FOLDER.toml``. A run that was begun is continued, a finished one left.
-When the process PARENT is gone, the run saves itself and ends. What the parent should know is
-written as lines of JSON: ``{"round": 3, "accuracy": 0.5}``, ``{"failed": "why"}``.
+The configuration is in ``FOLDER.toml``. An interrupted run is continued; a finished one is not run
+again. If the process PARENT ends, the run saves and ends. It reports to the parent on standard
+output, as lines of JSON: ``{"round": 3, "accuracy": 0.5}``, ``{"failed": "why"}``.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ PARENT_CHECK_SECONDS = 1.0
 
 
 class Parent:
-    """Who started this run, at the other end of standard output."""
+    """The process that started this run; it reads our standard output."""
 
     def __init__(self, process: int) -> None:
         self.process = process
         self._pipe = os.dup(sys.stdout.fileno())
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what models print is not for the parent
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints of models go to stderr
 
     def tell(self, **message: Any) -> None:
-        with suppress(OSError):  # it is gone, and the run must still save itself
+        with suppress(OSError):  # the parent ended, and the run must still save
             os.write(self._pipe, json.dumps(message).encode() + b"\n")
 
     def on_round(self, record: RoundRecord) -> None:
         self.tell(round=record.round, accuracy=record.accuracy)
 
     def end_with(self) -> None:
-        """Wait until the parent is gone, then end this process as SIGTERM does: saved."""
+        """Wait until the parent ends, then send SIGTERM to this process, which saves the run."""
         while os.getppid() == self.process:
             time.sleep(PARENT_CHECK_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -67,7 +67,7 @@ def main() -> int:
     except FedpltError as error:
         first, *more = str(error).splitlines() or [type(error).__name__]
         parent.tell(failed=first)
-        if isinstance(error, DivergedError):  # it need not be tried again
+        if isinstance(error, DivergedError):  # a second try would diverge again
             write_text(beside(Path(sys.argv[1]), ".diverged"), first)
         if more:
             sys.stderr.write(f"{error}\n")

@@ -1,4 +1,4 @@
-"""The processes of a comparison: each does one run, and none outlives the comparison."""
+"""The processes of a comparison: one per run, all ended before the comparison ends."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from contextlib import contextmanager
 from pathlib import Path
 
 OnRound = Callable[[int, float | None], None]
-"""Told the number of a round, from 1, and its accuracy."""
+"""Called after each round with its number (from 1) and its accuracy."""
 STOPPED = "stopped; start the comparison again to continue"
 
 
 class Processes:
-    """Starts processes from several threads; once stopped, no more."""
+    """Starts processes, from several threads; starts none after :meth:`stop`."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
-        self._lock = threading.Lock()  # else one could start just after all were told to stop
+        self._lock = threading.Lock()  # no process may start while stop() ends the others
         self._stopped = False
 
     def run(self, folder: Path, on_round: OnRound) -> str:
-        """Do the run of this folder; what went wrong, if anything did."""
+        """Run this folder's configuration in a process; return the problem, or ''."""
         command = [sys.executable, "-m", "fedplt.comparison.one", str(folder), str(os.getpid())]
         log = beside(folder, ".log")
         with self._lock:
             if self._stopped:
                 return STOPPED
-            with log.open("ab") as output:  # a run that goes on keeps what it said
+            with log.open("ab") as output:  # a continued run appends to its log
                 before = output.tell()
                 process = subprocess.Popen(
                     command, stdout=subprocess.PIPE, stderr=output, text=True
@@ -47,7 +47,7 @@ class Processes:
                     problem = message["failed"]
                 else:
                     on_round(message["round"], message["accuracy"])
-        except BaseException:  # of who is told; the run saves itself
+        except BaseException:  # raised by on_round, or Ctrl-C: SIGTERM lets the run save
             process.terminate()
             raise
         finally:
@@ -59,10 +59,10 @@ class Processes:
             if not said:
                 log.unlink(missing_ok=True)
         problem = problem or _reason(process.returncode, said[before:])
-        return f"{problem} (all it said is in {log})" if problem and said else problem
+        return f"{problem} (its output is in {log})" if problem and said else problem
 
     def stop(self) -> None:
-        """What runs saves itself and ends; nothing new starts."""
+        """Ask all running processes to save and end; start no new ones."""
         with self._lock:
             self._stopped = True
             for process in self._running:
@@ -72,16 +72,16 @@ class Processes:
 def _read(log: Path) -> bytes:
     try:
         return log.read_bytes()
-    except FileNotFoundError:  # somebody cleaned up
+    except FileNotFoundError:  # deleted in the meantime
         return b""
 
 
 def _reason(code: int, said: bytes) -> str:
-    """Why a process ended that did not tell; it may have said something else."""
+    """Why a process ended without a message: a signal, or the last line of its output."""
     if code in (130, -signal.SIGTERM):
         return STOPPED
     if code < 0:
-        return f"killed by signal {-code}; was memory short? Fewer processes at a time need less."
+        return f"killed by signal {-code}; out of memory? Fewer processes at a time need less."
     if not code:
         return ""
     lines = said.decode(errors="replace").strip().splitlines()
@@ -95,7 +95,7 @@ def beside(folder: Path, ending: str) -> Path:
 
 @contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does: by default it would leave orphans."""
+    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does; its default would leave orphans."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

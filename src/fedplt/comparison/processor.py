@@ -1,4 +1,4 @@
-"""Which kind of processor this is: between kinds, the last bits of results differ."""
+"""The kind of processor: results differ in their last bits between kinds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def processor_name() -> str:
 
 
 def note_processor(path: Path) -> None:
-    """Add this processor to a file with one line for each kind that was used."""
+    """Add this processor to a file with one line per kind of processor used."""
     used = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     if processor_name() not in used:
         write_text(path, "".join(f"{name}\n" for name in [*used, processor_name()]))

@@ -1,4 +1,4 @@
-"""What a comparison found: accuracy with its spread, at equal costs, and costs to an accuracy."""
+"""The results of a comparison: final accuracy, accuracy at equal cost, cost to an accuracy."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MEASURES: dict[str, Callable[[Totals], float]] = {
     "paper FLOPs": lambda total: total.paper_flops,
     "exact FLOPs": lambda total: total.flops,
 }
-"""Costs that accuracies are compared at."""
+"""The cost measures at which accuracies are compared."""
 
 
 def accuracy_within(history: History, measure: str, budget: float) -> float | None:
-    """Accuracy when a budget is spent, interpolated between the evaluated rounds around it.
+    """Accuracy when a budget is spent, interpolated between the two nearest evaluated rounds.
 
-    None where the first evaluated round costs more already, or the last one less.
+    None if the first evaluated round costs more than the budget, or the last one less.
     """
     costs = [MEASURES[measure](record.total) for record in history.evaluated]
     if not costs or not costs[0] * (1 - 1e-9) <= budget <= costs[-1] * (1 + 1e-9):
@@ -35,14 +35,14 @@ def accuracy_within(history: History, measure: str, budget: float) -> float | No
 
 
 def cost_to_reach(history: History, measure: str, accuracy: float) -> float | None:
-    """Total cost when an evaluated round first has this accuracy; None where it never has."""
+    """Total cost when an evaluated round first reaches this accuracy; None if none does."""
     reached = (r for r in history.evaluated if (r.accuracy or 0) >= accuracy)
     first = next(reached, None)
     return None if first is None else MEASURES[measure](first.total)
 
 
 def refusals(history: History) -> str:
-    """Updates of clients that were refused, in words; a run may go on without them, but how?"""
+    """A sentence about the client updates that were refused; empty if none was."""
     rounds = [record for record in history.rounds if record.rejected]
     if not rounds:
         return ""
@@ -55,12 +55,12 @@ def refusals(history: History) -> str:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A method with its options, its runs (by seed), and those that ended early (why)."""
+    """A method with its options, its runs by seed, and why some of them ended early."""
 
     method: Mapping[str, Any]
     histories: Mapping[int, History]
     trained: float
-    """Mean over the clients of the fraction of the model that they train."""
+    """Fraction of the model that a client trains, mean over the clients."""
     failed: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -76,11 +76,11 @@ class Comparison:
     contestants: Mapping[str, Contestant]
     config: Mapping[str, Any]
     failed: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """Methods without an evaluated round: why, by seed."""
+    """Runs without an evaluated round, by method and seed: why."""
 
     @property
     def problems(self) -> list[str]:
-        """What became of every run that did not come to its end."""
+        """One line per run that did not finish: why."""
         early = {label: c.failed for label, c in self.contestants.items()}
         return [
             f"{label}, seed {seed}: {what}: {why}"
@@ -91,7 +91,7 @@ class Comparison:
 
     @property
     def refused(self) -> list[str]:
-        """Runs that went on without some of their clients' updates."""
+        """One line per run in which client updates were refused."""
         return [
             f"{label}, seed {seed}: {text}"
             for label, contestant in self.contestants.items()
@@ -104,10 +104,10 @@ class Comparison:
         return {label: list(c.histories.values()) for label, c in self.contestants.items()}
 
     def budgets(self, measure: str) -> dict[int, float]:
-        """What all contestants have spent by their ends: the smallest total, per seed.
+        """The budget that every contestant spends: the smallest total cost, per seed.
 
-        Splits differ from seed to seed, and so do costs. Runs that ended early lower a budget only
-        where all did.
+        Splits, and so costs, differ from seed to seed. Runs that ended early are ignored, unless
+        all of them ended early.
         """
         result = {}
         for seed in dict.fromkeys(seed for c in self.contestants.values() for seed in c.histories):
@@ -131,17 +131,17 @@ class Comparison:
             for label, c in self.contestants.items()
         }
 
-    def usual_target(self) -> float:
-        """An accuracy that most reach: 90 % of the best contestant's, in whole percent."""
+    def default_target(self) -> float:
+        """An accuracy that most contestants reach: 90 % of the best one's, in whole percent."""
         best = max(fmean(c.finals) for c in self.contestants.values())
         return int(90 * best) / 100
 
     def text(self, accuracy: float | None = None) -> str:
-        """Tables for people."""
-        target = self.usual_target() if accuracy is None else accuracy
+        """The results as printed tables."""
+        target = self.default_target() if accuracy is None else accuracy
         parts = [
             "accuracy in %, mean +- std over seeds; in the end: mean of the last 10 evaluations;\n"
-            "<= costs: when spent what the cheapest spends with the same seed (here their mean)\n\n"
+            "<= costs: within the cost of the cheapest run of the same seed (shown: the mean)\n\n"
             + table(["method", "trained", "in the end", *self._equal_header()], self._rows()),
             f"cost until {100 * target:.0f} % accuracy, mean over the seeds that reach it\n\n"
             + table(["method", *MEASURES], self._cost_rows(target)),
@@ -182,7 +182,7 @@ class Comparison:
 
     def to_json(self, accuracy: float | None = None) -> dict[str, Any]:
         """Everything as plain values: per contestant and seed, every evaluated round."""
-        target = self.usual_target() if accuracy is None else accuracy
+        target = self.default_target() if accuracy is None else accuracy
         return {
             "format": FORMAT,
             "config": dict(self.config),
@@ -225,7 +225,7 @@ def _by_seed(values: Mapping[int, Any]) -> dict[str, Any]:
 
 
 def _spread(values: Sequence[float | None]) -> str:
-    """Mean and spread; one value has no spread."""
+    """Mean and standard deviation; the mean alone for a single value."""
     known = [100 * value for value in values if value is not None]
     if not known:
         return "-"

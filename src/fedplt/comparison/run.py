@@ -3,11 +3,11 @@
     <out>/
         LABEL-seedN.toml  one run's configuration
         LABEL-seedN.log   what it printed, if anything
-        LABEL-seedN/      one run's folder, as of ``fedplt run``
-        comparison.json   what was found
+        LABEL-seedN/      one run's folder, as from ``fedplt run``
+        comparison.json   the results
 
-Runs are spread over the cores, one worker each: it changes no bit, and wastes nothing on waiting.
-Started again, finished runs are left, and others continue.
+Runs are processes with one worker each, spread over the cores; this does not change their bits.
+When a comparison is started again, finished runs are kept and the others continue.
 """
 
 from __future__ import annotations
@@ -58,22 +58,22 @@ def compare(
     Args:
         config: a configuration, a dictionary of its sections, or the path of a TOML file.
         methods: labels and method settings, ``{"no scaler": {"name": "feddrop", "scaler":
-            False}}``, in place of ``config.method``; the rest is the same for all.
-        seeds: all different.
-        out: every run has a folder under it.
-        accuracy: what it costs to reach it is written down (default: one that most reach).
+            False}}``; each replaces ``config.method``, the rest is the same for all.
+        seeds: one run per method and seed; all different.
+        out: the folder that gets one folder per run.
+        accuracy: report the cost to reach it (default: an accuracy that most methods reach).
         processes: runs at a time (default: one per core).
-        fetching: shows how data are fetched, where they are.
-        watch: is told how the runs go.
+        fetching: context manager that displays the progress of downloads.
+        watch: gets progress callbacks.
 
-    Folders with runs of another configuration are refused. Runs that fail are told in the result;
-    Ctrl-C and SIGTERM save what runs and raise KeyboardInterrupt.
+    Folders with runs of another configuration are refused. The result lists runs that failed.
+    Ctrl-C and SIGTERM save the running runs and raise KeyboardInterrupt.
     """
     config, out = as_config(config), Path(out)
-    # Mistakes are said before anything runs.
+    # Report mistakes before anything runs.
     check_runs(methods, seeds, processes, accuracy)
     plans = check_methods({k: _config(config, k, m, seeds[0]) for k, m in methods.items()})
-    # Seed after seed, each from its longest run to its shortest: the cores end at about one time.
+    # Seed by seed, longest run first, so that all cores finish at about the same time.
     ordered = sorted(methods, key=lambda label: _work(plans[label]), reverse=True)
     runs = {
         (label, seed): Run(
@@ -85,7 +85,7 @@ def compare(
     check_folders(runs.values())
     make_folder(out)
     if config.data.name in CATALOG:
-        with fetching() as progress:  # its display ends here: a console has one at a time
+        with fetching() as progress:  # a console can show one live display at a time
             fetch_data_set(config.data.name, progress=progress)  # once, not in every process
     with closing(take_lock(out)):
         failed = run_all(runs, processes or available_cores(), watch or Watch())
@@ -97,7 +97,7 @@ def compare(
 def run_all(
     runs: Mapping[tuple[str, int], Run], number: int, watch: Watch
 ) -> dict[tuple[str, int], str]:
-    """Do all runs, so many at a time; what went wrong, where anything did."""
+    """Do all runs, ``number`` at a time; return the problems of those that failed."""
     failed: dict[tuple[str, int], str] = {}
     processes, telling = Processes(), threading.Lock()
 
@@ -131,7 +131,7 @@ def run_all(
                     failed[label, seed] = problem
                 with telling:
                     watch.on_end(label, seed, problem or runs[label, seed].ended())
-        except BaseException:  # Ctrl-C above all: what runs saves itself, the rest never starts
+        except BaseException:  # such as Ctrl-C: running runs save, others do not start
             pool.shutdown(wait=False, cancel_futures=True)
             processes.stop()
             raise
@@ -147,14 +147,14 @@ class Run:
 
     @property
     def done(self) -> int:
-        """Rounds on disk (of this configuration: that was checked)."""
+        """Rounds on disk; :func:`check_folders` has checked that they are of this configuration."""
         if not RunFolder.has_begun(self.folder):
             return 0
         return max((record.round for record in RunFolder.open(self.folder).rounds()), default=0)
 
     @property
     def diverged(self) -> str:
-        """Why it cannot be continued, where it cannot."""
+        """Why the run cannot be continued; empty if it can."""
         path = beside(self.folder, ".diverged")
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
@@ -163,7 +163,7 @@ class Run:
         return (self.folder / "result.json").is_file() and self.done >= self.config.rounds
 
     def ended(self) -> str:
-        """What people should know of a run that came to its end."""
+        """The final message of a run that finished."""
         refused = refusals(RunFolder.open(self.folder).history())
         log = beside(self.folder, ".log")
         said = f"its output is in {log}" if log.is_file() else ""
@@ -177,7 +177,7 @@ def read(
     config: RunConfig,
     failed: Mapping[tuple[str, int], str] | None = None,
 ) -> Comparison:
-    """The comparison from the folders of its runs."""
+    """Read the comparison from the folders of its runs."""
     failed = failed or {}
     contestants, without = {}, {}
     for label, method in methods.items():
@@ -191,7 +191,7 @@ def read(
         ended = {seed: failed[label, seed] for seed in seeds if (label, seed) in failed}
         for seed in seeds:
             if seed not in histories:
-                ended.setdefault(seed, "no round was evaluated; evaluation.every is how often.")
+                ended.setdefault(seed, "no round was evaluated; lower evaluation.every.")
         if not histories:
             without[label] = ended
             continue
@@ -211,7 +211,7 @@ def read(
 
 
 def _work(plan: Plan) -> float:
-    """FLOPs of some clients, from the first to the last; enough to put methods in order."""
+    """FLOPs of a sample of clients: enough to order the methods by running time."""
     clients = range(0, plan.num_clients, -(-plan.num_clients // 100))
     return sum(paper_flops_of(plan.assignment(k), 1) for k in clients)
 

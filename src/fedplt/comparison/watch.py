@@ -1,4 +1,4 @@
-"""Who wants to know how a comparison goes."""
+"""Progress callbacks of a comparison."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 
 class Watch:
-    """Told everything, by one thread at a time; this one keeps it to itself."""
+    """``compare`` calls these methods, one thread at a time; override them to show progress."""
 
     def on_begin(self, rounds: int, done: Mapping[tuple[str, int], int]) -> None:
-        """Before anything runs: rounds of a run, and those that each (label, seed) has already."""
+        """Before anything runs: rounds per run, and rounds already done per (label, seed)."""
 
     def on_start(self, label: str, seed: int) -> None:
-        """When a run starts, or goes on."""
+        """When a run starts or continues."""
 
     def on_round(self, label: str, seed: int, round: int, accuracy: float | None) -> None:
         """After every round of every run; rounds are numbered from 1."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from fedplt.cutting.channels import channels_from
 from fedplt.cutting.coupling import find_spaces
 from fedplt.cutting.example import example_model
 from fedplt.cutting.find_layers import cut
 from fedplt.cutting.graph import no_submodel, traced
 
 __all__ = [
+    "channels_from",
     "cut",
     "example_model",
     "find_spaces",

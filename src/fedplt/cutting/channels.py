@@ -1,6 +1,6 @@
 """How channels flow between modules: which layer feeds a normalization layer, and which a matrix.
 
-With an example input, the autograd graph of one forward pass tells: walk back from a module's input
+With an example input, walk back in the autograd graph of one forward pass, from a module's input
 through operations that keep channels apart, to the module whose output it was. Without an example,
 the module registered just before a normalization layer is taken as its feeder if it is as wide, and
 nothing is known about the flow between layers.
@@ -9,8 +9,9 @@ nothing is known about the flow between layers.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -98,7 +99,7 @@ def _flow(trace: Trace, name: str, call: int, elsewhere: set[int]) -> ModuleFlow
     module = trace.modules[name]
     channels = None
     if len(nodes) == 1 and isinstance(module, CHANNELED):
-        channels = _channels_from(trace, name, nodes[0])
+        channels = channels_from(trace, name, nodes[0])
     feeder, columns, norms = channels or (None, 1, ())
     own = list(module.parameters(recurse=False))
     weight: Any = getattr(module, "weight", None)
@@ -120,8 +121,23 @@ def _whole(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
-def _channels_from(
-    trace: Trace, consumer: str, node: Any
+class Passed(Protocol):
+    """What is known of a forward pass."""
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]: ...
+
+    @property
+    def outputs(self) -> Mapping[Any, str]:
+        """Autograd node of a module's output -> its name."""
+
+    @property
+    def dimensions(self) -> Mapping[str, int]:
+        """Of a module's input."""
+
+
+def channels_from(
+    trace: Passed, consumer: str, node: Any
 ) -> tuple[str, int, tuple[str, ...]] | None:
     """A module's feeder, the columns per channel of it, and the normalization layers in between."""
     norms: list[str] = []
@@ -145,7 +161,7 @@ def _channels_from(
 
 
 def _columns(
-    trace: Trace,
+    trace: Passed,
     producer: str,
     consumer: str,
     shape: list[int] | None,

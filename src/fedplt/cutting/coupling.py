@@ -32,7 +32,7 @@ _RESHAPE_MODULES = module_kinds(Kind.RESHAPE)
 
 
 class _Units(NamedTuple):
-    """Where the units of a space lie in a tensor; ``each`` numbers per unit, side by side."""
+    """The axis of a tensor that holds a space's units; ``each`` adjacent values per unit."""
 
     space: int
     axis: int

@@ -53,11 +53,11 @@ def cut(
             position). With it, the flow of data decides which layer feeds a normalization layer,
             parameters that are not used are left out, and costs are known.
         groups: ``{"block1": "blocks.0.*"}`` joins all layers whose names match into one.
-        always: layers that every client trains whole, such as a head.
-        never: parameters that nobody trains, such as a backbone.
+        always: layers that every client trains in full, such as a head.
+        never: parameters that no client trains, such as a backbone.
         fused: Linear modules whose outputs are several equal blocks to be cut alike, such as
             ``{"*.qkv": 3}`` (the default for modules named ``qkv`` or ``c_attn``).
-        max_sublayers: coarser slices: at most this many per layer (a divisor of its width).
+        max_sublayers: at most this many sub-layers per layer (a divisor of its width).
             By default every output neuron or channel is a sub-layer.
 
     >>> [(layer.name, layer.size, layer.num_sublayers) for layer in cut(nn.Linear(3, 4))]

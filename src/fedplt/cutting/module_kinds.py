@@ -1,4 +1,4 @@
-"""Groups of torch's module classes that several files of this package ask for."""
+"""Groups of torch's module classes that several files of this package use."""
 
 from __future__ import annotations
 

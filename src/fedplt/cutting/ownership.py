@@ -16,7 +16,7 @@ from torch import nn
 from fedplt.cutting.module_kinds import NORMALIZATION
 from fedplt.cutting.rules import check_tensor, kind_of
 from fedplt.errors import CutError
-from fedplt.kernels import RUNNING_STATISTICS, forward_of, has_running_statistics
+from fedplt.kernels import RUNNING_STATISTICS, has_kernel, has_running_statistics
 from fedplt.planning import LayerNote, TensorSpec, dotted, split_name
 
 ROOT = "model"
@@ -74,7 +74,7 @@ def find_ownership(
 ) -> Ownership:
     """Sort all parameters and running statistics of a model.
 
-    ``never`` are names of modules and parameters that nobody trains, ``used`` the identities of
+    ``never`` are names of modules and parameters that no client trains, ``used`` the identities of
     the parameters that the output depends on (None: not known).
     """
     owned = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -153,7 +153,7 @@ def _running_statistics(name: str, module: nn.Module) -> list[TensorSpec]:
 def _check_statistics(name: str, module: nn.Module) -> None:
     if not has_running_statistics(module) or not isinstance(module, NORMALIZATION):
         return
-    if forward_of(module) is None:
+    if not has_kernel(module):
         raise CutError(
             f"module {name!r} ({type(module).__name__}) keeps running statistics in a forward of "
             "its own, so those of untrained channels would change too. Use torch's own "

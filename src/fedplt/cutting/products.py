@@ -15,7 +15,7 @@ RECOMPUTING = 2.5
 
 
 def products(trace: Trace) -> tuple[Product, ...]:
-    """All of them, each with the modules and parameters that its operands come from."""
+    """All such products, each with the modules and parameters that its operands come from."""
     intercepted = _intercepted_in_attention(trace)
     result = []
     for node in trace.nodes:

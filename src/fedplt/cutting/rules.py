@@ -16,15 +16,14 @@ from torch import Tensor, nn
 
 from fedplt.cutting.module_kinds import CONVOLUTIONS, NORMALIZATION, TRANSPOSED_CONVOLUTIONS
 from fedplt.errors import CutError
-from fedplt.kernels import FORWARDS_BY_NAME, forward_of, full_name, outputs_on_axis_1
+from fedplt.kernels import has_kernel, is_transposed_linear, outputs_on_axis_1
 from fedplt.planning import split_name
 
 FUSED_NAMES = ("qkv", "c_attn")
-"""Linear modules so named, with three times as many outputs as inputs, are query, key and value."""
+"""Names of Linear modules that, with three times as many outputs as inputs, are fused q, k, v."""
 
-_RECURRENT_TENSORS = re.compile(
-    r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)(_l\d+(_reverse)?)?"
-)
+_RECURRENT_TENSORS = re.compile(r"(weight_(ih|hh|hr)|bias_(ih|hh))(_l\d+(_reverse)?)?")
+"""Names of tensors in torch's recurrent layers (with level and direction) and cells."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def slicing_of(name: str, module: nn.Module, own: Collection[str], fused: int | 
     computed = _how_computed(module, own)
     if computed:
         return Slicing(f"as one piece: {computed}", 1)
-    if full_name(type(module)) in FORWARDS_BY_NAME:
+    if is_transposed_linear(module):
         return _linear(name, module, fused)
     if fused is not None and not isinstance(module, nn.Linear):
         raise CutError(f"fused: {name!r} is a {kind_of(module)}; only Linear modules can be fused.")
@@ -59,7 +58,7 @@ def slicing_of(name: str, module: nn.Module, own: Collection[str], fused: int | 
 
 
 def kind_of(module: nn.Module) -> str:
-    """The name of a module's kind as people know it (torch has private ones)."""
+    """The public name of a module's kind (torch has private subclasses)."""
     if isinstance(module, nn.utils.parametrize.ParametrizationList):
         return "parametrization"
     if isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear):
@@ -76,13 +75,13 @@ def _how_computed(module: nn.Module, own: Collection[str]) -> str | None:
     if {"weight_g", "weight_v"} <= set(own):
         return "weight-normed"
     if hasattr(module, "weight_orig") or hasattr(module, "weight_u"):
-        return "its weight is computed from another (pruned or spectral-normed)"
+        return "its weight is computed from another (pruned or with spectral normalization)"
     return None
 
 
 def _saving(module: nn.Module, slicing: Slicing) -> str:
     """Says where slices are trained, but the whole gradient is computed for them."""
-    is_sliced = isinstance(module, (*NORMALIZATION, nn.MultiheadAttention)) or forward_of(module)
+    is_sliced = isinstance(module, (*NORMALIZATION, nn.MultiheadAttention)) or has_kernel(module)
     return "" if is_sliced or slicing.num_units == 1 else "; its whole gradient is computed"
 
 
@@ -130,16 +129,14 @@ def _attention(name: str, module: Any, fused: int | None) -> Slicing:
 
 def _recurrent(name: str, module: Any, fused: int | None) -> Slicing:
     """Every level and direction at the same hidden units; a projection has them as its columns."""
-    axes, repeats = {}, {}
+    units, axes, repeats = module.hidden_size, {}, {}
     for key, parameter in module.named_parameters(recurse=False):
-        if not _RECURRENT_TENSORS.fullmatch(key):
+        axes[key] = int(key.startswith("weight_hr"))
+        repeats[key], rest = divmod(parameter.shape[axes[key]], units)
+        if rest or not repeats[key] or not _RECURRENT_TENSORS.fullmatch(key):
             return Slicing(f"as one piece: {key} is not a tensor of torch's own layer", 1)
-        if key.startswith("weight_hr"):
-            axes[key] = 1
-        else:
-            repeats[key] = len(parameter) // module.hidden_size
-    together = " (gates together)" if max(repeats.values(), default=1) > 1 else ""
-    return Slicing(f"by hidden unit{together}", module.hidden_size, axes, repeats)
+    together = " (gates together)" if max(repeats.values()) > 1 else ""
+    return Slicing(f"by hidden unit{together}", units, axes, repeats)
 
 
 def _embedding(name: str, module: Any, fused: int | None) -> Slicing:

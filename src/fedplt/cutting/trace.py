@@ -12,11 +12,12 @@ from dataclasses import is_dataclass
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from fedplt.cutting.module_kinds import NORMALIZATION
 from fedplt.errors import CutError
-from fedplt.kernels import call_model, forward_of, has_running_statistics, mode, outputs_on_axis_1
+from fedplt.kernels import call_model, has_kernel, has_running_statistics, mode, outputs_on_axis_1
 
 
 def traces(model: nn.Module, example: Any) -> list[Trace]:
@@ -63,6 +64,7 @@ class Trace:
                 torch.inference_mode(False),
                 torch.enable_grad(),
                 torch.random.fork_rng(devices=[]),
+                _without_checkpoints(),
             ):
                 result = call_model(model, _differentiable(example))
         finally:
@@ -133,7 +135,7 @@ def is_known(module: nn.Module) -> bool:
     """Whether the module's own forward is the only thing that happens in it."""
     if isinstance(module, NORMALIZATION):
         return "forward" not in vars(module)
-    return forward_of(module) is not None
+    return has_kernel(module)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -182,6 +184,21 @@ def _unchanged_buffers(model: nn.Module) -> Iterator[None]:
     finally:
         for module, key, buffer in old:
             module._buffers[key] = buffer
+
+
+@contextmanager
+def _without_checkpoints() -> Iterator[None]:
+    """Reentrant checkpoints compute in the backward pass alone: the graph would hide them."""
+
+    def apply(function: Any, preserve: Any, *args: Any) -> Any:
+        return function(*args)
+
+    kind: Any = torch.utils.checkpoint.CheckpointFunction
+    kind.apply = apply
+    try:
+        yield
+    finally:
+        del kind.apply  # the class's own is inherited
 
 
 @contextmanager

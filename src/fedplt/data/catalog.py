@@ -137,7 +137,7 @@ def fetch_data_set(
 
 
 def load_data_set(name: str, *, progress: Progress | None = None) -> TrainingData:
-    """A built-in data set, normalised, in its training, validation and test parts."""
+    """A built-in data set, normalized, in its training, validation and test parts."""
     wanted = catalogued(name)
     path = fetch_data_set(name, progress=progress)
     arrays = load_file(path)

@@ -1,4 +1,4 @@
-"""Who owns which training example.
+"""Split the training examples among the clients.
 
 =============  ====================================================================
 ``iid``        every client gets the same mix and (give or take one) the same number
@@ -88,7 +88,7 @@ def split_shards(
 
 
 def split_given(indices: Sequence[ArrayLike], num_examples: int) -> Split:
-    """A split that somebody else made: one array of example indices per client."""
+    """The user's own split: one array of example indices per client."""
     if isinstance(indices, (dict, str)) or not len(indices):
         raise DataError(
             f"the split is {'empty' if not len(indices) else f'a {type(indices).__name__}'}; "

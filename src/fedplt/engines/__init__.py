@@ -1,4 +1,4 @@
-"""What runs the clients, and how a run is started."""
+"""Engines that run the clients, and the functions that start a run."""
 
 from __future__ import annotations
 

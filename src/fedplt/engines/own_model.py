@@ -1,4 +1,4 @@
-"""Train a model of the user's own, on data of the user's own."""
+"""``fedplt.train``: train the user's own model on the user's own data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fedplt.federation import (
 from fedplt.planning import Allocation
 
 Values = Mapping[str, Any]
-"""Keys of a section, as in TOML."""
+"""A section as a dictionary, with the keys of the TOML file."""
 
 
 def train(
@@ -68,7 +68,7 @@ def train(
     resume: bool = False,
     on_round: OnRound = ignore,
 ) -> History:
-    """Train a model of your own, on data of your own, with partial layer training.
+    """Train your own model on your own data with partial layer training.
 
     Sections (``training``, ``sampling``, ...) are those of a run configuration, as objects or as
     dictionaries: ``training=fedplt.TrainingConfig(learning_rate=0.1)`` or
@@ -77,22 +77,22 @@ def train(
     Args:
         model: any torch module that :func:`fedplt.cut` can cut; it is trained in place.
         train_data, validation_data, test_data: ``(inputs, targets)`` tensors or Datasets.
-        rounds: in all, also of a run that is resumed.
+        rounds: total number, including those already done when a run is resumed.
         ratios: one per client: the fraction of the model it trains.
-        fleet: instead of ratios, devices that they are planned from:
+        fleet: instead of ratios, the devices to plan them from:
             ``{"devices": "devices.csv", "deadline_seconds": 30.0}``.
         split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client.
-        learning_rates: one per client, where they differ (else ``training["learning_rate"]``).
+        learning_rates: one per client (default: ``training["learning_rate"]`` for all).
         loss: mean loss from outputs and targets.
         metric: score per example, or their mean.
         augment: changes a batch of training inputs: ``augment(inputs, generator)``.
-        seed: of everything random.
+        seed: seed of all random draws.
         name, checkpoint_every: as in a configuration.
-        cut: how the model is cut, as :func:`fedplt.cut` takes it: ``{"never": ["backbone"]}``.
-        data: keys about the split: ``{"alpha": 0.1}``.
+        cut: arguments of :func:`fedplt.cut`: ``{"never": ["backbone"]}``.
+        data: further keys of the split: ``{"alpha": 0.1}``.
         method: a name, or a dictionary with options: ``{"name": "heterofl", "scaler": "all"}``.
         sampling, training, server, evaluation, diagnostics, engine: sections of a configuration.
-        run_with: makes the engine that runs the clients (default: as ``engine`` says).
+        run_with: function that makes the engine (default: the one that ``engine`` names).
         out: a run folder (config, plan, records, checkpoints, final model); None: nothing on disk.
         resume: continue the run in ``out``.
         on_round: called with every round's record.
@@ -137,7 +137,7 @@ def _num_clients(ratios: Sequence[float | Allocation] | None, fleet: Values) -> 
     if (ratios is None) == (not fleet):
         raise ConfigError(
             "ratios, fleet: give one of them: the fraction of the model that every client trains, "
-            "or a fleet of devices to plan it from."
+            "or the devices to plan it from."
         )
     if ratios is not None:
         return len(ratios)
@@ -146,7 +146,7 @@ def _num_clients(ratios: Sequence[float | Allocation] | None, fleet: Values) -> 
 
 
 def _values(section: BaseModel | Values | None) -> Values:
-    """What a section sets; defaults are left out."""
+    """The values that a section sets; defaults are left out."""
     if section is None:
         return {}
     if isinstance(section, BaseModel):

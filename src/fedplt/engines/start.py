@@ -21,6 +21,7 @@ from fedplt.federation import (
     RunConfig,
     RunFolder,
     as_config,
+    check_job,
     ignore,
     job_from_config,
     override,
@@ -29,9 +30,9 @@ from fedplt.imports import import_object
 
 FROM_PYTHON = "(given from Python)"
 MakeEngine = Callable[[Job, Callable[[], bool]], Engine]
-"""Makes an engine from a job and a function that tells whether the user asked to stop."""
+"""Makes an engine from a job and a function that returns whether the user asked to stop."""
 ENGINES = {"simulator": "fedplt.engines.simulator:SimulatorEngine"}
-"""By ``engine.name``; imported when they are used."""
+"""Engines by ``engine.name``; imported when they are used."""
 
 
 def run(
@@ -41,12 +42,12 @@ def run(
     engine: MakeEngine | None = None,
     on_round: OnRound = ignore,
 ) -> History:
-    """Train as a configuration says: what ``fedplt run`` does.
+    """Train as a configuration describes, like ``fedplt run``.
 
     Args:
         config: a configuration, a dictionary of its sections, or the path of a TOML file.
         out: a run folder; None: nothing on disk.
-        engine: what runs the clients; by default as ``engine.name`` says.
+        engine: function that makes the engine; default: the one that ``engine.name`` names.
         on_round: called with every round's record.
     """
     return run_job(job_from_config(as_config(config)), out, engine=engine, on_round=on_round)
@@ -59,9 +60,9 @@ def resume(
     engine: MakeEngine | None = None,
     on_round: OnRound = ignore,
 ) -> History:
-    """Continue a run that was stopped or killed, to the same bits: what ``fedplt resume`` does.
+    """Continue a run that was stopped or killed, like ``fedplt resume``; same bits at the end.
 
-    ``changes`` are as of ``--set``: ``["rounds=300"]``.
+    ``changes`` are written like ``--set`` options: ``["rounds=300"]``.
     """
     job, _ = prepare_resume(RunFolder.open(Path(folder)), lambda c: override(c, changes))
     return run_job(job, folder, resume=True, engine=engine, on_round=on_round)
@@ -75,7 +76,7 @@ def run_job(
     engine: MakeEngine | None = None,
     on_round: OnRound = ignore,
 ) -> History:
-    """Run a job to its last round, in a folder if one is given.
+    """Run a job to its last round; write a run folder if one is given.
 
     Ctrl-C saves and raises ``Interrupted``. A run that cannot start leaves no folder behind.
     """
@@ -85,6 +86,8 @@ def run_job(
     if folder:
         folder.lock()
     try:
+        if job.config.engine.check and not resume:
+            check_job(job)
         with _stoppable() as stop, closing(make_engine(job, stop)) as running:
             federation = Federation(job, running)
             if out and not resume:
@@ -111,7 +114,7 @@ def prepare_resume(
     change: Callable[[RunConfig], RunConfig] = lambda config: config,
     progress: Progress | None = None,
 ) -> tuple[Job, int]:
-    """The job of a run on disk and its rounds done; refuses what would change its bits."""
+    """The job of a run on disk, and its rounds done; refuses changes that would alter its bits."""
     config = change(folder.config())
     folder.lock()
     try:
@@ -130,7 +133,7 @@ def prepare_resume(
 
 @contextmanager
 def _stoppable() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C (or SIGTERM) into a request; the second one is Python's own."""
+    """Turn the first Ctrl-C (or SIGTERM) into a request to stop; Python handles the second."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set

@@ -1,4 +1,4 @@
-"""Final accuracy of the contestants of a block, beside the paper's."""
+"""Final accuracy of the contestants of a block, next to the paper's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFERENCES = {
     "exp2": ("fedavg", "fedplt"),
     "study": ("fedavg", "shallow-dominant"),
 }
-"""Differences are taken to these."""
+"""The contestants that others are compared with."""
 
 
 def accuracy_table(block: Block, selection: Selection) -> Table:

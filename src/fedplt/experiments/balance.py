@@ -15,7 +15,7 @@ from fedplt.planning import allocation_of
 
 
 def imbalance(block: Block) -> dict[str, float]:
-    """E of the allocations that all clients share, at the paper's layer sizes; 0 is balanced."""
+    """E by contestant with one allocation for all clients, at the paper's layer sizes."""
     sizes = LAYER_SIZES[block.pair]
     found = {
         contestant.name: allocation_of(sizes, contestant.layer_ratios).relative_imbalance
@@ -34,7 +34,7 @@ class Balance:
 
     @property
     def p(self) -> float:
-        """One-sided, in the direction that was found."""
+        """One-sided p value, in the direction of the observed correlation."""
         return min(self.within.p_falling, self.within.p_rising)
 
     @property
@@ -43,7 +43,7 @@ class Balance:
 
     @property
     def note(self) -> str:
-        """What so few allocations can show."""
+        """The table note: the correlation, and how little so few allocations can show."""
         number = self.within.num_values
         perfect = 2 / math.factorial(number)
         return (
@@ -55,7 +55,7 @@ class Balance:
 
 
 def balance(values: Mapping[str, float], selection: Selection) -> Balance | None:
-    """``values``: E by contestant. None where they have no seed and processor in common."""
+    """``values``: E by contestant. None if they have no seed and processor in common."""
     if not set(values) <= set(selection.entries):
         return None
     entries = [selection.entries[name] for name in values]

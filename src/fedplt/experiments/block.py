@@ -1,4 +1,4 @@
-"""What an experiment is made of: blocks of contestants in one setting."""
+"""The parts of an experiment: blocks of contestants in one setting."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedplt.federation import RunConfig, parse_config
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way to train: a method, its fleet, its sampling. The name is a part of the run's id."""
+    """A method with its fleet and its sampling. The name is a part of the run's id."""
 
     name: str
     label: str
     sections: Mapping[str, Any]
-    """Sections of the run configuration, on top of the setting's."""
+    """Sections of the run configuration that override the setting's."""
     layer_ratios: tuple[float, ...] | None = None
-    """Where all clients have one given allocation."""
+    """The allocation of all clients, if it is given."""
 
 
 @dataclass(frozen=True)
@@ -48,4 +48,4 @@ class Experiment:
     name: str
     title: str
     blocks: Mapping[str, Block]
-    """By pair."""
+    """Blocks by pair of data and model."""

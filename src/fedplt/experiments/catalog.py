@@ -31,7 +31,7 @@ _FULL = _groups((1.0, 1.0))
 
 
 def _fedavg(method: Mapping[str, Any]) -> Contestant:
-    """Full training; one run serves every experiment, so it records what the study needs."""
+    """Full training. All experiments share these runs, so they record diagnostics for the study."""
     sections = {"clients": _FULL, "method": {"name": "fedavg", **method}, **_DYNAMICS}
     return Contestant("fedavg", "FedAvg, full model", sections)
 
@@ -42,7 +42,7 @@ def _exp1(
     allocations: Sequence[tuple[str, str, tuple[float, ...]]],
     method: Mapping[str, Any],
 ) -> Block:
-    """All clients with the same ratio: balanced, and ever less balanced."""
+    """All clients have the same ratio: a balanced allocation, and increasingly unbalanced ones."""
     balanced = Contestant(
         "balanced",
         "FedPLT, most balanced",
@@ -79,7 +79,7 @@ def _exp2(pair: str, ratio: float, method: Mapping[str, Any], sub: Mapping[str, 
 
 
 def _exp3() -> Block:
-    """Uploads for a budget of five: counted in clients, in models, or at equal expected bytes."""
+    """Samplers with a budget of five clients, of five models, or with equal expected bytes."""
     contestants = [
         Contestant(
             "full-ocs",
@@ -92,7 +92,7 @@ def _exp3() -> Block:
             {"clients": _FULL, "method": {"name": "fedavg"}, "sampling": _uniform(5)},
         ),
     ]
-    # As many clients as five whole models are, on average: 5 / 0.28 and 5 / 0.55.
+    # The number of clients that upload five whole models on average: 5 / 0.28 and 5 / 0.55.
     for fleet, ratio, number in (("low", 0.2, 18), ("moderate", 0.5, 9)):
         clients = _groups((0.1, 1.0), (0.9, ratio))
         samplings = (
@@ -141,7 +141,7 @@ def _study(pair: str, method: Mapping[str, Any], deep: Any, shallow: Any) -> Blo
 
 
 def _relu() -> Block:
-    """As the authors' public code: a ReLU behind the logits."""
+    """Models with a ReLU after the logits, as in the authors' public code."""
     model = {"options": {"relu_logits": True}}
     fleets = (
         ("fedavg", "FedAvg", _FULL),
@@ -166,8 +166,8 @@ def _relu() -> Block:
 
 _LOCAL = {"local_norms": True}
 _STATIC = {"static_norm": True}
-"""Clients that hold a part of the model have no normalisation layers of their own for the rest:
-as in HeteroFL they use the batch's statistics, and the server gathers them to evaluate."""
+"""Clients that hold a part of the model cannot keep normalization layers for the rest. As in
+HeteroFL they use batch statistics, and the server gathers running statistics to evaluate."""
 
 EXPERIMENTS = {
     name: Experiment(name, title, {block.pair: block for block in blocks})
@@ -238,7 +238,7 @@ EXPERIMENTS = {
 def find_blocks(
     experiment: str, pair: str | None = None, names: Sequence[str] | None = None
 ) -> list[Block]:
-    """The blocks of an experiment: all, or one pair's; with all contestants, or those named."""
+    """The blocks of an experiment, of all pairs or one, with all contestants or the named ones."""
     if experiment not in EXPERIMENTS:
         raise ConfigError(
             f"there is no experiment {experiment!r}. {did_you_mean(experiment, EXPERIMENTS)}"

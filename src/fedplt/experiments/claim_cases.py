@@ -1,4 +1,4 @@
-"""Cases of the paper's claims: where each is checked, with the paper's number and ours to be."""
+"""Cases of the paper's claims: where each is checked, the paper's number, and how to measure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fedplt.experiments.verdicts import Rule, beats, on_par
 
 PAIRS = ("fashion-fcn", "cifar-fcn", "cifar-resnet")
 PERCENT = {"fashion-fcn": 29, "cifar-fcn": 23, "cifar-resnet": 18}
-"""Of the model that clients train in experiment 1."""
+"""Percent of the model that clients train in experiment 1."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def equal_costs() -> Iterator[Case]:
 
 
 def sampling(first: str, seconds: Mapping[str, str], rule: Rule = beats) -> Iterator[Case]:
-    """Contestants of experiment 3 in both fleets; names without their fleet."""
+    """Cases of experiment 3 in both fleets; contestants are named without their fleet."""
     for fleet in ("low", "moderate"):
         for second, words in seconds.items():
             a, b = (n if n.startswith("full") else f"{fleet}-{n}" for n in (first, second))

@@ -1,4 +1,4 @@
-"""What a claim measures on the recorded runs. Each kind is plain data with one function."""
+"""What a claim measures on the recorded runs; each kind is a dataclass with one function."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedplt.experiments.targets import (
 from fedplt.experiments.verdicts import Evidence, Rule, beats, better_or_worse, on_par
 
 SIGNIFICANT = 0.025
-"""One-sided, as an end of a 95 % interval."""
+"""Significance level, one-sided: that of one end of a 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Measurement:
     pair: str
 
     def evidence(self, results: Results) -> Evidence | None:
-        """None where the runs are missing."""
+        """The evidence; None if runs are missing."""
         raise NotImplementedError
 
     def select(self, results: Results, *names: str) -> Selection | None:
@@ -46,7 +46,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Versus(Measurement):
-    """Two contestants."""
+    """Compares two contestants."""
 
     first: str
     second: str
@@ -70,7 +70,7 @@ def _from(
 
 @dataclass(frozen=True)
 class Difference(Versus):
-    """Final accuracy of the first minus the second's."""
+    """Final accuracy of the first minus that of the second."""
 
     rule: Rule = beats
 
@@ -124,7 +124,7 @@ class FallsWithImbalance(Measurement):
 
 @dataclass(frozen=True)
 class SmallerSpread(Versus):
-    """Standard deviation over seeds, of the first over the second's."""
+    """Standard deviation over seeds: that of the first divided by that of the second."""
 
     def evidence(self, results: Results) -> Evidence | None:
         selection = self.both(results)
@@ -151,7 +151,7 @@ class SmallerSpread(Versus):
 
 @dataclass(frozen=True)
 class Saving(Versus):
-    """Cost to an accuracy that both reach: the second's minus the first's."""
+    """Cost to an accuracy that both reach: that of the second minus that of the first."""
 
     measure: str
     wanted: float | None = None
@@ -166,7 +166,7 @@ class Saving(Versus):
 
 @dataclass(frozen=True)
 class AtEqualCost(Versus):
-    """Accuracy when both have spent the same: the first's minus the second's."""
+    """Accuracy at equal cost: that of the first minus that of the second."""
 
     measure: str
     wanted: float | None = None
@@ -191,7 +191,7 @@ def _gain(
 
 @dataclass(frozen=True)
 class TrainsLess(Versus):
-    """Parameters that are not trained, with an accuracy on par."""
+    """Fraction of parameters that are not trained, if the accuracy is on par."""
 
     def evidence(self, results: Results) -> Evidence | None:
         selection = self.both(results)
@@ -217,7 +217,7 @@ _SHOWN = {"bytes up": "upload", "bytes": "all bytes", "exact FLOPs": "FLOPs"}
 
 
 def _change(ours: Entry, full: Entry, measure: str) -> str:
-    """Of a cost over all rounds, in percent; seeds differ only by a few bytes."""
+    """Relative change of a cost over all rounds, in percent; seeds hardly differ in cost."""
     first, second = (
         fmean(MEASURES[measure](run.rounds[-1].total) for run in entry.histories.values())
         for entry in (ours, full)

@@ -35,7 +35,7 @@ class Page:
 
 
 def page_of(results: Results, experiment: str, pair: str) -> Page:
-    """What there is to show of a block that has runs."""
+    """The page of a block that has runs."""
     block = EXPERIMENTS[experiment].blocks[pair]
     recorded = results[experiment, pair]
     selection = select(recorded)
@@ -61,7 +61,7 @@ def page_of(results: Results, experiment: str, pair: str) -> Page:
 
 
 def _by_fleet(selection: Selection) -> dict[str, Selection]:
-    """Sixteen curves are too many for one figure."""
+    """One selection per fleet: sixteen curves are too many for one figure."""
     result = {}
     for fleet in FLEETS:
         names = ["full-ocs", *(f"{fleet}-{kind}" for kind in dict.fromkeys((*BUDGET, *EQUAL)))]

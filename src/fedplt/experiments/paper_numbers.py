@@ -1,4 +1,4 @@
-"""What the paper reports, each with the name of its table (labels of its LaTeX source)."""
+"""Numbers that the paper reports, with the labels of its tables in the LaTeX source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAYER_SIZES = {
 """h_l, by pair."""
 
 STUDY_ROUNDS = {"fashion-fcn": 1000, "cifar-resnet": None}
-"""As far as its figures of section III go. Rounds of the experiments: ``settings.py``."""
+"""Rounds in the figures of section III. For the rounds of the experiments see ``settings.py``."""
 SAMPLING_ROUNDS = 500
 
 Accuracy = tuple[float, float]
@@ -109,7 +109,7 @@ GAINS: Mapping[str, tuple[Gains, Gains, Gains]] = {
 
 @dataclass(frozen=True)
 class Budgets:
-    """Target accuracy and communication budget of experiment 2, and what methods need there."""
+    """Target accuracy and communication budget of experiment 2, and the methods' results."""
 
     accuracy: float
     communication: float

@@ -1,11 +1,11 @@
-"""Runs as they are kept in ``results/``: small, and enough for every table and figure.
+"""Runs as stored in ``results/``: small, and sufficient for every table and figure.
 
     runs.json
         format, experiment, pair, setting
         contestants.NAME.label
-        contestants.NAME.seeds.N    one run, on a line of its own
+        contestants.NAME.seeds.N    one run per line
 
-Costs are per round, each column as pairs [number of rounds, value]: they rarely change.
+Costs are per round, run-length encoded as pairs [number of rounds, value]: they rarely change.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ class RecordedRun:
 
     id: str
     trained: float
-    """Mean over the clients of the fraction of the model that they train."""
+    """Fraction of the model that a client trains, mean over the clients."""
     processor: str
-    """Kind of processor; several where it was continued on another."""
+    """Kind of processor; several if the run was continued on another one."""
     seconds_per_round: float
-    """Median, with one core."""
+    """Median seconds of a round, on one core."""
     evaluated: tuple[int, ...]
-    """Rounds that were evaluated, from 1."""
+    """Numbers of the evaluated rounds, from 1."""
     accuracy: tuple[float, ...]
     loss: tuple[float | None, ...]
     costs: Mapping[str, NDArray[np.float64]]
-    """By name (``COSTS``), of every round."""
+    """Costs of every round, by name (``COSTS``)."""
     diverged: str = ""
-    """Why it ended before its time, where it did."""
+    """Why the run ended early; empty if it did not."""
     refused: int = 0
-    """Updates that were not finite: the clients' training diverged."""
+    """Number of updates refused because they were not finite: local training diverged."""
     test_accuracy: float | None = None
     dynamics: Series = field(default_factory=Series)
 
     @property
     def rounds(self) -> int:
-        """Rounds that were run."""
+        """Number of rounds that were run."""
         return len(self.costs[COSTS[0]])
 
     def to_json(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class RecordedRun:
 
     @classmethod
     def from_folder(cls, id: str, path: Path, processor: str, diverged: str = "") -> RecordedRun:
-        """What a run's folder says."""
+        """Read a run's folder."""
         folder = RunFolder.open(path)
         history = folder.history()
         seconds = [record.seconds for record in history.rounds]
@@ -124,7 +124,7 @@ class RecordedRun:
 
 
 def _runs(values: NDArray[np.float64]) -> list[list[float]]:
-    """[1, 1, 2] as [[2, 1], [1, 2]]."""
+    """Run-length encoding: [1, 1, 2] as [[2, 1], [1, 2]]."""
     pairs = [(len(list(group)), value) for value, group in groupby(values.tolist())]
     return [[number, int(value) if value == int(value) else value] for number, value in pairs]
 
@@ -184,6 +184,6 @@ class Recorded:
             raise RunError(f"{path} cannot be read: {error!r}") from error
 
     def seconds_per_round(self, name: str) -> float | None:
-        """What a round of a contestant took here, where it ran."""
+        """Seconds per round of a contestant in these runs; None if it has none."""
         times = [run.seconds_per_round for run in self.runs.get(name, {}).values()]
         return fmean(times) if times else None

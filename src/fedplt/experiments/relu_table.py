@@ -1,4 +1,4 @@
-"""The authors' code has a ReLU behind the logits: runs with it beside those without."""
+"""Runs with a ReLU after the logits, as in the authors' code, next to runs without."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN = {
     "balanced-relu": ("exp1", "balanced"),
     "fedplt-relu": ("exp2", "fedplt"),
 }
-"""The experiment and the contestant that differ by the ReLU only."""
+"""By contestant with the ReLU: the experiment and the contestant without it."""
 
 
 def with_plain(recorded: Recorded, results: Results) -> Recorded:
@@ -30,7 +30,7 @@ def with_plain(recorded: Recorded, results: Results) -> Recorded:
 
 
 def relu_table(block: Block, results: Results) -> Table:
-    """Final accuracy with and without, and the paper's, whose runs had it."""
+    """Final accuracy with and without the ReLU, and the paper's, whose runs had it."""
     recorded = with_plain(results[block.experiment, block.pair], results)
     selection = select(recorded)
     paper = {

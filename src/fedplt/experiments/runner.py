@@ -1,11 +1,11 @@
-"""Run experiments of the paper; what was run is kept, and what was stopped continues.
+"""Run the paper's experiments; finished runs are kept, and interrupted ones continue.
 
 <out>/
     fashion-fcn-v1/             a setting
-        fedavg-seed1/           a run's folder, as of ``fedplt run``; experiments share runs
+        fedavg-seed1/           a run's folder, as from ``fedplt run``; experiments share runs
         fedavg-seed1.toml, .log, .processor, .diverged
 <results>/
-    exp1/fashion-fcn/runs.json  what is committed (``fedplt.experiments.recorded``)
+    exp1/fashion-fcn/runs.json  the recorded results (``fedplt.experiments.recorded``)
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fedplt.experiments.recorded import Recorded, RecordedRun
 from fedplt.federation import RunFolder, take_lock
 
 SAVING_SECONDS = 180
-"""So long may a run that has lost its parent take for its last round."""
+"""How long to wait for a run without a parent process to finish its last round."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where runs and results lie."""
+    """The folders of runs and results."""
 
     out: Path
     results: Path
@@ -40,7 +40,7 @@ class Place:
         return self.results / block.experiment / block.pair / "runs.json"
 
     def recorded(self, block: Block) -> Recorded:
-        """What the results have already."""
+        """The runs of a block that are already recorded."""
         path = self.runs_file(block)
         if path.is_file():
             return _load(path, path.stat().st_mtime_ns)
@@ -50,7 +50,7 @@ class Place:
         return self.out / block.run_id(contestant, seed)
 
     def rounds_done(self, block: Block, contestant: Contestant, seed: int) -> int:
-        """Rounds of a run, in its folder or in the results; infinitely many cannot be."""
+        """Rounds done of a run, in its folder or in the results."""
         path = self.folder(block, contestant, seed)
         if RunFolder.has_begun(path):
             return max((record.round for record in RunFolder.open(path).rounds()), default=0)
@@ -58,7 +58,7 @@ class Place:
         return run.rounds if run else 0
 
     def is_done(self, block: Block, contestant: Contestant, seed: int, rounds: int) -> bool:
-        """Whether a run has so many rounds, or cannot have more."""
+        """Whether a run has this many rounds, or cannot have more because it diverged."""
         run = self.recorded(block).runs.get(contestant.name, {}).get(seed)
         if run and (run.diverged or run.rounds >= rounds):
             return True
@@ -71,14 +71,14 @@ class Place:
 
 @lru_cache(maxsize=4)
 def _load(path: Path, changed: int) -> Recorded:
-    """One block asks for the same file once for every run."""
+    """Cached by modification time: a block loads the same file once per run."""
     return Recorded.load(path)
 
 
 def missing_runs(block: Block, place: Place, seeds: Sequence[int], rounds: int) -> dict[
     tuple[str, int], Run
 ]:  # fmt: skip
-    """Runs that are to be started or continued, seed after seed."""
+    """Runs to start or continue, seed by seed."""
     return {
         (contestant.name, seed): Run(
             place.folder(block, contestant, seed), block.config(contestant, rounds, seed)
@@ -99,7 +99,7 @@ def reproduce(
     fetching: Fetching = nullcontext,
     watch: Watch | None = None,
 ) -> dict[tuple[str, int], str]:
-    """Run what is missing of a block and record it; what went wrong, where anything did."""
+    """Do the missing runs of a block and record them; return the problems of failed runs."""
     make_folder(place.out)
     with closing(take_lock(place.out)):
         runs = missing_runs(block, place, seeds, rounds)
@@ -118,10 +118,9 @@ def reproduce(
 
 
 def _wait_until_saved(runs: Iterable[Run]) -> None:
-    """Of a reproduction that was killed, runs may still be at work: each ends after its round.
+    """Wait for runs of a killed reproduction: each ends after its current round.
 
-    Those that do not end in time are left to themselves: theirs is the folder, and the new process
-    of that run says so.
+    A run that does not end in time keeps its lock, and the new process of that run reports it.
     """
     deadline = time.monotonic() + SAVING_SECONDS
     for run in runs:
@@ -132,7 +131,7 @@ def _wait_until_saved(runs: Iterable[Run]) -> None:
 
 
 def record(block: Block, place: Place) -> Recorded:
-    """Bring ``runs.json`` up to date with the folders; what it has and they lack stays."""
+    """Update ``runs.json`` from the run folders; recorded runs without a folder are kept."""
     old = place.recorded(block)
     runs: dict[str, dict[int, RecordedRun]] = {k: dict(v) for k, v in old.runs.items()}
     labels = {c.name: c.label for c in block.contestants}
@@ -152,7 +151,7 @@ def record(block: Block, place: Place) -> Recorded:
 
 
 def _read(block: Block, contestant: Contestant, seed: int, path: Path) -> RecordedRun | None:
-    """A run that came to its end; one that goes on is not for tables."""
+    """A finished run; None if it has not finished."""
     diverged = beside(path, ".diverged")
     if not (diverged.is_file() or (path / "result.json").is_file()):
         return None
@@ -167,7 +166,7 @@ def _read(block: Block, contestant: Contestant, seed: int, path: Path) -> Record
 def seconds_left(
     block: Block, place: Place, seeds: Sequence[int], rounds: int, processes: int
 ) -> float:
-    """How long what is missing will take: as long as it took here, or elsewhere."""
+    """Estimated seconds of the missing runs, from recorded rounds or the setting's estimate."""
     recorded = place.recorded(block)
     known = {c.name: recorded.seconds_per_round(c.name) for c in block.contestants}
     measured = [seconds for seconds in known.values() if seconds]
@@ -182,7 +181,7 @@ def seconds_left(
 
 
 def counts(block: Block, place: Place, seeds: Sequence[int], rounds: int) -> Mapping[str, int]:
-    """Runs in all, and runs that are done."""
+    """The number of runs, and of those that are done."""
     pairs = [(contestant, seed) for contestant in block.contestants for seed in seeds]
     return {
         "runs": len(pairs),

@@ -1,4 +1,4 @@
-"""Experiment 3: sampled clients, with what was actually uploaded."""
+"""Tables of experiment 3: client sampling, with the bytes really uploaded."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FLEETS = ("low", "moderate")
 REFERENCE = "full-ocs"
 _WHOLE = ("full-ocs", "full-uniform")
 BUDGET = ("ocs", "aware", "literal", "uniform")
-"""As in the paper: five clients for the original rule, five models for ours."""
+"""As in the paper: a budget of five clients for the original rule, of five models for ours."""
 EQUAL = ("ocs-equal", "aware", "literal-equal", "uniform-equal")
-"""All with the expected bytes of five models."""
+"""All samplers with the expected bytes of five models."""
 
 
 def sampling_tables(block: Block, selection: Selection) -> list[Table]:
@@ -25,7 +25,7 @@ def sampling_tables(block: Block, selection: Selection) -> list[Table]:
 
 
 def fleet_names(kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """Contestants by fleet, the whole model first."""
+    """Names of contestants by fleet, those with the whole model first."""
     return (*_WHOLE, *(f"{fleet}-{kind}" for fleet in FLEETS for kind in kinds))
 
 
@@ -72,7 +72,7 @@ def _table(
 
 
 def _spent(entry: Entry) -> list[str]:
-    """What the runs sent: whole models per round, GB."""
+    """Cells with the uploads of the runs: whole models per round, and GB."""
     if not entry.histories:
         return [NONE] * 3
     model = BYTES_PER_NUMBER * sum(LAYER_SIZES["cifar-fcn"])

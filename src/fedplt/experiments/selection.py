@@ -1,4 +1,4 @@
-"""Runs that may stand in one table: cut to the same number of rounds, diverged ones set apart."""
+"""Select comparable runs: cut to the same number of rounds, with diverged runs kept apart."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedplt.experiments.statistics import Interval, mean_interval
 from fedplt.federation import History, RoundRecord, Totals
 
 LAST = 10
-"""A final accuracy is the mean of so many evaluations."""
+"""A final accuracy is the mean of this many evaluations."""
 LAST_OF_PAIR = {"cifar-resnet": 1}
-"""Where evaluations are five rounds apart, ten of them reach back too far."""
+"""Pairs that are evaluated every five rounds: the last ten evaluations reach back too far."""
 REFUSED_PER_ROUND = 0.1
-"""From so many refused updates per round on, they are named."""
+"""With at least this many refused updates per round, tables mention them."""
 
 
 def history_of(run: RecordedRun, rounds: int | None = None) -> History:
-    """A recorded run, or its first rounds, as the history that a run's folder would give."""
+    """A recorded run, or its first rounds, as a history."""
     number = run.rounds if rounds is None else min(rounds, run.rounds)
     accuracy = dict(zip(run.evaluated, run.accuracy, strict=True))
     loss = dict(zip(run.evaluated, run.loss, strict=True))
@@ -61,12 +61,12 @@ class Entry:
     label: str
     runs: Mapping[int, RecordedRun]
     histories: Mapping[int, History]
-    """Of the same runs, cut to the rounds of the selection."""
+    """Histories of the runs, cut to the rounds of the selection."""
     diverged: Mapping[int, RecordedRun] = field(default_factory=dict)
-    """Runs that ended because no update was finite any more. They are in no mean."""
+    """Runs that ended because no update was finite. They are in no mean."""
 
     def finals(self, last: int = LAST) -> dict[int, float]:
-        """Accuracy in the end: mean of the last evaluations."""
+        """Final accuracy by seed: mean of the last evaluations."""
         return {seed: history.final_accuracy(last) for seed, history in self.histories.items()}
 
     @property
@@ -77,7 +77,7 @@ class Entry:
 
     @property
     def unsteady(self) -> dict[int, int]:
-        """Updates that were refused, for the runs where these were many."""
+        """Number of refused updates by seed, for runs with many."""
         return {
             seed: run.refused
             for seed, run in self.runs.items()
@@ -93,11 +93,11 @@ class Selection:
     pair: str
     rounds: int
     entries: Mapping[str, Entry]
-    """By name, in the order of the block; only those that ran."""
+    """Entries by name, in the order of the block; only contestants with runs."""
 
     @property
     def last(self) -> int:
-        """How many evaluations make a final accuracy in differences and verdicts."""
+        """How many evaluations the final accuracy averages, in differences and verdicts."""
         return LAST_OF_PAIR.get(self.pair, LAST)
 
     @property
@@ -117,7 +117,7 @@ class Selection:
         return [seed for seed in sorted(a) if seed in b and may_be_paired(a[seed], b[seed])]
 
     def difference(self, first: str, second: str) -> Interval | None:
-        """Final accuracy of the first minus the second's in points, paired by seed."""
+        """Final accuracy of the first minus that of the second, in points, paired by seed."""
         seeds = self.pairs(first, second)
         if not seeds:
             return None
@@ -126,14 +126,14 @@ class Selection:
 
 
 def may_be_paired(first: RecordedRun, second: RecordedRun) -> bool:
-    """Whether two runs are from one and the same kind of processor, from their first round on."""
+    """Whether both runs used one and the same kind of processor in all rounds."""
     return first.processor == second.processor and " and " not in first.processor
 
 
 def select(
     recorded: Recorded, names: Sequence[str] | None = None, rounds: int | None = None
 ) -> Selection:
-    """The named contestants (or all), cut to as many rounds as all their runs have."""
+    """The named contestants (or all), cut to the number of rounds that all their runs have."""
     chosen = {
         name: recorded.runs[name]
         for name in (names if names is not None else recorded.labels)

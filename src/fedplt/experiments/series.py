@@ -16,7 +16,7 @@ from fedplt.federation import History
 
 @dataclass(frozen=True)
 class Series:
-    """Curves over rounds; empty where nothing was recorded."""
+    """Curves over rounds; empty if nothing was recorded."""
 
     rounds: tuple[int, ...] = ()
     update_norm: tuple[float, ...] = ()
@@ -51,7 +51,7 @@ def _long(values: Iterable[float | None]) -> tuple[float, ...]:
 
 
 def _short(values: Iterable[float]) -> list[float | None]:
-    """Four digits, and nothing for what is not a number: JSON has no NaN."""
+    """Rounded to four digits, None for NaN: JSON has no NaN."""
     return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]
 
 

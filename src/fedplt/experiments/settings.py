@@ -1,8 +1,8 @@
-"""What the runs of the paper's experiments have in common: data, fleet size, model, training.
+"""Settings that the runs of the paper's experiments share: data, fleet size, model, training.
 
-A run is found by an id of its own, such as ``fashion-fcn-v1/fedavg-seed1``: a setting with its
-version, a contestant, a seed. The version is raised when what is trained changes; how a
-configuration is written may change without it.
+A run has an id such as ``fashion-fcn-v1/fedavg-seed1``: a setting with its version, a contestant
+and a seed. The version is raised when a change affects results, not when only the form of the
+configuration changes.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _SGD = {"optimizer": "sgd", "learning_rate": 0.01, "batch_size": 64}
 
 @dataclass(frozen=True)
 class Setting:
-    """A run configuration but for the contestant and the seed."""
+    """A run configuration without the contestant and the seed."""
 
     name: str
     version: int
     title: str
     rounds: int
-    """Of the paper."""
+    """Rounds in the paper."""
     seconds_per_round: float
-    """Roughly, on one core (2026, AVX2); only to estimate how long runs take."""
+    """Approximate seconds per round on one core (2026, AVX2), to estimate running times."""
     sections: Mapping[str, Any]
 
     @property
@@ -73,8 +73,8 @@ SETTINGS = {
                 "data": {"name": "cifar10", "split": "dirichlet", "alpha": 0.2},
                 "clients": {"num_clients": 50},
                 "model": {"name": "resnet8"},
-                # Clients with normalisation layers of their own are evaluated one by one, each on
-                # about 1,000 images that follow its labels.
+                # With local normalization layers, clients are evaluated one by one, each on about
+                # 1,000 images, weighted by its label distribution.
                 "evaluation": {"every": 5, "client_examples": 1000},
                 "training": {**_SGD, "local_steps": 16},
             },

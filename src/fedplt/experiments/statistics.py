@@ -21,12 +21,12 @@ from fedplt.distributions import f_quantile, t_quantile
 
 CONFIDENCE = 0.95
 MAX_RANKED = 8
-"""The exact test goes through all orders: 8! is 40,320."""
+"""The exact test enumerates all orders: 8! is 40,320."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation; one value has none."""
+    """Mean and sample standard deviation (None for a single value)."""
 
     mean: float
     std: float | None
@@ -44,7 +44,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its 95 % interval; unknown ends where one value is all there is."""
+    """An estimate and its 95 % interval; the ends are None for a single value."""
 
     estimate: float
     low: float | None
@@ -69,9 +69,9 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def std_ratio(above: Sequence[float], below: Sequence[float]) -> Interval | None:
-    """Ratio of two standard deviations with its F interval; None where the second is 0.
+    """Ratio of two standard deviations with its F interval; None if the second is 0.
 
-    The interval takes the two samples as independent.
+    The interval assumes that the two samples are independent.
     """
     first, second = spread(above), spread(below)
     number = min(first.number, second.number)
@@ -98,7 +98,7 @@ def ranks(values: Sequence[float]) -> NDArray[np.float64]:
 
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's rank correlation; NaN where all values of one side are equal.
+    """Spearman's rank correlation; NaN if all values of one side are equal.
 
     >>> spearman([1, 2, 3, 4], [10, 30, 20, 40])
     0.8
@@ -110,21 +110,21 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Trend:
-    """Rank correlation within each seed, and how likely chance alone gives as much."""
+    """Rank correlation within each seed, with exact one-sided p values."""
 
     correlation: float
-    """Mean over the seeds."""
+    """Mean correlation over the seeds."""
     p_falling: float
-    """Probability of a correlation at most as high where every order is equally likely."""
+    """Probability of a correlation at most this high if all orders are equally likely."""
     p_rising: float
     num_values: int
     num_seeds: int
 
 
 def trend(order: Sequence[float], rows: Sequence[Sequence[float]]) -> Trend:
-    """Do values rise or fall with ``order``? Page's test, exact: one row of values per seed.
+    """Test whether values rise or fall with ``order``: Page's exact test, one row per seed.
 
-    Only orders within a seed are compared, so it does not matter that seeds differ.
+    Only orders within a seed are compared, so differences between seeds do not matter.
 
     >>> trend([1, 2, 3], [[0.9, 0.8, 0.7], [0.5, 0.4, 0.3]])
     Trend(correlation=-1.0, p_falling=0.027..., p_rising=1.0, num_values=3, num_seeds=2)

@@ -1,4 +1,4 @@
-"""Section III: the configurations, and how training went with them."""
+"""Tables of section III: the configurations and their training dynamics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def study_tables(block: Block, selection: Selection) -> list[Table]:
 
 
 def configurations_table(block: Block) -> Table:
-    """Q, ratio, X and Std(X) of every configuration; nothing needs to run for it."""
+    """Q, ratio, X and Std(X) of every configuration; needs no runs."""
     sizes = LAYER_SIZES[block.pair]
     rows = []
     for contestant in block.contestants:
@@ -83,7 +83,7 @@ def _layer_range(series: Series, index: int) -> float:
 
 
 def _cell(entry: Entry, rounds: int, value: Callable[[Series, int], float]) -> str:
-    """Of the last recorded round within the selection, over the seeds."""
+    """A value of the last recorded round within the selection: mean and spread over seeds."""
     values = []
     for run in entry.runs.values():
         within = [index for index, number in enumerate(run.dynamics.rounds) if number <= rounds]

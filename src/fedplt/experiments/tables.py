@@ -38,8 +38,8 @@ def load_results(folder: Path) -> dict[tuple[str, str], Recorded]:
         key = (recorded.experiment, recorded.pair)
         if key != path.parts[-3:-1] or key[1] not in getattr(EXPERIMENTS.get(key[0]), "blocks", ()):
             raise RunError(
-                f"{path} says that it is of {' / '.join(key)}. Experiments and pairs are listed by "
-                "`fedplt reproduce`, and a folder is named after them."
+                f"{path} belongs to {' / '.join(key)}, which is not its folder's name or does not "
+                "exist. `fedplt reproduce` lists the experiments and pairs."
             )
         found[key] = recorded
     return found
@@ -83,7 +83,7 @@ def interval_cell(interval: Interval | None, digits: int = 2) -> str:
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """With its sign; what rounds to nothing is positive, however the last bit fell.
+    """With its sign; a value that rounds to 0 is written as positive.
 
     >>> signed(-0.004), signed(-0.006)
     ('+0.00', '-0.01')
@@ -102,19 +102,19 @@ def seeds_text(seeds: Sequence[int]) -> str:
 def basis(selection: Selection) -> str:
     """Rounds and seeds, for captions.
 
-    Where contestants have different seeds, a note of the table says who lacks which.
+    If contestants have different seeds, a note of the table says which are missing.
     """
     seeds = seeds_text(selection.seeds) if selection.seeds else "no run came to its end"
     return f"{selection.rounds} rounds, {seeds}"
 
 
 def name_cell(entry: Entry) -> str:
-    """A contestant's label; marked where something is to be known about its runs."""
+    """A contestant's label, marked if a note is about its runs."""
     return entry.label + ("†" if entry.unsteady else "")
 
 
 def run_notes(selection: Selection, expected: Mapping[str, str]) -> list[str]:
-    """What is to be known about the runs of a table; ``expected``: labels by name."""
+    """Notes about the runs of a table; ``expected``: labels by name."""
     notes = []
     for entry in selection.entries.values():
         for seed, run in sorted(entry.diverged.items()):

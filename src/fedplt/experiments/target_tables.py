@@ -21,7 +21,7 @@ from fedplt.experiments.targets import (
 )
 
 COMPUTATION = {"cifar-resnet": EXACT_FLOPS}
-"""What the paper's computation is compared with; by default its own formula, as for the FCNs."""
+"""The measure to compare the paper's computation with; default: its own formula."""
 _COLUMNS = (ACCURACY, BYTES, UPLOAD, PAPER_FLOPS, EXACT_FLOPS)
 _OURS = (
     "(ours): the paper has no target here, or one that our runs do not reach (fewer rounds, or "
@@ -164,7 +164,7 @@ def budget_table(block: Block, selection: Selection) -> Table | None:
 
 
 def _cell(entry: Entry, target: Target, measure: str) -> str:
-    """Over the seeds that reach the target; how many do not is said."""
+    """Mean and spread over the seeds that reach the target, and how many do not."""
     if not entry.histories:
         return "diverged"
     values = [value_at(run, target, measure) for run in entry.histories.values()]

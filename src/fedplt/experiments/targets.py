@@ -1,4 +1,4 @@
-"""Contestants at equal accuracy, equal communication or equal computation."""
+"""Compare contestants at equal accuracy, equal communication or equal computation."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Target:
 def accuracy_target(
     selection: Selection, names: Sequence[str], wanted: float | None = None
 ) -> Target | None:
-    """The wanted accuracy if all runs of these contestants reach it, else one that they do.
+    """The wanted accuracy if all runs of these contestants reach it, else one that they reach.
 
-    That is the whole percentage below the smallest final accuracy.
+    The latter is the smallest final accuracy, rounded down to a whole percentage.
     """
     runs = _runs(selection, names)
     if not runs:
@@ -73,10 +73,10 @@ def _runs(selection: Selection, names: Sequence[str]) -> list[History]:
 
 
 def value_at(run: History, target: Target, measure: str) -> float | None:
-    """Accuracy or cost of a run when it has reached a target; None where it never has.
+    """Accuracy or cost of a run when it reaches a target; None if it never does.
 
-    Costs to an accuracy are those of the first evaluated round that has it; between evaluated
-    rounds everything else is interpolated.
+    Costs to an accuracy are those of the first evaluated round that reaches it; all other values
+    are interpolated between evaluated rounds.
     """
     if target.measure == ACCURACY:
         return cost_to_reach(run, measure, target.value)
@@ -95,7 +95,7 @@ def gain(
 ) -> Interval | None:
     """What the first gains over the second at a target, paired by seed.
 
-    Accuracy: first minus second, in points. Costs: second minus first, in GB or TFLOP. None where
+    Accuracy: first minus second, in points. Costs: second minus first, in GB or TFLOP. None if
     nothing can be compared, or a run does not reach the target.
     """
     if measure == target.measure:

@@ -1,8 +1,8 @@
 """From evidence to a verdict.
 
 *On par*: the paired 95 % interval of the difference lies within +-1 point. *Beats*: it lies above
-0. The opposite is a result, too: an interval outside of +-1 point, or below 0. Everything between
-is not decided, and so is what rests on fewer than three seeds or half of the paper's rounds; then
+0. A claim does not hold if the interval lies outside of +-1 point, or below 0. All other cases are
+not decided, and neither are cases with fewer than three seeds or half of the paper's rounds; then
 the tendency is given.
 """
 
@@ -16,7 +16,7 @@ from fedplt.experiments.statistics import Interval
 
 MIN_SEEDS = 3
 MARGIN = 1.0
-"""In points of accuracy."""
+"""Largest difference that counts as on par, in points of accuracy."""
 
 
 class Verdict(StrEnum):
@@ -28,18 +28,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What our runs say about a claim."""
+    """What our runs show about a claim."""
 
     ours: str
     interval: str
     decision: bool | None
-    """What the interval says by itself."""
+    """The decision by the interval alone; None if it does not decide."""
     towards: bool | None
-    """Whether the estimate alone speaks for the claim; None where there is none."""
+    """Whether the estimate alone supports the claim; None if there is no estimate."""
     seeds: int
     rounds: int
     instead: str = ""
-    """What is the case where the claim does not hold, if that is not plain."""
+    """What is true if the claim does not hold, if that is not obvious."""
     note: str = ""
 
 
@@ -83,12 +83,12 @@ def on_par(interval: Interval) -> tuple[bool | None, bool]:
 
 
 def better_or_worse(interval: Interval) -> str:
-    """For what is not on par."""
+    """Whether a contestant that is not on par is better or worse."""
     return "better" if interval.estimate > 0 else "worse"
 
 
 def judge(evidence: Evidence | None, paper_rounds: int) -> Judged:
-    """The verdict, and for what is not decided the tendency and the reasons."""
+    """The verdict; if undecided, with the tendency and the reasons."""
     if evidence is None:
         return Judged(Verdict.MISSING)
     reasons = []

@@ -1,4 +1,4 @@
-"""A run: its configuration, its job, its rounds, and what is written down about it."""
+"""A run: its configuration, its job, the round loop, its records and its folder."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from fedplt.federation.planning import method_from_config
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
+from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "TrainingConfig",
     "as_config",
     "changed_keys",
+    "check_job",
     "dump_config",
     "flatten",
     "ignore",

@@ -1,8 +1,8 @@
-"""Who is there in a round, and how long it would take on the clients' own devices.
+"""Which clients are available in a round, and how long the round takes on their devices.
 
-A client is away where it drops out (by chance, ``fleet.dropout``) or where its device is predicted
-to take too long, upload included (``fleet.late_after_seconds``). Who is away gets nothing and sends
-nothing in that round. A simulated round lasts as long as its slowest client.
+A client is away if it drops out (at random, ``fleet.dropout``) or if its device is predicted to
+take too long, upload included (``fleet.late_after_seconds``). A client that is away receives and
+sends nothing in that round. A simulated round lasts as long as its slowest client.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from fedplt.seeds import generator
 
 @dataclass(frozen=True)
 class Attendance:
-    """Who is there, who is not and why; in ascending order."""
+    """Which clients are present, and which are away and why; each list in ascending order."""
 
     present: list[int]
     dropped: list[int]
     late: list[int]
 
     def of(self, clients: Collection[int]) -> Attendance:
-        """The same for some of the clients."""
+        """The attendance of only these clients."""
         some = set(clients)
         parts = (self.present, self.dropped, self.late)
         return Attendance(*([client for client in part if client in some] for part in parts))
 
 
 class Availability:
-    """Tells, round by round, who is there, and how long those who are take."""
+    """Decides per round which clients are present, and predicts how long they take."""
 
     def __init__(self, job: Job, costs: RoundCosts) -> None:
         self.job, self.settings, self._costs = job, job.config.fleet, costs
@@ -50,7 +50,7 @@ class Availability:
             )
 
     def attend(self, round: int, assignments: RoundAssignments | None = None) -> Attendance:
-        """Of everybody, whether they are wanted in this round or not."""
+        """The attendance of all clients in this round, whether they are sampled or not."""
         settings, number = self.settings, self.job.plan.num_clients
         if settings is None:
             return Attendance(list(range(number)), [], [])
@@ -66,7 +66,7 @@ class Availability:
     def round_seconds(
         self, assignments: Mapping[int, Assignment], uploading: Collection[int]
     ) -> float:
-        """Of a round in which these clients train and some upload; 0 without ``[fleet]``."""
+        """Seconds of a round in which these clients train and some upload (0: no ``[fleet]``)."""
         if self.settings is None:
             return 0.0
         some = set(uploading)
@@ -76,10 +76,10 @@ class Availability:
     def predicted(
         self, round: int, assignments: RoundAssignments | None = None
     ) -> NDArray[np.float64]:
-        """Time of every client's round with its upload: it is not known yet who will be chosen."""
+        """Predicted seconds of each client, upload included: sampling may come later."""
         plan = self.job.plan
         if not plan.costs_change:
-            round = 0  # what is trained may move on, but is as much in every round
+            round = 0  # other slices may be trained, but of the same size in every round
         if self._predictions is None or self._predictions[0] != round:
             everybody, assigned = range(plan.num_clients), assignments or plan.in_round(round)
             times = [self._seconds(k, assigned[k], uploads=True) for k in everybody]
@@ -87,7 +87,7 @@ class Availability:
         return self._predictions[1]
 
     def _seconds(self, client: int, assignment: Assignment, uploads: bool) -> float:
-        """From the client's device, what it trains and how many examples it sees."""
+        """Seconds, from the client's device, its assignment and the examples it sees."""
         assert self.job.devices is not None
         examples, each = self.job.examples_seen(client), self._costs.flops(assignment)
         work = Work(

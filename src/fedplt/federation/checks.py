@@ -1,4 +1,4 @@
-"""Try things in small before a run starts, so that mistakes are said now and not in a worker."""
+"""Quick trials before a run starts, so that errors are reported at once and not by a worker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_device(device: str) -> None:
 def try_model(
     config: RunConfig, model: nn.Module, inputs: Any, targets: Any, loss: Loss, metric: Metric
 ) -> Any:
-    """One small batch through the model, so that a mismatch is said now and not in a worker."""
+    """Run model, loss and metric on one small batch and return the outputs."""
     try:
         with evaluation_mode(model), torch.no_grad():
             outputs = call_model(model, inputs)
@@ -56,7 +56,7 @@ _LOSS = (
 
 
 def check_labels(train: Samples, outputs: Any) -> None:
-    """Labels of data in memory that the model has no output for."""
+    """Refuse labels without a model output; checks only data that is in memory."""
     if not isinstance(train, TensorSamples) or getattr(outputs, "ndim", 0) != 2:
         return
     if train.targets.ndim == 1 and not train.targets.is_floating_point():
@@ -69,16 +69,19 @@ def check_labels(train: Samples, outputs: Any) -> None:
 
 
 def likes_channels_last(model: nn.Module, inputs: Any) -> bool:
-    """Convolutions are faster so, but a model may insist on the default layout (``.view``)."""
+    """Whether the model runs on channels-last inputs, which are faster for convolutions.
+
+    A model that calls ``.view`` on its activations may need the default memory layout.
+    """
     if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
         return False
     if not isinstance(inputs, Tensor) or inputs.ndim != 4:
         return False
     everything = torch.arange(len(inputs))
-    turned, _ = TensorSamples(inputs, everything).with_channels_last().batch(everything)
+    converted, _ = TensorSamples(inputs, everything).with_channels_last().batch(everything)
     try:
         with evaluation_mode(model), torch.no_grad():
-            model(turned)
+            model(converted)
     except RuntimeError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""A run's configuration: what may be set, and clear words where it is wrong."""
+"""The sections and keys of a run's configuration, and their validation."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class DataConfig(Section):
-    """Which data, and who owns what of it."""
+    """Which data set, and how it is split among the clients."""
 
     name: str = "fashion-mnist"
-    """``fashion-mnist``, ``cifar10``, or ``package.module:function`` giving a TrainingData."""
+    """``fashion-mnist``, ``cifar10``, or ``package.module:function`` that returns TrainingData."""
     split: Literal["dirichlet", "iid", "shards", "given"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.2
-    """Dirichlet concentration: small is skewed."""
+    """Dirichlet concentration: the smaller, the more skewed the clients' labels."""
     min_examples: Annotated[int, Field(ge=1)] = 10
-    """Every client gets at least this many (Dirichlet)."""
+    """Smallest number of examples per client (Dirichlet)."""
     shards_per_client: Annotated[int, Field(ge=1)] = 2
     split_file: str | None = None
     """For ``given``: a JSON file with one list of example indices per client."""
@@ -41,16 +41,16 @@ class DataConfig(Section):
 
 
 class CutConfig(Section):
-    """How a model is cut into layers, as :func:`fedplt.cut` takes it."""
+    """How a model is cut into layers: the arguments of :func:`fedplt.cut`."""
 
     groups: dict[str, str | list[str]] | None = None
-    """Join modules into one layer by name pattern; by default as the model suggests."""
+    """Join modules into one layer by name pattern; default: the model's own suggestion."""
     always: list[str] = []
-    """Layers (patterns) that every client trains whole, such as a head."""
+    """Layers (patterns) that every client trains in full, such as a head."""
     never: list[str] = []
-    """Modules or parameters (patterns) that nobody trains, such as a backbone."""
+    """Modules or parameters (patterns) that no client trains, such as a backbone."""
     fused: dict[str, Annotated[int, Field(ge=1)]] = {}
-    """Linear modules (patterns) whose outputs are so many equal blocks, cut in the same way."""
+    """Linear modules (patterns) and how many equal blocks their outputs hold, cut alike."""
     max_sublayers: Annotated[int, Field(ge=1)] | None = None
 
 
@@ -58,23 +58,23 @@ class ModelConfig(CutConfig):
     """Which model, and how it is cut."""
 
     name: str = "fcn"
-    """``fcn``, ``cnn``, ``resnet8``, ``vit``, ``text``, or ``package.module:function`` giving a
-    torch module."""
+    """``fcn``, ``cnn``, ``resnet8``, ``vit``, ``text``, or ``package.module:function`` that
+    returns a torch module."""
     options: dict[str, Any] = {}
 
 
 class GroupConfig(Section):
-    """Clients that are alike."""
+    """Clients with the same ratio and learning rate."""
 
     share: Annotated[float, Field(gt=0, le=1)] | None = None
     num_clients: Annotated[int, Field(ge=1)] | None = None
-    """Instead of ``share``."""
+    """Number of clients in the group, instead of ``share``."""
     ratio: Ratio | None = None
-    """Fraction of the model that each of them trains."""
+    """Fraction of the model that each client of the group trains."""
     layer_ratios: list[Fraction] | None = None
     """Instead of ``ratio``: the fraction of each layer."""
     learning_rate: Annotated[float, Field(gt=0)] | None = None
-    """Instead of the run's."""
+    """Learning rate of this group; default: that of ``[training]``."""
 
     @model_validator(mode="after")
     def _one_of(self) -> GroupConfig:
@@ -86,7 +86,7 @@ class GroupConfig(Section):
 
 
 class ClientsConfig(Section):
-    """The fleet."""
+    """How many clients there are, and their groups."""
 
     num_clients: Annotated[int, Field(ge=1)] = 50
     groups: Annotated[list[GroupConfig], Field(min_length=1)] = [GroupConfig(share=1.0, ratio=1.0)]
@@ -109,7 +109,7 @@ class ClientsConfig(Section):
         return self
 
     def group_sizes(self) -> list[int]:
-        """Clients per group; shares are rounded so that everybody is in a group."""
+        """Clients per group; shares are rounded so that each client is in a group."""
         if self.groups[0].num_clients is not None:
             return [group.num_clients or 0 for group in self.groups]
         exact = [(group.share or 0) * self.num_clients for group in self.groups]
@@ -120,24 +120,25 @@ class ClientsConfig(Section):
         return sizes
 
     @model_validator(mode="after")
-    def _nobody_vanishes(self) -> ClientsConfig:
+    def _no_empty_group(self) -> ClientsConfig:
         sizes = self.group_sizes()
         if 0 in sizes:
             index = sizes.index(0)
             raise ValueError(
                 f"groups.{index}: a share of {self.groups[index].share} of {self.num_clients} "
-                "clients is nobody. Raise the share or num_clients, or drop the group."
+                "clients is less than one client. Raise the share or num_clients, or remove the "
+                "group."
             )
         return self
 
 
 class TrainingConfig(Section):
-    """What a client does in a round."""
+    """Local training: what a client does in a round."""
 
     local_epochs: Annotated[int, Field(ge=1)] | None = None
     """Passes over the client's examples (default 1)."""
     local_steps: Annotated[int, Field(ge=1)] | None = None
-    """Instead of ``local_epochs``: steps, each on a batch drawn anew."""
+    """Instead of ``local_epochs``: number of steps, each on a newly drawn batch."""
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 64
     """``"full"``: all examples of the client in one batch."""
     optimizer: str = "sgd"
@@ -146,13 +147,13 @@ class TrainingConfig(Section):
     weight_decay: Annotated[float, Field(ge=0)] | None = None
     optimizer_options: dict[str, Any] = {}
     proximal: Annotated[float, Field(ge=0)] = 0.0
-    """FedProx: strength of the pull towards the global values (0: none)."""
+    """FedProx: strength of the proximal term (0: none)."""
     schedule: Literal["constant", "1/t", "constant-then-1/t"] = "constant"
-    """Of the learning rate, by round."""
+    """How the learning rate changes over the rounds."""
     constant_rounds: Annotated[int, Field(ge=0)] = 0
-    """For ``constant-then-1/t``: rounds before the rate falls."""
+    """For ``constant-then-1/t``: rounds before the learning rate falls."""
     decay_rounds: Annotated[float, Field(gt=0)] = 1.0
-    """The rate halves after this many rounds of falling, as ``decay / (decay + t)``."""
+    """The falling rate is multiplied by ``decay / (decay + t)``: half after ``decay`` rounds."""
 
     @model_validator(mode="after")
     def _one_of(self) -> TrainingConfig:
@@ -168,7 +169,7 @@ class TrainingConfig(Section):
         return name
 
     def rate_factor(self, round: int) -> float:
-        """What the schedule multiplies learning rates with, in round 0, 1, ..."""
+        """The schedule's factor of the learning rate, in round 0, 1, ..."""
         if self.schedule == "constant":
             return 1.0
         start = self.constant_rounds if self.schedule == "constant-then-1/t" else 0
@@ -177,14 +178,14 @@ class TrainingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """When and how the global model is measured."""
+    """When and how the global model is evaluated."""
 
     every: Annotated[int, Field(ge=1)] = 1
     """Rounds between evaluations (the last round is always evaluated)."""
     per_client: bool = False
-    """Also on data that follows each client's labels."""
+    """Also report a score per client, weighted by its label distribution."""
     client_examples: Annotated[int, Field(ge=1)] | None = None
-    """Where clients have norms of their own: evaluate each on about so many (default: all)."""
+    """With ``local_norms``: evaluate each client on about this many examples (default: all)."""
 
 
 class DiagnosticsConfig(Section):
@@ -192,7 +193,7 @@ class DiagnosticsConfig(Section):
 
     enabled: bool = False
     window: Annotated[int, Field(ge=1)] = 10
-    """Rounds that the effective perturbation looks back; one copy of the model is kept for each."""
+    """Rounds in the effective perturbation's window; one copy of the model is kept per round."""
 
     @model_validator(mode="after")
     def _enabled(self) -> DiagnosticsConfig:
@@ -202,21 +203,24 @@ class DiagnosticsConfig(Section):
 
 
 class EngineConfig(Section):
-    """What runs the clients, and how; none of this but the device changes a bit of the results."""
+    """What runs the clients, and how. Only ``device`` may change the results."""
 
     name: Literal["simulator"] = "simulator"
     """``simulator``: worker processes on this machine."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None
-    """Worker processes; by default one per core (one on a GPU)."""
+    """Worker processes; default: one per core (one on a GPU)."""
     start_method: Literal["fork", "spawn"] | None = None
+    check: bool = True
+    """Before the first round, compare a step of partial training with full gradients times mask on
+    a few of the run's own examples, and refuse to start where they differ."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0
-    """Give up when no worker has answered for this long."""
+    """Stop the run if no worker answers for this long."""
 
 
 class RunConfig(Section):
-    """Everything about a run."""
+    """The whole configuration of a run."""
 
     name: str = "run"
     seed: Annotated[int, Field(ge=0)] = 0
@@ -245,7 +249,7 @@ class RunConfig(Section):
         if (self.sampling.budget or 0) > there:
             raise ValueError(
                 f"sampling.budget is {self.sampling.budget:g}, but there are {there} clients "
-                "(clients.num_clients): everybody would always be chosen. Lower the budget, or set "
+                "(clients.num_clients): each would always be chosen. Lower the budget, or set "
                 "sampling.name = 'all'."
             )
         return self

@@ -40,10 +40,10 @@ def validate(
     where: str = "",
     overridden: Sequence[str] = (),
 ) -> Model:
-    """The values as a model; one error names every wrong key.
+    """Validate the values as a pydantic model; one error names every wrong key.
 
-    ``text`` is the TOML they come from and ``where`` its name; keys in ``overridden`` were set on
-    the command line instead.
+    ``text`` is the TOML source and ``where`` its file name, for line numbers in messages; keys in
+    ``overridden`` were set on the command line instead.
     """
     try:
         return kind.model_validate(values)
@@ -88,7 +88,7 @@ def _message(
 def _find(
     kind: type[BaseModel], location: Sequence[Any]
 ) -> tuple[type[BaseModel] | None, FieldInfo | None]:
-    """The section that a key leads to (None: a plain value), and the last field on the way."""
+    """The section at a key (None: a plain value), and the last field on the path to it."""
     section: type[BaseModel] | None = kind
     field = None
     for part in location:

@@ -1,4 +1,4 @@
-"""Read a TOML configuration, apply ``--set`` overrides, and say clearly what is wrong with it."""
+"""Read a TOML configuration, apply ``--set`` overrides and validate the result."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 ConfigLike = RunConfig | Mapping[str, Any] | str | Path
-"""A configuration, its values, or the file that has them."""
+"""A configuration, a dictionary of its sections, or the path of a TOML file."""
 
 
 def as_config(config: ConfigLike) -> RunConfig:
-    """The configuration, wherever it comes from."""
+    """Convert any :data:`ConfigLike` to a configuration."""
     if isinstance(config, RunConfig):
         return config
     if isinstance(config, Mapping):
@@ -37,7 +37,7 @@ def as_config(config: ConfigLike) -> RunConfig:
 
 
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """The same configuration with ``key.sub=value`` overrides applied."""
+    """A copy of the configuration with ``key.sub=value`` overrides applied."""
     values = config.model_dump(exclude_none=True, mode="json")
     for entry in overrides:
         _apply(values, entry)

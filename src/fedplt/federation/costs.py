@@ -1,4 +1,4 @@
-"""What a round costs, client by client."""
+"""The costs of a round: bytes sent and FLOPs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedplt.planning import Assignment, Flops, download_bytes, exact_flops, pape
 
 
 class RoundCosts:
-    """Adds up the costs of rounds; remembers the FLOPs of clients that are alike."""
+    """Computes the costs of rounds; caches the FLOPs of assignments of the same size."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -19,7 +19,7 @@ class RoundCosts:
     def of_round(
         self, assignments: Mapping[int, Assignment], bytes_up: int, bytes_down: int
     ) -> Totals:
-        """Of a round in which these clients got the model and trained; bytes are of messages."""
+        """The costs of a round in which these clients received the model and trained."""
         flops, paper = 0, 0.0
         for client, assignment in assignments.items():
             seen = self.job.examples_seen(client)
@@ -29,7 +29,7 @@ class RoundCosts:
         return Totals(bytes_up, bytes_down, flops, paper)
 
     def flops(self, assignment: Assignment) -> Flops:
-        """Per example; they depend on how much of every layer is trained, not on which part."""
+        """FLOPs per example; they depend on how many rows of each layer are trained, not which."""
         key = assignment.cost_key
         if key not in self._flops:
             self._flops[key] = exact_flops(assignment)

@@ -1,4 +1,4 @@
-"""Read a fleet from a TOML or CSV file, and say clearly what is wrong with it.
+"""Read and validate a fleet from a TOML or CSV file.
 
 CSV: one row per device (or per kind of device, with a ``count``). TOML: ``[[device]]`` tables, and
 optionally ``[work]`` (what a round costs) and ``[target]`` (the time to plan for)::

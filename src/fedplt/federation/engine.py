@@ -1,4 +1,4 @@
-"""What the round loop needs from whatever runs the clients."""
+"""The interface between the round loop and the engine that runs the clients."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedplt.planning import Assignment
 
 
 class Interrupted(Exception):
-    """The user asked to stop; nothing of the current round counts."""
+    """The user asked to stop; the current round is discarded."""
 
 
 class Engine(Protocol):
-    """Runs clients: worker processes on this machine, or real machines.
+    """Runs the clients: as worker processes on this machine, or on real machines.
 
-    Training and uploading are two calls, so that the server can choose who uploads.
+    Training and uploading are separate calls, so that the server can choose who uploads.
     """
 
     def train(
@@ -28,14 +28,14 @@ class Engine(Protocol):
         assignments: Mapping[int, Assignment],
         block_weights: Tensor | None = None,
     ) -> list[ClientResult]:
-        """Let these clients train from the given global state; results in client order.
+        """Train these clients from the given global state; results are in client order.
 
-        ``block_weights``: what each number of the flat state will be divided by, where clients
-        must know it to tell the norm of their update.
+        ``block_weights``: the server's divisor of each value of the flat state. The round loop
+        passes it if the sampler needs the norms of the updates as they will be aggregated.
         """
 
     def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
-        """The updates of clients that were trained last, in the order asked for."""
+        """The updates of clients from the last :meth:`train`, in the given order."""
 
     def evaluate(self, part: str, state: Tensor) -> Evaluation:
         """Evaluate a state on the ``"validation"`` or the ``"test"`` data."""
@@ -43,19 +43,19 @@ class Engine(Protocol):
     def evaluate_clients(
         self, part: str, state: Tensor, clients: Sequence[int]
     ) -> list[Evaluation]:
-        """The same for each of these clients, with what never leaves it."""
+        """Evaluate a state for each of these clients, with the state that the client keeps."""
 
     def statistics(self, state: Tensor) -> Tensor:
         """Running statistics over the training data, in the order of the flat state."""
 
     def keep_local(self, clients: Sequence[int]) -> None:
-        """These clients' training counts: what never leaves them becomes theirs."""
+        """Commit what these clients keep from the last :meth:`train`, when the round counts."""
 
     def local_tensors(self) -> dict[str, Tensor]:
-        """What never leaves the clients, for a checkpoint; empty where the clients store it."""
+        """The state that clients keep, for a checkpoint; empty if the clients store it."""
 
     def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set it back to what a checkpoint has."""
+        """Restore the state that clients keep from a checkpoint."""
 
     def close(self) -> None:
-        """Let go of all resources; safe to call twice."""
+        """Release all resources; safe to call twice."""

@@ -1,4 +1,4 @@
-"""Device profiles in a run: what each client's device is, and what it should train."""
+"""Device profiles in a run: the device of each client, and the ratio planned for it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from fedplt.planning import Allocation, Layers
 
 @dataclass(frozen=True)
 class ClientDevices:
-    """Who has which device, client by client."""
+    """The device profile of each client."""
 
     profiles: tuple[DeviceProfile, ...]
     plan: FleetPlan | None = None
-    """Where the ratios were planned from the devices."""
+    """The fleet plan, if the ratios were planned from the devices."""
     ratios: tuple[float | Allocation, ...] = ()
     local_steps: tuple[int | None, ...] = ()
-    """Fewer than the run's, where the planner had to cut them."""
+    """Local steps per client, if the planner cut them for slow devices."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes with any device: simulated times and who is late depend on them."""
+        """Changes with any device: simulated times and late clients depend on the devices."""
         text = repr([asdict(profile) for profile in self.profiles])
         return f"{zlib.crc32(text.encode()):08x}"
 
@@ -80,7 +80,7 @@ def _planned(
 ) -> ClientDevices:
     if config.clients.groups != ClientsConfig().groups:
         raise FleetError(
-            "the devices tell what every client trains, but clients.groups does so too. Leave out "
+            "the ratios are planned from the devices, but clients.groups sets them too. Leave out "
             "the groups, or set fleet.ratios = 'groups'."
         )
     number = sum(device.count for device in devices)
@@ -119,7 +119,7 @@ def plan_devices(
 
 
 def workload_from_config(work: WorkConfig) -> Workload:
-    """A client's round as ``[work]`` in a device file says."""
+    """The workload of a client's round, from ``[work]`` in a device file."""
     size = work.num_parameters
     if size is None:
         _, _, layers = example_model(work.model, work.options, work.shape)
@@ -132,7 +132,7 @@ def workload_from_config(work: WorkConfig) -> Workload:
 def nominal_workload(
     config: RunConfig, layers: Layers, num_examples: int | None = None
 ) -> ExactWorkload:
-    """A client's round before the data is split: as if all clients had equally many examples.
+    """The workload before the data is split: assumes equally many examples per client.
 
     ``num_examples`` is the total over all clients; it is known for built-in data sets.
     """
@@ -143,10 +143,10 @@ def nominal_workload(
         return ExactWorkload(layers, settings.local_steps, settings.batch_size)
     if num_examples is None:
         raise ConfigError(
-            f"training: how much work a round is depends on the size of {config.data.name!r}. "
+            f"training: the work of a round depends on the unknown size of {config.data.name!r}. "
             "Set training.local_steps and training.batch_size."
         )
-    each = -(-num_examples // config.clients.num_clients)  # of whoever owns most, split evenly
+    each = -(-num_examples // config.clients.num_clients)  # the most of an even split
     batch = each if settings.batch_size == "full" else min(settings.batch_size, each)
     if settings.local_steps is not None:
         return ExactWorkload(layers, settings.local_steps, batch)

@@ -2,14 +2,14 @@
 
     runs/<name>/
         config.toml             the whole configuration, defaults included
-        plan.json               who trains what
+        plan.json               which client trains what
         rounds.jsonl            one line per round
         checkpoint.safetensors  the state after some round; written atomically
         model.safetensors       the final model, by parameter name
         result.json             final numbers
-        report.html             for people
+        report.html             a report to open in a browser
 
-One writer at a time (a lock says so). No pickle is read or written.
+A lock allows one writer at a time. No pickle is read or written.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from fedplt.planning import Plan
 
 FORMAT = 1
 SCRATCH = ".*.part"
-"""Files that were being written when a run was killed."""
+"""Temporary files that a killed run leaves behind."""
 MAY_CHANGE = (
     "name", "rounds", "checkpoint_every",
-    "engine.name", "engine.workers", "engine.start_method", "engine.timeout_seconds",
+    "engine.name", "engine.workers", "engine.check", "engine.start_method",
+    "engine.timeout_seconds",
 )  # fmt: skip
-"""Keys that a resumed run may set anew: they change no bits of the rounds already run."""
+"""Keys that a resumed run may change: they do not affect the rounds already run."""
 
 
 class RunFolder:
@@ -52,16 +53,16 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, job: Job) -> RunFolder:
-        """A folder for a new run, locked; a run that has begun is never overwritten."""
+        """Create and lock the folder of a new run; never overwrites a run that has begun."""
         cls.refuse_existing(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{path} cannot be made: {error.strerror}") from error
         folder = cls(path)
-        folder.lock()  # before anything is written: another run may be starting here
+        folder.lock()  # before anything is written: another run may start here
         try:
-            cls.refuse_existing(path)  # or have begun just now
+            cls.refuse_existing(path)  # another run may have begun before the lock was taken
             for scratch in path.glob(SCRATCH):
                 scratch.unlink()
             folder.write_config(job.config)
@@ -73,16 +74,16 @@ class RunFolder:
 
     @staticmethod
     def has_begun(path: Path) -> bool:
-        """Whether there is a run to continue; killed before its first checkpoint, there is not."""
+        """Whether the folder has a checkpoint to continue from."""
         return any((path / name).exists() for name in ("checkpoint.safetensors", "rounds.jsonl"))
 
     @classmethod
     def refuse_existing(cls, path: Path) -> None:
-        """Only nothing, an empty folder, or that of a run that never began may become a run's."""
+        """Accept a missing folder, an empty one, or that of a run that never began."""
         if path.is_dir() and not cls.has_begun(path):
             files, ours = list(path.iterdir()), (LOCK, "config.toml", "plan.json")
             others = [file for file in files if file.name not in ours and not file.match(SCRATCH)]
-            # Every run's first file is the lock: without it, a config.toml is somebody's own.
+            # A run writes its lock first: a config.toml without a lock is not from a run.
             if not files or ((path / LOCK).exists() and not others):
                 return
         if path.exists():
@@ -106,7 +107,7 @@ class RunFolder:
             )
 
     def lock(self) -> None:
-        """Become the only writer, or say who is."""
+        """Become the only writer; the error names the process that holds the lock."""
         if self._lock is None:
             self._lock = take_lock(self.path)
 
@@ -135,7 +136,7 @@ class RunFolder:
             out.write(json.dumps(record.to_json()) + "\n")
 
     def rounds(self) -> list[RoundRecord]:
-        """All complete records; a last line that a crash cut short is left out."""
+        """All complete records; an incomplete last line, left by a crash, is ignored."""
         path = self.path / "rounds.jsonl"
         lines = _read(path).splitlines() if path.exists() else []
         records: list[RoundRecord] = []
@@ -148,7 +149,7 @@ class RunFolder:
         return records
 
     def history(self) -> History:
-        """Everything written down; a result counts only for the rounds it was made after."""
+        """All records, and the result if it belongs to the last recorded round."""
         path, records = self.path / "result.json", self.rounds()
         result: Any = {}
         if path.exists():
@@ -161,7 +162,7 @@ class RunFolder:
         return History(records, result.get("test_accuracy"), result.get("test_loss"))
 
     def keep_rounds(self, number: int) -> list[RoundRecord]:
-        """Forget records of rounds after the checkpoint: they are run again."""
+        """Drop the records of rounds after the checkpoint, which are run again."""
         records = [record for record in self.rounds() if record.round <= number]
         if [record.round for record in records] != list(range(1, number + 1)):
             raise RunError(
@@ -173,7 +174,7 @@ class RunFolder:
         return records
 
     def reopen(self) -> None:
-        """More rounds are to come: what told of the end no longer holds."""
+        """Delete the final artifacts (model, result, report): the run is being extended."""
         for name in ("result.json", "model.safetensors", "report.html"):
             (self.path / name).unlink(missing_ok=True)
 
@@ -185,7 +186,7 @@ class RunFolder:
         job: Job,
         extras: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """``extras``: what else the next round needs (a server's memory, clients' own norms)."""
+        """``extras``: further state that the next round needs, such as the server optimizer's."""
         metadata = {
             "format": FORMAT,
             "rounds_done": rounds_done,
@@ -203,7 +204,7 @@ class RunFolder:
         )
 
     def load_checkpoint(self, job: Job) -> tuple[Tensor, int, Totals]:
-        """State, rounds done and totals, if they belong to this configuration, plan and data."""
+        """State, rounds done and totals; refused if configuration, plan or data differ."""
         self.refuse_unbegun()
         plan, config = job.plan, job.config
         path = self.path / "checkpoint.safetensors"
@@ -246,7 +247,7 @@ class RunFolder:
         return state, done, Totals(**metadata["total"])
 
     def load_extras(self) -> dict[str, Tensor]:
-        """What the checkpoint has besides the state; :meth:`load_checkpoint` has checked it."""
+        """The checkpoint's ``extras``; call :meth:`load_checkpoint` first, which checks it."""
         with safe_open(self.path / "checkpoint.safetensors", "pt") as file:
             names = set(file.keys()) - {"state"}
             return {name: file.get_tensor(name).clone() for name in sorted(names)}
@@ -267,7 +268,7 @@ def _read(path: Path) -> str:
 
 
 def by_configuration(folders: Sequence[RunFolder]) -> dict[str, list[History]]:
-    """Histories of runs; those that differ in nothing but the seed go together."""
+    """Histories of runs by label; runs that differ only in the seed share one."""
     groups: dict[str, list[History]] = {}
     names: dict[str, str] = {}
     for folder in folders:
@@ -289,7 +290,7 @@ def by_configuration(folders: Sequence[RunFolder]) -> dict[str, list[History]]:
 
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What differs between two flat configurations and may not, key by key."""
+    """Keys that differ between two flat configurations and must not, one text per key."""
     defaults = flatten(RunConfig())  # for keys that did not exist when the run was started
     old, new = {**defaults, **old}, {**defaults, **new}
     return [

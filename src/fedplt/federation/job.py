@@ -1,4 +1,4 @@
-"""Everything a run needs, in memory: the common form of a configuration and of Python objects."""
+"""A job: everything a run needs, in memory, made from a configuration or from Python objects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fedplt.models import build_model
 from fedplt.planning import Allocation, Layers, LocalRecipe, Plan
 
 EXAMPLES = 8
-"""Examples that a model is tried and traced with: some models do not use all parts for each."""
+"""Examples in the batch that a model is traced with: one example may not use all of its parts."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -43,21 +43,21 @@ class Job:
     model: nn.Module
     plan: Plan
     samples: Samples
-    """Training examples, arranged so that each client's lie together."""
+    """Training examples, ordered by client."""
     offsets: NDArray[np.int64]
     """Client k owns examples ``offsets[k]`` to ``offsets[k + 1]``."""
     validation: Samples
     test: Samples | None
     training: LocalTraining
     learning_rates: NDArray[np.float64]
-    """Per client, before the schedule."""
+    """Learning rate per client, before the schedule's factor."""
     metric: Metric
     devices: ClientDevices | None = None
     """With ``[fleet]``: the clients' device profiles."""
 
     @cached_property
     def data_fingerprint(self) -> str:
-        """Changes with the split and the training data (of a Dataset: with its size)."""
+        """Changes with the split and the training data (for a Dataset: with its size)."""
         checksum = zlib.crc32(np.ascontiguousarray(self.offsets).tobytes(), len(self.samples))
         return f"{self.samples.checksum(checksum):08x}"
 
@@ -77,14 +77,14 @@ class Job:
         return range(int(self.offsets[client]), int(self.offsets[client + 1]))
 
     def examples_seen(self, client: int) -> int:
-        """Examples that a client's local training in one round goes through."""
+        """Number of examples that a client processes in one round, repetitions included."""
         number, settings = len(self.examples(client)), self.training_of(client)
         if settings.local_steps is not None:
             return settings.local_steps * min(settings.batch_size or number, number)
         return number * (settings.local_epochs or 1)
 
     def training_of(self, client: int) -> LocalTraining:
-        """The run's local training, with fewer steps where the client's device needs it."""
+        """The run's local training, with fewer steps if the planner cut this client's."""
         planned = self.devices.local_steps if self.devices else ()
         steps, default = planned[client] if planned else None, self.training
         if steps is None:
@@ -92,7 +92,7 @@ class Job:
         number = len(self.examples(client))
         seen = steps * min(default.batch_size or number, number)
         if default.local_steps is None and seen >= number * (default.local_epochs or 1):
-            return default  # planned for more examples than this client has
+            return default  # the planner assumed more examples than this client has
         return replace(default, local_epochs=None, local_steps=steps)
 
     def learning_rate(self, client: int, round: int) -> float:
@@ -100,7 +100,7 @@ class Job:
 
 
 def job_from_config(config: RunConfig, progress: Progress | None = None) -> Job:
-    """Load the data, build the model, split and plan, all as the configuration says."""
+    """Load the data, build the model, split the data and plan, from a configuration."""
     model = build_model(config.model.name, config.model.options, config.seed)
     return make_job(config, model, load_data(config, progress))
 
@@ -117,7 +117,7 @@ def make_job(
     metric: Metric = accuracy,
     augment: Augment | None = None,
 ) -> Job:
-    """As above for a model and data at hand, with a loss and a metric of the user's own."""
+    """Make a job from a model and data in memory, with the user's loss and metric."""
     check_device(config.engine.device)
     example = _try_data(config, model, data, loss, metric)
     plan, devices = plan_from_config(config, model, example, ratios, len(data.train))
@@ -149,7 +149,7 @@ def make_job(
 def _try_data(
     config: RunConfig, model: nn.Module, data: TrainingData, loss: Loss, metric: Metric
 ) -> Any:
-    """Run the model once, so that what does not fit is said now; the inputs it was run with."""
+    """Run the model once to find mismatches early; return the inputs used."""
     if not len(data.train) or not len(data.validation):
         raise DataError("the training or the validation data is empty; both need examples.")
     example = data.validation.batch(torch.arange(min(EXAMPLES, len(data.validation))))
@@ -193,7 +193,7 @@ def plan_without_data(config: RunConfig) -> Plan:
 
 
 def workload_without_data(config: RunConfig) -> ExactWorkload:
-    """A client's round for the planner of fleets, likewise."""
+    """The workload of a client's round for the fleet planner, without fetching data."""
     plan, num_examples = _plan_without_data(config)
     return nominal_workload(config, plan.layers, num_examples)
 
@@ -215,7 +215,7 @@ def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
 def _learning_rates(
     config: RunConfig, given: Sequence[float] | None, num_clients: int
 ) -> NDArray[np.float64]:
-    """One per client: those given, or those of the groups."""
+    """One per client: the given ones, or those of the groups."""
     if given is None:
         default = config.training.learning_rate
         rates = [group.learning_rate or default for group in config.clients.groups]

@@ -1,4 +1,4 @@
-"""One writer of a folder at a time, among processes and within this one."""
+"""A lock for one writer per folder, across processes and within this process."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _holding = threading.Lock()
 
 
 def take_lock(folder: Path) -> IO[str]:
-    """Become the only writer until the returned file is closed, or say who is."""
+    """Become the only writer until the returned file is closed; raise if there is another."""
     with _holding:
         key = folder.resolve()
         mine = _held.get(key)
         if mine is not None and not mine.closed:
-            # Asked here, not of the file: closing it once more would give the lock away.
+            # Checked here: opening and closing the file again would release the record lock.
             raise _in_use(folder, str(os.getpid()))
         _held[key] = lock = _lock_file(folder)
         return lock
@@ -35,8 +35,8 @@ def _lock_file(folder: Path) -> IO[str]:
     except OSError as error:
         raise RunError(f"{folder} cannot be written to: {error.strerror}") from error
     try:
-        # A record lock belongs to this process alone: workers that outlive it for a moment
-        # do not keep it, so that a killed run can be resumed at once.
+        # A record lock belongs to this process alone: workers that outlive it briefly do not
+        # hold it, so a killed run can be resumed at once.
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         lock.seek(0)

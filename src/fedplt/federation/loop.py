@@ -26,11 +26,11 @@ OnRound = Callable[[RoundRecord], None]
 
 
 def ignore(record: RoundRecord) -> None:
-    """Nobody wants to know."""
+    """The default ``on_round``: do nothing."""
 
 
 class Federation:
-    """A run: the global state, and what is written down about it."""
+    """A run: the global state, the records, and the round loop."""
 
     def __init__(self, job: Job, engine: Engine, folder: RunFolder | None = None) -> None:
         self.job, self.engine, self.folder = job, engine, folder
@@ -44,14 +44,14 @@ class Federation:
         self.server = job.config.server.build()
         self.memory = self.server.start(job.layers)
         self.local = engine.local_tensors()
-        """What never leaves the clients, as of the last round that counts."""
+        """The state that clients keep, as of the last committed round."""
         self._measurement = Measurement(job, engine)
         self._costs = RoundCosts(job)
         self._availability = Availability(job, self._costs)
         self._everybody = list(range(job.plan.num_clients))
 
     def start(self) -> None:
-        """Note the initial state, so that a run killed in its first round resumes too."""
+        """Save the initial state, so that a run killed in its first round can be resumed."""
         self._save()
 
     def resume(self) -> None:
@@ -72,7 +72,7 @@ class Federation:
             self.folder.reopen()
 
     def run(self, on_round: OnRound = ignore) -> History:
-        """All remaining rounds. On :class:`Interrupted` the last complete round is saved."""
+        """Run all remaining rounds. On :class:`Interrupted`, save the last complete round."""
         config = self.job.config
         try:
             while self.rounds_done < config.rounds:
@@ -89,10 +89,10 @@ class Federation:
         return self._finish()
 
     def round(self) -> RoundRecord:
-        """One round: choose, train, collect, aggregate, evaluate; only then does it count."""
+        """One round: choose, train, collect, aggregate, evaluate, then commit."""
         started, job, round = time.perf_counter(), self.job, self.rounds_done
         everybody = job.plan.in_round(round)
-        # Choose: before anybody trains, unless that needs the norms of the updates.
+        # Choose: before training, unless the sampler needs the norms of this round's updates.
         there = self._availability.attend(round, everybody)
         selection = self.sampler.before_training(round, there.present)
         asked = there.of(self._everybody if selection is None else selection.asked)
@@ -107,7 +107,7 @@ class Federation:
         self.sampler.expect(aggregator, selection, everybody, there.present)
         rejected, bytes_up = self._collect(assignments, selection, aggregator)
         state, memory = self._aggregate(aggregator)
-        # Evaluate, with what the clients keep of this round.
+        # Evaluate, with the state that clients keep from this round.
         self.engine.keep_local([k for k in assignments if str(k) not in rejected])
         evaluation, client_accuracy = self._measurement.of_round(round, state)
         cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down)
@@ -119,7 +119,7 @@ class Federation:
         return self._commit(outcome, started)
 
     def _commit(self, outcome: RoundOutcome, started: float) -> RoundRecord:
-        """The round counts: nothing before this changed what a checkpoint would save."""
+        """Make the round count; nothing before this call changed what a checkpoint saves."""
         diagnostics = None
         if self.diagnostics:
             diagnostics = self.diagnostics.observe(self.state, outcome.state, outcome.touched())
@@ -137,7 +137,7 @@ class Federation:
     def _collect(
         self, assignments: Mapping[int, Assignment], selection: Selection, aggregator: Aggregator
     ) -> tuple[dict[str, str], int]:
-        """Add the updates that are sound; name those that are not; count the bytes sent."""
+        """Aggregate the valid updates; return why others were rejected, and the bytes sent."""
         rejected, bytes_up = dict(selection.refused), selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
@@ -154,13 +154,16 @@ class Federation:
         return rejected, bytes_up
 
     def _aggregate(self, aggregator: Aggregator) -> tuple[Tensor, Memory]:
-        """The next state and the server optimiser's memory; the present ones stay as they are."""
+        """The next model state and server optimizer state; the current ones do not change."""
         mean = self.state.clone()
         aggregator.apply(mean)
         return self.server.step(self.job.layers, self.state, mean, aggregator.touched, self.memory)
 
     def _stop_if_all_are_bad(self, num_trained: int, rejected: dict[str, str]) -> None:
-        """A single client may be all that was drawn: it alone does not end a run."""
+        """Stop if every update was rejected.
+
+        A sampler by norm may draw one client alone: rejecting that one does not stop the run.
+        """
         alone = num_trained == 1 and self.job.config.sampling.by_norm
         if rejected and len(rejected) == num_trained and not alone:
             first, reason = next(iter(rejected.items()))
@@ -194,7 +197,7 @@ class Federation:
 
 
 def _all_tensors(job: Job, state: Tensor) -> dict[str, Tensor]:
-    """Everything ``model.load_state_dict`` wants: the layers, and what is not trained."""
+    """All tensors of ``model.state_dict()``, trained or not."""
     trained = named_tensors(job.layers, state)
     rest = {
         name: tensor.detach().contiguous().clone()

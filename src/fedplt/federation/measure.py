@@ -1,4 +1,4 @@
-"""How good a model is: on the server's data, and for the clients."""
+"""Evaluate the global model on the server's data, and summarize scores per client."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedplt.federation.job import Job
 from fedplt.kernels import buffer_positions
 
 Measured = tuple[Evaluation, dict[str, float] | None]
-"""Of the global model, and a summary of the clients' scores."""
+"""The evaluation of the global model, and a summary of the clients' scores."""
 
 
 class Measurement:
-    """Evaluates states as a job says."""
+    """Evaluates states as the job's configuration asks."""
 
     def __init__(self, job: Job, engine: Engine) -> None:
         self.job, self.engine = job, engine
@@ -27,9 +27,10 @@ class Measurement:
         self._label_shares = self._per_client_shares()
 
     def of_round(self, round: int, state: Tensor) -> Measured | tuple[None, None]:
-        """Of a round's state, if this round is evaluated.
+        """Evaluate a round's state; (None, None) if this round is not evaluated.
 
-        Static norms get their statistics now, in the state itself.
+        With ``static_norm``, the running statistics of the normalization layers are gathered
+        here and written into ``state``.
         """
         config = self.job.config
         if (round + 1) % config.evaluation.every and round + 1 < config.rounds:
@@ -81,8 +82,8 @@ def local_accuracy(
 ) -> tuple[Evaluation, dict[str, float]]:
     """One number from evaluations of every client's own model (FedBN).
 
-    A client's score is that on data that follows its labels; scores and losses are averaged by
-    examples (losses over all evaluation data).
+    A client's score is weighted by its label distribution; its loss is over all evaluation data.
+    Both are averaged over the clients, weighted by their examples.
     """
     scores = np.array(
         [

@@ -1,4 +1,4 @@
-"""What a round gave, before it counts."""
+"""The outcome of a round, before it is committed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedplt.server import Memory
 
 @dataclass(frozen=True, eq=False)
 class RoundOutcome:
-    """A round as a value: an interrupted round leaves no trace."""
+    """A round as a value. It is committed as a whole: an interrupted round leaves no trace."""
 
     state: Tensor
     memory: Memory
@@ -28,7 +28,7 @@ class RoundOutcome:
     asked: Attendance
     rejected: dict[str, str]
     touched: Callable[[], Tensor]
-    """Which coordinates of the state somebody trained."""
+    """Mask of the coordinates that at least one client trained."""
     cost: Totals
     evaluation: Evaluation | None
     client_accuracy: dict[str, float] | None
@@ -36,7 +36,7 @@ class RoundOutcome:
     def record(
         self, round: int, total: Totals, seconds: float, diagnostics: dict[str, Any] | None
     ) -> RoundRecord:
-        """What is written down; ``round`` counts from 1."""
+        """The round's record; ``round`` counts from 1."""
         return RoundRecord(
             round=round,
             num_clients=len(self.selection.clients),
@@ -55,7 +55,7 @@ class RoundOutcome:
         )
 
     def _mean_loss(self) -> float:
-        """Mean training loss, by examples."""
+        """Mean training loss, weighted by examples."""
         sound = [result for result in self.results if str(result.client) not in self.rejected]
         losses = torch.tensor([result.loss for result in sound], dtype=torch.float64)
         weights = torch.tensor([result.num_examples for result in sound], dtype=torch.float64)

@@ -25,7 +25,7 @@ def plan_from_config(
     ratios: Sequence[float | Allocation] | None = None,
     num_examples: int | None = None,
 ) -> tuple[Plan, ClientDevices | None]:
-    """Cut the model and let the method plan the fleet; the clients' devices, with ``[fleet]``."""
+    """Cut the model and let the method plan; with ``[fleet]``, also the clients' devices."""
     groups: Any = config.model.groups
     if groups is None and config.model.name in MODELS:
         groups = MODELS[config.model.name].groups
@@ -48,7 +48,7 @@ def plan_from_config(
     if ratios is None:
         ratios = (devices.ratios if devices else ()) or _ratios(config, layers)
     elif devices is not None:
-        devices = ClientDevices(devices.profiles)  # what was given goes before what was planned
+        devices = ClientDevices(devices.profiles)  # given ratios take precedence over planned ones
 
     def spaces() -> Spaces:
         if example is None:

@@ -1,4 +1,4 @@
-"""What is written down about every round."""
+"""The records of rounds, and the history of a run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Totals:
     bytes_up: int = 0
     bytes_down: int = 0
     flops: int = 0
-    """Of the clients' training: matrix products and convolutions that really run."""
+    """FLOPs of the clients' training: the matrix products and convolutions that really run."""
     paper_flops: float = 0.0
-    """The same by the paper's model, whose backward pass scales with the ratio."""
+    """FLOPs by the paper's model, whose backward pass scales with the ratio."""
     simulated_seconds: float = 0.0
-    """On the clients' own devices, the slowest of each round counting; 0 without ``[fleet]``."""
+    """Time on the clients' devices: the slowest client's, per round; 0 without ``[fleet]``."""
 
     def plus(self, other: Totals) -> Totals:
         return Totals(
@@ -38,7 +38,7 @@ class RoundRecord:
     """One round. ``accuracy`` is the metric's mean, whatever metric the run uses."""
 
     round: int
-    """1 is the first."""
+    """The number of the round, from 1."""
     num_clients: int
     train_loss: float
     cost: Totals
@@ -47,7 +47,7 @@ class RoundRecord:
     accuracy: float | None = None
     loss: float | None = None
     client_accuracy: dict[str, float] | None = None
-    """Mean (by examples), std, min, median, max over clients."""
+    """Mean (weighted by examples), std, min, median, max over clients."""
     dropped: list[int] = field(default_factory=list)
     """Clients that were away by chance (``fleet.dropout``)."""
     late: list[int] = field(default_factory=list)
@@ -55,13 +55,13 @@ class RoundRecord:
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
     sampling: dict[str, Any] | None = None
-    """How the clients were chosen (``docs/sampling.md``); nothing where all take part."""
+    """How the clients were chosen (``docs/sampling.md``); empty if all take part."""
     diagnostics: dict[str, Any] | None = None
-    """How the global model moved (``docs/diagnostics.md``), where that is asked for."""
+    """How the global model moved (``docs/diagnostics.md``), with ``[diagnostics]`` enabled."""
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; what is unknown or not a number is left out (JSON has no NaN)."""
+        """Plain values; unknown values and NaN are left out (JSON has no NaN)."""
         values = asdict(self)
         return {key: value for key, value in values.items() if not _is_nothing(value)}
 
@@ -85,7 +85,7 @@ class History:
 
     @property
     def accuracy(self) -> list[float]:
-        """Of the evaluated rounds."""
+        """The accuracy of each evaluated round."""
         return [r.accuracy for r in self.rounds if r.accuracy is not None]
 
     @property

@@ -1,4 +1,4 @@
-"""The data of a run: loaded as the configuration says, and split among the clients."""
+"""Load the data that the configuration names, and split it among the clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedplt.imports import import_object
 
 
 def load_data(config: RunConfig, progress: Progress | None = None) -> TrainingData:
-    """A built-in data set, or what the user's function gives."""
+    """A built-in data set, or the result of the user's function."""
     name = config.data.name
     if name in CATALOG:
         return load_data_set(name, progress=progress)
@@ -45,7 +45,7 @@ def load_data(config: RunConfig, progress: Progress | None = None) -> TrainingDa
 
 
 def split_data(config: RunConfig, train: Samples) -> Split:
-    """Who owns which examples."""
+    """The examples of each client."""
     number, settings, seed = config.clients.num_clients, config.data, config.seed
     try:
         if settings.split == "iid":

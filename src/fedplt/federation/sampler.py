@@ -1,4 +1,4 @@
-"""Who trains and who uploads in a round, and what the run remembers and writes down about it."""
+"""Choose which clients train and upload in a round, and keep the norms that this needs."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from fedplt.sampling import independent_sample, uniform_sample
 from fedplt.server import Aggregator
 
 NUMBER_BYTES = 8
-"""A norm, a sum or a probability is sent as one double."""
+"""Bytes of a norm, a sum or a probability: one double."""
 ANSWER_BYTES = 1
-"""Upload or not."""
+"""Bytes of the server's yes or no to a client."""
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Who uploads in a round."""
+    """Which clients upload in a round."""
 
     asked: list[int]
-    """Those who were to train; some may be away."""
+    """Clients that were asked to train; some may be away."""
     clients: list[int]
-    """Those who upload: chosen, and there."""
+    """Clients that upload: chosen and present."""
     probabilities: NDArray[np.float64]
-    """Of every client of the fleet, to be chosen; 0 where it is away."""
+    """Probability of each client of the fleet to be chosen; 0 if it is away."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Clients whose norm says that their training diverged."""
+    """Clients whose update norm is not finite: their training diverged."""
     bytes_up: int = 0
     bytes_down: int = 0
-    """Messages about norms and who is chosen; models and updates are counted elsewhere."""
+    """Bytes of messages about norms and choices; models and updates are counted elsewhere."""
     record: dict[str, Any] | None = None
 
 
 class ClientSampler:
-    """Chooses clients as ``[sampling]`` says; remembers norms from round to round if it must."""
+    """Chooses clients as ``[sampling]`` asks; with ``norms = "last"``, keeps their norms."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.settings = job, job.config.sampling
@@ -52,9 +52,9 @@ class ClientSampler:
         self._last = np.full(len(self._everybody), np.nan)
 
     def before_training(self, round: int, there: Sequence[int]) -> Selection | None:
-        """The choice, if it can be made before anybody trains; else everybody is to train.
+        """The selection, if it can be made before training; None if all clients must train first.
 
-        It is made without knowing who is away.
+        Clients are drawn without knowing which are away.
         """
         settings, number = self.settings, len(self._everybody)
         present = self._mask(there)
@@ -69,7 +69,7 @@ class ClientSampler:
         return Selection(asked, chosen, chances, record=record)
 
     def _asked(self, round: int) -> list[int]:
-        """Who is to take part where norms do not matter, in ascending order."""
+        """Clients that take part, for samplers that do not use norms, in ascending order."""
         number = self.settings.num_clients
         if number is None:
             return self._everybody
@@ -78,7 +78,7 @@ class ClientSampler:
         return [int(client) for client in chosen]
 
     def block_weights(self, assignments: RoundAssignments, there: Sequence[int]) -> Tensor | None:
-        """What each number will be divided by, where clients' norms depend on it."""
+        """The server's divisor of each value, if the clients' norms must be weighted by it."""
         if self.settings.objective != "aggregate":
             return None
         aggregator = Aggregator(self.job.layers, self.job.recipe.normalizer)
@@ -87,7 +87,7 @@ class ClientSampler:
         return aggregator.divisors()
 
     def after_training(self, round: int, results: Sequence[ClientResult]) -> Selection:
-        """The choice by the norms of everybody's update, which all clients send first."""
+        """The selection by the norms of this round's updates, which all clients send first."""
         norms = np.zeros(len(self._everybody))
         present = self._mask([result.client for result in results])
         for result in results:
@@ -96,7 +96,7 @@ class ClientSampler:
         refused = {str(k): f"the norm of its update is {norms[k]}" for k in bad.tolist()}
         norms[bad] = 0.0
         chances, exchanges = self._probabilities(norms)
-        if not norms.any():  # all the same, for those who can be chosen
+        if not norms.any():  # no update is larger than another: choose uniformly
             chances = np.full(len(norms), self._uniform(present))
         chances[bad] = 0.0
         chances[~present] = 0.0
@@ -108,7 +108,7 @@ class ClientSampler:
             chances,
             refused,
             number * NUMBER_BYTES * (1 + 2 * exchanges),
-            # Where clients flip their own coin, the answers are sums instead of a yes or no.
+            # If clients draw for themselves, the server sends sums instead of a yes or no.
             number * (NUMBER_BYTES * (1 + exchanges) if exchanges else ANSWER_BYTES),
             sampling_record(
                 chosen, chances, norms, self.job.num_examples, self._costs, self._budget,
@@ -120,14 +120,14 @@ class ClientSampler:
 
     def _by_last_norms(self, round: int, present: NDArray[np.bool_]) -> Selection:
         known = ~np.isnan(self._last)
-        # Nothing is known of a client that never trained: take it for an average one.
+        # A client that never trained has no norm yet: use the average.
         norms = np.where(known, self._last, self._last[known].mean() if known.any() else 0.0)
         best, _ = self._probabilities(norms)
         floor, uniform = self.settings.floor, self._uniform(np.ones_like(present))
         chances = (1 - floor) * best + floor * uniform
         asked = independent_sample(chances, seed=self.job.config.seed, round=round).tolist()
         chosen = [client for client in asked if present[client]]
-        # The budget was spread over those who are away too; so would that of uniform sampling be.
+        # The budget covers clients that are away too, and uniform sampling is treated alike.
         chances, norms = np.where(present, chances, 0.0), np.where(present, norms, 0.0)
         record = sampling_record(
             chosen, chances, norms, self.job.num_examples, self._costs, self._budget,
@@ -144,7 +144,7 @@ class ClientSampler:
         assignments: RoundAssignments,
         there: Sequence[int],
     ) -> None:
-        """Tell the aggregator whom to divide by: all who are there, where it is to be unbiased."""
+        """Set the aggregator's divisors: all present clients, for the unbiased estimator."""
         if self.settings.estimator_used == "unbiased":
             for client in there:
                 if str(client) not in selection.refused:
@@ -152,19 +152,19 @@ class ClientSampler:
                     aggregator.expect(assignments[client], number)
 
     def weight(self, client: int, update: ClientUpdate, selection: Selection) -> float:
-        """How much an update counts: who is rarely chosen counts more when chosen."""
+        """The weight of an update; unbiased: its examples over its probability to be chosen."""
         if self.settings.by_norm or self.settings.estimator_used == "unbiased":
             return update.num_examples / float(selection.probabilities[client])
         return update.num_examples
 
     def remember(self, results: Sequence[ClientResult]) -> None:
-        """Keep the norms for rounds to come. Call it when the round counts."""
+        """Keep the norms for later rounds. The round loop calls this when it commits a round."""
         for result in results:
             norm = _norm(result)
             self._last[result.client] = norm if np.isfinite(norm) else 0.0
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold."""
+        """The sampler's state for a checkpoint."""
         if not (self.settings.by_norm and self.settings.norms == "last"):
             return {}
         return {"sampling.last_norms": torch.from_numpy(self._last.copy())}
@@ -180,18 +180,18 @@ class ClientSampler:
 
     @property
     def _costs(self) -> NDArray[np.float64]:
-        """What an upload costs, in the unit of the budget."""
+        """The cost of each client's upload, in the unit of the budget."""
         ratios = self.job.plan.achieved_ratios
         return ratios if self.settings.in_models else np.ones_like(ratios)
 
     def _probabilities(self, norms: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-        """Probabilities, and exchanges between server and clients beyond the norms themselves."""
+        """Probabilities, and the number of message exchanges needed beyond sending the norms."""
         examples = self.job.num_examples.astype(np.float64)
         fleet = (norms, examples, self._costs, self._budget)
         return self.settings.rule.choose(fleet, match_budget=self.settings.match_budget)
 
     def _uniform(self, among: NDArray[np.bool_]) -> float:
-        """The probability that spends the budget, or all there is to spend, if all have it."""
+        """The common probability that spends the budget, at most 1."""
         whole = float(self._costs[among].sum())
         return min(1.0, self._budget / whole) if whole else 0.0
 
@@ -202,23 +202,23 @@ class ClientSampler:
 
 
 def _norm(result: ClientResult) -> float:
-    """The norm that counts: of the update, or weighted as it will be aggregated."""
+    """The norm to sample by: as the update will be aggregated if known, else the plain norm."""
     return result.norm if result.weighted_norm is None else result.weighted_norm
 
 
 def most_clients(job: Job) -> int:
-    """How many clients train in a round, at most."""
+    """Upper bound of the number of clients that train in a round."""
     return job.config.sampling.num_clients or job.plan.num_clients
 
 
 def most_numbers(job: Job) -> int:
-    """How many numbers the updates of one round have, at most."""
+    """Upper bound of the total size of one round's updates, in values."""
     sizes, sampling = job.plan.update_sizes, job.config.sampling
     most = int(np.sort(sizes)[::-1][: most_clients(job)].sum())
     if not (sampling.by_norm and sampling.norms == "last"):
         return most
-    # Independent draws have no largest number but all. Bernstein's inequality: not more than this
-    # but for one round in e^30, where expected updates cost the budget.
+    # Independent draws may choose all clients. By Bernstein's inequality the updates of a round
+    # exceed this bound with probability at most e^-30, if their expected cost is the budget.
     largest, costs = int(sizes.max()), np.ones(len(sizes))
     if sampling.in_models:
         costs = job.plan.achieved_ratios

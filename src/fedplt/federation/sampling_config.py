@@ -12,7 +12,7 @@ from fedplt.sampling import RULES, Rule
 
 Estimator = Literal["unbiased", "renormalized"]
 SAMPLERS = ("all", "uniform", *RULES)
-"""Those of ``RULES`` choose by the norms of the clients' updates."""
+"""The names in ``RULES`` choose by the norms of the clients' updates."""
 
 
 class SamplingConfig(Section):
@@ -21,20 +21,20 @@ class SamplingConfig(Section):
     name: str = "all"
     """``all``, ``uniform``, ``ocs``, ``fedplt-ocs``, ``paper-ocs`` or ``approximate-ocs``."""
     num_clients: Annotated[int, Field(ge=1)] | None = None
-    """For ``uniform``: how many, drawn in every round."""
+    """For ``uniform``: how many clients are drawn in each round."""
     budget: Annotated[float, Field(gt=0)] | None = None
-    """For the others: expected uploads per round, in whole models (``ocs`` without
+    """For samplers by norm: expected uploads per round, in whole models (``ocs`` without
     ``match_budget``: in clients)."""
     match_budget: bool = False
     """For ``ocs`` and ``paper-ocs``, which do not spend a budget in whole models exactly: scale
     their probabilities until they do."""
     norms: Literal["fresh", "last"] = "fresh"
-    """``fresh``: all train and send their norm. ``last``: only the chosen train at all."""
+    """``fresh``: all clients train and send their norm. ``last``: only the chosen ones train."""
     floor: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """For ``last``: fraction of the budget that is spent uniformly, so that nobody is forgotten."""
+    """For ``last``: fraction of the budget spent uniformly, so that every client has a chance."""
     objective: Literal["sum", "aggregate"] = "sum"
-    """Minimise the variance of the sum of updates (as in the paper), or of what is added to the
-    model."""
+    """Minimize the variance of the sum of updates (as in the paper), or of the aggregated
+    update."""
     estimator: Estimator | None = None
     """By default ``renormalized`` for ``all`` and ``uniform``, ``unbiased`` for the others."""
 
@@ -49,7 +49,7 @@ class SamplingConfig(Section):
 
     @property
     def rule(self) -> Rule:
-        """Of samplers by norm."""
+        """The rule of a sampler by norm."""
         return RULES[self.name]
 
     @property

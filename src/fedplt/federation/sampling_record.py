@@ -1,4 +1,4 @@
-"""What a round's record tells about client sampling: compact, however large the fleet."""
+"""The ``sampling`` part of a round's record, of bounded size for any fleet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedplt.sampling import sampling_variance
 
 MAX_LISTED = 200
-"""So many clients are listed one by one; more are summarised."""
+"""Up to this many clients are listed one by one; more are summarized."""
 
 
 def sampling_record(
@@ -26,11 +26,11 @@ def sampling_record(
     num_trained: int,
     num_away: int = 0,
 ) -> dict[str, Any]:
-    """Probabilities, who was chosen, and the variance beside that of uniform sampling.
+    """Probabilities, chosen clients, and the variance compared with uniform sampling.
 
-    Costs and the budget are in the sampler's own unit (clients, or whole models); the variance is
-    by the norms that the probabilities were made of. Who is away has probability and norm 0.
-    ``uniform`` is the probability that uniform sampling would give everybody.
+    Costs and the budget are in the sampler's unit (clients, or whole models); the variance uses
+    the same norms as the probabilities. A client that is away has probability and norm 0.
+    ``uniform`` is each client's probability under uniform sampling.
     """
     variance = sampling_variance(probabilities, norms, num_examples)
     equal = np.full(len(costs), uniform)
@@ -46,13 +46,13 @@ def sampling_record(
         "uniform_variance": uniform_variance,
         "variance_ratio": variance / uniform_variance if uniform_variance > 0 else None,
     }
-    return {key: value for key, value in record.items() if _says_something(value)}
+    return {key: value for key, value in record.items() if _is_recorded(value)}
 
 
 def chosen_record(chosen: list[int], num_away: int = 0) -> dict[str, Any]:
-    """How many were chosen and there, and who, unless they are very many.
+    """The number of clients that were chosen and present, and their list unless it is long.
 
-    ``num_away`` more would have taken part had they been there.
+    ``num_away`` further clients were chosen but away.
     """
     record: dict[str, Any] = {"num_chosen": len(chosen)}
     if len(chosen) <= MAX_LISTED:
@@ -76,6 +76,6 @@ def _compact(probabilities: NDArray[np.float64]) -> list[float] | dict[str, floa
     }
 
 
-def _says_something(value: Any) -> bool:
-    """JSON has no infinity: a variance that is one is left out."""
+def _is_recorded(value: Any) -> bool:
+    """Whether a value is recorded: an infinite variance is left out (JSON has no infinity)."""
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """Unknown keys are refused, values are never converted (``"3"`` is no number)."""
+    """A section that refuses unknown keys and never converts values (``"3"`` is no number)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

@@ -14,13 +14,13 @@ class ServerConfig(Section):
     """What the server does with the mean update of a round."""
 
     optimizer: Literal["none", "momentum", "adam", "yogi"] = "none"
-    """``none`` takes the mean as it is."""
+    """``none`` adds the mean update as it is."""
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
     """Not used by ``none``. Adam and Yogi need a smaller one, such as 0.01."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Of the momentum."""
+    """Decay of the momentum."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    """Of the squares (Adam, Yogi)."""
+    """Decay of the squares (Adam, Yogi)."""
     epsilon: Annotated[float, Field(gt=0)] = 1e-3
 
     @model_validator(mode="after")

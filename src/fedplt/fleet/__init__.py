@@ -1,4 +1,4 @@
-"""Devices, and what each should train so that nobody straggles."""
+"""Device profiles, and a planner of what each device trains so that no round waits for it."""
 
 from __future__ import annotations
 

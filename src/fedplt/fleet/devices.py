@@ -13,7 +13,7 @@ class DeviceProfile:
     """A device, or ``count`` devices that are alike.
 
     Numbers that no device has (an upload of 20 bit/s, a phone with 1e15 FLOP/s) are refused:
-    they are nearly always a unit mistaken for another.
+    nearly always they are a wrong unit.
 
     >>> DeviceProfile("phone", 80e9, 120e6, 40e6, latency_seconds=0.2).up_bits_per_second
     40000000.0

@@ -1,4 +1,4 @@
-r"""What should each device train so that nobody straggles? (paper, section VI and its appendix)
+r"""Plan the ratio of each device for a target round time (paper, section VI and its appendix).
 
 A client's round takes
 
@@ -42,9 +42,9 @@ class DevicePlan:
     reason: str = ""
     """Why the device cannot meet the target; empty where it does."""
     traded: str = ""
-    """What was given up besides the ratio to meet it."""
+    """What was given up, besides the ratio, to meet the target."""
     note: str = ""
-    """Where memory, not time, limits the ratio."""
+    """A note if memory, not time, limits the ratio."""
 
     @property
     def feasible(self) -> bool:
@@ -87,7 +87,7 @@ def plan_fleet(
     may_freeze: bool = False,
     may_cut_steps: bool = False,
 ) -> FleetPlan:
-    """The largest ratio for every device that meets the target, and the reason where none does.
+    """The largest ratio of each device that meets the target, or the reason why none does.
 
     The target is a round of ``deadline_seconds``, or a ``percentile`` of all devices' times for
     full training, or by default the time of the fastest device that has the memory for it.

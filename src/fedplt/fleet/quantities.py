@@ -70,7 +70,7 @@ right? Write it with its unit, such as '20 Mbit/s'."
 
 
 def parse_quantity(quantity: Quantity, text: str) -> float:
-    """A number with its unit, in the quantity's own unit; bits and bytes are told apart.
+    """Parse a number with its unit into the quantity's own unit; bits and bytes differ.
 
     >>> parse_quantity(DOWN, "20 Mbit/s"), parse_quantity(DOWN, "2.5 MB/s")
     (20000000.0, 20000000.0)
@@ -91,7 +91,7 @@ def parse_quantity(quantity: Quantity, text: str) -> float:
 
 
 def parse_number(quantity: Quantity, text: str) -> float:
-    """A plain number, in a unit that is said elsewhere."""
+    """Parse a plain number, whose unit is given elsewhere."""
     try:
         return float(text.replace("_", ""))
     except ValueError:
@@ -101,7 +101,7 @@ def parse_number(quantity: Quantity, text: str) -> float:
 
 
 def _factor(quantity: Quantity, unit: str) -> float | None:
-    """What a number in this unit is multiplied with; None where it is no unit of the quantity."""
+    """The factor from this unit to the quantity's own; None if it is not a unit of it."""
     if quantity is LATENCY:
         return _SECONDS.get(unit)
     match = re.fullmatch(r"([kKMGT]?)(.+)", unit)

@@ -1,4 +1,4 @@
-"""A fleet's plan for people, and as JSON."""
+"""A fleet plan as printed tables, and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORMAT = 1
 
 
 def fleet_summary(plan: FleetPlan) -> str:
-    """Who trains how much, what it takes, who cannot keep up and why."""
+    """Tables of ratios, times and costs per device, and why devices miss the target."""
     parts = [
         f"{sum(entry.device.count for entry in plan.devices)} devices, {plan.work}.\n"
         f"Target {seconds_text(plan.target_seconds)} s: {plan.target.describe()}.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fedplt.kernels.attention import Caught, attention_forward
 from fedplt.kernels.flat_state import (
     add_at,
     bind_state,
@@ -17,42 +16,43 @@ from fedplt.kernels.flat_state import (
     read_state,
     take,
 )
-from fedplt.kernels.forwards import (
-    FORWARDS,
-    FORWARDS_BY_NAME,
-    forward_of,
-    full_name,
-    outputs_on_axis_1,
-)
-from fedplt.kernels.mlp import chained, has_hooks
+from fedplt.kernels.mlp import Chained
 from fedplt.kernels.norm import (
     RUNNING_STATISTICS,
     has_running_statistics,
     modules_with_running_statistics,
 )
-from fedplt.kernels.trained_rows import Rows, Slices, TrainedRows, axis_first
+from fedplt.kernels.operations import OPERATIONS
+from fedplt.kernels.plain import unwatched
+from fedplt.kernels.standard import has_kernel, is_transposed_linear, outputs_on_axis_1
+from fedplt.kernels.trained_rows import (
+    Pass,
+    Rows,
+    Slices,
+    Statistics,
+    TrainedRows,
+    axis_first,
+)
 
 __all__ = [
-    "FORWARDS",
-    "FORWARDS_BY_NAME",
+    "OPERATIONS",
     "RUNNING_STATISTICS",
-    "Caught",
+    "Chained",
+    "Pass",
     "Rows",
     "Slices",
+    "Statistics",
     "TrainedRows",
     "add_at",
-    "attention_forward",
     "axis_first",
     "bind_state",
     "buffer_positions",
     "call_model",
-    "chained",
     "check_dtypes",
     "evaluation_mode",
-    "forward_of",
-    "full_name",
-    "has_hooks",
+    "has_kernel",
     "has_running_statistics",
+    "is_transposed_linear",
     "mode",
     "modules_with_running_statistics",
     "named_tensors",
@@ -61,4 +61,5 @@ __all__ = [
     "put",
     "read_state",
     "take",
+    "unwatched",
 ]

@@ -11,12 +11,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedplt.kernels.linear import is_autocast, sliced_linear
+from fedplt.kernels.linear import sliced_linear
+from fedplt.kernels.plain import is_plain
 from fedplt.kernels.trained_rows import TrainedRows
 
 Caught = dict[int, tuple[Tensor, TrainedRows]]
@@ -28,15 +28,9 @@ _lock = threading.Lock()
 _running = 0
 
 
-def attention_forward(
-    module: nn.MultiheadAttention, caught: Caught, *args: Any, **kwargs: Any
-) -> Any:
-    with _catching(caught):
-        return type(module).forward(module, *args, **kwargs)
-
-
 @contextmanager
-def _catching(caught: Caught) -> Iterator[None]:
+def catching(caught: Caught) -> Iterator[None]:
+    """Inside the block, products with these weights are computed by kernels."""
     global _running  # noqa: PLW0603 (there is one F.linear for all threads)
     with _lock:
         _caught.update(caught)
@@ -54,6 +48,6 @@ def _catching(caught: Caught) -> Iterator[None]:
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     entry = _caught.get(id(weight))
-    if entry is None or entry[0] is not weight or is_autocast(input):
+    if entry is None or entry[0] is not weight or not is_plain(input):
         return _torch_linear(input, weight, bias)
     return sliced_linear(input, entry[1])

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from fedplt.kernels.linear import is_autocast, refuse_second_derivatives
+from fedplt.kernels.linear import refuse_second_derivatives
+from fedplt.kernels.plain import unwatched
 from fedplt.kernels.trained_rows import Rows, TrainedRows
 
 Geometry = tuple[Any, ...]
@@ -33,19 +34,21 @@ class _Convolution(torch.autograd.Function):
         return torch.convolution(x, weight, trained.tensors.get("bias"), *geometry)
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         (x,), trained = ctx.saved_tensors, ctx.trained
         weight, need_x = trained.tensors["weight"], ctx.needs_input_grad[0]
         need_bias = "bias" in trained.leaves
         grad_x = None
-        if trained.is_whole and ctx.columns is None:
+        columns = trained.needed(ctx.columns)
+        if trained.is_whole and columns is None:
             # One call shares the work between the three gradients.
             grad_x, *whole = _gradients(ctx.geometry, grad, x, weight, (need_x, True, need_bias))
             parts = [whole]
         else:
             if need_x:
-                grad_x = _input_gradient(ctx, grad, x, weight)
+                grad_x = _input_gradient(ctx.geometry, columns, grad, x, weight)
             parts = [
                 _weight_gradient(ctx.geometry, grad, x, rows, start, stop, need_bias)
                 for (start, stop), rows in zip(trained.rows, trained.views["weight"], strict=True)
@@ -85,52 +88,74 @@ def _weight_gradient(
     return _gradients(geometry, grad_rows, x, rows, (False, True, bias))[1:]
 
 
-def _input_gradient(ctx: Any, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+def _input_gradient(
+    geometry: Geometry, columns: Rows | None, grad: Tensor, x: Tensor, weight: Tensor
+) -> Tensor:
     only_x = (True, False, False)
-    if ctx.columns is None:
-        return _gradients(ctx.geometry, grad, x, weight, only_x)[0]
+    if columns is None:
+        return _gradients(geometry, grad, x, weight, only_x)[0]
     grad_x = torch.zeros_like(x)
-    for start, stop in ctx.columns:
-        part = _gradients(ctx.geometry, grad, x[:, start:stop], weight[:, start:stop], only_x)
+    for start, stop in columns:
+        part = _gradients(geometry, grad, x[:, start:stop], weight[:, start:stop], only_x)
         grad_x[:, start:stop] = part[0]
     return grad_x
 
 
-def convolution(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
-    if is_autocast(input):
-        standard: Tensor = type(module).forward(module, input)
-        return standard
-    columns = trained.called(input.requires_grad)
-    dimensions = len(module.kernel_size)
-    x = input if input.ndim == dimensions + 2 else input[None]  # one example without a batch
+def sliced_convolution(
+    input: Tensor,
+    trained: TrainedRows,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: int,
+) -> Tensor:
+    """As torch's functions of 1 to 3 dimensions; the input may be one example without a batch."""
+    columns = trained.used(input)
+    dimensions = trained.tensors["weight"].ndim - 2
+    x = input if input.ndim == dimensions + 2 else input[None]
+    stride, dilation = _each(stride, dimensions), _each(dilation, dimensions)
+    if isinstance(padding, str):
+        kernel = trained.tensors["weight"].shape[2:]
+        x, padding = _padded(x, padding, kernel, dilation), 0
     zeros = (0,) * dimensions
-    padding: Any = module.padding
-    if module.padding_mode != "zeros" or isinstance(padding, str):
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        x, padding = F.pad(x, module._reversed_padding_repeated_twice, mode=mode), zeros
-    geometry = (module.stride, padding, module.dilation, False, zeros, module.groups)
+    geometry = (stride, _each(padding, dimensions), dilation, False, zeros, groups)
     y = _apply(x, trained, columns, geometry)
     return y if input.ndim == dimensions + 2 else y[0]
 
 
-def transposed_convolution(
-    module: Any, trained: TrainedRows, input: Tensor, output_size: list[int] | None = None
+def sliced_transposed_convolution(
+    input: Tensor,
+    trained: TrainedRows,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    dilation: Any,
 ) -> Tensor:
-    if is_autocast(input):
-        standard: Tensor = type(module).forward(module, input, output_size)
-        return standard
-    trained.called(input.requires_grad)
-    dimensions = len(module.kernel_size)
-    output_padding = module._output_padding(
-        input, output_size, module.stride, module.padding, module.kernel_size,
-        dimensions, module.dilation,
-    )  # fmt: skip
-    geometry = (
-        module.stride, module.padding, module.dilation, True, tuple(output_padding), module.groups
-    )  # fmt: skip
+    """Without groups."""
+    trained.used(input)
+    dimensions = trained.tensors["weight"].ndim - 2
     x = input if input.ndim == dimensions + 2 else input[None]
+    sizes = (_each(value, dimensions) for value in (stride, padding, dilation))
+    geometry = (*sizes, True, _each(output_padding, dimensions), 1)
     y = _apply(x, trained, None, geometry)
     return y if input.ndim == dimensions + 2 else y[0]
+
+
+def _each(value: Any, dimensions: int) -> tuple[int, ...]:
+    """One number for every dimension."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * dimensions if len(values) == 1 else values
+
+
+def _padded(x: Tensor, padding: str, kernel: Any, dilation: Any) -> Tensor:
+    """What ``padding="same"`` adds: of an odd total, the one more goes to the end."""
+    if padding == "valid":
+        return x
+    pads: list[int] = []
+    for size, step in zip(reversed(kernel), reversed(dilation), strict=True):
+        total = step * (size - 1)
+        pads += [total // 2, total - total // 2]
+    return F.pad(x, pads)
 
 
 def _apply(x: Tensor, trained: TrainedRows, columns: Rows | None, geometry: Geometry) -> Tensor:

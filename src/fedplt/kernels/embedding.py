@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedplt.kernels.linear import refuse_second_derivatives
+from fedplt.kernels.plain import unwatched
 from fedplt.kernels.trained_rows import TrainedRows
 
 
@@ -22,6 +23,7 @@ class _Embedding(torch.autograd.Function):
         return F.embedding(indices, trained.tensors["weight"])
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         (indices,), trained = ctx.saved_tensors, ctx.trained
@@ -41,9 +43,11 @@ class _Embedding(torch.autograd.Function):
         return None, None, None, *gradients
 
 
-def embedding(module: nn.Embedding, trained: TrainedRows, input: Tensor) -> Tensor:
-    trained.called(False)
+def sliced_embedding(input: Tensor, trained: TrainedRows, padding: int | None) -> Tensor:
+    trained.used(input)
+    if padding is not None and padding < 0:
+        padding += len(trained.tensors["weight"])
     result: Tensor = _Embedding.apply(  # type: ignore[no-untyped-call]
-        input, trained, module.padding_idx, *trained.all_leaves()
+        input, trained, padding, *trained.all_leaves()
     )
     return result

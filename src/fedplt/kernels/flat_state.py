@@ -49,7 +49,7 @@ def check_dtypes(model: nn.Module, layers: Layers) -> None:
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """A dictionary of inputs is given by name, a tuple or list by position."""
+    """Call the model: a dictionary of inputs is passed by name, a tuple or list by position."""
     if isinstance(inputs, Tensor):
         return model(inputs)
     if isinstance(inputs, Mapping):
@@ -84,7 +84,7 @@ def named_tensors(layers: Layers, flat: Tensor) -> dict[str, Tensor]:
 
 
 def parts_of(flat: Tensor, places: Places) -> Iterator[Tensor]:
-    """The numbers at some places, part by part: views where there are segments."""
+    """The values at some places, part by part; views if the places are segments."""
     if places.positions is not None:
         yield flat[torch.from_numpy(places.positions).to(flat.device)]
     else:
@@ -93,7 +93,7 @@ def parts_of(flat: Tensor, places: Places) -> Iterator[Tensor]:
 
 
 def take(flat: Tensor, places: Places, out: Tensor | None = None) -> Tensor:
-    """A copy of the numbers at some places."""
+    """A copy of the values at some places."""
     if places.positions is not None:
         positions = torch.from_numpy(places.positions).to(flat.device)
         return torch.index_select(flat, 0, positions, out=out)
@@ -102,7 +102,7 @@ def take(flat: Tensor, places: Places, out: Tensor | None = None) -> Tensor:
 
 
 def put(flat: Tensor, places: Places, values: Tensor) -> None:
-    """Write numbers to some places."""
+    """Write values to some places."""
     if places.positions is not None:
         flat[torch.from_numpy(places.positions).to(flat.device)] = values
         return
@@ -113,7 +113,7 @@ def put(flat: Tensor, places: Places, values: Tensor) -> None:
 
 
 def add_at(flat: Tensor, places: Places, values: Tensor, weight: float) -> None:
-    """Add weighted numbers at some places."""
+    """Add weighted values at some places."""
     if places.positions is not None:
         flat.index_add_(0, torch.from_numpy(places.positions), values, alpha=weight)
         return
@@ -124,7 +124,7 @@ def add_at(flat: Tensor, places: Places, values: Tensor, weight: float) -> None:
 
 
 def buffer_positions(layers: Layers) -> Tensor:
-    """Where the running statistics lie in the flat state."""
+    """Positions of the running statistics in the flat state."""
     parts = [
         torch.arange(placed.offset, placed.offset + placed.tensor.num_elements)
         for placed in layers.placed

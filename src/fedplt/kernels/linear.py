@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own convention)
-from torch import Tensor, nn
+from torch import Tensor
 
+from fedplt.kernels.plain import unwatched
 from fedplt.kernels.trained_rows import Rows, TrainedRows
 
 # The functions below do as little as possible between the kernels: with small layers, Python takes
@@ -32,12 +33,13 @@ class _Linear(torch.autograd.Function):
         return F.linear(x, trained.tensors["weight"], trained.tensors.get("bias"))
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         (x,), trained = ctx.saved_tensors, ctx.trained
         grad_x = None  # (samples, inputs)
         if ctx.needs_input_grad[0]:
-            grad_x = input_gradient(grad, trained.tensors["weight"], ctx.columns)
+            grad_x = input_gradient(grad, trained.tensors["weight"], trained.needed(ctx.columns))
         return grad_x, None, None, *move_rows(trained, grad, x)
 
 
@@ -72,23 +74,12 @@ def input_gradient(grad: Tensor, weight: Tensor, columns: Rows | None) -> Tensor
     return grad_x
 
 
-def linear(module: nn.Module, trained: TrainedRows, input: Tensor) -> Tensor:
-    """Also for modules whose weight is (inputs, outputs): ``trained`` has its outputs first."""
-    if is_autocast(input):
-        standard: Tensor = type(module).forward(module, input)
-        return standard
-    return sliced_linear(input, trained, trained.called(input.requires_grad))
-
-
-def sliced_linear(input: Tensor, trained: TrainedRows, columns: Rows | None = None) -> Tensor:
+def sliced_linear(input: Tensor, trained: TrainedRows) -> Tensor:
+    """``input @ weight.T + bias``; the weight has its outputs first."""
+    columns = trained.used(input)
     # Reshaped here, outside of the autograd function: its output may be changed in place.
     x = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
     y: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
         x, trained, columns, *trained.all_leaves()
     )
-    return y if input.ndim == 2 else y.view(*input.shape[:-1], -1)
-
-
-def is_autocast(x: Tensor) -> bool:
-    """Types then differ between the passes: torch's own forward is used, with whole gradients."""
-    return torch.is_autocast_enabled(x.device.type)
+    return y if input.ndim == 2 else y.view(*input.shape[:-1], y.shape[-1])

@@ -7,23 +7,18 @@ autograd function: the same kernels in the same order, with less between them.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.nn.modules import module as _modules
 
-from fedplt.kernels.linear import (
-    input_gradient,
-    is_autocast,
-    move_rows,
-    refuse_second_derivatives,
-)
+from fedplt.kernels.linear import input_gradient, move_rows, refuse_second_derivatives
+from fedplt.kernels.plain import is_plain, unwatched
 from fedplt.kernels.trained_rows import Rows, TrainedRows
-from fedplt.planning import dotted
 
 _relu_backward = torch.ops.aten.threshold_backward
 
@@ -51,6 +46,7 @@ class _Chain(torch.autograd.Function):
         return x
 
     @staticmethod
+    @unwatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
         values, links = ctx.saved_tensors, ctx.links
@@ -65,79 +61,88 @@ class _Chain(torch.autograd.Function):
             grad_x = None
             if index or ctx.needs_input_grad[0]:
                 weight = trained.tensors["weight"]
-                grad_x = input_gradient(grad, weight, ctx.columns[index])
+                grad_x = input_gradient(grad, weight, trained.needed(ctx.columns[index]))
             gradients = [*move_rows(trained, grad, x), *gradients]
             if grad_x is not None:
                 grad = grad_x
         return grad_x, None, None, *gradients
 
 
-def _forward(links: list[Link], standard: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    if x.ndim != 2 or is_autocast(x):
-        return standard(x)
-    columns, needs_gradient = [], x.requires_grad
-    for link in links:
-        columns.append(link.trained.called(needs_gradient))
-        needs_gradient = True
+def _forward(links: list[Link], x: Tensor) -> Tensor:
+    columns: list[Rows | None] = [
+        link.trained.used(x, is_private=index > 0) for index, link in enumerate(links)
+    ]
     leaves = [leaf for link in links for leaf in link.trained.all_leaves()]
     result: Tensor = _Chain.apply(x, links, columns, *leaves)  # type: ignore[no-untyped-call]
     return result
 
 
-def chained(
-    sequential: nn.Sequential, prefix: str, trained: Mapping[str, TrainedRows]
-) -> Callable[[Any], Any] | None:
-    """A forward pass for an ``nn.Sequential`` with its runs chained; None where it has none."""
-    if type(sequential).forward is not nn.Sequential.forward:
-        return None
-    steps: list[Callable[[Any], Any]] = []
-    found = False
-    for run in _runs(sequential, prefix, trained):
-        links = [Link(trained[name], relu) for name, relu in run.links]
-        if len(links) > 1:
-            found = True
-            standard = functools.partial(_one_by_one, run.modules)
-            steps.append(functools.partial(_forward, links, standard))
-        else:
-            steps += run.modules
-    return functools.partial(_one_by_one, steps) if found else None
+TrainedRowsOf = Callable[[Tensor, Tensor | None], TrainedRows | None]
+"""The trained rows of a weight and its bias; None where they have none (or are not the plan's)."""
 
 
-def _one_by_one(steps: list[Callable[[Any], Any]], input: Any) -> Any:
-    for step in steps:
-        input = step(input)
-    return input
+class Chained:
+    """The forward of an ``nn.Sequential``: runs of Linear and ReLU are one autograd function.
+
+    What the children are is looked at in every call: hooks, replaced weights and forwards of their
+    own are seen, and the children are called one by one then.
+    """
+
+    def __init__(self, sequential: nn.Sequential, rows_of: TrainedRowsOf) -> None:
+        self.sequential, self.rows_of = sequential, rows_of
+
+    def __call__(self, input: Any) -> Any:
+        children = list(self.sequential._modules.values())
+        index = 0
+        while index < len(children):
+            length = 0
+            if type(children[index]) is nn.Linear:
+                # What is done here is no use of a parameter that the block must know of.
+                with torch._C.DisableTorchFunction():
+                    links, length = self._links(children, index, input)
+                    if len(links) > 1:
+                        input = _forward(links, input)
+                    else:
+                        length = 0
+            if not length:
+                input = children[index](input)
+                length = 1
+            index += length
+        return input
+
+    def _links(self, children: list[Any], index: int, input: Any) -> tuple[list[Link], int]:
+        """The run of Linear and ReLU children from here on, and how many children it has."""
+        links: list[Link] = []
+        length = 0
+        if not is_plain(input) or input.ndim != 2 or has_global_hooks():
+            return links, length
+        for child in children[index:]:
+            if type(child) is nn.Linear and not is_observed(child):
+                parameters = child._parameters
+                trained = self.rows_of(parameters["weight"], parameters["bias"])  # type: ignore[arg-type]
+                if trained is None:
+                    break
+                links.append(Link(trained, False))
+            elif type(child) is nn.ReLU and links and not links[-1].relu and not is_observed(child):
+                links[-1] = Link(links[-1].trained, True)
+            else:
+                break
+            length += 1
+        return links, length
 
 
-@dataclass(frozen=True, eq=False)
-class _Run:
-    modules: list[Any]
-    links: list[tuple[str, bool]]
+def is_observed(module: nn.Module) -> bool:
+    """Whether somebody looks at what the module takes and gives, or computes it otherwise."""
+    return "forward" in module.__dict__ or has_hooks(module)
 
 
-def _runs(
-    sequential: nn.Sequential, prefix: str, trained: Mapping[str, TrainedRows]
-) -> Iterator[_Run]:
-    """Runs of Linear children, each with or without a ReLU; any other child is a run of its own."""
-    run = _Run([], [])
-    children = list(sequential.named_children())
-    if len(children) != len(sequential):  # a module is registered in it twice
-        children = []
-        yield _Run(list(sequential), [])
-    for name, module in children:
-        full = dotted(prefix, name)
-        chainable = not has_hooks(module)
-        if chainable and type(module) is nn.Linear and full in trained and trained[full].rows:
-            run.modules.append(module)
-            run.links.append((full, False))
-        elif chainable and type(module) is nn.ReLU and run.links and not run.links[-1][1]:
-            run.modules.append(module)
-            run.links[-1] = (run.links[-1][0], True)
-        else:
-            yield run
-            yield _Run([module], [])
-            run = _Run([], [])
-    yield run
+def has_global_hooks() -> bool:
+    return bool(
+        _modules._global_forward_hooks
+        or _modules._global_forward_pre_hooks
+        or _modules._global_backward_hooks
+        or _modules._global_backward_pre_hooks
+    )
 
 
 def has_hooks(module: nn.Module) -> bool:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from fedplt.kernels.trained_rows import TrainedRows
+from fedplt.kernels.trained_rows import Statistics
 
 RUNNING_STATISTICS = ("running_mean", "running_var")
 """The buffers of a normalization layer that training moves."""
@@ -25,44 +25,51 @@ def has_running_statistics(module: nn.Module) -> bool:
 
 
 def modules_with_running_statistics(model: nn.Module) -> list[Any]:
-    """All of them, in the order of ``model.modules()``."""
+    """All modules with running statistics, in the order of ``model.modules()``."""
     return [module for module in model.modules() if has_running_statistics(module)]
 
 
-def batch_norm(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
-    """Batch statistics while training."""
-    weight, bias, mean, var = module.weight, module.bias, module.running_mean, module.running_var
-    use_batch = module.training or mean is None
-    if input.numel() == input.shape[1] and mean is not None:
-        use_batch = False  # one value per channel has no variance (a last batch of one example)
-    if not (use_batch and module.training and mean is not None):
-        return torch.batch_norm(input, weight, bias, mean, var, use_batch, 0.0, module.eps, False)
-    trained.num_batches += 1
-    # Without a momentum torch averages over all batches so far; here, over this client's batches.
-    momentum = 1 / trained.num_batches if module.momentum is None else module.momentum
+def sliced_batch_norm(
+    input: Tensor,
+    statistics: Statistics,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """Batch statistics while training; those of channels that are not trained stay as they are."""
+    mean, var = statistics.mean, statistics.var
+    if not training or input.numel() == input.shape[1]:
+        # One value per channel has no variance: a last batch of one example.
+        return torch.batch_norm(input, weight, bias, mean, var, False, 0.0, eps, False)
     moved_mean, moved_var = mean.clone(), var.clone()
-    y = F.batch_norm(input, moved_mean, moved_var, weight, bias, True, momentum, module.eps)
-    _keep_trained(module, trained, moved_mean, moved_var)
+    y = F.batch_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
+    _keep(statistics, moved_mean, moved_var)
     return y
 
 
-def instance_norm(module: Any, trained: TrainedRows, input: Tensor) -> Tensor:
-    if input.ndim == module._get_no_batch_dim():  # one example without a batch
-        return instance_norm(module, trained, input[None])[0]
-    weight, bias, mean, var = module.weight, module.bias, module.running_mean, module.running_var
-    per_example = module.training or mean is None  # each example has its own statistics
-    if not (per_example and mean is not None):
-        return F.instance_norm(input, mean, var, weight, bias, per_example, 0.0, module.eps)
+def sliced_instance_norm(
+    input: Tensor,
+    statistics: Statistics,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    """Each example has its own statistics while training."""
+    mean, var = statistics.mean, statistics.var
+    if not use_input_stats:
+        return F.instance_norm(input, mean, var, weight, bias, False, 0.0, eps)
     moved_mean, moved_var = mean.clone(), var.clone()
-    y = F.instance_norm(
-        input, moved_mean, moved_var, weight, bias, True, module.momentum or 0.0, module.eps
-    )
-    _keep_trained(module, trained, moved_mean, moved_var)
+    y = F.instance_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
+    _keep(statistics, moved_mean, moved_var)
     return y
 
 
-def _keep_trained(module: Any, trained: TrainedRows, mean: Tensor, var: Tensor) -> None:
+def _keep(statistics: Statistics, mean: Tensor, var: Tensor) -> None:
     with torch.no_grad():
-        for start, stop in trained.statistics:
-            module.running_mean[start:stop] = mean[start:stop]
-            module.running_var[start:stop] = var[start:stop]
+        for start, stop in statistics.rows:
+            statistics.mean[start:stop] = mean[start:stop]
+            statistics.var[start:stop] = var[start:stop]

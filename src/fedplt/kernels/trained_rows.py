@@ -1,12 +1,15 @@
-"""The trained rows of one parameter, and those of one module for its forward and backward pass."""
+"""The trained rows of parameters, and what a backward pass may do with them."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+
+from fedplt.kernels.plain import unwatched
 
 Rows = tuple[tuple[int, int], ...]
 """Row ranges of a tensor along its sliced axis, as ``(start, stop)`` pairs."""
@@ -16,23 +19,28 @@ Rows = tuple[tuple[int, int], ...]
 class Slices:
     """The trained rows of one parameter, as views with the sliced axis first."""
 
+    name: str
     parameter: Tensor
     axis: int
     rows: Rows
     views: list[Tensor]
     leaves: list[nn.Parameter]
-    is_moved: bool = False
-    """The parameter's memory has the sliced axis first while its slices are trained."""
+    """The same as parameters, for an optimizer."""
+    memory: Tensor | None = None
+    """Where the parameter's numbers lay before they were made dense; None: where they lie now."""
+    uses: int = 0
+    """Operations that used the parameter since the last step."""
 
     @property
     def whole(self) -> Tensor:
         return axis_first(self.parameter.detach(), self.axis)
 
+    @unwatched
     def scatter_gradient(self, parameter: Tensor) -> None:
         """Move the parameter's whole gradient to its leaves, each the part of its rows.
 
-        Autograd computes a whole gradient for modules that :mod:`fedplt.kernels` has no forward
-        for, and wherever a model uses a parameter without calling its module.
+        Autograd computes a whole gradient for operations that :mod:`fedplt.kernels` has no kernel
+        for, such as a norm of the weights in the loss.
         """
         gradient = parameter.grad
         assert gradient is not None
@@ -46,46 +54,81 @@ class Slices:
                 part = torch.empty_like(leaf).copy_(part)
             leaf.grad = part if leaf.grad is None else leaf.grad + part
 
+    @unwatched
+    def gather_gradient(self) -> Tensor | None:
+        """The parameter's gradient in its own shape, zero where nothing is trained.
+
+        From then on the leaves' gradients are views of it: what is done to it is done to them.
+        """
+        if all(leaf.grad is None for leaf in self.leaves):
+            return None
+        whole = torch.zeros_like(self.whole, memory_format=torch.contiguous_format)
+        for leaf, (start, stop) in zip(self.leaves, self.rows, strict=True):
+            part = whole[start:stop]
+            if leaf.grad is not None:
+                part.copy_(leaf.grad)
+            leaf.grad = part
+        return whole.movedim(0, self.axis) if self.axis else whole
+
+    @unwatched
+    def forget_gradient(self) -> None:
+        for leaf in self.leaves:
+            leaf.grad = None
+
+
+@dataclass(eq=False)
+class Pass:
+    """What the passes through a model may do at the moment."""
+
+    rate: float | None = None
+    """Of plain SGD that is fused into the backward pass."""
+    is_step: bool = False
+    """A backward pass runs that the training loop started for its step: it may be fused."""
+    may_leave_out: bool = True
+    """Nobody looks at gradients of activations: columns that no trained row needs are left out."""
+    is_certain: Callable[[TrainedRows, Tensor], bool] = lambda trained, x: False
+    """Whether this input of a layer comes from its feeder with every channel in its place."""
+
 
 @dataclass(eq=False)
 class TrainedRows:
-    """The trained rows of one module, and which gradients its backward pass may leave out."""
+    """The trained rows of a weight and of the bias that it is used with."""
 
-    rows: Rows = ()
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    """The module's tensors without their gradients, by name."""
-    views: dict[str, list[Tensor]] = field(default_factory=dict)
-    """The trained rows of each tensor."""
-    leaves: dict[str, list[nn.Parameter]] = field(default_factory=dict)
+    rows: Rows
+    tensors: dict[str, Tensor]
+    """Weight and bias without their gradients, outputs first."""
+    views: dict[str, list[Tensor]]
+    """The trained rows of each."""
+    leaves: dict[str, list[nn.Parameter]]
     """The same as parameters, for an optimizer."""
-    rate: float | None = None
-    """Fused plain SGD: the backward pass itself moves the rows by this rate times the gradient."""
+    slices: tuple[Slices, ...]
+    """Of the weight, and of the bias where it is trained."""
+    state: Pass
     feeder: TrainedRows | None = None
-    """The module whose channels are this one's inputs, if nothing in between mixes channels."""
+    """The layer whose channels are this one's inputs, if nothing in between mixes channels."""
     columns_per_channel: int = 1
-    calls: int = 0
-    """Since the model's last forward pass began; a module called twice is never fused."""
-    is_fusable: bool = True
-    """Its tensors are its own: nothing else uses them."""
     is_lowest: bool = False
     """Nothing below it is trained: its input needs no gradient."""
-    statistics: Rows = ()
-    """Channels whose running statistics change: the trained ones, or all where they are local."""
-    num_batches: int = 0
 
-    def called(self, needs_gradient: bool) -> Rows | None:
-        """Count a call; return the columns of the input that need a gradient (None: all of them).
+    def used(self, input: Tensor, *, is_private: bool = False) -> Rows | None:
+        """Note a use; return the columns of the input that need a gradient (None: all of them).
 
-        Where the feeder is the lowest trained module, only its trained rows use the gradient.
+        Where the feeder is the lowest trained layer, only its trained rows use the gradient.
+        ``is_private``: the input was computed by the feeder in the same kernel.
         """
-        self.calls += 1
-        self.is_lowest = not needs_gradient
+        for slices in self.slices:
+            slices.uses += 1
+        self.is_lowest = not (is_private or input.requires_grad)
         feeder, each = self.feeder, self.columns_per_channel
-        if feeder is None or not feeder.is_lowest or feeder.calls != 1 or self.calls != 1:
+        if feeder is None or not feeder.is_lowest or feeder.is_whole or not self.is_used_once:
             return None
-        if feeder.is_whole:
+        if not feeder.is_used_once or not (is_private or self.state.is_certain(self, input)):
             return None
         return tuple((start * each, stop * each) for start, stop in feeder.rows)
+
+    @property
+    def is_used_once(self) -> bool:
+        return all(slices.uses == 1 for slices in self.slices)
 
     @functools.cached_property
     def is_whole(self) -> bool:
@@ -94,11 +137,24 @@ class TrainedRows:
 
     def fused_rate(self) -> float | None:
         """The rate of a fused step, or None where the leaves get gradients instead."""
-        return self.rate if self.calls == 1 else None
+        return self.state.rate if self.state.is_step and self.is_used_once else None
+
+    def needed(self, columns: Rows | None) -> Rows | None:
+        """The columns to compute in this backward pass."""
+        return columns if self.state.may_leave_out else None
 
     def all_leaves(self) -> list[nn.Parameter]:
         """Of the weight, then of the bias."""
         return self.leaves["weight"] + self.leaves.get("bias", [])
+
+
+@dataclass(eq=False)
+class Statistics:
+    """A normalization layer's running statistics, and the channels whose may change."""
+
+    mean: Tensor
+    var: Tensor
+    rows: Rows = field(default=())
 
 
 def axis_first(tensor: Tensor, axis: int) -> Tensor:

@@ -1,4 +1,7 @@
-"""The methods, by name, and any other by import path. A method is one file and one line here."""
+"""The built-in methods by name, and others by import path.
+
+A new method is one file, and one line in ``METHODS``.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def make_method(name: str, options: dict[str, Any] | None = None) -> Method:
 
 
 def _imported(path: str) -> type[Method]:
-    """A method of the user's own; plans name it by where it is defined."""
+    """The user's own method; plans store its import path."""
     if ":" not in path:
         raise ConfigError(
             f"method.name: there is no {path!r}. {did_you_mean(path, METHODS)} "
@@ -89,7 +92,7 @@ def _imported(path: str) -> type[Method]:
 
 
 def read_plan(data: dict[str, Any]) -> Plan:
-    """A plan from its JSON. Plans of sub-models are made anew by their method, and compared."""
+    """A plan from its JSON. Plans of sub-models are recomputed by their method and compared."""
     if "method" not in data:
         return Plan.from_json(data)
     options = dict(data["method"])

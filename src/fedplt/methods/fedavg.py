@@ -1,4 +1,4 @@
-"""FedAvg: every client trains everything, whatever its device can afford."""
+"""FedAvg: every client trains the whole model, whatever its device can afford."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""FedBN: as FedAvg, but normalisation stays with each client.
+"""FedBN: FedAvg, but each client keeps its own normalization layers.
 
-Norm parameters and running statistics never leave the client and are kept for it from round to
-round, also when it sits out. There is no global normalisation state, so accuracy is measured per
-client. Every other method can do the same: ``method.local_norms = true``.
+Parameters and running statistics of normalization layers never leave the client, which keeps them
+from round to round, also over rounds that it misses. There is no global normalization state, so
+accuracy is measured per client. Other methods can do the same with ``method.local_norms = true``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from fedplt.methods.fedavg import FedAvg
 
 @dataclass(frozen=True, kw_only=True)
 class FedBN(FedAvg):
-    """Holds everything, and norms of its own; trains everything."""
+    """Holds everything, and its own normalization layers; trains everything."""
 
     name: ClassVar[str] = "fedbn"
-    holds: ClassVar[str] = "everything, and norms of its own"
-    trains: ClassVar[str] = "everything, whatever its ratio; norms stay with it"
+    holds: ClassVar[str] = "everything, and its own normalization layers"
+    trains: ClassVar[str] = "everything, whatever its ratio; never uploads normalization layers"
 
     local_norms: bool = True

@@ -1,10 +1,9 @@
 """FedDrop: federated dropout with a rate for every device.
 
-In every round and for every client, each hidden unit is kept with the client's probability; kept
-activations are scaled up in training by what was dropped. The keep rate of a client is the one
-whose mean sub-model has its ratio. Where
-the paper drops neurons of fully connected layers, convolutions drop channels here, with one draw
-for all layers that a residual sum ties together.
+In every round and for every client, each hidden unit is kept with the client's keep rate, and kept
+activations are divided by that rate in training. The keep rate is the one whose sub-model has, on
+average, the client's ratio. The paper drops neurons of fully connected layers; here convolutions
+also drop channels, with one draw for all layers that a residual sum ties together.
 """
 
 from __future__ import annotations
@@ -46,5 +45,5 @@ class FedDrop(Method):
 
     @property
     def recipe(self) -> LocalRecipe:
-        # On the inputs: a norm between a layer and the next would undo what was done before it.
+        # On the inputs: a normalization layer in between would undo a scaled output.
         return replace(super().recipe, scaler="inputs" if self.scaler else "none")

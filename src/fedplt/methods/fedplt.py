@@ -20,7 +20,7 @@ class FedPLT(Method):
     trains: ClassVar[str] = "a balanced slice of every layer's outputs, its own and fixed"
 
     rotate_every: Annotated[int, Field(ge=0)] = 0
-    """Move everybody's slices on every so many rounds; 0: never, as in the paper."""
+    """Rounds after which all clients' slices move on; 0: never, as in the paper."""
 
     def plan(self, request: PlanRequest) -> Plan:
         plan = make_plan(request.layers, request.ratios)

@@ -1,6 +1,6 @@
 """FedPMT: a weak client trains only the last layers, those nearest the output.
 
-Ratios are discrete, one per depth, and everybody trains the last layer. Gradients stop at the
+Ratios are discrete, one per depth, and every client trains the last layer. Gradients stop at the
 lowest trained layer, so its exact FLOPs go below FedPLT's at the same ratio.
 """
 
@@ -20,8 +20,8 @@ from fedplt.planning import Layers, LocalRecipe, Plan, make_plan
 class FedPMT(Method):
     """Holds everything, trains whole layers from the output down to a depth.
 
-    Norms below the depth are in evaluation mode: the paper freezes them, and batch statistics
-    would make what is frozen depend on the batch.
+    Normalization layers below the depth are in evaluation mode: the paper freezes them, and batch
+    statistics would make the frozen layers depend on the batch.
     """
 
     name: ClassVar[str] = "fedpmt"
@@ -31,8 +31,9 @@ class FedPMT(Method):
     def plan(self, request: PlanRequest) -> Plan:
         if self.static_norm:
             raise ConfigError(
-                "method.static_norm: fedpmt's frozen norms use their running statistics in "
-                "training, so these cannot be gathered for evaluations alone. Leave it out."
+                "method.static_norm: fedpmt's frozen normalization layers use their running "
+                "statistics in training, so static_norm, which gathers them only for evaluation, "
+                "cannot be used. Leave it out."
             )
         layers = request.layers
         asked = make_plan(layers, request.ratios)
@@ -40,7 +41,7 @@ class FedPMT(Method):
         place[from_input_to_output(layers)[::-1]] = np.arange(len(layers))
         always = np.array([layer.always for layer in layers])
         trained = (place[None, :] < np.arange(1, len(layers) + 1)[:, None]) | always
-        sizes = trained @ np.asarray(layers.sizes)  # of every depth
+        sizes = trained @ np.asarray(layers.sizes)  # trained size of each depth
         errors = np.abs(sizes[None, :] - asked.ratios[:, None] * layers.size)
         counts = np.where(trained[np.argmin(errors, axis=1)], np.asarray(layers.num_sublayers), 0)
         return replace(asked, counts=counts.astype(np.int32))
@@ -53,8 +54,8 @@ class FedPMT(Method):
 def from_input_to_output(layers: Layers) -> list[int]:
     """Layers in the order in which data first reaches them (as registered where unknown).
 
-    What no module of a known kind holds (a class token, a recurrent layer) stands just before the
-    first module that takes in what it gives, or at the end if none does.
+    A layer outside the known module kinds (a class token, a recurrent layer) comes just before the
+    first module that uses its output, or last if none does.
     """
     first: dict[str, float] = {}
     for place, module in enumerate(layers.flow):

@@ -1,9 +1,9 @@
 """HeteroFL: a client holds the first units of every hidden layer, as a smaller dense model.
 
-A width rate s keeps the first ceil(K s) of K units, so that weights go as about s squared. The
-rate of a client is the one whose sub-model comes closest to its ratio; the original's own rates
-are ``rates = [1, 0.5, 0.25, 0.125, 0.0625]``. The original averages holders plainly; as in the
-FedPLT paper they are weighted by their examples here.
+A width rate s keeps the first ceil(K s) of K units, so the number of weights is about s squared of
+the whole. A client's rate is the one whose sub-model is closest to its ratio; the HeteroFL paper's
+rates are ``rates = [1, 0.5, 0.25, 0.125, 0.0625]``. That paper averages the clients that hold a
+weight with equal weights; here, as in the FedPLT paper, they are weighted by their examples.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class HeteroFL(Method):
     is_random: ClassVar[bool] = False
 
     rates: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)] | None = None
-    """Allowed width rates; by default any."""
+    """Allowed width rates; default: any."""
     scaler: Literal["none", "normed", "all"] = "normed"
-    """Divide what hidden layers give by the width rate, in training: those that a norm follows, or
-    all of them (then gradients grow with every layer, and small rates may diverge)."""
+    """Divide the outputs of hidden layers by the width rate in training: only of layers before a
+    normalization layer, or of all (gradients then grow with depth; small rates may diverge)."""
 
     def plan(self, request: PlanRequest) -> Plan:
         layers, spaces = request.layers, request.find_spaces()

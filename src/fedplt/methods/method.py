@@ -1,4 +1,4 @@
-"""What a method is: a rule for who trains what, and the little else that it changes."""
+"""The base class of methods: a rule for which client trains what, and a local recipe."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def _unknown_spaces() -> Spaces:
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a method may plan from."""
+    """The input of :meth:`Method.plan`."""
 
     layers: Layers
     ratios: Sequence[float | Allocation]
-    """One per client: what its device can afford."""
+    """One per client: the fraction of the model that its device can afford to train."""
     seed: int = 0
     find_spaces: Callable[[], Spaces] = _unknown_spaces
-    """Which layers' units must agree; asked for by methods that train sub-models."""
+    """Finds the layers whose units must agree; called by methods that train sub-models."""
 
     @property
     def ratio_array(self) -> NDArray[np.float64]:
@@ -39,14 +39,14 @@ class PlanRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Engine, training, aggregation and evaluation are shared; a method only plans.
+    """A method only plans; engine, local training, aggregation and evaluation are shared.
 
-    The fields are a method's options: keys under ``[method]`` in a configuration.
+    The fields are the method's options: keys under ``[method]`` in a configuration.
     """
 
     name: ClassVar[str]
     holds: ClassVar[str]
-    """What a client holds, in a few words for people."""
+    """What a client holds, in a few words, for ``fedplt methods``."""
     trains: ClassVar[str]
 
     normalizer: Normalizer = "contributors"
@@ -55,37 +55,37 @@ class Method:
     masked_loss: bool = False
 
     def plan(self, request: PlanRequest) -> Plan:
-        """Who trains what, for all clients."""
+        """The plan: which client trains what."""
         raise NotImplementedError
 
     @property
     def reference(self) -> str:
-        """The ``method.name`` that finds it in any process: its name, or one's own import path."""
+        """The ``method.name`` that finds it in any process: its name, or its import path."""
         kind = type(self)
-        return self.name if _is_ours(kind) else f"{kind.__module__}:{kind.__qualname__}"
+        return self.name if _is_built_in(kind) else f"{kind.__module__}:{kind.__qualname__}"
 
     @property
     def recipe(self) -> LocalRecipe:
         return LocalRecipe(self.normalizer, self.local_norms, self.static_norm, self.masked_loss)
 
     def full_plan(self, request: PlanRequest) -> Plan:
-        """The plan with what stays on the clients."""
+        """The plan, with the tensors that stay on the clients."""
         plan = self._planned(request)
         if self.local_norms and not plan.clients_hold_everything:
             raise ConfigError(
-                f"method.local_norms: with {self.name} a client holds a part of the model only, so "
-                "it has no norms of its own for the rest of what is evaluated. Use it with fedplt, "
-                "fedavg or fedpmt."
+                f"method.local_norms: with {self.name} a client holds only a part of the model, so "
+                "it cannot keep normalization layers for the rest, which is evaluated too. Use it "
+                "with fedplt, fedavg or fedpmt."
             )
         return replace(plan, local=norm_tensors(plan.layers)) if self.local_norms else plan
 
     def _planned(self, request: PlanRequest) -> Plan:
         try:
             plan = self.plan(request)
-        except CutError as error:  # the layers are cut by now: it is about a sub-model
+        except CutError as error:  # the model is already cut: this error is about a sub-model
             raise ConfigError(f"method.name: {error} {_instead_of_submodels(request)}") from error
         except Exception as error:  # the user's method may raise anything
-            if isinstance(error, FedpltError) or _is_ours(type(self)):
+            if isinstance(error, FedpltError) or _is_built_in(type(self)):
                 raise
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise ConfigError(
@@ -101,22 +101,22 @@ class Method:
 
 
 def _instead_of_submodels(request: PlanRequest) -> str:
-    """What to do where the clients cannot train sub-models; the same for every method."""
+    """Advice for models that cannot be cut into sub-models; the same for every method."""
     advice = "Use fedplt or fedpmt for this model: their clients train slices of the whole model."
     if any(layer.always for layer in request.layers):
         advice += " Or leave out model.always: no layer of a sub-model is trained whole."
     return advice
 
 
-def _is_ours(kind: type[Method]) -> bool:
+def _is_built_in(kind: type[Method]) -> bool:
     return kind.__module__.startswith("fedplt.methods.")
 
 
 def norm_tensors(layers: Layers) -> frozenset[str]:
-    """The tensors of norm modules, with their running statistics."""
+    """The tensors of normalization layers, running statistics included."""
     norms = {module.name for module in layers.flow if module.weight is None}
     tensors = layers.tensors
-    if not layers.flow:  # cut without an example: modules that have vectors only
+    if not layers.flow:  # cut without an example: take modules whose tensors are all vectors
         names = {tensor.module for tensor in tensors}
         norms = names - {t.module for t in tensors if len(t.shape) > 1}
     return frozenset(t.name for t in tensors if t.module in norms)

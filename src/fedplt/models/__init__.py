@@ -31,12 +31,12 @@ from fedplt.seeds import torch_seed
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A way to build a model, and how it is cut unless the user says otherwise."""
+    """How to build a model, and how it is cut by default."""
 
     build: Callable[..., nn.Module]
     groups: Mapping[str, str] = field(default_factory=dict)
     example: Callable[[], torch.Tensor] | None = None
-    """A batch that the model takes as it is built by default."""
+    """An input batch for the model with default options."""
 
 
 MODELS: dict[str, ModelSpec] = {
@@ -67,12 +67,12 @@ def model_spec(name: str) -> ModelSpec:
 def _parameters(build: Callable[..., object]) -> str:
     try:
         return ", ".join(inspect.signature(build).parameters) or "no options"
-    except (TypeError, ValueError):  # some built-ins do not tell
+    except (TypeError, ValueError):  # some built-ins have no signature
         return "see its documentation"
 
 
 def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
-    """Build a model with initial weights that depend on the seed alone."""
+    """Build a model whose initial weights depend only on the seed."""
     build = model_spec(name).build
     if isinstance(build, nn.Module):
         raise ConfigError(

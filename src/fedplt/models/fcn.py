@@ -17,8 +17,8 @@ def fcn(
 ) -> nn.Sequential:
     """``num_inputs -> 512 -> 256 -> 128 -> num_classes`` with ReLU between.
 
-    ``relu_logits`` puts a ReLU behind the last layer too, as the paper authors' public code does;
-    it is here to see what that explains of their numbers.
+    ``relu_logits`` adds a ReLU after the last layer, as the paper authors' public code does, to
+    test how much of their numbers it explains.
 
     >>> sum(p.numel() for p in fcn().parameters())
     567434

@@ -2,7 +2,7 @@
 
 Convolutions have biases, shortcuts have no parameters (they subsample, and pad new channels with
 zeros at the end). Grouped as stem, block 1, 2, 3 and fc, the convolutions and the classifier have
-448, 4640, 13888, 55424 and 650 parameters; the norms add two per channel.
+448, 4640, 13888, 55424 and 650 parameters; normalization layers add two per channel.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from fedplt.models.vit import Block
 class TextTransformer(nn.Module):
     """A causal language model whose output layer is its embedding (tied weights).
 
-    Takes (batch, tokens) and gives (batch, vocabulary, tokens), as cross-entropy wants it.
+    Takes (batch, tokens) and returns (batch, vocabulary, tokens), as cross-entropy expects.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from fedplt.errors import ConfigError
 
 
 class Block(nn.Module):
-    """Attention and a two-layer network, each on a normed copy of the residual stream."""
+    """Attention and a two-layer network, each on a normalized copy of the residual stream."""
 
     def __init__(self, width: int, num_heads: int, causal: bool = False) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Classifies images by what the class token gathers from the patches."""
+    """Classifies images by the final state of the class token."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Who trains what: layers, allocation, assignments, plans and their costs. Needs NumPy alone."""
+"""Which client trains what: layers, allocation, assignments, plans, costs. Needs only NumPy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedplt.planning.layers import (
 )
 from fedplt.planning.places import Places
 from fedplt.planning.plan import Plan, RoundAssignments, make_plan, sublayers_assignment
-from fedplt.planning.recipe import USUAL, LocalRecipe, Normalizer
+from fedplt.planning.recipe import DEFAULT_RECIPE, LocalRecipe, Normalizer
 from fedplt.planning.rounding import Turns
 from fedplt.planning.spreading import next_counts
 from fedplt.planning.submodel_assignment import SubmodelAssignment
@@ -38,8 +38,8 @@ from fedplt.planning.width_rates import closest_rates, expected_keep_rates, kept
 __all__ = [
     "BACKWARD_FLOPS_PER_PARAMETER",
     "BYTES_PER_NUMBER",
+    "DEFAULT_RECIPE",
     "FORWARD_FLOPS_PER_PARAMETER",
-    "USUAL",
     "Allocation",
     "Assignment",
     "ChannelPad",

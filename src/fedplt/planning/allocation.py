@@ -43,10 +43,10 @@ class Allocation:
 
     @property
     def relative_imbalance(self) -> float:
-        r"""The paper's :math:`E = (J(X) - J(X^*)) / J(X^*)` as a fraction, at this very ratio.
+        r"""The paper's :math:`E = (J(X) - J(X^*)) / J(X^*)`, as a fraction.
 
-        :math:`X^*` is the most balanced allocation of the same ratio. 0 where the two agree,
-        infinite where only :math:`J(X^*)` is 0.
+        :math:`X^*` is the most balanced allocation of the same ratio. 0 if the two agree,
+        infinite if only :math:`J(X^*)` is 0.
 
         >>> sizes = [401_920, 131_328, 32_896, 1_290]
         >>> round(allocation_of(sizes, [0.20, 0.45, 0.76, 0.80]).relative_imbalance, 4)
@@ -54,7 +54,7 @@ class Allocation:
         """
         own = self._imbalance()
         best = balanced_allocation(self.layer_sizes, min(1.0, self.ratio))._imbalance()
-        # Rounding leaves differences of about 1e-16 between allocations that are the same.
+        # Rounding leaves differences of about 1e-16 between equal allocations.
         if math.isclose(own, best, rel_tol=1e-9, abs_tol=1e-15):
             return 0.0
         return math.inf if best < 1e-15 else (own - best) / best
@@ -107,8 +107,8 @@ def balanced_layer_ratios(layer_sizes: Sequence[int], ratios: ArrayLike) -> NDAr
     ratio = np.asarray(ratios, dtype=np.float64)
     budget = ratio * sizes.sum()  # parameters to train
     below = np.concatenate([[0.0], np.cumsum(sizes)[:-1]])  # all layers smaller than this one
-    # If layers 0..i-1 are trained whole, the rest share what is left equally; the right i is the
-    # first whose level does not exceed its layer. Levels are in parameters, not contributions.
+    # If layers 0..i-1 are trained in full, the others share the rest equally; the solution is the
+    # first i whose level does not exceed its layer. Levels are in parameters, not contributions.
     levels = (budget[:, None] - below) / np.arange(len(sizes), 0, -1)  # (ratios, layers)
     fits = levels <= sizes
     fits[:, -1] = True

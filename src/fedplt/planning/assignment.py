@@ -1,9 +1,9 @@
-"""What one client holds, trains and uploads: the questions that everybody asks.
+"""What one client holds, trains and uploads in a round.
 
-There are two kinds of answers: :class:`SliceAssignment` (the client holds the whole model and
-trains some sub-layers of every layer) and
+The protocol :class:`Assignment` has two implementations: :class:`SliceAssignment` (the client holds
+the whole model and trains some sub-layers of every layer) and
 :class:`fedplt.planning.submodel_assignment.SubmodelAssignment` (it holds a smaller model and trains
-all of it). Nobody else needs to know which one it is.
+all of it). Callers do not need to know which one they have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Rows = tuple[tuple[int, int], ...]
 
 
 class BlockWeights(Protocol):
-    """Counts how much weight each block of the model was trained with."""
+    """Adds up the weights of the clients that trained each block of the model."""
 
     def count_sublayers(self, slices: tuple[Ranges, ...], weight: float) -> None: ...
 
@@ -38,7 +38,7 @@ class BlockWeights(Protocol):
 
 
 class ModelBuilder(Protocol[Built_co]):
-    """Gives the model that a client holds."""
+    """Builds the model that a client holds."""
 
     def whole(self) -> Built_co: ...
 
@@ -46,31 +46,31 @@ class ModelBuilder(Protocol[Built_co]):
 
 
 class Assignment(Protocol):
-    """One client's part in one round."""
+    """What one client holds, trains and uploads in one round."""
 
     @property
     def layers(self) -> Layers:
-        """Of the whole model."""
+        """The layers of the whole model."""
 
     @property
     def slices(self) -> tuple[Ranges, ...]:
-        """Sub-layers of every layer of which the client trains something."""
+        """Per layer, the sub-layers of which the client trains at least one row."""
 
     @property
     def local(self) -> frozenset[str]:
-        """Tensors that are trained but never leave the client."""
+        """Tensors that are trained but stay on the client."""
 
     @property
     def on_client(self) -> SliceAssignment:
-        """What the client's own model trains, in that model's layers."""
+        """The same assignment in the layers of the model that the client holds."""
 
     @property
     def received(self) -> Places:
-        """The model that the client holds, in the whole model's flat state."""
+        """Where the values that the client receives are in the whole model's flat state."""
 
     @property
     def uploaded(self) -> Places:
-        """What it sends, in the whole model's flat state."""
+        """Where the values that it uploads are in the whole model's flat state."""
 
     @property
     def parameter_segments(self) -> Segments:
@@ -78,39 +78,39 @@ class Assignment(Protocol):
 
     @property
     def update_size(self) -> int:
-        """Numbers in an update: trained parameters and their layers' buffers."""
+        """Values in an update: trained parameters and their layers' buffers."""
 
     @property
     def num_trained(self) -> int:
-        """Trained parameters (buffers do not count)."""
+        """Number of trained parameters, without buffers."""
 
     @property
     def ratio(self) -> float:
-        """Achieved fraction of the model's parameters."""
+        """Trained fraction of the model's parameters, after rounding to whole sub-layers."""
 
     @property
     def layer_ratios(self) -> tuple[float, ...]:
-        """Achieved fraction of each layer."""
+        """Trained fraction of each layer."""
 
     @property
     def rate(self) -> float:
-        """The fraction of units that a smaller model was meant to keep; 1 for the whole model."""
+        """The width rate of a sub-model, before rounding to whole units; 1 for the whole model."""
 
     def scaled_modules(self, scaler: Scaler) -> list[str]:
         """Modules whose outputs (or inputs) are divided by the rate, in training."""
 
     def build(self, builder: ModelBuilder[Built_co]) -> Built_co:
-        """The model that the client holds, from who can build it."""
+        """Build the model that the client holds with ``builder``."""
 
     @property
     def cost_key(self) -> Hashable:
         """Assignments of one plan with the same key cost the same FLOPs."""
 
     def weigh(self, weights: BlockWeights, weight: float) -> None:
-        """Count what is trained, block by block."""
+        """Add ``weight`` to every block that this client trains."""
 
     def to_message(self) -> dict[str, Any]:
-        """What a client must be told; :meth:`fedplt.Plan.read` understands it."""
+        """Plain values to send to a client, which reads them with :meth:`fedplt.Plan.read`."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class SliceAssignment:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Trained sub-layers of every layer."""
+        """Number of trained sub-layers of each layer."""
         return tuple(sum(len(part) for part in ranges) for ranges in self.slices)
 
     @property
@@ -210,6 +210,6 @@ class SliceAssignment:
 
 
 def whole_assignment(layers: Layers, local: frozenset[str] = frozenset()) -> SliceAssignment:
-    """Everything is trained."""
+    """The assignment that trains the whole model."""
     everything = tuple((range(number),) for number in layers.num_sublayers)
     return SliceAssignment(layers, everything, local)

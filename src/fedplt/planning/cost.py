@@ -1,12 +1,12 @@
-"""What training costs: exact FLOPs of what really runs, the paper's model, bytes as really sent.
+"""The costs of training: exact FLOPs, FLOPs by the paper's model, and bytes as sent.
 
 Exact FLOPs count multiplications and additions of matrix products and convolutions, as torch's own
-counter does. A backward pass has two halves: gradients of the weights, which shrink with the
-ratio, and gradients of the inputs, which flow through every layer above the lowest trained one
-(just above it, only for the columns that feed its trained rows).
+counter does. A backward pass has two halves: weight gradients, which shrink with the ratio, and
+input gradients, which flow through every layer above the lowest trained one (just above it, only
+for the columns that its trained rows feed).
 
-The paper's model charges ``(alpha + beta * ratio)`` per parameter and example: its whole backward
-pass scales with the ratio (``docs/errata.md``, 2). The two are never printed as one another.
+The paper's model counts ``(alpha + beta * ratio)`` per parameter and example: its whole backward
+pass scales with the ratio (``docs/errata.md``, 2). Output always says which of the two it shows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Flops:
 
 
 def exact_flops(assignment: Assignment) -> Flops:
-    """FLOPs that training this assignment takes per example."""
+    """FLOPs of training this assignment, per example."""
     total = _product_flops(assignment)
     for flops in module_flops(assignment).values():
         total = total.plus(flops)
@@ -56,8 +56,8 @@ def exact_flops(assignment: Assignment) -> Flops:
 
 
 def module_flops(assignment: Assignment) -> dict[str, Flops]:
-    """The same for each module of a known kind with a weight matrix, by name."""
-    held = assignment.on_client  # a sub-model's products are as small as it is
+    """FLOPs of each module of a known kind with a weight matrix, by name."""
+    held = assignment.on_client  # a sub-model has smaller matrix products
     layers = held.layers
     if not layers.flow and not layers.products:
         raise CutError("costs need the flow of data: cut the model with an example input.")
@@ -67,7 +67,7 @@ def module_flops(assignment: Assignment) -> dict[str, Flops]:
     result: dict[str, Flops] = {}
     for module in layers.flow:
         if module.weight is None:
-            continue  # norms: no matrix product
+            continue  # normalization layers: no matrix product
         whole = 2 * module.positions * sizes.get(module.weight, module.weight_size)
         rows = _fraction(trained.get(module.weight))
         columns = 0.0
@@ -79,7 +79,7 @@ def module_flops(assignment: Assignment) -> dict[str, Flops]:
 
 
 Trained = dict[str, tuple[Ranges, int]]
-"""Trained sub-layers, and how many there are, of every module and tensor that has some."""
+"""By module and tensor with trained sub-layers: these, and the layer's number of sub-layers."""
 
 
 def _trained(assignment: Assignment) -> Trained:
@@ -101,10 +101,10 @@ def _fraction(entry: tuple[Ranges, int] | None) -> float:
 
 
 def _need_input_gradients(layers: Layers, trained: Trained) -> dict[str, bool]:
-    """Which modules have something trained above them in the flow, in some call."""
+    """Per module, whether something trained lies upstream of it, in any call."""
     needs = dict.fromkeys((module.name for module in layers.flow), False)
     changed = True
-    while changed:  # once, unless a module is called again further down
+    while changed:  # one pass, unless a module is called again later
         changed = False
         for module in layers.flow:
             if not needs[module.name] and _depends(module.parents, trained, needs):
@@ -127,7 +127,7 @@ def _needed_columns(module: ModuleFlow, trained: Trained, needs: dict[str, bool]
 
 
 def _product_flops(assignment: Assignment) -> Flops:
-    """Of products that no module of a known kind makes."""
+    """FLOPs of matrix products outside modules of a known kind."""
     layers, trained = assignment.layers, _trained(assignment)
     needs = _need_input_gradients(layers, trained)
     forward = inputs = weights = 0.0
@@ -145,7 +145,7 @@ def _product_flops(assignment: Assignment) -> Flops:
 
 
 def paper_flops_of(assignment: Assignment, num_examples: int) -> float:
-    """The same for an assignment; a sub-model's forward pass is as small as it is."""
+    """:func:`paper_flops` of an assignment; a sub-model also has a smaller forward pass."""
     held = assignment.on_client
     return paper_flops(held.layers.size, held.ratio, num_examples)
 
@@ -157,7 +157,7 @@ def paper_flops(num_parameters: int, ratio: float, num_examples: int) -> float:
 
 
 def download_bytes(assignment: Assignment) -> int:
-    """Size of what a client is sent, the model it holds, as one safetensors array."""
+    """Size of the model that the client receives, as one safetensors array."""
     tensors = (tensor for tensor in assignment.on_client.layers.tensors)
     return safetensors_bytes(
         "model", sum(t.num_elements for t in tensors if t.name not in assignment.local)

@@ -1,10 +1,10 @@
-"""Which units the rows and columns of every tensor stand for, so that sub-models fit together.
+"""The hidden units that the rows and columns of each tensor belong to, so that sub-models fit.
 
 A *space* is a set of hidden units (output neurons, channels) that several tensors share: the rows
-of the layer that makes them, the norm that follows it, the columns of the layers that take them in,
-and, through a residual sum, the rows of every layer that adds to them. A sub-model holds some units
-of each space. The model's inputs and outputs belong to no space: they are never cut. These
-types are plain values; :func:`fedplt.cutting.coupling.find_spaces` finds them in a torch module.
+of the layer that computes them, the normalization layer after it, the columns of the layers that
+take them as input and, through a residual sum, the rows of every layer that adds to them. A
+sub-model holds some units of each space. The model's inputs and outputs belong to no space: they
+are never cut. :func:`fedplt.cutting.coupling.find_spaces` finds the spaces of a torch module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedplt.planning.layers import Layer, Layers, TensorSpec
 
 Units = NDArray[np.int64]
-"""Held units of a space: ascending."""
+"""Indices of the held units of a space, ascending."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class TensorUnits:
 
 @dataclass(frozen=True)
 class ChannelPad:
-    """A shortcut that adds channels of zeros at the end: two spaces, the first part of the other.
+    """A shortcut that appends channels of zeros: its input space is the first part of its output's.
 
-    In a sub-model a held channel goes to its own place where that is held too.
+    In a sub-model, a held input channel goes to the same output channel if that is held too.
     """
 
     name: str
-    """Of the operation, in the traced model."""
+    """Name of the operation in the traced model."""
     inputs: int | None
     outputs: int | None
     num_inputs: int
@@ -65,8 +65,8 @@ class Spaces:
     ) -> NDArray[np.float64]:
         """Parameters of sub-models, (models,), from the units they keep, (models, spaces).
 
-        ``squares`` stands in where a tensor has one space twice: it differs from ``kept ** 2``
-        where ``kept`` are means of random numbers.
+        ``squares`` is used for tensors whose rows and columns are of one space: the mean of a
+        square, which differs from ``kept ** 2`` if ``kept`` are means of random numbers.
         """
         total = np.zeros(len(kept))
         for tensor in layers.tensors:
@@ -101,14 +101,14 @@ class Spaces:
         return TensorSpec(tensor.name, tuple(shape), is_buffer=tensor.is_buffer)
 
     def positions(self, layers: Layers, held: Sequence[Units]) -> NDArray[np.int64]:
-        """Where a sub-model's numbers lie in the whole model's flat state, ascending."""
+        """The positions of a sub-model's values in the whole model's flat state, ascending."""
         parts = []
         for placed in layers.placed:
             tensor = placed.tensor
             units = self.by_tensor[tensor.name]
             rows = np.arange(tensor.shape[0]) if units.rows is None else held[units.rows]
             numbers = np.arange(tensor.row_size)
-            if units.columns is not None:  # a unit's columns lie side by side in a row
+            if units.columns is not None:  # the columns of a unit are adjacent in each row
                 each = tensor.row_size // self.widths[units.columns]
                 numbers = (held[units.columns][:, None] * each + np.arange(each)).reshape(-1)
             parts.append((placed.offset + rows[:, None] * tensor.row_size + numbers).reshape(-1))

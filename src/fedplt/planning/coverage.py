@@ -1,4 +1,4 @@
-"""Sub-layers that nobody trains, and what would change that."""
+"""Sub-layers that no client trains, and advice to cover them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedplt.planning.layers import Layers
 
 @dataclass(frozen=True)
 class Uncovered:
-    """Sub-layers of one layer that nobody trains, and what would change that."""
+    """Sub-layers of one layer that no client trains, and advice to cover them."""
 
     layer: str
     sublayers: range
@@ -31,7 +31,7 @@ class Uncovered:
 def uncovered_sublayers(
     layers: Layers, coverage: Sequence[NDArray[np.int64]], num_clients: int
 ) -> tuple[Uncovered, ...]:
-    """From the number of clients that train each sub-layer, per layer; the last are missing."""
+    """Find the layers with untrained sub-layers, from the number of clients per sub-layer."""
     result = []
     for layer, clients in zip(layers, coverage, strict=True):
         missing = int(np.count_nonzero(clients == 0))

@@ -1,4 +1,4 @@
-"""How data flows through a model, as seen with an example input; costs are computed from it."""
+"""How data flows through a model, traced with an example input; used to compute costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ModuleFlow:
     """The modules and bare parameters that its input comes from, with no other module in between.
     If one of them is trained, the gradient of the input is needed."""
     feeder: str | None = None
-    """The one module whose channels it takes in through operations that keep channels apart."""
+    """The one module whose output channels reach its input without being mixed."""
     columns: int = 1
     """Channel c of the feeder becomes inputs ``c * columns`` to ``(c + 1) * columns - 1``."""
     norms: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Product:
     """A matrix product outside of modules of a known kind: attention, a user's own layer."""
 
     flops: float
-    """Of the forward pass, per example. The gradient of an operand takes as many."""
+    """FLOPs of the forward pass, per example; the gradient of each operand takes as many."""
     operands: tuple[tuple[str, ...], ...]
     """The modules and bare parameters that each operand comes from."""
     sliced: str | None = None
@@ -46,7 +46,7 @@ class Product:
 
 @dataclass(frozen=True)
 class LayerNote:
-    """For people: how a layer was cut and why, or why a tensor belongs to no layer."""
+    """A note for the printed table: how a layer was cut and why, or why a tensor is in none."""
 
     name: str
     kind: str

@@ -1,12 +1,12 @@
-"""How a model is cut: layers, sub-layers, and where their numbers lie in one flat array.
+"""How a model is cut: layers, sub-layers, and their places in one flat array.
 
-A *layer* is what an allocation indexes: a Linear, a convolution, or a group of them (a residual
+A *layer* is the unit of an allocation: a Linear, a convolution, or a group of them (a residual
 block). It is cut into equal *sub-layers* along its output neurons or channels. These types are
 plain values; :func:`fedplt.cut` finds them in a torch module.
 
-The state of a model is one flat array: layer after layer, tensor after tensor, each tensor laid
-out with its sliced axis first. A sub-layer of a tensor is then one contiguous segment, and a
-client's slices are a short list of ``(start, stop)`` segments.
+The state of a model is one flat array: layer after layer, tensor after tensor, each tensor stored
+with its sliced axis first. A sub-layer of a tensor is then one contiguous segment, and a client's
+slices are a short list of ``(start, stop)`` segments.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ Ranges = tuple[range, ...]
 class TensorSpec:
     """One parameter or buffer of a layer and how it is sliced.
 
-    ``axis`` is the output axis. ``repeats`` says that the axis holds that many equal blocks
-    which are each cut the same way (a fused query-key-value projection has 3).
-    Buffers (running statistics) follow their layer's slices but are not trained parameters,
-    so they never count into sizes and ratios.
+    ``axis`` is the output axis. ``repeats`` is the number of equal blocks along the axis, each
+    cut in the same way (a fused query-key-value projection has 3). Buffers (running statistics)
+    follow their layer's slices but are no parameters: sizes and ratios do not count them.
     """
 
     name: str
@@ -61,12 +60,12 @@ class TensorSpec:
 
     @property
     def row_size(self) -> int:
-        """Numbers in one row of the sliced axis."""
+        """Values in one row of the sliced axis."""
         return self.num_elements // self.num_rows
 
     @property
     def num_rows(self) -> int:
-        """Length of the sliced axis (a single number has one row)."""
+        """Length of the sliced axis (a scalar has one row)."""
         return self.shape[self.axis] if self.shape else 1
 
     @property
@@ -92,7 +91,7 @@ class Layer:
     tensors: tuple[TensorSpec, ...]
     num_sublayers: int
     always: bool = False
-    """Every client trains all of it, whatever its ratio (a head)."""
+    """Every client trains the whole layer, whatever its ratio (a head)."""
 
     def __post_init__(self) -> None:
         for tensor in self.tensors:
@@ -113,13 +112,13 @@ class PlacedTensor(NamedTuple):
     """A tensor and its place in the flat state."""
 
     offset: int
-    """Where its numbers start in the flat state."""
+    """Where it starts in the flat state."""
     layer_index: int
     tensor: TensorSpec
 
     @property
     def stop(self) -> int:
-        """Where they end."""
+        """Where it ends in the flat state."""
         return self.offset + self.tensor.num_elements
 
 
@@ -129,7 +128,7 @@ class Layers(Sequence[Layer]):
 
     items: tuple[Layer, ...]
     flow: tuple[ModuleFlow, ...] = ()
-    """Known where the model was cut with an example input."""
+    """Empty if the model was cut without an example input."""
     products: tuple[Product, ...] = ()
     about: tuple[LayerNote, ...] = ()
 
@@ -167,12 +166,12 @@ class Layers(Sequence[Layer]):
 
     @cached_property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """Of all layers, in the order of the flat state."""
+        """The tensors of all layers, in the order of the flat state."""
         return tuple(placed.tensor for placed in self.placed)
 
     @cached_property
     def state_size(self) -> int:
-        """Numbers in the flat state: trainable parameters and buffers."""
+        """Values in the flat state: trainable parameters and buffers."""
         return sum(tensor.num_elements for tensor in self.tensors)
 
     def tensor_segments(
@@ -192,7 +191,7 @@ class Layers(Sequence[Layer]):
         )
 
     def summary(self) -> str:
-        """A table for people: what every layer is, how it is cut, and what is left out."""
+        """A printed table: what each layer is, how it is cut, and what is left out."""
         return layers_summary(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -202,7 +201,7 @@ class Layers(Sequence[Layer]):
         }
 
     def identity(self) -> dict[str, Any]:
-        """Everything but the notes for people: what a plan's fingerprint is computed from."""
+        """Everything except the notes: the input of a plan's fingerprint."""
         return {
             "layers": [asdict(layer) for layer in self.items],
             "flow": [asdict(module) for module in self.flow],
@@ -235,7 +234,7 @@ def dotted(module: str, name: str) -> str:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """The module of a tensor or child, and its name in there: the inverse of :func:`dotted`.
+    """The module of a tensor or child, and its name in that module: inverts :func:`dotted`.
 
     >>> split_name("block1.conv.weight"), split_name("weight")
     (('block1.conv', 'weight'), ('', 'weight'))
@@ -245,7 +244,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def merge(segments: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join segments that touch; the input is ascending.
+    """Join adjacent segments; the input is ascending.
 
     >>> merge(iter([(0, 3), (3, 5), (7, 8)]))
     [(0, 5), (7, 8)]

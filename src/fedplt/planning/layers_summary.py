@@ -31,7 +31,7 @@ def layers_summary(layers: Layers) -> str:
     if left_out:
         rows = [[note.name, note.kind, f"{note.size:,}", note.how] for note in left_out]
         parts += [
-            f"left out: {sum(note.size for note in left_out):,} numbers",
+            f"left out: {sum(note.size for note in left_out):,} values",
             table(["tensor", "kind", "size", "why"], rows, left=(0, 1, 3)),
         ]
     if not layers.flow and not layers.products:

@@ -1,4 +1,4 @@
-"""Where numbers lie in a flat state."""
+"""Places in a flat state: segments, or single positions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Segments = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Ascending places in a flat state: segments, or single positions where segments are short.
+    """Ascending places in a flat state: segments, or positions if segments would be short.
 
-    :mod:`fedplt.kernels.flat_state` reads and writes there.
+    :mod:`fedplt.kernels.flat_state` reads and writes the values.
     """
 
     segments: Segments = ()
     positions: NDArray[np.int64] | None = None
-    """Instead of segments."""
+    """Single positions, instead of segments."""
 
     @property
     def size(self) -> int:
@@ -30,7 +30,7 @@ class Places:
         return sum(stop - start for start, stop in self.segments)
 
     def all_segments(self) -> Segments:
-        """As segments in any case (perhaps very many).
+        """The places as segments (perhaps very many).
 
         >>> Places(positions=np.array([0, 1, 2, 7])).all_segments()
         [(0, 3), (7, 8)]

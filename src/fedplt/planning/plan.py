@@ -1,4 +1,4 @@
-"""Who trains what: assignments of sub-layers to clients, fixed before training starts.
+"""A plan: assignments of sub-layers to clients, fixed before training starts.
 
 Within a layer, client k takes the next sub-layers after those of client k - 1, wrapping around,
 so the number of clients per sub-layer differs by at most one (paper, section IV-A).
@@ -31,7 +31,7 @@ FORMAT = 2
 
 
 class RoundAssignments:
-    """Assignments of one round by client; each is computed once."""
+    """The assignments of one round, by client; each is computed once, on first use."""
 
     def __init__(self, plan: Plan, round: int) -> None:
         self._plan, self._round = plan, round
@@ -45,17 +45,17 @@ class RoundAssignments:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All clients' assignments, computed on demand: two small arrays, whatever the fleet's size."""
+    """All clients' assignments, computed on demand from two small arrays."""
 
     layers: Layers
     ratios: NDArray[np.float64]
-    """What was asked for, (clients,)."""
+    """Requested ratios, (clients,)."""
     counts: NDArray[np.int32]
-    """Sub-layers each client trains, (clients, layers)."""
+    """Number of sub-layers that each client trains, (clients, layers)."""
     rotate_every: int = 0
-    """Rounds after which everybody moves on to other sub-layers; 0: never, as in the paper."""
+    """Rounds after which all clients move on to other sub-layers; 0: never, as in the paper."""
     local: frozenset[str] = frozenset()
-    """Tensors that never leave the clients."""
+    """Tensors that stay on the clients."""
 
     @property
     def num_clients(self) -> int:
@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def clients_hold_everything(self) -> bool:
-        """Whether every client receives the whole model, whatever part of it it trains."""
+        """Whether every client receives the whole model."""
         return True
 
     @property
@@ -72,7 +72,7 @@ class Plan:
         return False
 
     def assignment(self, client: int, round: int = 0) -> Assignment:
-        """What ``client`` does in a round; the same in every round, unless the plan rotates."""
+        """The assignment of ``client``; the same in every round unless the plan rotates."""
         self._check(client)
         slices = tuple(
             _wrapped(int(start), int(count), layer.num_sublayers)
@@ -83,11 +83,11 @@ class Plan:
         return SliceAssignment(self.layers, slices, self.local)
 
     def in_round(self, round: int) -> RoundAssignments:
-        """All clients' assignments of a round, each computed when it is first asked for."""
+        """All clients' assignments of a round, each computed on first use."""
         return RoundAssignments(self, round)
 
     def read(self, message: Mapping[str, Any]) -> Assignment:
-        """An assignment of this plan from what a client was told (``Assignment.to_message``)."""
+        """An assignment of this plan, from ``Assignment.to_message``."""
         slices = tuple(
             tuple(range(start, stop) for start, stop in ranges) for ranges in message["slices"]
         )
@@ -98,7 +98,8 @@ class Plan:
             raise PlanError(f"there is no client {client}; clients are 0 to {self.num_clients - 1}")
 
     def _starts_in(self, client: int, round: int) -> NDArray[np.int32]:
-        """Where a client's sub-layers start. All move by the same step, so coverage stays even."""
+        """The first sub-layer of a client, per layer. All clients move by the same step, so
+        coverage stays even."""
         starts: NDArray[np.int32] = self._starts[client]
         if not self.rotate_every or round < self.rotate_every:
             return starts
@@ -107,9 +108,9 @@ class Plan:
 
     @cached_property
     def _steps(self) -> NDArray[np.int64]:
-        """About a mean client's share, and without a common divisor with the width.
+        """Steps of a rotation: about a mean client's share, coprime to the number of sub-layers.
 
-        So a client meets new sub-layers after every move, and all of them in the end.
+        So a client gets new sub-layers after each move, and reaches all of them in the end.
         """
         result = []
         for mean, width in zip(self.counts.mean(axis=0), self.layers.num_sublayers, strict=True):
@@ -132,7 +133,7 @@ class Plan:
 
     @cached_property
     def update_sizes(self) -> NDArray[np.int64]:
-        """Numbers in each client's update: trained parameters and their layers' buffers."""
+        """Values in each client's update: trained parameters and their layers' buffers."""
         sizes = [
             sum(t.num_elements for t in layer.tensors if t.name not in self.local)
             // layer.num_sublayers
@@ -142,12 +143,12 @@ class Plan:
 
     @property
     def layer_ratios(self) -> NDArray[np.float64]:
-        """Achieved fraction of each layer, (clients, layers)."""
+        """Trained fraction of each layer, (clients, layers)."""
         return np.asarray(self.counts / np.asarray(self.layers.num_sublayers))
 
     @cached_property
     def local_places(self) -> Places:
-        """The tensors that never leave the clients, in the flat state."""
+        """The places in the flat state of the tensors that stay on the clients."""
         return Places(
             merge(
                 (placed.offset, placed.stop)
@@ -169,16 +170,16 @@ class Plan:
 
     @cached_property
     def uncovered(self) -> tuple[Uncovered, ...]:
-        """Sub-layers nobody ever trains; they would keep their initial values for ever."""
+        """Sub-layers that no client ever trains: they keep their initial values."""
         coverage = self.coverage
         if self.rotate_every:
-            # Steps have no common divisor with the width, so that whoever trains one sub-layer
-            # trains each of them in its turn. A layer that nobody trains anything of stays so.
+            # Steps have no common divisor with the width, so one trained sub-layer reaches all
+            # others in time. A layer of which no client trains anything is never reached.
             coverage = tuple(np.full_like(clients, clients.sum()) for clients in coverage)
         return uncovered_sublayers(self.layers, coverage, self.num_clients)
 
     def summary(self) -> str:
-        """A table for people: groups of clients, layers, and warnings."""
+        """A printed table: groups of clients, layers, and warnings."""
         return plan_summary(self)
 
     @cached_property
@@ -192,7 +193,7 @@ class Plan:
         return digest.hexdigest()[:16]
 
     def _extras(self) -> dict[str, Any]:
-        """What differs from a plan that never rotates and keeps nothing local."""
+        """JSON keys that a plan without rotation and local tensors does not have."""
         extras: dict[str, Any] = {}
         if self.rotate_every:
             extras["rotate_every"] = self.rotate_every
@@ -236,7 +237,7 @@ class Plan:
 
 
 def make_plan(layers: Layers, ratios: Sequence[float | Allocation]) -> Plan:
-    """Plan a fleet: a training ratio per client, or an :class:`Allocation` of its own.
+    """Plan a fleet from a training ratio or an :class:`Allocation` per client.
 
     Ratios are spread over the layers by :func:`fedplt.balanced_allocation`, rounded to whole
     sub-layers, and assigned by rotation.
@@ -246,12 +247,12 @@ def make_plan(layers: Layers, ratios: Sequence[float | Allocation]) -> Plan:
 
 
 def sublayers_assignment(layers: Layers, counts: Sequence[int]) -> Assignment:
-    """So many sub-layers of every layer: what costs depend on, and not which ones."""
+    """An assignment with this many sub-layers of every layer; costs depend on nothing else."""
     return Plan(layers, np.ones(1), np.array([counts], dtype=np.int32)).assignment(0)
 
 
 def _wrapped(start: int, count: int, total: int) -> Ranges:
-    """``count`` sub-layers from ``start`` on, around the end.
+    """``count`` sub-layers from ``start`` on, wrapping around at ``total``.
 
     >>> _wrapped(6, 4, 8)
     (range(0, 2), range(6, 8))

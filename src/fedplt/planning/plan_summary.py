@@ -1,4 +1,4 @@
-"""The plan as a table for people."""
+"""The plan as a printed table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plan_summary(plan: Plan) -> str:
 
 
 def warnings(plan: Plan) -> list[str]:
-    """What to know before training: uncovered sub-layers, clients that lack a layer."""
+    """Warnings before training: uncovered sub-layers, and clients that train none of a layer."""
     result = [f"WARNING: {entry}" for entry in plan.uncovered]
     for layer, without in zip(plan.layers, (plan.counts == 0).sum(axis=0), strict=True):
         if without:
@@ -42,7 +42,7 @@ def warnings(plan: Plan) -> list[str]:
 
 def _groups(plan: Plan) -> str:
     rows = []
-    for members in _alike(plan.ratios):
+    for members in _similar_clients(plan.ratios):
         layer_ratios = plan.layer_ratios[members].mean(axis=0)
         rows.append(
             [
@@ -56,8 +56,8 @@ def _groups(plan: Plan) -> str:
     return table(header, rows)
 
 
-def _alike(ratios: NDArray[np.float64]) -> list[NDArray[np.int64]]:
-    """Clients with the same ratio, or with similar ones where there are too many different."""
+def _similar_clients(ratios: NDArray[np.float64]) -> list[NDArray[np.int64]]:
+    """Clients grouped by ratio; by similar ratios if there are too many different ones."""
     distinct, inverse = np.unique(-ratios, return_inverse=True)
     if len(distinct) <= MAX_GROUPS:
         return [np.flatnonzero(inverse.reshape(-1) == group) for group in range(len(distinct))]

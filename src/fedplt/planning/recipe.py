@@ -1,4 +1,4 @@
-"""What methods change about local training and aggregation besides who trains what."""
+"""What a method changes in local training and aggregation, beyond the plan."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Scaler = Literal["none", "normed", "outputs", "inputs"]
 
 @dataclass(frozen=True)
 class LocalRecipe:
-    """The little that methods differ in, as data."""
+    """What a method changes in local training and aggregation, as data."""
 
     normalizer: Normalizer = "contributors"
-    """What a sum of updates is divided by: the weight of those who trained the coordinate, or of
-    all who took part (who did not train it then vote for the old value)."""
+    """Divide the sum of updates by the weights of the clients that trained the coordinate, or of
+    all that took part (a client that did not train it then votes for the old value)."""
     local_norms: bool = False
-    """Normalization layers never leave the clients."""
+    """Each client keeps its own normalization layers and never uploads them."""
     static_norm: bool = False
-    """Running statistics do not move in training; they are gathered before an evaluation."""
+    """Running statistics do not change in training; they are gathered before an evaluation."""
     masked_loss: bool = False
-    """Outputs of classes that the client has no example of are set to 0 before the loss."""
+    """Set outputs of classes that the client has no examples of to 0 before the loss."""
     scaler: Scaler = "none"
-    """Divide by the width rate in training: what hidden layers give (before a norm, or all of
-    them), or what layers take in."""
+    """In training, divide by the width rate: the outputs of hidden layers (``normed``: only of
+    those before a normalization layer; ``outputs``: of all), or the inputs of layers."""
     evaluate_frozen_norms: bool = False
-    """Norms that a client trains nothing of are in evaluation mode."""
+    """Normalization layers without a trained row are in evaluation mode during training."""
 
 
-USUAL = LocalRecipe()
+DEFAULT_RECIPE = LocalRecipe()

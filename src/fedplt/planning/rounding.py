@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedplt.planning.layers import Layers
 
 Turns = NDArray[np.float64]
-"""Per layer, what the clients so far were due where clients take turns; (layers,)."""
+"""The sum of all earlier clients' shares in layers for which clients take turns, (layers,)."""
 
 _MAX_ENUMERATED = 12
 _NEGLIGIBLE = 1e-9  # shares this close to a whole number are that number
@@ -22,9 +22,9 @@ def whole_sublayers(
     """Counts of sub-layers, (clients, layers), for layer ratios of the same shape.
 
     A count is the floor or the ceiling of the client's share of the layer, chosen so that the
-    total ratio is met as closely as possible (ties: the more balanced choice). Where a share
-    is below one sub-layer, clients take turns: some get one and some none, the mean being the
-    share. Nobody is left with nothing to train. ``turns``: those of the clients before these.
+    total ratio is met as closely as possible (ties: the more balanced choice). If a share is
+    below one sub-layer, clients take turns: some get one and some none, with the share as their
+    mean. Every client trains at least one sub-layer. ``turns``: of the clients before these.
     """
     shares = layer_ratios * np.asarray(layers.num_sublayers)
     floors = np.floor(shares + _NEGLIGIBLE)
@@ -55,21 +55,21 @@ def whole_sublayers(
 def turns_after(
     layers: Layers, layer_ratios: NDArray[np.float64], turns: Turns | None = None
 ) -> Turns:
-    """What all clients were due up to and with these; for :func:`whole_sublayers` of the next."""
+    """The turns of all clients up to these; :func:`whole_sublayers` of the next ones needs them."""
     last: Turns = _sums(_below_one(layer_ratios * np.asarray(layers.num_sublayers)), turns)[-1]
     return last
 
 
 def _below_one(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The shares of less than one sub-layer, where clients take turns; 0 elsewhere."""
+    """Shares of less than one sub-layer, for which clients take turns; 0 elsewhere."""
     return np.where((shares > _NEGLIGIBLE) & (shares < 1 - _NEGLIGIBLE), shares, 0.0)
 
 
 def _sums(shares: NDArray[np.float64], turns: Turns | None) -> NDArray[np.float64]:
-    """What was due before the first client and after each, (clients + 1, layers).
+    """Sums of shares before the first client and after each one, (clients + 1, layers).
 
-    Added one client after the other, so that the bits do not depend on who is asked for together.
-    Every run of clients gets its shares' sum, rounded.
+    Any consecutive clients together get the sum of their shares, rounded. The sums are sequential:
+    the same bits whether clients are rounded together or one group after another.
     """
     start = np.zeros(shares.shape[1]) if turns is None else turns
     return np.cumsum(np.vstack([start, shares]), axis=0)
@@ -81,7 +81,7 @@ def _round_up_some(
     target: float,
     weights: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Round up the layers (among those with a rest) that bring the total closest to the target."""
+    """Round up those layers (with a fractional share) that bring the total closest to target."""
     open_layers = np.flatnonzero(rests)
     if not len(open_layers):
         return counts
@@ -103,7 +103,7 @@ def _round_up_greedily(
     target: float,
     weights: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """As above for models with many layers: largest sub-layers first, each if it helps."""
+    """The same for many layers, greedily: largest sub-layers first, each if it helps."""
     counts = counts.copy()
     missing = target - float(counts @ weights)
     for layer in open_layers[np.argsort(-weights[open_layers], kind="stable")]:

@@ -53,7 +53,7 @@ def spread_ratios(
 
 
 def _balanced(layers: Layers, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Layers that are always trained come first; the rest of a ratio goes to the others."""
+    """Layer ratios: layers that are always trained come first, the others share the rest."""
     always = np.array([layer.always for layer in layers])
     if not always.any():
         return balanced_layer_ratios(layers.sizes, ratios)
@@ -64,7 +64,7 @@ def _balanced(layers: Layers, ratios: NDArray[np.float64]) -> NDArray[np.float64
         raise PlanError(
             f"client {poor[0]} has ratio {ratios[poor[0]]:g}, but the layers that are always "
             f"trained are {fixed / layers.size:.4f} of the model. Raise "
-            "the ratio, or let fewer layers be always trained."
+            "the ratio, or make fewer layers always trained."
         )
     result = np.ones((len(ratios), len(layers)))
     if free:

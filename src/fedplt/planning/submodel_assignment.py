@@ -1,6 +1,6 @@
 """A client that holds a smaller dense model, some units of every space, and trains all of it.
 
-Unlike partial training, it neither receives nor computes with what it does not hold.
+Unlike with partial training, it neither receives nor computes with the rest of the model.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class SubmodelAssignment:
     local: frozenset[str]
     spaces: Spaces
     held: tuple[Units, ...]
-    """Held units of every space."""
+    """The held units of each space."""
     rate: float
-    """The fraction of units that the method meant to keep (the scaler's number)."""
+    """The width rate before rounding to whole units; the scaler divides by it."""
 
     @cached_property
     def slices(self) -> tuple[Ranges, ...]:
@@ -48,12 +48,12 @@ class SubmodelAssignment:
 
     @property
     def num_units(self) -> tuple[int, ...]:
-        """Held units of every space: the widths of the smaller model."""
+        """Number of held units of each space: the widths of the sub-model."""
         return tuple(len(units) for units in self.held)
 
     @property
     def _positions(self) -> NDArray[np.int64]:
-        return self.spaces.positions(self.layers, self.held)  # large: not kept
+        return self.spaces.positions(self.layers, self.held)  # large: not cached
 
     @property
     def received(self) -> Places:

@@ -25,27 +25,27 @@ from fedplt.planning.width_rates import expected_sizes
 
 
 class UnitRule(Protocol):
-    """A rule for which units a client holds; a method is one (a frozen dataclass with a name)."""
+    """A rule for which units a client holds; a method implements it (a frozen dataclass)."""
 
     name: ClassVar[str]
     is_random: ClassVar[bool]
-    """How many units are held is drawn anew every round."""
+    """Whether the number of held units is drawn at random in each round."""
 
     @property
     def reference(self) -> str:
-        """What finds the rule again, in another process too."""
+        """The name by which any process finds the rule."""
 
     def select_units(
         self, width: int, rate: float, *, space: int, seed: int, round: int, client: int
     ) -> Units:
-        """The held units of a space of this width, ascending; never none."""
+        """The held units of a space of this width, ascending; at least one."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SubmodelPlan(Plan):
-    """All clients' sub-models, computed on demand from a width rate each.
+    """All clients' sub-models, computed on demand from one width rate per client.
 
-    ``counts`` are the sub-layers that a client holds a row of, in the first round.
+    ``counts`` are the numbers of sub-layers of which a client holds a row, in the first round.
     """
 
     spaces: Spaces
@@ -75,32 +75,32 @@ class SubmodelPlan(Plan):
         return SubmodelAssignment(self.layers, self.local, self.spaces, held, message["rate"])
 
     @cached_property
-    def _alike(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """A client for every rate, and for every client its rate's number."""
+    def _clients_by_rate(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """One client per distinct rate, and for each client the index of its rate."""
         _, first, inverse = np.unique(self.rates, return_index=True, return_inverse=True)
         return first, inverse.reshape(-1)
 
     @cached_property
     def achieved_ratios(self) -> NDArray[np.float64]:
-        """Trained fraction of the model, per client (its mean, where units are drawn)."""
+        """Trained fraction of the model, per client (its mean if units are drawn)."""
         if self.rule.is_random:
             return expected_sizes(self.layers, self.spaces, self.rates) / self.layers.size
-        first, inverse = self._alike
+        first, inverse = self._clients_by_rate
         return np.array([self.assignment(int(k)).ratio for k in first])[inverse]
 
     @cached_property
     def update_sizes(self) -> NDArray[np.int64]:
-        """Numbers in each client's update; at most, where units are drawn."""
+        """Values in each client's update (an upper bound if units are drawn)."""
         if self.rule.is_random:
             whole = whole_assignment(self.layers, self.local).update_size
             return np.full(self.num_clients, whole)
-        first, inverse = self._alike
+        first, inverse = self._clients_by_rate
         return np.array([self.assignment(int(k)).update_size for k in first])[inverse]
 
     @cached_property
     def layer_ratios(self) -> NDArray[np.float64]:
-        """Of the first round, one client for all of the same rate."""
-        first, inverse = self._alike
+        """Trained fraction of each layer in the first round; the same for clients of one rate."""
+        first, inverse = self._clients_by_rate
         return np.array([self.assignment(int(k)).layer_ratios for k in first])[inverse]
 
     @cached_property
@@ -118,12 +118,12 @@ class SubmodelPlan(Plan):
     def _representatives(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         if self.rule.is_random:
             return np.ones(self.num_clients, dtype=np.int64), np.arange(self.num_clients)
-        first, inverse = self._alike
+        first, inverse = self._clients_by_rate
         return np.bincount(inverse), first
 
     @cached_property
     def uncovered(self) -> tuple[Uncovered, ...]:
-        """Sub-layers that nobody ever holds; where units move or are drawn, there are none."""
+        """Sub-layers that no client ever holds; none if units move or are drawn."""
         widest = int(np.argmax(self.rates))
         if self.assignment(widest, round=1).slices != self.assignment(widest).slices:
             return ()
@@ -155,7 +155,7 @@ def submodel_plan(
     rates: NDArray[np.float64],
     seed: int,
 ) -> SubmodelPlan:
-    """A plan of sub-models, from a rate per client."""
+    """A plan of sub-models, from one width rate per client."""
     always = [layer.name for layer in layers if layer.always]
     if always:
         raise CutError(
@@ -168,7 +168,7 @@ def submodel_plan(
             "a sub-model cannot be cut from this model: it has no hidden units to leave out, so "
             f"every client must train all of it (ratio 1), not {asked.ratios.min():g}."
         )
-    # Widths follow from the rate, so one client stands for all of the same rate.
+    # Widths depend on the rate alone, so one client represents all of the same rate.
     _, first, inverse = np.unique(rates, return_index=True, return_inverse=True)
     counts = np.array([_counts(layers, spaces, rule, rates, seed, int(k)) for k in first])
     counts = counts[inverse.reshape(-1)].astype(np.int32)
@@ -185,7 +185,7 @@ def _counts(
     seed: int,
     client: int,
 ) -> list[int]:
-    """Sub-layers of every layer that a client holds a row of, in the first round."""
+    """Number of sub-layers of which a client holds a row in the first round, per layer."""
     first = _assignment(
         layers, spaces, rule, float(rates[client]), seed=seed, round=0, client=client
     )
@@ -208,6 +208,6 @@ def _assignment(
         for i, width in enumerate(spaces.widths)
     )
     whole = all(len(u) == width for u, width in zip(held, spaces.widths, strict=True))
-    if whole and (rate >= 1 or not rule.is_random):  # else its scaler is still needed
+    if whole and (rate >= 1 or not rule.is_random):  # otherwise the scaler needs its rate
         return whole_assignment(layers, local)
     return SubmodelAssignment(layers, local, spaces, held, rate)

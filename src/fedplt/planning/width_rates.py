@@ -1,4 +1,4 @@
-"""The knobs of sub-model methods: which width or keep rate has a client's ratio."""
+"""Find the width rate or keep rate whose sub-model has a client's ratio."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def kept_units(width: int, rate: float) -> int:
 def closest_rates(
     layers: Layers, spaces: Spaces, ratios: NDArray[np.float64], allowed: Sequence[float] | None
 ) -> NDArray[np.float64]:
-    """The width rate of every client whose sub-model comes closest to its ratio (ties: smaller).
+    """Per client, the width rate whose sub-model is closest to its ratio (ties: the smaller).
 
-    All rates at which some layer gets another unit are tried, or the allowed ones.
+    Tries the allowed rates; by default, all rates at which some layer gains a unit.
     """
     rates = {round(i / width, 12) for width in spaces.widths for i in range(1, width + 1)}
     candidates = np.array(sorted(allowed or rates or {1.0}))
@@ -42,7 +42,7 @@ def closest_rates(
 def expected_sizes(
     layers: Layers, spaces: Spaces, keep_rates: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Mean parameters of a sub-model whose units are each kept with this probability.
+    """Mean number of parameters of a sub-model whose units are each kept with this probability.
 
     A space that would be empty keeps one unit.
     """
@@ -57,10 +57,10 @@ def expected_sizes(
 def expected_keep_rates(
     layers: Layers, spaces: Spaces, ratios: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The probability of every client whose mean sub-model has its ratio, by bisection.
+    """Per client, the keep rate whose sub-model has its ratio on average, by bisection.
 
-    At least one unit of the widest space is kept on average: less changes the size hardly, and
-    activations are divided by this number.
+    The widest space keeps at least one unit on average: a smaller rate would hardly change the
+    size, and activations are divided by the rate.
     """
     low, high = np.zeros(len(ratios)), np.ones(len(ratios))
     for _ in range(60):

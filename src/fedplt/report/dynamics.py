@@ -1,4 +1,4 @@
-"""Pictures of how the model moved, and of who was chosen."""
+"""Figures of diagnostics (how the model moved) and of client sampling (who was chosen)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedplt.report.figures import COLORS
 
 
 def diagnostics_figure(history: History) -> Figure | None:
-    """Update magnitude, effective perturbation and ages by round; None where not recorded."""
+    """Update magnitude, effective perturbation and ages by round; None if not recorded."""
     records = [record for record in history.rounds if record.diagnostics]
     if not records:
         return None
@@ -45,7 +45,7 @@ def diagnostics_figure(history: History) -> Figure | None:
 
 
 def sampling_figure(history: History) -> Figure | None:
-    """Variance beside uniform sampling by round, and how often each client was chosen."""
+    """Variance relative to uniform sampling by round, and how often each client was chosen."""
     records = [record for record in history.rounds if record.sampling]
     if not records:
         return None
@@ -75,7 +75,7 @@ def sampling_figure(history: History) -> Figure | None:
 
 
 def _positive(axes: Any, values: list[float]) -> Any:
-    """A logarithmic axis has no place for zero."""
+    """Replace zeros by NaN: a logarithmic axis cannot show them."""
     array = np.asarray(values, dtype=float)
     return np.where(array > 0, array, np.nan) if axes.get_yscale() == "log" else array
 

@@ -1,4 +1,4 @@
-"""Figures of the experiments, the same bytes every time."""
+"""Figures of the experiments; the same data gives the same bytes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fedplt.report.figures import comparison_figure
 from fedplt.report.study_figures import layers_figure, model_figure
 
 _METADATA = {".png": {"Software": None}, ".svg": {"Creator": None, "Date": None}}
-"""Versions and dates would change the files."""
+"""No versions and dates, which would change the files."""
 LEGEND_LETTERS = 150
-"""So many fit beside each other."""
+"""How many legend entries fit side by side."""
 
 
 def write_figures(folder: Path, page: Page) -> None:
@@ -28,7 +28,7 @@ def write_figures(folder: Path, page: Page) -> None:
         figures |= dict(zip(DYNAMICS, drawn, strict=True))
     for name, figure in figures.items():
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # done: each format would do it again
+        figure.set_layout_engine("none")  # the layout is done: do not repeat it per format
         for ending in _METADATA:
             save_exactly(figure, folder / f"{name}{ending}")
 
@@ -51,7 +51,7 @@ def selection_figure(selection: Selection) -> Figure:
 
 
 def _range(runs: list[list[float]]) -> tuple[float, float]:
-    """In percent, in steps of five; what is below the middle of the first fifth is cut off."""
+    """Axis limits in percent, multiples of 5; cuts off the steep start of the curves."""
     late = np.concatenate([np.asarray(run)[len(run) // 10 :] for run in runs])
     return (
         max(0.0, 5 * np.floor(20 * late.min())),
@@ -60,7 +60,7 @@ def _range(runs: list[list[float]]) -> tuple[float, float]:
 
 
 def save_exactly(figure: Figure, path: Path) -> None:
-    """The same figure gives the same bytes: no dates, no versions, no random identifiers."""
+    """Save without dates, versions and random identifiers: the same figure, the same bytes."""
     metadata = _METADATA[path.suffix]
     with mpl.rc_context({"svg.hashsalt": "fedplt", "svg.fonttype": "none"}):
         write_atomically(

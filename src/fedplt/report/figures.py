@@ -1,4 +1,4 @@
-"""Pictures: accuracy curves, and who trains which sub-layer."""
+"""Figures: accuracy curves, and which client trains which sub-layer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_ROWS = 300
 
 
 def accuracy_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
-    """Accuracy by round; several histories of one label (seeds) as mean and spread."""
+    """Accuracy by round; several histories of one label (seeds) become mean and spread."""
     figure = Figure(figsize=(7.2, 3.8), layout="constrained")
     axes = figure.add_subplot()
     for color, (label, group) in zip(cycle(COLORS), histories.items(), strict=False):
@@ -44,11 +44,11 @@ def accuracy_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
 def comparison_figure(
     histories: Mapping[str, Sequence[History]], *, upload_only: bool = False
 ) -> Figure:
-    """Accuracy by round and by bytes sent, both ways; means over seeds, with their spread."""
+    """Accuracy by round and by bytes sent up and down; means over seeds, with their spread."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for index, (color, (label, group)) in enumerate(zip(cycle(COLORS), histories.items())):
-        # Every other one is dashed and lies on the next: where curves are equal, both are seen.
+        # Every second curve is dashed and drawn on top, so that equal curves are both visible.
         line = {"linestyle": "--" if index % 2 else "-", "zorder": 3 - index / len(histories)}
         number = min(len(history.accuracy) for history in group)
         records = [history.evaluated[:number] for history in group]
@@ -73,7 +73,7 @@ def comparison_figure(
 
 
 def plan_figure(plan: Plan) -> Figure:
-    """Clients (rows) by sub-layers (columns) for every layer; colour tells the client's ratio."""
+    """Clients (rows) by sub-layers (columns) for every layer; the color is the client's ratio."""
     clients = np.unique(np.linspace(0, plan.num_clients - 1, MAX_ROWS).astype(int))
     ratios = np.unique(-plan.ratios[clients])
     shown = -ratios if len(ratios) <= len(COLORS) else np.empty(0)
@@ -102,7 +102,7 @@ def plan_figure(plan: Plan) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """As PNG, SVG or PDF, by the file's ending."""
+    """Save as PNG, SVG or PDF, chosen by the file's suffix."""
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise FedpltError(f"{path}: a picture is saved as .png, .svg or .pdf; choose one of these.")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A fleet's plan as bars: where the time of a round goes, full training against the plan."""
+"""A fleet plan as bars: the parts of each device's round time, full training and planned."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MAX_DEVICES = 40
 
 
 def fleet_figure(plan: FleetPlan) -> Figure:
-    """Two bars per device, full (pale) above planned, and the target as a line."""
+    """Two bars per device, full training (pale) above planned, and the target as a line."""
     entries = plan.devices
-    if len(entries) > MAX_DEVICES:  # the extremes and an even choice between
+    if len(entries) > MAX_DEVICES:  # an even sample, with the extremes
         order = sorted(entries, key=lambda entry: entry.full.total)
         chosen = np.unique(np.linspace(0, len(order) - 1, MAX_DEVICES).astype(int))
         entries = tuple(order[index] for index in chosen)

@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs nothing else: curve, plan, costs, settings."""
+"""A run as one self-contained HTML page: curve, plan, costs, settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write_report(folder: RunFolder) -> Path:
         _headline(history, config.rounds),
         "<h2>Accuracy</h2>",
         _image(accuracy_figure({label: [history]}), "accuracy by round"),
-        "<h2>Who trains what</h2>",
+        "<h2>Which client trains what</h2>",
         _image(plan_figure(plan), "clients by sub-layers"),
         f"<pre>{html.escape(plan.summary())}</pre>",
         _sampling(history, config.sampling.name),
@@ -99,7 +99,7 @@ def _diagnostics(history: History, window: int) -> str:
     if figure is None:
         return ""
     last = next(r.diagnostics for r in reversed(history.rounds) if r.diagnostics)
-    text = f"Effective perturbation looks back over {window} rounds; 1 is a straight way."
+    text = f"Effective perturbation looks back over {window} rounds; 1: all move the same way."
     if "layer_divergence" in last:
         text += f" Divergence of the layers in the last round: {last['layer_divergence']:.3f}."
     never = {

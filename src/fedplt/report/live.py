@@ -1,4 +1,4 @@
-"""What people see while they wait: a live line on a terminal, plain lines in a log file."""
+"""Progress of a run: a live line on a terminal, plain lines in a log file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOG_SECONDS = 5.0
 
 @contextmanager
 def rounds_progress(console: Console, done: int, rounds: int) -> Iterator[OnRound]:
-    """Shows every round: accuracy, loss, time left, bytes so far."""
+    """Show after every round: accuracy, loss, bytes uploaded so far, time left."""
     if not console.is_terminal:
         yield _log_lines(console, done, rounds)
         return
@@ -80,7 +80,7 @@ def _numbers(record: RoundRecord) -> str:
 
 @contextmanager
 def fetch_progress(console: Console) -> Iterator[OnFetch]:
-    """A bar per file that is fetched."""
+    """Show a progress bar per fetched file."""
     tasks: dict[str, TaskID] = {}
     if not console.is_terminal:
 

@@ -1,4 +1,4 @@
-"""What people see while a comparison runs: live lines on a terminal, plain lines in a log file."""
+"""Progress of a comparison: live lines on a terminal, plain lines in a log file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOG_SECONDS = 30.0
 
 @contextmanager
 def comparison_progress(console: Console) -> Iterator[Watch]:
-    """Shows how far all runs together are, and each that runs now; a line when one ends."""
+    """Show the progress of all runs together and of each running one; a line when one ends."""
     if not console.is_terminal:
         yield _LogWatch(console)
         return
@@ -29,20 +29,20 @@ def comparison_progress(console: Console) -> Iterator[Watch]:
     ]
     progress = Progress(*columns, console=console, transient=True)
     try:
-        yield _LiveWatch(console, progress)  # it starts when runs do: data are fetched first
+        yield _LiveWatch(console, progress)  # starts with the runs: data is fetched first
     finally:
         progress.stop()
 
 
 class _LogWatch(Watch):
-    """Lines for a log file."""
+    """Prints lines for a log file."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.done: dict[str, int] = {}
-        """Rounds of every run."""
+        """Rounds done, by run."""
         self.accuracy: dict[str, str] = {}
-        """The last, of those that run now."""
+        """The last accuracy, by running run."""
         self.steps = 0
 
     def on_begin(self, rounds: int, done: Mapping[tuple[str, int], int]) -> None:
@@ -60,11 +60,11 @@ class _LogWatch(Watch):
         name = _name(label, seed)
         self.done[name] = self.rounds
         accuracy = self.accuracy.pop(name, "")
-        told = f"{name}: {accuracy and f'accuracy {accuracy}, '}{text}"
-        self.console.print(told, soft_wrap=True, highlight=False)
+        line = f"{name}: {accuracy and f'accuracy {accuracy}, '}{text}"
+        self.console.print(line, soft_wrap=True, highlight=False)
 
     def time_left(self) -> str:
-        """From the rounds that were run since the start: others cost no time."""
+        """Estimated from the rounds run since the start, without those that were already done."""
         if not self.steps:
             return ""
         left = self.rounds * len(self.done) - sum(self.done.values())
@@ -77,12 +77,12 @@ class _LogWatch(Watch):
         self.shown = now
         rounds = f"round {sum(self.done.values())} of {self.rounds * len(self.done)}"
         running = [f"{run}: {accuracy}" for run, accuracy in self.accuracy.items()]
-        told = "; ".join([f"{rounds}, {self.time_left()}", *running])
-        self.console.print(told, soft_wrap=True, highlight=False)
+        line = "; ".join([f"{rounds}, {self.time_left()}", *running])
+        self.console.print(line, soft_wrap=True, highlight=False)
 
 
 class _LiveWatch(_LogWatch):
-    """Bars on a terminal."""
+    """Shows progress bars on a terminal."""
 
     def __init__(self, console: Console, progress: Progress) -> None:
         super().__init__(console)

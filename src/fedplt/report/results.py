@@ -1,7 +1,7 @@
-"""Write the tables of the experiments beside their ``runs.json``, and the page of claims.
+"""Write the tables of the experiments next to their ``runs.json``, and the page of claims.
 
 <results>/<experiment>/<pair>/
-    runs.json                       what they are made from (``fedplt.experiments.recorded``)
+    runs.json                       the recorded results (``fedplt.experiments.recorded``)
     table.md, table.tex
     accuracy.png, accuracy.svg      for exp3 one figure for each fleet
     model.*, layers.*               the study only (``fedplt.report.experiment_figures``)
@@ -22,7 +22,7 @@ END = "<!-- ... to here. -->"
 
 
 def write_tables(folder: Path, page: Page) -> None:
-    """All tables of a page as Markdown, with its pictures, and as LaTeX."""
+    """Write all tables of a page as Markdown, with its figures, and as LaTeX."""
     pictures = [f"![{name}]({name}.png)" for name in page.pictures]
     parts = [f"# {page.title}", *map(markdown, page.tables), *pictures]
     write_text(folder / "table.md", "\n\n".join(part.strip() for part in parts) + "\n")
@@ -30,7 +30,7 @@ def write_tables(folder: Path, page: Page) -> None:
 
 
 def write_claims(path: Path, folder: Path, results: Results) -> None:
-    """Claims with their verdicts, and links to all tables and figures, into a Markdown page."""
+    """Write the claims, their verdicts and links to all tables and figures into a page."""
     links = [_links(path, folder, page_of(results, *key)) for key in _in_order(results)]
     tables = [markdown(table).strip() for table in claims_tables(results)]
     listed = ["**Tables and figures**", "\n".join(links)] if links else []
@@ -43,7 +43,7 @@ def _in_order(results: Results) -> list[tuple[str, str]]:
 
 
 def _links(path: Path, folder: Path, page: Page) -> str:
-    """One line of a list."""
+    """One list item with links to a page's tables and figures."""
     block = page.block
     there = Path(os.path.relpath(folder, path.parent), block.experiment, block.pair).as_posix()
     pictures = "".join(f", [{name}]({there}/{name}.png)" for name in page.pictures)
@@ -51,10 +51,10 @@ def _links(path: Path, folder: Path, page: Page) -> str:
 
 
 def replace_generated(path: Path, text: str) -> None:
-    """Put a text between the two marks of a Markdown page."""
+    """Replace the text between the two marker lines of a Markdown page."""
     page = path.read_text(encoding="utf-8")
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise RunError(f"{path} has no place for what is generated: the lines {BEGIN} and {END}.")
+        raise RunError(f"{path} lacks the marker lines {BEGIN} and {END}; add them.")
     write_text(path, f"{before}{BEGIN}\n\n{text.strip()}\n\n{END}{after}")

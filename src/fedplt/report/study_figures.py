@@ -1,4 +1,4 @@
-"""The study of section III as the paper draws it: whole model, and layer by layer."""
+"""Figures of the study of section III, as in the paper: whole model, and layer by layer."""
 
 from __future__ import annotations
 

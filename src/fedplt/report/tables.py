@@ -17,7 +17,7 @@ _LATEX = {
 
 
 def markdown(table: Table) -> str:
-    """Numbers to the right, names to the left."""
+    """As Markdown; numbers are aligned to the right, names to the left."""
     rule = ["---", *["---:"] * (len(table.header) - 1)]
     rows = [table.header, rule, *table.rows]
     lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
@@ -29,7 +29,7 @@ def _notes(notes: Sequence[str]) -> list[str]:
 
 
 def latex(table: Table) -> str:
-    """A ``table*`` that needs the package booktabs."""
+    """As a LaTeX ``table*``, which needs the package booktabs."""
     aligned = "l" + "r" * (len(table.header) - 1)
     notes = "\n\n".join(escape(note) for note in table.notes)
     return "\n".join(
@@ -66,6 +66,6 @@ def escape(text: str) -> str:
 
 
 def plain(table: Table) -> str:
-    """For a terminal."""
+    """As text for a terminal."""
     notes = [textwrap.fill(note, 100) for note in table.notes]
     return "\n\n".join([table.title, columns(table.header, table.rows), *notes])

@@ -1,4 +1,4 @@
-"""The measured distance to the optimum against the bound."""
+"""Figure of the measured distance to the optimum and the bound."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedplt.theory import CONFIDENCE, TheoryReport
 
 
 def theory_figure(report: TheoryReport) -> Figure:
-    """Log scale; where a condition fails, a line shows from where on."""
+    """Distance and bound, log scale; a vertical line marks where a condition first fails."""
     figure = Figure(figsize=(7.2, 4.0), layout="constrained")
     axes = figure.add_subplot()
     rounds = np.arange(len(report.distances)) / report.local_steps

@@ -1,8 +1,8 @@
-"""Who takes part in a round: probabilities from update norms, and the draw.
+"""Client sampling: probabilities from update norms, and the draw.
 
-Choose ``fedplt-ocs`` where uploads cost by size (:func:`sampling_probabilities`), ``ocs`` where all
-clients cost the same (ratios 1), ``approximate-ocs`` where the server must not see a single
-client's norm, and ``paper-ocs`` only to compare with the rule as the paper prints it.
+Choose ``fedplt-ocs`` if uploads cost by size (:func:`sampling_probabilities`), ``ocs`` if all
+clients cost the same (ratios 1), ``approximate-ocs`` if the server must not see the norm of a
+single client, and ``paper-ocs`` only to compare with the rule as the paper prints it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Optimal sampling where the server learns sums only, as secure aggregation allows."""
+"""Near-optimal sampling in which the server learns only sums, as secure aggregation allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from fedplt.sampling.fleet import Fleet, Numbers
 
 EXCHANGES = 4
-"""Of the original; each one clips probabilities and rescales the others."""
+"""As in the original; each exchange clips probabilities and rescales the others."""
 
 
 def approximate_probabilities(
@@ -18,9 +18,9 @@ def approximate_probabilities(
     budget: float,
     exchanges: int = EXCHANGES,
 ) -> tuple[Numbers, int]:
-    r"""Probabilities near the optimum, and the number of exchanges that took.
+    r"""Probabilities near the optimum, and the number of exchanges needed.
 
-    The approximate optimal client sampling of Chen, Horvath and Richtarik, for costs that differ.
+    The approximate optimal client sampling of Chen, Horvath and Richtarik, for unequal costs.
     With :math:`u_k = n_k \lVert U_k\rVert / \sqrt{r_k}` and budget :math:`\kappa`:
 
     1. The server learns :math:`\sum_k r_k u_k`; client k sets
@@ -29,8 +29,8 @@ def approximate_probabilities(
        clients with :math:`p_k < 1`, and gives back :math:`C = (\kappa - \sum_k r_k + I) / P`;
        these clients set :math:`p_k = \min(1, C p_k)`. It stops when C is 1 or less.
 
-    Clients know their own p and flip their own coin. Probabilities never exceed the optimum, and
-    reach it when no exchange clips anybody.
+    Each client knows its own p and draws for itself. Probabilities never exceed the optimum, and
+    reach it when an exchange clips no client.
 
     >>> probabilities, exchanges = approximate_probabilities([1.0, 1.0, 9.0], 1, 1, budget=2.0)
     >>> probabilities.round(3), exchanges
@@ -40,7 +40,7 @@ def approximate_probabilities(
     scores, costs = fleet.log_scores(-0.5), fleet.ratios
     if np.isneginf(scores).all():
         return fleet.uniform(), 0
-    # A common factor of all scores changes nothing; this one keeps sums within what floats hold.
+    # A common factor of all scores changes nothing; this one keeps the sums finite.
     scores = np.exp(scores - scores.max())
     result = np.minimum(1.0, budget * scores / (costs @ scores))
     whole = float(costs.sum())

@@ -1,4 +1,4 @@
-"""The draw itself."""
+"""Draw the clients of a round."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def uniform_sample(num_clients: int, number: int, *, seed: int, round: int) -> N
 
 
 def independent_sample(probabilities: ArrayLike, *, seed: int, round: int) -> NDArray[np.int64]:
-    """Every client on its own, with its own probability; perhaps nobody. In ascending order.
+    """Draw each client independently with its own probability; ascending, perhaps empty.
 
     >>> independent_sample([1.0, 0.0, 1.0], seed=0, round=3).tolist()
     [0, 2]

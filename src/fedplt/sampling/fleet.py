@@ -1,4 +1,4 @@
-"""What the rules of sampling start from: each client's norm, examples and cost, checked."""
+"""The validated input of the sampling rules: each client's norm, examples and cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Fleet:
     def checked(
         cls, update_norms: ArrayLike, num_examples: ArrayLike, ratios: ArrayLike, budget: float
     ) -> Fleet:
-        """Arrays of the given values; a single number stands for all clients."""
+        """Validate the values; a single number applies to all clients."""
         norms = np.asarray(update_norms, dtype=np.float64)
         if norms.ndim != 1 or not len(norms):
             raise SamplingError(
@@ -61,12 +61,12 @@ class Fleet:
     def log_scores(self, power: float) -> Numbers:
         r"""Logarithm of :math:`n_k \lVert U_k\rVert r_k^{power}`; minus infinity for zero.
 
-        Logarithms, because the product of extreme floats is none.
+        Logarithms, because the product of extreme floats may overflow or underflow.
         """
         with np.errstate(divide="ignore"):
             logs: Numbers = np.log(self.norms) + np.log(self.examples)
         return logs + power * np.log(self.ratios)
 
     def uniform(self) -> Numbers:
-        """The same probability for everybody, spending the budget or all that can be spent."""
+        """The common probability that spends the budget, at most 1."""
         return np.full(len(self.norms), min(1.0, self.budget / float(self.ratios.sum())))

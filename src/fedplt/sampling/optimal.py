@@ -1,4 +1,4 @@
-"""The probabilities that make the sampled sum of updates vary least, for a given budget."""
+"""The probabilities that minimize the variance of the sampled sum of updates, for a budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sampling_probabilities(
 
     .. math:: p_k = \min(1, s\, n_k \lVert U_k\rVert / \sqrt{r_k})
 
-    with the one :math:`s > 0` that spends the budget.
+    with the unique :math:`s > 0` that spends the budget.
 
     Args:
         update_norms: :math:`\lVert U_k\rVert`, one per client.
@@ -28,11 +28,11 @@ def sampling_probabilities(
         budget: :math:`\kappa`, the expected sum of the chosen clients' ratios: 5.0 is as much as
             five whole models.
 
-    A client whose update is zero gets probability 0, and the budget is spent as far as the others
-    reach. If all updates are zero, everybody gets the same probability.
+    A client whose update is zero gets probability 0; the others spend as much of the budget as
+    they can. If all updates are zero, all clients get the same probability.
 
-    The paper's derivation gives this; its printed rule does not (``docs/errata.md``, 1). See
-    :func:`fedplt.sampling.paper_probabilities` for that.
+    This follows from the paper's derivation; the rule that the paper prints differs
+    (``docs/errata.md``, 1; :func:`fedplt.sampling.paper_probabilities`).
 
     >>> sampling_probabilities([1.0, 2.0, 3.0], num_examples=1, ratios=1, budget=1.5).round(3)
     array([0.25, 0.5 , 0.75])
@@ -44,10 +44,10 @@ def sampling_probabilities(
 
 
 def proportional_probabilities(scores: ArrayLike, ratios: ArrayLike, budget: float) -> Numbers:
-    r"""Probabilities in proportion to given scores, with the same budget.
+    r"""Probabilities proportional to given scores, for a budget in whole models.
 
-    :math:`p_k = \min(1, s\, a_k)` with the one :math:`s > 0` for which
-    :math:`\sum_k r_k p_k = \kappa`. It makes rules comparable that spend different amounts: with
+    :math:`p_k = \min(1, s\, a_k)` with the unique :math:`s > 0` for which
+    :math:`\sum_k r_k p_k = \kappa`. It makes rules that spend different amounts comparable: with
     :math:`a_k = n_k \lVert U_k\rVert` it is the original optimal client sampling with a budget in
     whole models instead of clients. Zero scores are treated as by :func:`sampling_probabilities`.
 
@@ -59,9 +59,9 @@ def proportional_probabilities(scores: ArrayLike, ratios: ArrayLike, budget: flo
 
 
 def _spend(scores: Numbers, fleet: Fleet) -> Numbers:
-    r""":math:`\min(1, s\, e^{score})` with the one s that spends the fleet's budget."""
+    r""":math:`\min(1, s\, e^{score})` with the unique s that spends the fleet's budget."""
     order = np.argsort(scores, kind="stable")
-    order = order[np.count_nonzero(np.isneginf(scores)) :]  # zero updates come first: leave them
+    order = order[np.count_nonzero(np.isneginf(scores)) :]  # skip zero updates, which come first
     if not len(order):
         return fleet.uniform()
     result = np.zeros(len(scores))
@@ -70,9 +70,9 @@ def _spend(scores: Numbers, fleet: Fleet) -> Numbers:
     if fleet.budget >= above[0] + costs[0]:
         result[order] = 1.0
         return result
-    # Say client i (in ascending order) is the last that is not certain. Then `left` is the budget
-    # for 0 to i, and it is right if s * score[i] <= 1, that is if left <= sum of costs * scores
-    # relative to score[i]. The largest such i is the optimum; i = 0 always is such (but rounding).
+    # Let client i (in ascending order) be the last with probability below 1. Then `left` is the
+    # budget for clients 0 to i, and i is valid if s * score[i] <= 1, that is if left <= sum of
+    # costs * scores relative to score[i]. The largest valid i is the optimum; i = 0 is valid.
     left = fleet.budget - above
     reach = np.exp(np.logaddexp.accumulate(scores + np.log(costs)) - scores)
     last = int(np.flatnonzero(left <= reach).max(initial=0))
@@ -93,7 +93,7 @@ def sampling_variance(
     weights = np.asarray(update_norms, dtype=np.float64) * np.asarray(
         num_examples, dtype=np.float64
     )
-    counts = weights > 0  # a zero update varies not at all, however rarely it is chosen
+    counts = weights > 0  # a zero update adds no variance, however rarely it is chosen
     with np.errstate(divide="ignore"):
         odds = 1 / np.broadcast_to(probabilities, weights.shape)[counts] - 1
     return float(np.sum(weights[counts] ** 2 * odds))

@@ -11,7 +11,7 @@ from fedplt.sampling.fleet import Fleet, Numbers
 def paper_probabilities(
     update_norms: ArrayLike, num_examples: ArrayLike, ratios: ArrayLike, budget: float
 ) -> Numbers:
-    r"""The literal rule, whose "probabilities" may exceed 1 (``docs/errata.md``, 1).
+    r"""The rule as printed, whose "probabilities" may exceed 1 (``docs/errata.md``, 1).
 
     It orders clients by :math:`a_k = \sqrt{r_k}\, n_k \lVert U_k\rVert` (the derivation needs a
     division by :math:`\sqrt{r_k}`), takes the smallest into :math:`\mathcal O` until their ratios
@@ -21,8 +21,8 @@ def paper_probabilities(
                         {\kappa - \sum_j r_j + \sum_{j \in \mathcal O} r_j}
 
     and sets :math:`p_k = (\kappa - \sum_j r_j + \sum_{\mathcal O} r_j)\, n_k \lVert U_k\rVert /
-    (\sqrt{r_k} \sum_{\mathcal O} a_j)` in :math:`\mathcal O`, 1 outside. Whoever draws with these
-    must clip them. Even where all ratios are 1 it may be above 1, by its stopping test.
+    (\sqrt{r_k} \sum_{\mathcal O} a_j)` in :math:`\mathcal O`, 1 outside. Clip them before a
+    draw: because of the stopping test they may exceed 1 even if all ratios are 1.
 
     >>> paper_probabilities([1.0, 1.0, 1.0], 1, [0.04, 1.0, 1.0], budget=1.5).round(3)
     array([3.409, 0.682, 0.682])

@@ -1,6 +1,6 @@
 """The rules that choose clients by the norms of their updates, by name.
 
-To add one: a function in a file of its own, and a line in ``RULES``.
+To add one, write a function in a new file and add a line to ``RULES``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Fleet = tuple[Numbers, Numbers, Numbers, float]
 
 @dataclass(frozen=True)
 class Rule:
-    """A way to choose clients."""
+    """A rule that gives each client a probability."""
 
     probabilities: Callable[..., Numbers | tuple[Numbers, int]]
-    """From a fleet; with the exchanges between server and clients beyond the norms, if any."""
+    """Computes the probabilities of a fleet, and the number of exchanges beyond the norms."""
     budget_in: Literal["models", "clients"] = "models"
     scores: Callable[..., Numbers] | None = None
-    """What probabilities are proportional to, for rules that spend another amount than the budget
-    in whole models: it can be matched then."""
+    """For rules that do not spend a budget in whole models exactly: the scores to which
+    probabilities are proportional. ``match_budget`` needs them."""
 
     def choose(self, fleet: Fleet, *, match_budget: bool = False) -> tuple[Numbers, int]:
-        """Probabilities, and exchanges beyond the norms themselves."""
+        """Probabilities, and the number of message exchanges needed beyond sending the norms."""
         if match_budget:
             assert self.scores is not None
             return proportional_probabilities(self.scores(*fleet), fleet[2], fleet[3]), 0

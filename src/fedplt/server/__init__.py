@@ -1,4 +1,4 @@
-"""What happens on the server: updates are validated, aggregated, and moved by an optimizer."""
+"""What happens on the server: validation, aggregation, server optimizers and diagnostics."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@ r"""Average each sub-layer over the clients that trained it (paper, section IV-B
 .. math:: W_{l,h} \leftarrow W_{l,h} + \frac{\sum_{k \in S_{l,h}} n_k U_{k,l,h}}
                                             {\sum_{k \in S_{l,h}} n_k}
 
-which equals the paper's weighted mean of the clients' weights. A coordinate that nobody trained
-keeps its bits. With the normalizer ``participants`` the sum in the denominator is over all clients
-that took part: who did not train a coordinate votes for its old value (FedDrop). With client
-sampling, :meth:`Aggregator.expect` makes the divisor that of all clients in :math:`S_{l,h}`, and
-the chosen count :math:`n_k / p_k` each.
+which equals the paper's weighted mean of the clients' weights. A coordinate that no client trained
+keeps its bits. With the normalizer ``participants`` the denominator sums over all clients that took
+part: a client that did not train a coordinate counts as a vote for its old value (FedDrop). With
+client sampling, :meth:`Aggregator.expect` makes the denominator sum over all clients in
+:math:`S_{l,h}`, chosen or not, and each chosen client is added with weight :math:`n_k / p_k`.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ class Aggregator:
     def add(
         self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
     ) -> None:
-        """Count an update by its number of examples, or by another weight."""
+        """Add an update, weighted by its number of examples or by ``weight``."""
         weight = update.num_examples if weight is None else weight
         self._local |= assignment.local
         self._added.count(assignment, weight)
         add_at(self._total, assignment.uploaded, torch.from_numpy(update.values), weight)
 
     def expect(self, assignment: Assignment, weight: float) -> None:
-        """Divide by the weights of the clients named here, whether they are added or not.
+        """Include this client in the divisor, whether its update is added or not.
 
-        With client sampling that keeps the mean unbiased: whoever is chosen with probability p
-        is added with weight n / p, and everybody is expected with weight n.
+        With client sampling this keeps the mean unbiased: call it for every client with weight n,
+        and add a client that is chosen with probability p with weight n / p.
         """
         if self._expected is None:
             self._expected = _Weights(self.layers)
         self._expected.count(assignment, weight)
 
     def divisors(self) -> Tensor:
-        """What each number of the flat state will be divided by."""
+        """The divisor of each value of the flat state."""
         return torch.cat(
             [
                 self._divisor(placed).expand(-1, placed.tensor.row_size).reshape(-1)
@@ -79,11 +79,11 @@ class Aggregator:
             old, total = (flat[place].view(len(trained), -1) for flat in (state, self._total))
             if bool(trained.all()):
                 old.add_(total / divisor)
-            else:  # what nobody trained is not even added zero: -0.0 + 0.0 changes a bit
+            else:  # add nothing to untrained values, not even zero: -0.0 + 0.0 changes a bit
                 old.copy_(torch.where(trained, old + total / divisor, old))
 
     def touched(self) -> Tensor:
-        """Which coordinates of the state somebody trained."""
+        """Mask of the coordinates that at least one client trained."""
         result = torch.zeros(self.layers.state_size, dtype=torch.bool)
         for place, trained, _ in self._shared():
             where = result[place].view(len(trained), -1)
@@ -91,9 +91,9 @@ class Aggregator:
         return result
 
     def _shared(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Of every tensor that is shared: its place, what somebody trained, and the divisor.
+        """For each shared tensor: its slice of the flat state, the trained mask and the divisor.
 
-        The last two are (rows, 1), or (rows, row size) where there are sub-models.
+        The last two are (rows, 1), or (rows, row size) with sub-models.
         """
         for placed in self.layers.placed:
             if placed.tensor.name not in self._local:
@@ -102,7 +102,7 @@ class Aggregator:
 
 
 class _Weights:
-    """The weight of all clients that trained each coordinate."""
+    """For each coordinate, the summed weight of the clients that trained it."""
 
     def __init__(self, layers: Layers) -> None:
         self.layers = layers
@@ -110,7 +110,7 @@ class _Weights:
         self._sublayers = [
             torch.zeros(layer.num_sublayers, dtype=torch.float64) for layer in layers
         ]
-        self._elements: Tensor | None = None  # of single coordinates: sub-models
+        self._elements: Tensor | None = None  # one per coordinate, for sub-models
 
     def count(self, assignment: Assignment, weight: float) -> None:
         self.total += weight
@@ -118,7 +118,7 @@ class _Weights:
 
     def count_sublayers(self, slices: tuple[Ranges, ...], weight: float) -> None:
         for sublayers, ranges in zip(self._sublayers, slices, strict=True):
-            for part in ranges:  # as an array: the same memory, with less overhead
+            for part in ranges:  # NumPy view of the same memory: less overhead
                 sublayers.numpy()[part.start : part.stop] += weight
 
     def count_positions(self, positions: NDArray[np.int64], weight: float) -> None:
@@ -127,7 +127,7 @@ class _Weights:
         self._elements[torch.from_numpy(positions)] += weight
 
     def of(self, placed: PlacedTensor) -> Tensor:
-        """A tensor's weights: one per row, or one per number where there are sub-models."""
+        """A tensor's weights: one per row, or one per value with sub-models."""
         sublayers, spec = self._sublayers[placed.layer_index], placed.tensor
         each = sublayers.repeat_interleave(spec.width // len(sublayers)).repeat(spec.repeats)
         if self._elements is None:

@@ -1,4 +1,4 @@
-r"""How the global model moves from round to round (paper, section III-B), measured as it goes.
+r"""Measure how the global model moves from round to round (paper, section III-B).
 
 With :math:`\Delta w^t = w^t - w^{t-1}` of the model, or of one layer:
 
@@ -7,10 +7,10 @@ With :math:`\Delta w^t = w^t - w^{t-1}` of the model, or of one layer:
   :math:`EP^t = \lVert \sum_{t'} \Delta w^{t'} \rVert / \sum_{t'} \lVert \Delta w^{t'} \rVert`:
   1 where all rounds move the same way, near 0 where they undo each other;
 - divergence of the layers: the standard deviation of their :math:`EP^t`, as one number;
-- age of a sub-layer: rounds since somebody trained it.
+- age of a sub-layer: rounds since a client last trained it.
 
-The sum of a window's updates is the state after it minus the state before it, so no updates are
-kept: the memory is one copy of the model's state per round of the window, and a few numbers.
+The sum of a window's updates is the state after it minus the state before it, so updates are not
+stored. The memory needed is one copy of the model's state per round of the window.
 """
 
 from __future__ import annotations
@@ -26,30 +26,29 @@ from torch import Tensor
 from fedplt.planning import Layers, merge
 
 CHUNK = 16_384
-"""So few numbers are never split over threads: the same bits however many there are."""
+"""torch does not split a sum of this size over threads, so the bits do not depend on threads."""
 
 
 class Diagnostics:
-    """Call :meth:`observe` once per round; it gives the round's numbers as plain values."""
+    """Call :meth:`observe` once per round; it returns the round's diagnostics as plain values."""
 
     def __init__(self, layers: Layers, window: int) -> None:
         self.layers, self.window = layers, window
-        self._segments = _parameters(layers)
+        self._segments = _parameter_segments(layers)
         self._states = torch.empty(window, layers.state_size)
-        """Before each of the last rounds; round t lies in row (t - 1) % window."""
+        """The state before each of the last rounds; round t is in row (t - 1) % window."""
         self._paths = np.zeros((window, len(layers)))
-        """Length of each layer's step in these rounds."""
+        """Norm of each layer's change in these rounds."""
         self._lengths = np.zeros(window)
-        """Length of the model's."""
+        """Norm of the whole model's change in these rounds."""
         self._rounds = 0
         self._last_trained = [np.zeros(layer.num_sublayers, dtype=np.int32) for layer in layers]
-        """The round in which each sub-layer was last trained; 0 is never."""
+        """The round in which each sub-layer was last trained; 0: never."""
 
     def observe(self, before: Tensor, after: Tensor, touched: Tensor) -> dict[str, Any]:
-        """The numbers of a round that moved the state.
+        """The diagnostics of a round that changed the state from ``before`` to ``after``.
 
-        ``touched`` says which coordinates of the flat state somebody trained, as
-        :meth:`fedplt.Aggregator.touched` gives it.
+        ``touched`` is the mask of trained coordinates from :meth:`fedplt.Aggregator.touched`.
         """
         row = self._rounds % self.window
         self._rounds += 1
@@ -82,7 +81,7 @@ class Diagnostics:
         return _known(numbers)
 
     def _squares(self, old: Tensor, new: Tensor) -> list[float]:
-        """Squared distance of two states, layer by layer; buffers do not count."""
+        """Squared distance of two states, per layer, without buffers."""
         return [
             math.fsum(
                 float(torch.linalg.vector_norm(after - before, dtype=torch.float64)) ** 2
@@ -95,7 +94,7 @@ class Diagnostics:
         ]
 
     def _note_trained(self, touched: Tensor) -> None:
-        """A sub-layer was trained if any of its parameters was."""
+        """Record which sub-layers were trained: those with at least one trained parameter."""
         for placed in self.layers.placed:
             if not placed.tensor.is_buffer:
                 last = self._last_trained[placed.layer_index]
@@ -113,7 +112,7 @@ class Diagnostics:
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold, so that a resumed run gives the same numbers."""
+        """The state for a checkpoint, so that a resumed run gives the same values."""
         return {
             "diagnostics.rounds": torch.tensor([self._rounds]),
             "diagnostics.states": self._states[: self._rounds],
@@ -133,8 +132,8 @@ class Diagnostics:
         self._last_trained = [part.copy() for part in np.split(whole, ends)]
 
 
-def _parameters(layers: Layers) -> list[list[tuple[int, int]]]:
-    """Per layer, where its parameters (not its buffers) lie in the flat state."""
+def _parameter_segments(layers: Layers) -> list[list[tuple[int, int]]]:
+    """Per layer, the segments of the flat state with its parameters (not its buffers)."""
     found: list[list[tuple[int, int]]] = [[] for _ in layers]
     for placed in layers.placed:
         if not placed.tensor.is_buffer:
@@ -143,7 +142,7 @@ def _parameters(layers: Layers) -> list[list[tuple[int, int]]]:
 
 
 def _ratio(distance: float, path: float) -> float | None:
-    """At most 1 but for rounding; unknown where nothing moved."""
+    """``distance / path``, limited to 1 because of rounding; None if nothing moved."""
     return min(1.0, distance / path) if path > 0 else None
 
 

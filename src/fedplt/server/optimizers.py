@@ -1,12 +1,12 @@
-r"""What the server does with the mean update: take it, or treat it as a gradient (FedOpt).
+r"""The server's step: add the mean update, or use it as a gradient for an optimizer (FedOpt).
 
 With :math:`\Delta` the mean update of a round, momentum moves by :math:`m = \beta_1 m + \Delta`,
 Adam and Yogi by :math:`\eta\, m / (\sqrt v + \epsilon)` with
 :math:`m = \beta_1 m + (1 - \beta_1) \Delta` and
 :math:`v = \beta_2 v + (1 - \beta_2) \Delta^2` or
 :math:`v = v - (1 - \beta_2) \Delta^2 \operatorname{sign}(v - \Delta^2)`; :math:`v` starts at
-:math:`\epsilon^2`. A coordinate that nobody trained in a round is left alone, with its memory.
-Running statistics are averages, so they are always taken as they are.
+:math:`\epsilon^2`. A coordinate that no client trained in a round does not change, nor does its
+optimizer state. Running statistics are averages: the optimizer does not apply to them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch import Tensor
 from fedplt.planning import Layers
 
 Memory = dict[str, Tensor]
-"""What a server optimiser remembers, by name."""
+"""The state of a server optimizer, by name."""
 
 
 @dataclass(frozen=True)
 class ServerOptimizer:
-    """The server's step."""
+    """The kind and hyperparameters of the server's step."""
 
     kind: Literal["none", "momentum", "adam", "yogi"] = "none"
     learning_rate: float = 1.0
@@ -35,7 +35,7 @@ class ServerOptimizer:
     epsilon: float = 1e-3
 
     def start(self, layers: Layers) -> Memory:
-        """The memory before the first round."""
+        """The optimizer state before the first round."""
         size = layers.state_size
         if self.kind == "none":
             return {}
@@ -52,9 +52,10 @@ class ServerOptimizer:
         find_touched: Callable[[], Tensor],
         memory: Memory,
     ) -> tuple[Tensor, Memory]:
-        """State and memory after a round, from the state before and with the mean update.
+        """The new model state and optimizer state; nothing is changed in place.
 
-        ``find_touched`` tells which coordinates somebody trained. Nothing is changed in place.
+        ``old`` is the state before the round, ``mean`` is ``old`` plus the mean update, and
+        ``find_touched`` returns the mask of the coordinates that at least one client trained.
         """
         if self.kind == "none":
             return mean, memory

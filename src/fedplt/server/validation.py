@@ -1,4 +1,4 @@
-"""Whether a client's update may be aggregated."""
+"""Check a client's update before it is aggregated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedplt.planning import Assignment
 
 
 def validate(update: ClientUpdate, assignment: Assignment) -> None:
-    """Raise :class:`UpdateError` unless the update may be aggregated as this assignment's."""
+    """Raise :class:`UpdateError` if the update does not fit the assignment or is not finite."""
     values = update.values
     if values.dtype != np.float32 or values.ndim != 1:
         raise UpdateError(

@@ -1,4 +1,4 @@
-r"""How much of a gradient's use survives a mask (paper, appendix on masked alignment).
+r"""Masked alignment: how much of a gradient's progress survives a mask (paper, appendix).
 
 .. math:: \rho_k = \frac{\langle m_k \odot \nabla F_k(W), W - W^*\rangle}
                         {\langle \nabla F_k(W), W - W^*\rangle}
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Alignment:
-    r"""The masked alignment of one client at one point, and the angles it is made of.
+    r"""The masked alignment of one client at one point, and the angles it is computed from.
 
     Cosines, not angles: :math:`\theta_1` between gradient and :math:`W - W^*`,
     :math:`\theta_2` between masked gradient and :math:`W - W^*`, :math:`\theta_3` between the two
@@ -34,7 +34,7 @@ def masked_alignment(
 ) -> Alignment:
     """The alignment for a gradient, a mask and the offset from the optimum.
 
-    Not a number where the gradient is orthogonal to the offset.
+    NaN if the gradient is orthogonal to the offset.
 
     >>> gradient, mask = np.array([3.0, 4.0]), np.array([True, False])
     >>> masked_alignment(gradient, mask, np.array([1.0, 1.0])).rho

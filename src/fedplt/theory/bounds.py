@@ -20,7 +20,7 @@ from fedplt.errors import FedpltError
 
 @dataclass(frozen=True)
 class Constants:
-    r"""What the bound is made of; the paper's letters in brackets."""
+    r"""The constants of the bound; the paper's letters in brackets."""
 
     smoothness: float
     """(L)"""
@@ -29,7 +29,7 @@ class Constants:
     alignment: float
     """Smallest masked alignment of all clients and steps (rho)."""
     gradient_bound: float
-    """Largest norm of a local gradient on the way (G)."""
+    """Largest norm of a local gradient on the trajectory (G)."""
     noise: float
     """Standard deviation of stochastic gradients (sigma)."""
     local_steps: int
@@ -59,7 +59,7 @@ class Constants:
 
 def masking_factor(num_trained: int) -> float:
     r"""The paper's :math:`\alpha_r = \min(1, \sqrt{d r})`; :math:`d r` is the number of trained
-    coordinates, so this is 1 for everybody who trains anything.
+    coordinates, so this is 1 for every client that trains anything.
 
     >>> masking_factor(1), masking_factor(0)
     (1.0, 0.0)
@@ -82,7 +82,7 @@ def finite_horizon_bound(
         if not 0 < contraction * step <= 1:
             raise FedpltError(
                 f"step size {step:g} times z = {contraction:g} is {contraction * step:g}; the "
-                "recursion can be unrolled only where it lies in (0, 1]."
+                "recursion can be unrolled only if it lies in (0, 1]."
             )
         bounds.append((1 - contraction * step) * bounds[-1] + step**2 * residual)
     return np.array(bounds)

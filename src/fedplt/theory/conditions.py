@@ -1,4 +1,4 @@
-"""Every condition the bound needs, stated in the paper or not, checked along a trajectory."""
+"""All conditions that the bound needs, stated in the paper or not, checked on trajectories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Condition:
 
     name: str
     stated: bool
-    """The paper states it; otherwise its proof uses it silently."""
+    """Whether the paper states it; if not, its proof uses it without saying so."""
     holds: bool
     detail: str
     first_failure: int | None = None
@@ -61,7 +61,7 @@ def check_conditions(
     step_sizes: Sequence[float],
     trajectories: Sequence[Trajectory],
 ) -> list[Condition]:
-    """All conditions under which the bound is proven, each with what was seen."""
+    """All conditions under which the bound is proven, each with the observed values."""
     steps = np.asarray(step_sizes)
     largest, smallest, rho = float(steps.max()), float(steps.min()), constants.alignment
     smooth, sigma = constants.smoothness, constants.noise
@@ -107,7 +107,7 @@ def _along(
     """A condition on every client at every step: positive (or at least not negative)."""
     every = np.array([value.min(axis=1) for value in values]).min(axis=0)  # (steps,)
     fine = every >= 0 if zero_is_fine else every > 0
-    failing = np.flatnonzero(~fine)  # a value that is not a number fails too
+    failing = np.flatnonzero(~fine)  # NaN fails too
     first = int(failing[0]) if len(failing) else None
     detail = f"{what} {np.min(every):.4g}"
     if first is not None:

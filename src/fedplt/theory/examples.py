@@ -1,4 +1,4 @@
-"""Problems to try the theory on, and a stored one that it does not survive."""
+"""Example problems for the theory, and a stored counterexample."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def random_quadratics(
 
 
 def counterexample() -> tuple[Quadratics, NDArray[np.bool_], Vector]:
-    """Problem, masks and start for which every stated assumption holds and the bound does not.
+    """A problem, masks and a start for which every stated assumption holds but the bound fails.
 
-    Two quadratics in two dimensions, each client trains one coordinate. Near the start the first
-    client pulls away from the common optimum; its mask keeps (and magnifies) that pull, so its
-    alignment is positive, but multiplying the strong-convexity inequality by it is no longer
-    allowed: the model moves away from W*, however small the step (try 0.0005).
+    Two quadratics in two dimensions; each client trains one coordinate. Near the start, the first
+    client's gradient step leads away from the common optimum. Its mask keeps (and magnifies) that
+    direction, so its alignment is positive, but the strong-convexity inequality must not be
+    multiplied by it: the model moves away from W*, however small the step (try 0.0005).
     """
     hessians = np.array([[[3.0, -1.0], [-1.0, 4.0]], [[2.0, 0.0], [0.0, 2.0]]])
     centres = np.array([[-2.0, 2.0], [-3.0, -2.0]])

@@ -40,7 +40,7 @@ class Problem(Protocol):
 
     @property
     def optimum(self) -> Vector:
-        """The global minimiser W*."""
+        """The global minimizer W*."""
 
     @property
     def local_minima(self) -> Vector:
@@ -169,7 +169,7 @@ class RidgeLogistic:
         return np.broadcast_to(point, (len(self.labels), len(point)))
 
     def _newton(self, weights: Vector) -> Vector:
-        """The minimiser of the weighted sum, to rounding error (damped Newton steps)."""
+        """The minimizer of the weighted sum, to rounding error (damped Newton steps)."""
         point = np.zeros(self.dimension)
         for _ in range(100):
             gradient = weights @ self.gradients(self._spread(point))

@@ -1,4 +1,4 @@
-"""Static partial training: the measured distance against the bound, and what the bound needs."""
+"""Static partial training: measured distance, bound, and the bound's conditions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class TheoryReport:
-    """Measured against proven."""
+    """The measured distances, the bounds and the conditions."""
 
     samples: Matrix
     """Squared distances to the optimum by local step, (repetitions, steps + 1)."""
     bounds: Vector | None
-    """None where z <= 0 or a step is too long: the recursion says nothing then."""
+    """None if z <= 0 or a step is too long: the recursion gives no bound then."""
     step_sizes: Vector
     """By local step."""
     constants: Constants
@@ -181,7 +181,7 @@ def study_convergence(
     repeats: int = 1,
     seed: int = 0,
 ) -> TheoryReport:
-    """Train (``repeats`` times where there is noise), measure, bound, check."""
+    """Train (``repeats`` times if there is noise), measure, compute the bound, check."""
     if not len(step_sizes) or min(step_sizes) <= 0:
         raise FedpltError("step sizes: give one per round, all positive.")
     trajectories = [

@@ -1,4 +1,4 @@
-"""Static partial training on a strongly convex problem, with everything the proof talks about."""
+"""Static partial training on a strongly convex problem, recording every quantity of the proof."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Trajectory:
     """One run, local step by local step. Arrays are (steps,) or (steps, clients)."""
 
     distances: Vector
-    r"""Of the clients' average from W*, squared; (steps + 1,)."""
+    r"""Squared distance of the clients' average from W*, (steps + 1,)."""
     alignments: Matrix
     """Masked alignment of every client at its own model."""
     descents: Matrix
@@ -37,7 +37,7 @@ class Trajectory:
 
 
 def rotating_masks(dimension: int, ratios: Sequence[float]) -> NDArray[np.bool_]:
-    """Static masks as FedPLT assigns them: each client the next coordinates, around the end.
+    """Static masks as FedPLT assigns them: each client gets the next coordinates, cyclically.
 
     >>> rotating_masks(4, [0.5, 0.75]).astype(int).tolist()
     [[1, 1, 0, 0], [1, 0, 1, 1]]

@@ -23,6 +23,8 @@ from tests.support.jobs import RATIOS, blob_job, small_model
 from tests.support.processes import Forked
 from tests.support.runs import final_state, same, without_time
 
+pytestmark = pytest.mark.slow
+
 LAMBDA = lambda outputs, targets: outputs.sum()  # noqa: E731
 
 
@@ -212,6 +214,20 @@ def test_workers_end_when_their_parent_is_killed():
     assert not any(_alive(worker) for worker in workers)
 
 
+def test_an_engine_closed_at_once_leaves_no_worker():
+    """As where a run is refused just after its workers were started."""
+    old = signal.signal(signal.SIGTERM, lambda *_: None)  # as a run does, to save itself first
+    try:
+        for _ in range(5):
+            SimulatorEngine(blob_job(engine={"workers": 2})).close()
+            left = multiprocessing.active_children()
+            for process in left:
+                process.kill()
+            assert not left
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
 def _alive(process):
     try:
         return ") Z" not in (process / "stat").read_text()
@@ -233,7 +249,7 @@ def test_methods_with_more_to_carry_change_no_bit_either(method):
         return final_state(blob_job(model=normed_model(), method=method, engine=engine))
 
     history, state = run(workers=1)
-    for engine in ({"workers": 3}, {"workers": 2, "start_method": "spawn"}):
+    for engine in ({"workers": 3}, {"workers": 1, "start_method": "spawn"}):
         other_history, other_state = run(**engine)
         assert same(state, other_state)
         assert without_time(history) == without_time(other_history)

@@ -15,6 +15,8 @@ from fedplt.server.aggregation import Aggregator
 from tests.support.jobs import blob_job, small_model
 from tests.support.runs import final_state, same, without_time
 
+pytestmark = pytest.mark.slow
+
 SAMPLERS = [
     {"name": "uniform", "num_clients": 3},
     {"name": "uniform", "num_clients": 3, "estimator": "unbiased"},

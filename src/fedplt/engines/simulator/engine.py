@@ -1,7 +1,7 @@
-"""The embedded engine: worker processes on this machine.
+"""The simulator engine: worker processes on this machine.
 
-The global state and the updates lie in shared memory; pipes carry only small messages. Each worker
-uses one thread. Work is dealt longest first; results do not depend on who does what.
+The global state and the updates are in shared memory; pipes carry only small messages. Each worker
+uses one thread. The longest tasks are sent first; results do not depend on which worker does what.
 """
 
 from __future__ import annotations
@@ -34,24 +34,26 @@ from fedplt.federation import Interrupted, Job, most_clients
 from fedplt.planning import Assignment
 
 POLL_SECONDS = 0.2
+STOP_SECONDS = 2.0
+"""How long a worker may take to end before it is killed."""
 SPAWNED = (
     "Spawned workers need a model, loss, metric and data that can be pickled (no lambdas), and a "
     "script whose top level is under: if __name__ == '__main__'."
 )
-QUEUED_PER_WORKER = 2  # one being done, one waiting: no worker waits for a message
+QUEUED_PER_WORKER = 2  # one running, one waiting: no worker waits for a message
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """Number of cores that this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def default_start_method(device: str) -> str:
-    """Forked workers start at once and see the data without a copy.
+    """``fork`` on Linux without a GPU: workers start at once and share the data without a copy.
 
-    Elsewhere than on Linux, and with a GPU, a fork is not safe: workers are spawned there.
+    On other systems, and with a GPU, a fork is not safe: ``spawn``.
     """
     return "fork" if sys.platform == "linux" and device == "cpu" else "spawn"
 
@@ -111,7 +113,7 @@ class SimulatorEngine:
         if place > len(self._shared.updates):
             raise RunError(
                 f"round {round + 1}: {len(assignments)} clients were drawn, far above the budget, "
-                "and their updates do not fit into the memory set aside. Set sampling.norms = "
+                "and their updates do not fit into the shared memory. Set sampling.norms = "
                 "'fresh'."
             )
         self._results = {}
@@ -120,7 +122,7 @@ class SimulatorEngine:
         return [self._results[client] for client in assignments]
 
     def _train_tasks(self, round: int, assignments: Mapping[int, Assignment]) -> list[TrainTask]:
-        """Longest first, so that the workers end at about one time."""
+        """Longest first, so that the workers finish at about the same time."""
         clients, job = list(assignments), self.job
         work = job.num_examples[clients] * (1 + 2 * job.plan.achieved_ratios[clients])
         return [
@@ -159,7 +161,7 @@ class SimulatorEngine:
         return [combine(answers[k, chunk] for chunk in chunks[k]) for k in clients]
 
     def _chunks(self, number: int, client: int | None) -> list[int]:
-        """All, or for a client some, so that together the clients see all of the data."""
+        """All chunks, or a client's share: together the clients cover all of the data."""
         limit = self.job.config.evaluation.client_examples
         if client is None or limit is None:
             return list(range(number))
@@ -193,7 +195,7 @@ class SimulatorEngine:
         self._version += 1
 
     def _do(self, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        """Deal tasks to the workers; yield (task, answer) as they come."""
+        """Send tasks to the workers; yield (task, answer) as they arrive."""
         todo = iter(tasks)
         pending = dict.fromkeys(self._connections, 0)
         for _ in range(QUEUED_PER_WORKER):
@@ -236,7 +238,7 @@ class SimulatorEngine:
             elif isinstance(task, EvaluateTask):
                 what = f"evaluation on the {task.part} data"
             else:
-                what = "gathering the norms' statistics (method.static_norm)"
+                what = "gathering the running statistics (method.static_norm)"
             raise RunError(f"{what} failed: {answer.reason}\n\n{answer.traceback}")
         return task, answer
 
@@ -245,11 +247,11 @@ class SimulatorEngine:
         process.join(1)
         code = process.exitcode
         how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-        if self._method == "spawn" and code == 1:  # it never came as far as its first task
+        if self._method == "spawn" and code == 1:  # it failed before its first task
             return RunError(f"{process.name} could not start. {SPAWNED}")
         return RunError(
             f"{process.name} died ({how}); was it killed, or out of memory? "
-            "Fewer workers (engine.workers; of a comparison, --processes) need less."
+            "Fewer workers (engine.workers; in a comparison, --processes) need less memory."
         )
 
     def close(self) -> None:
@@ -258,5 +260,10 @@ class SimulatorEngine:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
-            process.join(5)
+            process.join(STOP_SECONDS)
+            if process.is_alive():
+                # A signal in a forked worker's first moment meets the parent's handler, which only
+                # takes note of it; a stopped worker does not even get it.
+                process.kill()
+                process.join(STOP_SECONDS)
         self._connections, self._processes = [], []

@@ -1,4 +1,4 @@
-"""What the server and its workers share in memory: no message carries more than a few numbers."""
+"""The memory that the server and its workers share, so that messages stay small."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fedplt.kernels import read_state, take
 
 @dataclass(frozen=True, eq=False)
 class LocalState:
-    """What never leaves the clients, (clients, numbers)."""
+    """The state that clients keep and never upload, (clients, values)."""
 
     kept: Tensor
     trained: Tensor
-    """Of the round that runs; it counts only when the round does."""
+    """From the current round; becomes valid when the round is committed."""
 
 
 @dataclass(frozen=True, eq=False)
 class SharedMemory:
-    """The global state, the updates of a round, and what some methods need besides."""
+    """The global state, the updates of a round, and what some methods need in addition."""
 
     state: Tensor
     updates: Tensor
@@ -41,7 +41,7 @@ class SharedMemory:
 
 
 def _local_state(job: Job) -> LocalState:
-    """Everybody starts with the model's own numbers."""
+    """Each client starts with the model's initial values."""
     own = take(read_state(job.model, job.layers), job.plan.local_places)
     kept = own.expand(job.plan.num_clients, -1).clone().share_memory_()
     return LocalState(kept, torch.empty_like(kept).share_memory_())

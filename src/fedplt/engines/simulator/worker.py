@@ -1,4 +1,4 @@
-"""A worker process: a shell of messages around what clients do, with one thread."""
+"""A worker process: receives tasks, calls ``fedplt.client`` with one thread, and answers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ PARENT_CHECK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class TrainTask:
-    """Train a client and put its update into the shared array from ``place`` on."""
+    """Train a client and write its update into the shared array, starting at ``place``."""
 
     version: int
     round: int
     client: int
     place: int
     assignment: dict[str, Any]
-    """As of ``Assignment.to_message``."""
+    """From ``Assignment.to_message``."""
 
 
 @dataclass(frozen=True)
 class EvaluateTask:
-    """Evaluate one chunk of the validation or test data; for a client with what it keeps."""
+    """Evaluate one chunk of the validation or test data, for a client with the state it keeps."""
 
     version: int
     part: str
@@ -60,7 +60,7 @@ class Failure:
 
 
 class Worker:
-    """Does tasks with one resident model."""
+    """Does tasks with one model, which it keeps from task to task."""
 
     def __init__(self, job: Job, shared: SharedMemory) -> None:
         self.job, self.shared = job, shared
@@ -112,20 +112,20 @@ class Worker:
             self.trainer.take_kept(self.shared.local.kept[client])
 
     def _statistics(self, chunk: int) -> tuple[int, Tensor]:
-        """Number of examples and statistics of a chunk of the training data."""
+        """Number of examples and running statistics of a chunk of the training data."""
         trainer = self.trainer
         number = gather_statistics(trainer.model, self.samples, chunk)
         gathered = trainer.state.cpu()[buffer_positions(self.job.layers)].double()
         trainer.refresh()
-        trainer.put_buffers_back(warn=False)  # batches that were counted
+        trainer.put_buffers_back(warn=False)  # such as num_batches_tracked
         return number, gathered
 
 
 def worker_main(connection: Connection, job: Job, shared: SharedMemory, parent: int) -> None:
-    """Answer tasks until told to stop, or until the parent is gone."""
+    """Answer tasks until asked to stop, or until the parent process ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)  # two threads collapse when anything else needs a core
+    torch.set_num_threads(1)  # two threads become very slow when anything else needs a core
     worker = Worker(job, shared)
     while True:
         while not connection.poll(PARENT_CHECK_SECONDS):

@@ -1,0 +1,29 @@
+"""Before a run's first round: is partial training right for its model?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedplt.client import CheckReport, check, refuse_wrong
+from fedplt.federation.job import Job
+
+EXAMPLES = 8
+"""Of the run's own training data."""
+
+
+def check_job(job: Job) -> CheckReport:
+    """One step of partial training against full gradients times mask; refuses what differs."""
+    inputs, targets = job.samples.batch(torch.arange(min(EXAMPLES, len(job.samples))))
+
+    def loss(outputs: Any) -> Tensor:
+        wanted = targets
+        if isinstance(wanted, Tensor) and wanted.is_floating_point():
+            wanted = wanted.to(outputs.dtype)
+        return job.training.loss(outputs, wanted)
+
+    report = check(job.model, inputs, loss, plan=job.plan)
+    refuse_wrong(report)
+    return report
