@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import types
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 import fedplt
 from fedplt import CutError, cut, make_plan, train_only
+from fedplt.client import ClientTrainer, TrainOrder
+from fedplt.kernels import read_state
+from tests.support.jobs import blob_job
 from tests.support.masked_training import masks
 
 STEPS = 3
@@ -203,7 +207,35 @@ def doubled(model, x):
     return model.b(F.relu(functional_call(model.a, weights, (x,))))
 
 
+def shared_tail(model, x):
+    """The example (two rows) goes through the first, other batches through the second."""
+    first = model.a(x).sum(1, keepdim=True)
+    return model.one(x) if len(x) == 2 else model.two(x) + first
+
+
+def with_shared_tail():
+    a, c, tail = nn.Linear(6, 8), nn.Linear(6, 8), nn.Linear(8, 4)
+    one = nn.Sequential(a, nn.ReLU(), tail)
+    return Model(shared_tail, a=a, one=one, two=nn.Sequential(c, nn.ReLU(), tail))
+
+
+def four_times(model, x):
+    if not x.requires_grad:
+        x = x.clone().requires_grad_()
+    for _ in range(4):
+        x = checkpoint(model.a, x, use_reentrant=True)
+    return x
+
+
+def scales_gradients(model, x):
+    if not model.a.weight._backward_hooks:
+        model.a.weight.register_hook(lambda gradient: 2 * gradient)
+    return straight(model, x)
+
+
 MODELS = {
+    "one weight in four checkpoints": (Model(four_times, a=nn.Linear(6, 6)), (5, 6)),
+    "a hook on a weight": (Model(scales_gradients, **two()), (5, 6)),
     "gradient in forward": (Model(gradient_in_forward, a=nn.Linear(6, 8)), (5, 6)),
     "calls itself": (Model(calls_itself, **two()), (5, 12)),
     "overrides _conv_forward": (images(Standardized(3, 6, 3)), (4, 3, 5, 5)),
@@ -245,8 +277,17 @@ def test_losses_that_look_inside(loss):
     check(Model(straight, **two()), torch.randn(5, 6), loss)
 
 
+@pytest.mark.filterwarnings("ignore:not trained")
 def test_ways_that_the_example_does_not_take():
     torch.manual_seed(0)
+    model = with_shared_tail().double()
+    layers = cut(model, torch.randn(2, 6).double())
+    x = torch.randn(5, 6).double()
+    assignment = make_plan(layers, [0.4] * 3).assignment(1)
+    wanted = reference(model, assignment, x, square, sgd)
+    got = in_block(model, assignment, x, square, None, standard)
+    for one, other in zip(wanted.parameters(), got.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
     check(Model(branches, **two()), torch.randn(5, 6), example=torch.randn(2, 6))
     modules = {"a": nn.Conv2d(2, 6, 2), "b": nn.Linear(24, 4)}
     check(Model(flattened, **modules), torch.randn(2, 3, 3), example=torch.randn(4, 2, 3, 3))
@@ -265,6 +306,11 @@ def by_inputs(model, optimizer, part, loss):
     loss().backward(inputs=list(part.parameters()))
 
 
+def by_inputs_of_the_model(model, optimizer, part, loss):
+    optimizer.zero_grad()
+    loss().backward(inputs=list(model.parameters()))
+
+
 def accumulated(model, optimizer, part, loss):
     """Halves of a sum; the same as the sum."""
     optimizer.zero_grad()
@@ -276,6 +322,7 @@ IDIOMS = {
     "model.zero_grad()": by_model(True),
     "zeros instead of None": by_model(False),
     "inputs=": by_inputs,
+    "inputs=model.parameters()": by_inputs_of_the_model,
     "accumulation": accumulated,
 }
 
@@ -362,3 +409,77 @@ def test_empty_batches_of_sequences():
     model = nn.Linear(6, 8)
     with block(model):
         assert model(torch.randn(0, 3, 6)).shape == (0, 3, 8)
+
+
+def test_switching_gradients_off_inside():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)), torch.randn(5, 6)
+    before = model[0].weight.detach().clone()
+    with block(model) as part:
+        model[0].requires_grad_(False)
+        assert not model[0].weight.requires_grad
+        part.fuse_sgd(0.1)
+        part.backward(square(model, x))
+        part.step()
+        assert torch.equal(model[0].weight, before)
+        model[0].requires_grad_(True)
+        part.backward(square(model, x))
+        part.step()
+    assert not torch.equal(model[0].weight, before)
+    model[0].weight.requires_grad_(False)
+    plan = make_plan(cut(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))), [0.4] * 3)
+    with (
+        pytest.raises(CutError, match=r"0\.weight is frozen"),
+        train_only(model, plan.assignment(1)),
+    ):
+        pass
+
+
+def test_gradients_of_planned_parameters_are_refused_in_words():
+    model = nn.Linear(6, 8)
+    with pytest.raises(CutError, match=r"with respect to weight"), block(model):
+        torch.autograd.grad(square(model, torch.randn(2, 6)), list(model.parameters()))
+
+
+WRITES = {
+    "clamp_": lambda w: w.clamp_(-0.01, 0.01),
+    "foreach": lambda w: torch._foreach_mul_([w], 0.5),
+    "view": lambda w: w[:].mul_(0.5),
+    "detached": lambda w: w.detach().mul_(0.5),
+    "out": lambda w: torch.mul(w, 0.5, out=w),
+    "data": lambda w: w.data.mul_(0.5),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writing_to_parameters_is_noticed(name):
+    model = nn.Linear(6, 8)
+    with block(model) as part:
+        optimizer = torch.optim.Adam(part.parameters())
+        square(model, torch.randn(2, 6)).backward()
+        optimizer.step()
+        assert not part.may_have_changed_frozen
+        with torch.no_grad():
+            WRITES[name](model.weight)
+        assert part.may_have_changed_frozen
+
+
+def test_a_client_that_fails_leaves_nothing_behind():
+    job = blob_job()
+    state = read_state(job.model, job.layers)
+    trainer = ClientTrainer(job.model, job.layers, state, job.plan.local_places)
+    trainer.refresh()
+
+    def fails(outputs, targets):
+        calls.append(1)
+        if len(calls) == 2:
+            raise ValueError("no loss today")
+        return F.cross_entropy(outputs, targets)
+
+    calls: list[int] = []
+    training = replace(job.training, loss=fails, batch_size=2)
+    assignment = job.plan.assignment(0)
+    order = TrainOrder(0, 0, 0, assignment, training, 0.5)
+    with pytest.raises(ValueError, match="no loss today"):
+        trainer.train(order, job.samples, job.examples(0), torch.empty(assignment.update_size))
+    assert torch.equal(trainer.state, state)

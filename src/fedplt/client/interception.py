@@ -50,12 +50,16 @@ class Interception(TorchFunctionMode):
         self.part = part
         self._required = required
         """Of the model's parameters by identity: whether they required gradients before."""
+        self._leaves = {id(leaf) for leaf in part.parameters()}
+        self._memories = {_memory(parameter) for parameter in part.model.parameters()}
         self._special: dict[Callable[..., Any], Callable[..., Any]] = {
             _GET_GRAD: self._get_grad,
             _SET_GRAD: self._set_grad,
             _GET_DATA: self._get_data,
             _SET_DATA: self._set_data,
             _GET_REQUIRES: self._get_requires,
+            _TENSOR.requires_grad.__set__: self._set_requires,
+            Tensor.requires_grad_: self._set_requires,
             Tensor.backward: self._backward,
             torch.autograd.backward: self._autograd_backward,
             torch.autograd.grad: self._grad,
@@ -74,6 +78,7 @@ class Interception(TorchFunctionMode):
             result = operation(self.part, *args, **kwargs)
             if result is NotImplemented:
                 self._note_uses(args)
+                self._note_uses(kwargs.values())
                 result = func(*args, **kwargs)
             self.part.ways.note(args, result)
             return result
@@ -81,8 +86,8 @@ class Interception(TorchFunctionMode):
         if special is not None:
             return special(*args, **kwargs)
         if func not in _HARMLESS:
-            if args and id(args[0]) in self._required and _is_in_place(func):
-                self.part.may_have_changed_frozen = True
+            if "out" in kwargs or _is_in_place(func):
+                self._note_writing(func, args, kwargs.get("out"))
             self._note_uses(args)
             if kwargs:
                 self._note_uses(kwargs.values())
@@ -175,19 +180,31 @@ class Interception(TorchFunctionMode):
         keep = bool(create_graph if retain_graph is None else retain_graph)
         # Not torch.autograd.backward: it would ask this mode again. The mode is active, because
         # operations that are computed again in the backward pass must be seen, too.
-        with self._looked_at(inputs is not None), self:
-            _engine_run_backward(
-                tuple(tensors), filled, keep, bool(create_graph), wanted,
-                allow_unreachable=True, accumulate_grad=True,
-            )  # fmt: skip
-        if not keep:
+        state = self.part.state
+        state.depth += 1
+        try:
+            with self._looked_at(inputs is not None), self:
+                _engine_run_backward(
+                    tuple(tensors), filled, keep, bool(create_graph), wanted,
+                    allow_unreachable=True, accumulate_grad=True,
+                )  # fmt: skip
+        finally:
+            state.depth -= 1
+        if not keep and not state.depth:
             self.part.forget_uses()
 
-    def _grad(self, *args: Any, **kwargs: Any) -> Any:
+    def _grad(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        planned = [self._planned(t) for t in _listed(inputs) if isinstance(t, Tensor)]
+        names = [slices.name for slices in planned if slices is not None]
+        if names:
+            raise CutError(
+                f"torch.autograd.grad with respect to {names[0]} while slices of it are trained: "
+                "ask for part.parameters(), or call backward() and read .grad."
+            )
         step, self.part.state.is_step = self.part.state.is_step, False
         try:
             with self._looked_at(True):
-                return torch.autograd.grad(*args, **kwargs)
+                return torch.autograd.grad(outputs, inputs, *args, **kwargs)
         finally:
             self.part.state.is_step = step
 
@@ -203,21 +220,50 @@ class Interception(TorchFunctionMode):
             state.may_leave_out = before
 
     def _with_parameters(self, inputs: Any) -> list[Tensor]:
-        """Leaves of slices stand for their parameters, too: some gradients come through them."""
+        """A parameter stands for its slices and they for it: gradients come on both ways."""
         wanted = _listed(inputs)
         identities = {id(tensor) for tensor in wanted}
-        extra = [
-            slices.parameter
-            for slices in self.part.slices.values()
-            if any(id(leaf) in identities for leaf in slices.leaves)
-            if id(slices.parameter) not in identities
-        ]
-        return [*wanted, *extra]
+        for slices in self.part.slices.values():
+            own = [slices.parameter, *slices.leaves]
+            if any(id(tensor) in identities for tensor in own):
+                wanted += [tensor for tensor in own if id(tensor) not in identities]
+        return wanted
+
+    def _set_requires(self, tensor: Tensor, value: bool = True) -> Tensor:
+        if id(tensor) not in self._required:
+            return tensor.requires_grad_(value)
+        self._required[id(tensor)] = value
+        planned = self._planned(tensor)
+        if planned is not None:  # what is frozen stays so inside the block
+            planned.is_off = not value
+            tensor.requires_grad_(value)
+        return tensor
+
+    def _note_writing(self, func: Callable[..., Any], args: Any, out: Any) -> None:
+        """Operations that write to the memory of parameters may change rows that are not trained.
+
+        Writing to the slices themselves, as optimizers do, is what they are for.
+        """
+        for target in [*_flat(args[:1] if _is_in_place(func) else ()), *_flat((out,))]:
+            if id(target) not in self._leaves and _memory(target) in self._memories:
+                self.part.may_have_changed_frozen = True
 
 
 def _is_in_place(func: Callable[..., Any]) -> bool:
     name = getattr(func, "__name__", "")
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+def _flat(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _flat(value)
+
+
+def _memory(tensor: Tensor) -> int:
+    return 0 if tensor.is_sparse or tensor.is_nested else tensor.untyped_storage().data_ptr()
 
 
 def _listed(value: Any) -> list[Any]:

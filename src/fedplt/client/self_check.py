@@ -2,9 +2,9 @@
 
     print(fedplt.check(model, example, loss))
 
-For one client of each kind, a step on the user's own batch is compared tensor by tensor, in float64
-where the model allows, with the gradients of the whole model; and everything that is not trained
-must keep its bits.
+For one client of each kind (at most four), a step on the user's own batch is compared tensor by
+tensor, in float64 where the model allows, with the gradients of the whole model; and rows of
+planned tensors that are not trained must keep their bits.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CheckReport:
 
     @property
     def is_right(self) -> bool:
-        return not self.wrong
+        return not self.wrong and not self.skipped
 
     def __str__(self) -> str:
         if self.skipped:
@@ -75,7 +75,7 @@ class CheckReport:
             f"{len({e.tensor for e in self.differences})} tensors, ratios "
             f"{', '.join(f'{ratio:.3g}' for ratio in ratios)}): "
         )
-        if self.is_right:
+        if not self.wrong:
             return text + f"equal to {self.worst:.0e}"
         lines = [
             f"  {e.tensor} ({e.kind}) at ratio {e.ratio:.3g}: "

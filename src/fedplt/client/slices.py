@@ -44,8 +44,12 @@ class TrainableSlices:
         self._parameters: dict[str, nn.Parameter] = {}
         self.slices: dict[int, Slices] = {}  # by the parameter's identity: it may be tied
         self._rows: dict[tuple[int, int], TrainedRows] = {}  # of a weight with a bias
-        for tensor, rows in self.assignment.trained_rows:
-            self._take(tensor, rows)
+        try:
+            for tensor, rows in self.assignment.trained_rows:
+                self._take(tensor, rows)
+        except BaseException:
+            self.release()
+            raise
         self._frozen = {id(p): p for p in model.parameters() if id(p) not in self.slices}
         self._statistics = self._find_statistics()
         self._before = self._values() if keep_old else None
@@ -60,6 +64,11 @@ class TrainableSlices:
             raise CutError(
                 f"{tensor.name} is {there} in this model and of shape {tensor.shape} in the plan: "
                 "the plan was made for another model."
+            )
+        if not (tensor.is_buffer or parameter.requires_grad):
+            raise CutError(
+                f"{tensor.name} is frozen (requires_grad is False), but the plan trains it. Cut "
+                "and plan the model again as it is now, or set requires_grad back."
             )
         whole = axis_first(parameter.detach(), tensor.axis)
         memory = None
@@ -93,6 +102,7 @@ class TrainableSlices:
 
     def release(self) -> None:
         """Let all parameters lie in memory as they did before; called at the end of the block."""
+        self.ways.outputs.clear()
         for place, (parameter, axis, views) in enumerate(self._views):
             slices = self.slices.get(id(parameter))
             if slices is not None and slices.memory is not None:
@@ -122,7 +132,9 @@ class TrainableSlices:
         """
         found = self._rows.get((id(weight), id(bias)))
         if found is not None:
-            return found if found.slices[0].axis == axis else None
+            if found.slices[0].axis != axis or any(part.is_watched for part in found.slices):
+                return None
+            return found
         slices = self.slices.get(id(weight))
         if slices is None or slices.parameter is not weight or slices.axis != axis:
             return None
@@ -145,7 +157,7 @@ class TrainableSlices:
         )
         self._rows[id(weight), id(bias)] = found
         self._connect(found, weight)
-        return found
+        return None if any(part.is_watched for part in found.slices) else found
 
     def _connect(self, trained: TrainedRows, weight: Tensor) -> None:
         """Tell a layer which one feeds it, if all between them is trained in the same channels."""
@@ -187,7 +199,7 @@ class TrainableSlices:
 
     def backward(self, loss: Tensor) -> None:
         """The backward pass of a step; the only one in which a fused step may happen."""
-        self.state.is_step = True
+        self.state.is_step, self.state.depth = True, 1
         try:
             # What loss.backward() does in the end, without what lies between: steps can be short.
             _engine_run_backward(
@@ -195,7 +207,7 @@ class TrainableSlices:
                 allow_unreachable=True, accumulate_grad=True,
             )  # fmt: skip
         finally:
-            self.state.is_step = False
+            self.state.is_step, self.state.depth = False, 0
             self.forget_uses()
 
     def forget_uses(self) -> None:
@@ -229,7 +241,10 @@ class TrainableSlices:
 
     def update(self, num_examples: int = 1) -> ClientUpdate:
         """What changed since the block was entered: the trained slices, in the plan's order."""
-        assert self._before is not None
+        if self._before is None:
+            raise CutError(
+                "update() needs the old values: enter train_only without keep_old=False."
+            )
         change = change_since(self._before.clone(), self._slices())
         if self.assignment.local:
             change = torch.cat([change[start:stop] for start, stop in self._shared_segments()])
@@ -248,7 +263,10 @@ class TrainableSlices:
 
     def restore(self) -> None:
         """Put the values back that the slices had when the block was entered."""
-        assert self._before is not None
+        if self._before is None:
+            raise CutError(
+                "restore() needs the old values: enter train_only without keep_old=False."
+            )
         start = 0
         with torch.no_grad():
             for view in self._slices():

@@ -46,7 +46,8 @@ def train_only(
     required = [(p, p.requires_grad) for p in model.parameters()]
     handles: list[Any] = []
     patched: list[nn.Module] = []
-    _being_trained.update(model.modules())
+    modules = list(model.modules())
+    _being_trained.update(modules)
     gradients = [(p, p.grad) for p in model.parameters()]
     try:
         for parameter, _ in required:
@@ -64,7 +65,7 @@ def train_only(
             yield part
         part.check_unchanged()
     finally:
-        _being_trained.difference_update(model.modules())
+        _being_trained.difference_update(modules)
         for handle in handles:
             handle.remove()
         for module in patched:

@@ -98,19 +98,13 @@ class ClientTrainer:
         started = time.perf_counter()
         assignment = order.assignment
         held = assignment.build(self._models)
-        with scaled(held.module, assignment, order.training.recipe):
-            loss = train_client(
-                held.module,
-                assignment.on_client,
-                samples,
-                examples,
-                order.training,
-                learning_rate=order.learning_rate,
-                seed=order.seed,
-                round=order.round,
-                client=order.client,
-                on_changed_frozen=self._refresh_later,
-            )
+        try:
+            loss = self._train(held.module, order, samples, examples)
+        except BaseException:  # the next client must not start from what this one left
+            self._must_refresh = False
+            self.refresh()
+            self.put_buffers_back(warn=False)
+            raise
         places = assignment.uploaded
         take(self.global_state, places, out=update)
         change_since(update, parts_of(held.state, assignment.on_client.uploaded))
@@ -126,6 +120,23 @@ class ClientTrainer:
             weighted = update_norm(update / order.block_weights, assignment)
         seconds = time.perf_counter() - started
         return ClientResult(order.client, len(examples), norm, loss, seconds, weighted)
+
+    def _train(
+        self, module: nn.Module, order: TrainOrder, samples: Samples, examples: range
+    ) -> float:
+        with scaled(module, order.assignment, order.training.recipe):
+            return train_client(
+                module,
+                order.assignment.on_client,
+                samples,
+                examples,
+                order.training,
+                learning_rate=order.learning_rate,
+                seed=order.seed,
+                round=order.round,
+                client=order.client,
+                on_changed_frozen=self._refresh_later,
+            )
 
     def _refresh_later(self) -> None:
         self._must_refresh = True

@@ -69,9 +69,11 @@ class _Chain(torch.autograd.Function):
 
 
 def _forward(links: list[Link], x: Tensor) -> Tensor:
-    columns: list[Rows | None] = [
-        link.trained.used(x, is_private=index > 0) for index, link in enumerate(links)
-    ]
+    columns: list[Rows | None] = []
+    previous = None
+    for link in links:
+        columns.append(link.trained.used(x, previous=previous))
+        previous = link.trained
     leaves = [leaf for link in links for leaf in link.trained.all_leaves()]
     result: Tensor = _Chain.apply(x, links, columns, *leaves)  # type: ignore[no-untyped-call]
     return result

@@ -30,6 +30,14 @@ class Slices:
     """Where the parameter's numbers lay before they were made dense; None: where they lie now."""
     uses: int = 0
     """Operations that used the parameter since the last step."""
+    is_off: bool = False
+    """Its gradient is switched off inside the block (``requires_grad_(False)``)."""
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether hooks look at its gradient, or it has none: autograd's own way is taken then."""
+        hooks = self.parameter._post_accumulate_grad_hooks  # ours is one of them
+        return self.is_off or bool(self.parameter._backward_hooks) or len(hooks or ()) > 1
 
     @property
     def whole(self) -> Tensor:
@@ -84,6 +92,8 @@ class Pass:
     """Of plain SGD that is fused into the backward pass."""
     is_step: bool = False
     """A backward pass runs that the training loop started for its step: it may be fused."""
+    depth: int = 0
+    """Backward passes that run in one another: reentrant checkpoints start their own."""
     may_leave_out: bool = True
     """Nobody looks at gradients of activations: columns that no trained row needs are left out."""
     is_certain: Callable[[TrainedRows, Tensor], bool] = lambda trained, x: False
@@ -110,19 +120,21 @@ class TrainedRows:
     is_lowest: bool = False
     """Nothing below it is trained: its input needs no gradient."""
 
-    def used(self, input: Tensor, *, is_private: bool = False) -> Rows | None:
+    def used(self, input: Tensor, *, previous: TrainedRows | None = None) -> Rows | None:
         """Note a use; return the columns of the input that need a gradient (None: all of them).
 
         Where the feeder is the lowest trained layer, only its trained rows use the gradient.
-        ``is_private``: the input was computed by the feeder in the same kernel.
+        ``previous``: the layer that computed the input in the same kernel; ``input`` is its, then.
         """
         for slices in self.slices:
             slices.uses += 1
-        self.is_lowest = not (is_private or input.requires_grad)
+        self.is_lowest = previous is None and not input.requires_grad
         feeder, each = self.feeder, self.columns_per_channel
         if feeder is None or not feeder.is_lowest or feeder.is_whole or not self.is_used_once:
             return None
-        if not feeder.is_used_once or not (is_private or self.state.is_certain(self, input)):
+        if not feeder.is_used_once:
+            return None
+        if not (feeder is previous if previous else self.state.is_certain(self, input)):
             return None
         return tuple((start * each, stop * each) for start, stop in feeder.rows)
 
@@ -137,7 +149,8 @@ class TrainedRows:
 
     def fused_rate(self) -> float | None:
         """The rate of a fused step, or None where the leaves get gradients instead."""
-        return self.state.rate if self.state.is_step and self.is_used_once else None
+        fuses = self.state.is_step and self.state.depth == 1 and self.is_used_once
+        return self.state.rate if fuses else None
 
     def needed(self, columns: Rows | None) -> Rows | None:
         """The columns to compute in this backward pass."""
