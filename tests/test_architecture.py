@@ -18,7 +18,7 @@ import fedplt
 SOURCE = Path(fedplt.__file__).parent
 TESTS = Path(__file__).parent
 
-ROOT_MODULES = ["errors", "seeds", "files", "text", "imports"]
+ROOT_MODULES = ["errors", "seeds", "files", "text", "imports", "distributions"]
 PACKAGES = [
     "planning", "sampling", "fleet", "theory", "data", "models", "kernels", "cutting", "client",
     "server", "methods", "federation", "engines", "comparison", "experiments", "report", "cli",

@@ -28,7 +28,7 @@ def test_a_newcomers_odd_model(fedplt, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = fedplt("cut", "odd:Odd", "--example", "odd:batch", "--option", "width=8")
     assert done.returncode == 0, done.stderr
-    assert "as one piece: its gates mix all units" in done.stdout
+    assert "by hidden unit (gates together); its whole gradient is computed" in done.stdout
     assert "the example input does not use it" in done.stdout
     assert "spare.weight" in done.stdout.split("left out")[1]
     assert not done.stderr

@@ -26,6 +26,17 @@ def test_options(fedplt, tmp_path):
     assert found["step_sizes"][0] > found["step_sizes"][-1]
 
 
+def test_noise(fedplt, tmp_path):
+    picture = tmp_path / "noise.svg"
+    flags = ["--ratio", 1, "--clients", 1, "--heterogeneity", 0, "--step-size", 1e-5]
+    done = fedplt("theory", *flags, "--noise", 300, "--repeats", 2, "--picture", picture)
+    assert done.returncode == 0, done.stderr
+    assert "it is not contradicted by the samples (99 % intervals" in done.stdout
+    assert "99 % intervals of the mean" in svg_texts(picture)
+    done = fedplt("theory", "--counterexample", "--noise", 1)
+    assert "it is contradicted by the samples (at step 1 the 99 % interval" in done.stdout
+
+
 def test_counterexample(fedplt, tmp_path):
     picture = tmp_path / "broken.svg"
     done = fedplt("theory", "--counterexample", "--picture", picture)

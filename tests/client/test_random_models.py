@@ -62,13 +62,13 @@ class Attention(nn.Module):
         return self.attention(x, x, x, need_weights=False)[0]
 
 
-class Gated(nn.Module):
-    def __init__(self):
+class Recurrent(nn.Module):
+    def __init__(self, kind, units, **options):
         super().__init__()
-        self.gru = nn.GRU(WIDTH, WIDTH, batch_first=True)
+        self.memory = kind(WIDTH, units, batch_first=True, **options)
 
     def forward(self, x):
-        return self.gru(x)[0]
+        return self.memory(x)[0]
 
 
 class Scaled(nn.Module):
@@ -98,7 +98,9 @@ LEAVES = st.sampled_from(
         lambda: Turned(nn.Sequential(nn.Conv1d(WIDTH, 6, 1), nn.ConvTranspose1d(6, WIDTH, 1))),
         lambda: Turned(nn.Sequential(nn.Conv1d(WIDTH, 6, 1), nn.ReLU(), nn.Conv1d(6, WIDTH, 1))),
         Attention,
-        Gated,
+        lambda: Recurrent(nn.GRU, WIDTH),
+        lambda: Recurrent(nn.RNN, WIDTH // 2, num_layers=2, bidirectional=True),
+        lambda: Recurrent(nn.LSTM, 10, proj_size=WIDTH),
         Scaled,
         tied,
     ]

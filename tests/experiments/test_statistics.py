@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import betainc
 
-from fedplt.experiments.distributions import f_quantile, incomplete_beta, t_quantile
+from fedplt.distributions import f_quantile, incomplete_beta, t_quantile
 from fedplt.experiments.statistics import (
     mean_interval,
     ranks,

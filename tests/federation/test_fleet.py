@@ -67,7 +67,7 @@ def test_ratios_come_from_the_planner(devices):
     assert job.plan.ratios[1] == job.plan.ratios[2] < 1
     assert job.devices.plan.devices[0].feasible
     profiles = read_fleet(Path(devices)).devices
-    workload = ExactWorkload(job.layers, local_steps=4, batch_size=16)  # 60 examples each
+    workload = ExactWorkload(job.layers, local_steps=4, batch_size=16, num_examples=60)
     expected = [entry.ratio for entry in plan_fleet(profiles, workload).devices]
     assert job.plan.ratios[[0, 1, 3]].tolist() == expected
 
@@ -247,7 +247,7 @@ def test_late_clients_are_left_out(devices):
 
 
 def test_freezing_reaches_the_clients(slow_computers):
-    job = planned_job(slow_computers, fleet={**TIGHT, "deadline_seconds": 0.13, "may_freeze": True})
+    job = planned_job(slow_computers, fleet={**TIGHT, "deadline_seconds": 0.11, "may_freeze": True})
     assert job.devices.plan.devices[0].frozen_layers == 1
     assert (job.plan.counts[:, 0] == 0).all()
     assert (job.plan.counts[:, 1] > 0).all()

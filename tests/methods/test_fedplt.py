@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedplt import Plan
+from fedplt import Plan, make_plan
 from fedplt.methods import PlanRequest, make_method
+from fedplt.planning.layers import Layer, Layers, TensorSpec
 from tests.support.layers import fcn_layers
 
 
@@ -50,3 +53,40 @@ def test_everybody_meets_every_sublayer_in_the_end():
         for part in moving.assignment(2, round).slices[0]:
             seen |= set(part)
     assert seen == set(range(512))
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_what_is_never_reached_is_named(data):
+    """Against every round of a whole turn, in which a slice comes back to where it began."""
+    widths = data.draw(st.lists(st.integers(1, 24), min_size=1, max_size=4))
+    layers = Layers(
+        tuple(Layer(f"l{i}", (TensorSpec(f"w{i}", (n, 5)),), n) for i, n in enumerate(widths))
+    )
+    number, every = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+    counts = [[data.draw(st.integers(0, n)) for n in widths] for _ in range(number)]
+    moving = replace(
+        make_plan(layers, [1.0] * number), counts=np.array(counts, np.int32), rotate_every=every
+    )
+    reached = [set() for _ in widths]
+    for round in range(0, every * max(widths), every):
+        for client in range(number):
+            for seen, ranges in zip(reached, moving.assignment(client, round).slices, strict=True):
+                seen.update(*ranges)
+    never = {
+        layer.name: set(range(layer.num_sublayers)) - seen
+        for layer, seen in zip(layers, reached, strict=True)
+    }
+    said = {entry.layer: set(entry.sublayers) for entry in moving.uncovered}
+    assert said == {name: missing for name, missing in never.items() if missing}
+
+
+def test_a_layer_that_nobody_trains_is_named_also_where_slices_move():
+    from fedplt import allocation_of
+
+    layers = fcn_layers(64)
+    without = allocation_of(layers.sizes, [0.0, 0.1, 0.1, 0.1])
+    moving = make_method("fedplt", {"rotate_every": 2}).plan(PlanRequest(layers, [without] * 3))
+    (missing,) = moving.uncovered
+    assert (missing.layer, missing.sublayers) == ("fc1", range(512))
+    assert "WARNING: layer fc1: nobody trains 512 of its 512 sub-layers" in moving.summary()

@@ -99,14 +99,48 @@ class FusedAttention(nn.Module):
 
 
 class Recurrent(nn.Module):
+    """Stacked, in both directions, with a projection, with and without biases."""
+
     def __init__(self):
         super().__init__()
         self.lstm = nn.LSTM(10, 6, batch_first=True, bidirectional=True)
         self.gru = nn.GRU(12, 5, num_layers=2, batch_first=True)
-        self.head = nn.Linear(5, 4)
+        self.rnn = nn.RNN(5, 4, num_layers=2, nonlinearity="relu", bias=False, bidirectional=True)
+        self.head = nn.Linear(8, 4)
 
     def forward(self, x):
-        return self.head(self.gru(self.lstm(x)[0])[0][:, -1])
+        return self.head(self.rnn(self.gru(self.lstm(x)[0])[0].transpose(0, 1))[0].mean(0))
+
+
+class Projected(nn.Module):
+    """LSTMs whose outputs are narrower than their hidden units."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(10, 6)
+        self.lstm = nn.LSTM(6, 7, 2, batch_first=True, bidirectional=True, proj_size=3)
+        self.last = nn.LSTM(6, 8, proj_size=2, bias=False)
+        self.head = nn.Linear(2, 4)
+
+    def forward(self, x):
+        return self.head(self.last(self.lstm(self.first(x))[0].transpose(0, 1))[0][-1])
+
+
+class Cells(nn.Module):
+    """The user's own loop over time."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.gru = nn.LSTMCell(10, 6), nn.GRUCell(6, 5, bias=False)
+        self.rnn, self.head = nn.RNNCell(5, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        long = gated = short = None
+        for step in x.unbind(1):
+            long = self.lstm(step, long)
+            gated = self.gru(long[0], gated)
+            short = self.rnn(gated, short)
+        return self.head(short)
 
 
 class Standardised(nn.Linear):
@@ -171,6 +205,8 @@ ZOO = {
     "cross-attention": (CrossAttention, images(5, 10)),
     "fused-attention": (FusedAttention, images(5, 10)),
     "recurrent": (Recurrent, images(5, 10)),
+    "projected": (Projected, images(5, 10)),
+    "cells": (Cells, images(5, 10)),
     "odd": (Odd, images(10)),
     "adapted": (Adapted, images(10)),
 }

@@ -65,6 +65,65 @@ def test_the_bound_holds_on_average_with_noise():
     )  # fmt: skip
     assert report.all_hold, report.summary()
     assert report.bound_holds
+    assert "proven if they always do, and it is not contradicted by the samples" in report.summary()
+
+
+def noisy(seed, repeats):
+    """All conditions hold, and the noise is larger than what a step gains: means stray."""
+    problem = example_problem("quadratic", num_clients=1, heterogeneity=0.0, seed=seed)
+    masks = rotating_masks(problem.dimension, [1.0])
+    steps = [1e-5 / problem.smoothness] * 20
+    return study_convergence(
+        problem, masks, steps, problem.optimum + 3, noise=300.0, repeats=repeats, seed=seed
+    )
+
+
+@pytest.mark.parametrize("repeats", [2, 5, 20])
+def test_a_mean_above_the_bound_is_no_contradiction(repeats):
+    """Of an expectation: the sample means exceed the bound, the intervals do not."""
+    reports = [noisy(seed, repeats) for seed in range(6)]
+    assert any((report.distances > report.bounds).any() for report in reports)
+    for report in reports:
+        assert report.all_hold
+        assert report.contradicted_at is None and report.bound_holds
+        assert report.recursion_violations == 0
+        low, high = report.intervals
+        assert np.all((low <= report.distances) & (report.distances <= high))
+        assert "not contradicted by the samples (99 % intervals" in report.summary()
+        assert "broken" not in report.summary()
+
+
+@pytest.mark.parametrize("noise", [1e-4, 1.0])
+def test_samples_contradict_what_is_wrong(noise):
+    problem, masks, start = counterexample()
+    report = study_convergence(problem, masks, [5e-4] * 40, start, noise=noise, repeats=20)
+    assert report.stated_hold and not report.all_hold
+    assert not report.bound_holds
+    assert report.contradicted_at == 1
+    assert report.recursion_violations == 40
+    low, high = (ends[1] for ends in report.intervals)
+    assert report.bounds[1] < low < high
+    words = f"at step 1 the 99 % interval of the mean is {low:.6g} to {high:.6g}, the bound"
+    assert f"contradicted by the samples ({words}" in report.summary()
+    assert report.to_json()["intervals"]["level"] == 0.99
+
+
+def test_one_repetition_says_nothing_about_a_mean():
+    report = noisy(0, 1)
+    assert report.bound_holds and report.recursion_violations == 0
+    assert "one repetition says nothing about a mean" in report.summary()
+    assert report.to_json()["intervals"] is None
+
+
+def test_intervals_hold_together():
+    """Of 50 means at once, all but about one in a hundred times; skewed values, known means."""
+    from fedplt.theory.intervals import mean_intervals
+
+    random, wrong = np.random.default_rng(0), 0
+    for _ in range(500):
+        low, _ = mean_intervals(random.chisquare(3, size=(8, 50)))
+        wrong += bool((low > 3).any())
+    assert wrong <= 10
 
 
 @pytest.mark.parametrize("step", [5e-4, 5e-5, 5e-6])

@@ -6,6 +6,7 @@ correct, only coarser, and the table of ``Layers.summary()`` says so.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +21,9 @@ from fedplt.planning import split_name
 
 FUSED_NAMES = ("qkv", "c_attn")
 """Names of Linear modules that, with three times as many outputs as inputs, are fused q, k, v."""
+
+_RECURRENT_TENSORS = re.compile(r"(weight_(ih|hh|hr)|bias_(ih|hh))(_l\d+(_reverse)?)?")
+"""Names of tensors in torch's recurrent layers (with level and direction) and cells."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def _how_computed(module: nn.Module, own: Collection[str]) -> str | None:
 def _saving(module: nn.Module, slicing: Slicing) -> str:
     """Says where slices are trained, but the whole gradient is computed for them."""
     is_sliced = isinstance(module, (*NORMALIZATION, nn.MultiheadAttention)) or has_kernel(module)
-    return "" if is_sliced or slicing.num_units == 1 else " (its whole gradient is computed)"
+    return "" if is_sliced or slicing.num_units == 1 else "; its whole gradient is computed"
 
 
 def _convolution(name: str, module: Any, fused: int | None) -> Slicing:
@@ -123,6 +127,18 @@ def _attention(name: str, module: Any, fused: int | None) -> Slicing:
     )
 
 
+def _recurrent(name: str, module: Any, fused: int | None) -> Slicing:
+    """Every level and direction at the same hidden units; a projection has them as its columns."""
+    units, axes, repeats = module.hidden_size, {}, {}
+    for key, parameter in module.named_parameters(recurse=False):
+        axes[key] = int(key.startswith("weight_hr"))
+        repeats[key], rest = divmod(parameter.shape[axes[key]], units)
+        if rest or not repeats[key] or not _RECURRENT_TENSORS.fullmatch(key):
+            return Slicing(f"as one piece: {key} is not a tensor of torch's own layer", 1)
+    together = " (gates together)" if max(repeats.values()) > 1 else ""
+    return Slicing(f"by hidden unit{together}", units, axes, repeats)
+
+
 def _embedding(name: str, module: Any, fused: int | None) -> Slicing:
     if module.max_norm is not None:
         raise CutError(
@@ -146,7 +162,7 @@ RULES: tuple[tuple[tuple[type[nn.Module], ...], Callable[..., Slicing]], ...] = 
     ((nn.Embedding, nn.EmbeddingBag), _embedding),
     (NORMALIZATION, lambda *_: Slicing("by channel")),
     ((nn.Bilinear,), lambda *_: Slicing("by output neuron")),
-    ((nn.RNNBase, nn.RNNCellBase), lambda *_: Slicing("as one piece: its gates mix all units", 1)),
+    ((nn.RNNBase, nn.RNNCellBase), _recurrent),
 )
 
 

@@ -17,7 +17,7 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.experiments.distributions import f_quantile, t_quantile
+from fedplt.distributions import f_quantile, t_quantile
 
 CONFIDENCE = 0.95
 MAX_RANKED = 8

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedplt.errors import ConfigError
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
-from fedplt.fleet import Work, round_time
+from fedplt.fleet import Work, in_time, round_time
 from fedplt.planning import Assignment, RoundAssignments, download_bytes, safetensors_bytes
 from fedplt.seeds import generator
 
@@ -43,7 +43,7 @@ class Availability:
         self.job, self.settings, self._costs = job, job.config.fleet, costs
         self._predictions: tuple[int, NDArray[np.float64]] | None = None
         limit = self.settings.late_after_seconds if self.settings else None
-        if limit is not None and self.predicted(0).min() > limit:
+        if limit is not None and not in_time(self.predicted(0).min(), limit):
             raise ConfigError(
                 f"fleet.late_after_seconds: nobody finishes within {limit:g} s; the fastest "
                 f"client takes {self.predicted(0).min():.3g} s. Raise it."
@@ -56,7 +56,8 @@ class Availability:
             return Attendance(list(range(number)), [], [])
         late = np.zeros(number, dtype=np.bool_)
         if settings.late_after_seconds is not None:
-            late = self.predicted(round, assignments) > settings.late_after_seconds
+            seconds = self.predicted(round, assignments)
+            late = np.array([not in_time(each, settings.late_after_seconds) for each in seconds])
         chances = generator(self.job.config.seed, "dropout", round=round).random(number)
         dropped = ~late & (chances < settings.dropout)
         parts = (~late & ~dropped, dropped, late)

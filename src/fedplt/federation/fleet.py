@@ -19,8 +19,8 @@ from fedplt.fleet import (
     FleetPlan,
     PaperWorkload,
     Workload,
-    frozen_prefix_allocation,
     plan_fleet,
+    planned_share,
 )
 from fedplt.planning import Allocation, Layers
 
@@ -95,12 +95,7 @@ def _planned(
     return ClientDevices(
         tuple(entry.device for entry in everybody),
         plan,
-        tuple(
-            frozen_prefix_allocation(layers, entry.ratio, entry.frozen_layers)
-            if entry.frozen_layers
-            else entry.ratio
-            for entry in everybody
-        ),
+        tuple(planned_share(layers, entry.ratio, entry.frozen_layers) for entry in everybody),
         tuple(
             entry.local_steps if entry.local_steps < workload.local_steps else None
             for entry in everybody
@@ -151,9 +146,9 @@ def nominal_workload(
             f"training: the work of a round depends on the unknown size of {config.data.name!r}. "
             "Set training.local_steps and training.batch_size."
         )
-    each = max(1, round(num_examples / config.clients.num_clients))
+    each = -(-num_examples // config.clients.num_clients)  # the most of an even split
     batch = each if settings.batch_size == "full" else min(settings.batch_size, each)
+    if settings.local_steps is not None:
+        return ExactWorkload(layers, settings.local_steps, batch)
     epochs = settings.local_epochs or 1
-    return ExactWorkload(
-        layers, settings.local_steps or max(1, round(epochs * each / batch)), batch
-    )
+    return ExactWorkload(layers, epochs * -(-each // batch), batch, epochs * each)

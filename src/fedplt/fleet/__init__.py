@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedplt.fleet.devices import DeviceProfile
-from fedplt.fleet.planner import DevicePlan, FleetPlan, RoundTime, plan_fleet, round_time
+from fedplt.fleet.planner import DevicePlan, FleetPlan, plan_fleet
 from fedplt.fleet.quantities import (
     DOWN,
     LATENCY,
@@ -17,14 +17,17 @@ from fedplt.fleet.quantities import (
     parse_quantity,
     value_problem,
 )
+from fedplt.fleet.round_times import RoundTime, in_time, round_time
 from fedplt.fleet.summary import fleet_json, fleet_summary
 from fedplt.fleet.target import Target
 from fedplt.fleet.workload import (
     ExactWorkload,
+    NextWork,
     PaperWorkload,
     Work,
     Workload,
     frozen_prefix_allocation,
+    planned_share,
 )
 
 __all__ = [
@@ -39,6 +42,7 @@ __all__ = [
     "DeviceProfile",
     "ExactWorkload",
     "FleetPlan",
+    "NextWork",
     "PaperWorkload",
     "Quantity",
     "RoundTime",
@@ -48,9 +52,11 @@ __all__ = [
     "fleet_json",
     "fleet_summary",
     "frozen_prefix_allocation",
+    "in_time",
     "parse_number",
     "parse_quantity",
     "plan_fleet",
+    "planned_share",
     "round_time",
     "value_problem",
 ]

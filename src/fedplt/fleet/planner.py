@@ -6,57 +6,24 @@ A client's round takes
           + \frac{\text{forward} + \text{backward}(r_k)}{\gamma_k}
           + \frac{\text{bytes up}(r_k)}{B_k^\uparrow}
 
-and the planner chooses the largest ratio whose time is within the target.
+and the planner chooses the largest ratio whose time is within the target, with the whole sub-layers
+that a plan really gives to the clients at that ratio.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
+from fedplt.fleet.ratio_search import crossing, largest_fitting
+from fedplt.fleet.round_times import RoundTime, in_time, round_time
 from fedplt.fleet.target import Target
 from fedplt.fleet.workload import Work, Workload
+from fedplt.planning import Turns
 from fedplt.text import bytes_text, seconds_text
-
-_ROUNDING = 1e-12
-
-
-@dataclass(frozen=True)
-class RoundTime:
-    """Seconds of a client's round, part by part."""
-
-    latency: float
-    download: float
-    forward: float
-    backward: float
-    upload: float
-
-    @property
-    def total(self) -> float:
-        return self.latency + self.download + self.forward + self.backward + self.upload
-
-
-def round_time(device: DeviceProfile, work: Work) -> RoundTime:
-    """How long this work takes this device.
-
-    >>> tv = DeviceProfile("tv", 30e9, 200e6, 50e6, latency_seconds=0.2)
-    >>> round(round_time(tv, Work(1.5e9, 3e9, 20e6, 20e6)).total, 2)
-    4.35
-    """
-    return RoundTime(
-        device.latency_seconds,
-        8 * work.bytes_down / device.down_bits_per_second,
-        work.forward_flops / device.flops_per_second,
-        work.backward_flops / device.flops_per_second,
-        8 * work.bytes_up / device.up_bits_per_second,
-    )
 
 
 @dataclass(frozen=True)
@@ -69,6 +36,7 @@ class DevicePlan:
     frozen_layers: int
     full: RoundTime
     planned: RoundTime
+    """Of the slowest client with this device: some take a turn where others do not."""
     full_work: Work
     work: Work
     reason: str = ""
@@ -155,32 +123,26 @@ def _has_memory(device: DeviceProfile, work: Work) -> bool:
     return device.memory_bytes is None or work.memory_bytes <= device.memory_bytes
 
 
-def _crossing(knots: NDArray[np.float64], values: Sequence[float], limit: float) -> float:
-    """The largest ratio whose (ascending) value is within the limit.
-
-    >>> _crossing(np.array([0.0, 1.0]), [2.0, 6.0], 3.0)
-    0.25
-    """
-    # The fastest device defines the target: a last bit must not cost it its ratio of 1.
-    if values[-1] <= limit * (1 + _ROUNDING):
-        return float(knots[-1])
-    above = bisect_right(values, limit)
-    if above == 0:
-        return 0.0
-    low, high = values[above - 1], values[above]
-    share = (limit - low) / (high - low)
-    return float(knots[above - 1] + share * (knots[above] - knots[above - 1]))
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Planner:
+    """Plans device after device, in the order of the clients: they take turns in that order."""
+
     workload: Workload
     seconds: float
     min_ratio: float
     may_freeze: bool
     may_cut_steps: bool
+    turns: Turns | None = None
+    """Of the clients that are planned already."""
 
     def plan(self, device: DeviceProfile, full: RoundTime) -> DevicePlan:
+        entry = self._plan(device, full)
+        self.turns = self.workload.next_work(
+            entry.ratio, device.count, self.turns, frozen=entry.frozen_layers
+        ).turns
+        return entry
+
+    def _plan(self, device: DeviceProfile, full: RoundTime) -> DevicePlan:
         largest, steps = self._largest_ratio(device), self.workload.local_steps
         if largest >= self.min_ratio:
             return self._entry(device, full, largest, steps, note=self._note(device, largest))
@@ -210,53 +172,75 @@ class _Planner:
                 return self._entry(device, full, self.min_ratio, fewer, -shallow, traded=traded)
         return self._entry(device, full, self.min_ratio, steps, reason=self._reason(device))
 
-    def _fits(self, device: DeviceProfile, work: Work) -> bool:
-        in_time = round_time(device, work).total <= self.seconds * (1 + _ROUNDING)
-        return in_time and _has_memory(device, work)
+    def _works(
+        self, device: DeviceProfile, ratio: float, frozen: int = 0, steps: int | None = None
+    ) -> tuple[Work, ...]:
+        """What the clients with this device would do, with whole sub-layers."""
+        return self.workload.next_work(
+            ratio, device.count, self.turns, local_steps=steps, frozen=frozen
+        ).works
+
+    def _fits(
+        self, device: DeviceProfile, ratio: float, frozen: int = 0, steps: int | None = None
+    ) -> bool:
+        return all(
+            in_time(round_time(device, work).total, self.seconds) and _has_memory(device, work)
+            for work in self._works(device, ratio, frozen, steps)
+        )
 
     def _largest_ratio(self, device: DeviceProfile, frozen: int = 0) -> float:
-        """Where time or memory, linear between the knots, reach their limits; 0: nothing fits."""
-        largest = self._in_time(device, frozen)
+        """The largest ratio at which all clients with this device are in time; 0: nothing fits."""
+        knots, works = self.workload.knots(frozen), self._knot_works(frozen)
+        times = [round_time(device, work).total for work in works]
+        largest = crossing(knots, times, self.seconds)
         if device.memory_bytes is not None:
-            needs = [work.memory_bytes for work in self._works(frozen)]
-            knots = self.workload.knots(frozen)
-            largest = min(largest, _crossing(knots, needs, device.memory_bytes))
+            needs = [work.memory_bytes for work in works]
+            largest = min(largest, crossing(knots, needs, device.memory_bytes))
+        if self.workload.is_linear:
+            return largest
+
+        def fits(ratio: float) -> bool:
+            return self._fits(device, ratio, frozen)
+
+        largest = largest_fitting(knots, largest, fits) if largest > 0 else 0.0
+        if largest < self.min_ratio <= knots[-1] and fits(self.min_ratio):
+            return self.min_ratio
         return largest
 
-    def _in_time(self, device: DeviceProfile, frozen: int) -> float:
-        times = [round_time(device, work).total for work in self._works(frozen)]
-        return _crossing(self.workload.knots(frozen), times, self.seconds)
+    @cache  # noqa: B019 (lives as long as one call of plan_fleet)
+    def _knot_works(self, frozen: int) -> list[Work]:
+        knots = self.workload.knots(frozen)
+        return [self.workload.work(float(ratio), frozen=frozen) for ratio in knots]
 
     def _note(self, device: DeviceProfile, ratio: float, frozen: int = 0) -> str:
-        if device.memory_bytes is None or (in_time := self._in_time(device, frozen)) <= ratio:
+        if device.memory_bytes is None or _has_memory(device, self.workload.work(1.0)):
+            return ""
+        by_time = self._largest_ratio(replace(device, memory_bytes=None), frozen)
+        if by_time <= ratio:
             return ""
         return (
             f"its memory of {bytes_text(device.memory_bytes)} limits it to ratio {ratio:.3g}; "
-            f"its time would allow {in_time:.3g}"
+            f"its time would allow {by_time:.3g}"
         )
-
-    @cache  # noqa: B019 (lives as long as one call of plan_fleet)
-    def _works(self, frozen: int) -> list[Work]:
-        return [
-            self.workload.work(float(ratio), frozen=frozen) for ratio in self.workload.knots(frozen)
-        ]
 
     def _most_steps(self, device: DeviceProfile, frozen: int) -> int:
         low, high = 0, self.workload.local_steps
         while high - low > 1:
             middle = (low + high) // 2
-            work = self.workload.work(self.min_ratio, local_steps=middle, frozen=frozen)
-            low, high = (middle, high) if self._fits(device, work) else (low, middle)
+            fits = self._fits(device, self.min_ratio, frozen, middle)
+            low, high = (middle, high) if fits else (low, middle)
         return low
 
     def _reason(self, device: DeviceProfile) -> str:
-        work = self.workload.work(self.min_ratio)
-        time, limit = round_time(device, work), f"{seconds_text(self.seconds)} s"
+        works = self._works(device, self.min_ratio)
+        work, limit = self._slowest(device, works), f"{seconds_text(self.seconds)} s"
+        time = round_time(device, work)
         smallest = f"the smallest ratio {self.min_ratio:.3g}"
         if self.min_ratio == self.workload.always_ratio:
             smallest += " (the layers that are always trained)"
-        if device.memory_bytes is not None and not _has_memory(device, work):
-            need, have = bytes_text(work.memory_bytes), bytes_text(device.memory_bytes)
+        needed = max(work.memory_bytes for work in works)
+        if device.memory_bytes is not None and needed > device.memory_bytes:
+            need, have = bytes_text(needed), bytes_text(device.memory_bytes)
             return f"needs {need} at {smallest}, has {have}"
         parts = {"download": time.download, "forward pass": time.forward, "latency": time.latency}
         name, largest = max(parts.items(), key=lambda item: item[1])
@@ -270,6 +254,10 @@ class _Planner:
             )
         return f"takes {seconds_text(time.total)} s at {smallest}, not {limit}"
 
+    @staticmethod
+    def _slowest(device: DeviceProfile, works: Sequence[Work]) -> Work:
+        return max(works, key=lambda work: round_time(device, work).total)
+
     def _entry(
         self,
         device: DeviceProfile,
@@ -281,7 +269,7 @@ class _Planner:
         traded: str = "",
         note: str = "",
     ) -> DevicePlan:
-        work = self.workload.work(ratio, local_steps=steps, frozen=frozen)
+        work = self._slowest(device, self._works(device, ratio, frozen, steps))
         whole = self.workload.work(1.0)
         planned = round_time(device, work)
         return DevicePlan(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,14 @@ from fedplt.planning import (
     FORWARD_FLOPS_PER_PARAMETER,
     Allocation,
     Layers,
+    Turns,
     balanced_allocation,
     download_bytes,
     exact_flops,
     make_plan,
+    next_counts,
     safetensors_bytes,
+    sublayers_assignment,
 )
 
 
@@ -51,8 +54,21 @@ class Work:
         return self.bytes_down + 2 * self.bytes_up
 
 
+class NextWork(NamedTuple):
+    """What the next clients of a fleet do in a round."""
+
+    works: tuple[Work, ...]
+    """Of clients with the same ratio: they differ where clients take turns."""
+    turns: Turns | None
+    """For the clients after them."""
+
+
 class Workload(Protocol):
     """The work of a round as a function of what a client trains."""
+
+    @property
+    def is_linear(self) -> bool:
+        """Work is linear between the knots; else it comes in whole sub-layers."""
 
     @property
     def local_steps(self) -> int: ...
@@ -66,10 +82,21 @@ class Workload(Protocol):
         """Fraction of the model that every client trains, whatever its ratio."""
 
     def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
-        """The work at a ratio, with fewer local steps or the first ``frozen`` layers left out."""
+        """Of a single client, with fewer local steps or the first ``frozen`` layers left out."""
+
+    def next_work(
+        self,
+        ratio: float,
+        num_clients: int,
+        turns: Turns | None = None,
+        *,
+        local_steps: int | None = None,
+        frozen: int = 0,
+    ) -> NextWork:
+        """Of clients with this ratio that come after others in a fleet."""
 
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
-        """Ratios between which the work is linear, ascending; the last is all but the frozen."""
+        """Ratios to start a search from, ascending; the last is all but the frozen layers."""
 
     def describe(self) -> str: ...
 
@@ -91,6 +118,7 @@ class PaperWorkload:
     backward_flops_per_parameter: float = BACKWARD_FLOPS_PER_PARAMETER
     num_layers: int = 1
     always_ratio: float = 0.0
+    is_linear: bool = True
 
     def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
         examples = (local_steps or self.local_steps) * self.batch_size
@@ -101,6 +129,17 @@ class PaperWorkload:
             size,
             ratio * size,
         )
+
+    def next_work(
+        self,
+        ratio: float,
+        num_clients: int,
+        turns: Turns | None = None,
+        *,
+        local_steps: int | None = None,
+        frozen: int = 0,
+    ) -> NextWork:
+        return NextWork((self.work(ratio, local_steps=local_steps, frozen=frozen),), None)
 
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
         return np.array([0.0, 1.0])
@@ -114,15 +153,21 @@ class PaperWorkload:
 
 @dataclass(frozen=True, eq=False)
 class ExactWorkload:
-    """FLOPs counted from the layers; between sampled ratios costs are interpolated."""
+    """FLOPs counted from the layers, for the whole sub-layers that a plan gives to a client."""
 
     layers: Layers
     local_steps: int
     batch_size: int = 64
+    num_examples: int | None = None
+    """Examples seen in a round; by default all batches are full."""
 
     def __post_init__(self) -> None:
         if not self.layers.flow:
             raise CutError("costs need the flow of data: cut the model with an example input.")
+
+    @property
+    def is_linear(self) -> bool:
+        return False
 
     @property
     def num_layers(self) -> int:
@@ -133,45 +178,69 @@ class ExactWorkload:
         return sum(layer.size for layer in self.layers if layer.always) / self.layers.size
 
     def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
-        examples = (local_steps or self.local_steps) * self.batch_size
-        ratios, backward, upload = self._curve(frozen)
-        return Work(
-            examples * self._forward,
-            examples * float(np.interp(ratio, ratios, backward)),
-            download_bytes(make_plan(self.layers, [1.0]).assignment(0)),
-            float(np.interp(ratio, ratios, upload)),
-        )
+        return self.next_work(ratio, 1, local_steps=local_steps, frozen=frozen).works[0]
 
-    def knots(self, frozen: int = 0) -> NDArray[np.float64]:
-        return self._curve(frozen)[0]
+    def next_work(
+        self,
+        ratio: float,
+        num_clients: int,
+        turns: Turns | None = None,
+        *,
+        local_steps: int | None = None,
+        frozen: int = 0,
+    ) -> NextWork:
+        share = planned_share(self.layers, ratio, frozen)
+        counts, turns = next_counts(self.layers, [share] * num_clients, turns)
+        examples = self._num_seen(local_steps or self.local_steps)
+        works = []
+        for row in dict.fromkeys(map(tuple, counts.tolist())):
+            backward, upload = self._costs(row)
+            works.append(
+                Work(examples * self._forward, examples * backward, self._download, upload)
+            )
+        return NextWork(tuple(works), turns)
+
+    def _num_seen(self, local_steps: int) -> int:
+        full = local_steps * self.batch_size
+        return full if self.num_examples is None else min(full, self.num_examples)
+
+    @cache  # noqa: B019 (lives as long as the workload, two numbers per kind of client)
+    def _costs(self, counts: tuple[int, ...]) -> tuple[int, int]:
+        """Backward FLOPs per example and bytes of an update, for sub-layers of every layer."""
+        assignment = sublayers_assignment(self.layers, counts)
+        flops = exact_flops(assignment)
+        upload = safetensors_bytes("update", assignment.update_size)
+        return flops.total - flops.forward, upload
+
+    @cached_property
+    def _download(self) -> int:
+        return download_bytes(make_plan(self.layers, [1.0]).assignment(0))
 
     @cached_property
     def _forward(self) -> int:
         return exact_flops(make_plan(self.layers, [1.0]).assignment(0)).forward
 
     @cache  # noqa: B019 (lives as long as the workload, a few arrays)
-    def _curve(self, frozen: int) -> tuple[NDArray[np.float64], ...]:
-        """Ratios, and at each the backward FLOPs per example and the bytes of an update."""
+    def knots(self, frozen: int = 0) -> NDArray[np.float64]:
         kept = [layer.size for i, layer in enumerate(self.layers) if i >= frozen or layer.always]
         most, least = sum(kept) / self.layers.size, self.always_ratio
         small = np.geomspace(max(1e-3 * most, least), most, 60)
-        grid = np.unique(np.clip(np.concatenate([small, np.linspace(0.02, most, 50)]), least, most))
-        points = []
-        for ratio in grid:
-            allocation = frozen_prefix_allocation(self.layers, float(ratio), frozen)
-            assignment = make_plan(self.layers, [allocation]).assignment(0)
-            flops = exact_flops(assignment)
-            sent = safetensors_bytes("update", assignment.update_size)
-            points.append((flops.input_gradients + flops.weight_gradients, sent))
-        # Rounding to whole sub-layers may cost a little less at a larger ratio; time must not.
-        costs = np.maximum.accumulate(np.array(points, dtype=np.float64), axis=0)
-        return grid, costs[:, 0], costs[:, 1]
+        grid = np.concatenate([small, np.linspace(0.02, most, 50)])
+        return np.unique(np.clip(grid, least, most))
 
     def describe(self) -> str:
+        seen = ""
+        if self._num_seen(self.local_steps) < self.local_steps * self.batch_size:
+            seen = f" ({self.num_examples:,} in all)"
         return (
             f"{self.layers.size:,} parameters in {len(self.layers)} layers, {self.local_steps} "
-            f"local steps of {self.batch_size} examples, exact FLOPs"
+            f"local steps of {self.batch_size} examples{seen}, exact FLOPs"
         )
+
+
+def planned_share(layers: Layers, ratio: float, frozen: int) -> float | Allocation:
+    """What a client with a planned ratio gets: the ratio, or without the ``frozen`` layers."""
+    return frozen_prefix_allocation(layers, ratio, frozen) if frozen else ratio
 
 
 def frozen_prefix_allocation(layers: Layers, ratio: float, frozen: int) -> Allocation:

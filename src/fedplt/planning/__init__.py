@@ -27,8 +27,10 @@ from fedplt.planning.layers import (
     split_name,
 )
 from fedplt.planning.places import Places
-from fedplt.planning.plan import Plan, RoundAssignments, make_plan
+from fedplt.planning.plan import Plan, RoundAssignments, make_plan, sublayers_assignment
 from fedplt.planning.recipe import DEFAULT_RECIPE, LocalRecipe, Normalizer
+from fedplt.planning.rounding import Turns
+from fedplt.planning.spreading import next_counts
 from fedplt.planning.submodel_assignment import SubmodelAssignment
 from fedplt.planning.submodel_plans import submodel_plan
 from fedplt.planning.width_rates import closest_rates, expected_keep_rates, kept_units
@@ -58,6 +60,7 @@ __all__ = [
     "SubmodelAssignment",
     "TensorSpec",
     "TensorUnits",
+    "Turns",
     "Units",
     "allocation_of",
     "balanced_allocation",
@@ -69,8 +72,10 @@ __all__ = [
     "kept_units",
     "make_plan",
     "merge",
+    "next_counts",
     "paper_flops_of",
     "safetensors_bytes",
     "split_name",
+    "sublayers_assignment",
     "submodel_plan",
 ]

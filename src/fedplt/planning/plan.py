@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.errors import PlanError
-from fedplt.planning.allocation import Allocation, balanced_layer_ratios
+from fedplt.planning.allocation import Allocation
 from fedplt.planning.assignment import Assignment, SliceAssignment
 from fedplt.planning.coverage import Uncovered, uncovered_sublayers
 from fedplt.planning.layers import Layers, Ranges, merge
 from fedplt.planning.places import Places
 from fedplt.planning.plan_summary import plan_summary
 from fedplt.planning.rounding import whole_sublayers
+from fedplt.planning.spreading import spread_ratios
 
 FORMAT = 2
 
@@ -169,10 +170,13 @@ class Plan:
 
     @cached_property
     def uncovered(self) -> tuple[Uncovered, ...]:
-        """Sub-layers that no client trains: they keep their initial values."""
+        """Sub-layers that no client ever trains: they keep their initial values."""
+        coverage = self.coverage
         if self.rotate_every:
-            return ()  # the plan rotates: in time all are reached
-        return uncovered_sublayers(self.layers, self.coverage, self.num_clients)
+            # Steps have no common divisor with the width, so one trained sub-layer reaches all
+            # others in time. A layer of which no client trains anything is never reached.
+            coverage = tuple(np.full_like(clients, clients.sum()) for clients in coverage)
+        return uncovered_sublayers(self.layers, coverage, self.num_clients)
 
     def summary(self) -> str:
         """A printed table: groups of clients, layers, and warnings."""
@@ -238,44 +242,13 @@ def make_plan(layers: Layers, ratios: Sequence[float | Allocation]) -> Plan:
     Ratios are spread over the layers by :func:`fedplt.balanced_allocation`, rounded to whole
     sub-layers, and assigned by rotation.
     """
-    if not len(ratios):
-        raise PlanError("no ratios were given; give one per client.")
-    wanted = np.array([r.ratio if isinstance(r, Allocation) else r for r in ratios], dtype=float)
-    wrong = np.flatnonzero(~((wanted > 0) & (wanted <= 1)))
-    if len(wrong):
-        client = int(wrong[0])
-        raise PlanError(f"client {client} has ratio {wanted[client]}; a ratio lies in (0, 1].")
-    layer_ratios = _layer_ratios(layers, wanted)
-    for client, given in enumerate(ratios):
-        if isinstance(given, Allocation):
-            if given.layer_sizes != layers.sizes:
-                raise PlanError(
-                    f"client {client}'s allocation is for layers of {list(given.layer_sizes)} "
-                    f"parameters; this model's have {list(layers.sizes)}."
-                )
-            layer_ratios[client] = given.layer_ratios
+    wanted, layer_ratios = spread_ratios(layers, ratios)
     return Plan(layers, wanted, whole_sublayers(layers, layer_ratios))
 
 
-def _layer_ratios(layers: Layers, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Layer ratios: layers that are always trained come first, the others share the rest."""
-    always = np.array([layer.always for layer in layers])
-    if not always.any():
-        return balanced_layer_ratios(layers.sizes, ratios)
-    sizes = np.asarray(layers.sizes, dtype=np.float64)
-    fixed, free = float(sizes[always].sum()), float(sizes[~always].sum())
-    poor = np.flatnonzero(ratios * layers.size < fixed * (1 - 1e-9))
-    if len(poor):
-        raise PlanError(
-            f"client {poor[0]} has ratio {ratios[poor[0]]:g}, but the layers that are always "
-            f"trained are {fixed / layers.size:.4f} of the model. Raise "
-            "the ratio, or make fewer layers always trained."
-        )
-    result = np.ones((len(ratios), len(layers)))
-    if free:
-        rest = np.clip((ratios * layers.size - fixed) / free, 0.0, 1.0)
-        result[:, ~always] = balanced_layer_ratios(sizes[~always].astype(int).tolist(), rest)
-    return result
+def sublayers_assignment(layers: Layers, counts: Sequence[int]) -> Assignment:
+    """An assignment with this many sub-layers of every layer; costs depend on nothing else."""
+    return Plan(layers, np.ones(1), np.array([counts], dtype=np.int32)).assignment(0)
 
 
 def _wrapped(start: int, count: int, total: int) -> Ranges:

@@ -9,25 +9,31 @@ from numpy.typing import NDArray
 
 from fedplt.planning.layers import Layers
 
+Turns = NDArray[np.float64]
+"""The sum of all earlier clients' shares in layers for which clients take turns, (layers,)."""
+
 _MAX_ENUMERATED = 12
 _NEGLIGIBLE = 1e-9  # shares this close to a whole number are that number
 
 
-def whole_sublayers(layers: Layers, layer_ratios: NDArray[np.float64]) -> NDArray[np.int32]:
+def whole_sublayers(
+    layers: Layers, layer_ratios: NDArray[np.float64], turns: Turns | None = None
+) -> NDArray[np.int32]:
     """Counts of sub-layers, (clients, layers), for layer ratios of the same shape.
 
     A count is the floor or the ceiling of the client's share of the layer, chosen so that the
     total ratio is met as closely as possible (ties: the more balanced choice). If a share is
     below one sub-layer, clients take turns: some get one and some none, with the share as their
-    mean. Every client trains at least one sub-layer.
+    mean. Every client trains at least one sub-layer. ``turns``: of the clients before these.
     """
     shares = layer_ratios * np.asarray(layers.num_sublayers)
     floors = np.floor(shares + _NEGLIGIBLE)
     rests = np.where(shares - floors > _NEGLIGIBLE, shares - floors, 0.0)
-    turns = (shares > _NEGLIGIBLE) & (shares < 1 - _NEGLIGIBLE)
-    counts = np.where(turns, _take_turns(np.where(turns, shares, 0.0)), floors)
+    small = _below_one(shares)
+    taken = np.diff(np.floor(_sums(small, turns) + 0.5), axis=0)
+    counts = np.where(small > 0, taken, floors)
 
-    undecided = np.where(turns, 0.0, rests)
+    undecided = np.where(small > 0, 0.0, rests)
     keys = np.concatenate([shares, counts], axis=1)
     _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     weights = np.array([layer.sublayer_size for layer in layers], dtype=np.float64)
@@ -46,10 +52,27 @@ def whole_sublayers(layers: Layers, layer_ratios: NDArray[np.float64]) -> NDArra
     return result
 
 
-def _take_turns(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """0 or 1 per client and layer; any consecutive clients together get the sum of their shares."""
-    passed = np.floor(np.cumsum(shares, axis=0) + 0.5)
-    return np.diff(passed, axis=0, prepend=0.0)
+def turns_after(
+    layers: Layers, layer_ratios: NDArray[np.float64], turns: Turns | None = None
+) -> Turns:
+    """The turns of all clients up to these; :func:`whole_sublayers` of the next ones needs them."""
+    last: Turns = _sums(_below_one(layer_ratios * np.asarray(layers.num_sublayers)), turns)[-1]
+    return last
+
+
+def _below_one(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Shares of less than one sub-layer, for which clients take turns; 0 elsewhere."""
+    return np.where((shares > _NEGLIGIBLE) & (shares < 1 - _NEGLIGIBLE), shares, 0.0)
+
+
+def _sums(shares: NDArray[np.float64], turns: Turns | None) -> NDArray[np.float64]:
+    """Sums of shares before the first client and after each one, (clients + 1, layers).
+
+    Any consecutive clients together get the sum of their shares, rounded. The sums are sequential:
+    the same bits whether clients are rounded together or one group after another.
+    """
+    start = np.zeros(shares.shape[1]) if turns is None else turns
+    return np.cumsum(np.vstack([start, shares]), axis=0)
 
 
 def _round_up_some(

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedplt.report.figures import COLORS
-from fedplt.theory import TheoryReport
+from fedplt.theory import CONFIDENCE, TheoryReport
 
 
 def theory_figure(report: TheoryReport) -> Figure:
@@ -15,6 +15,10 @@ def theory_figure(report: TheoryReport) -> Figure:
     axes = figure.add_subplot()
     rounds = np.arange(len(report.distances)) / report.local_steps
     axes.semilogy(rounds, report.distances, color=COLORS[0], label="measured")
+    if report.intervals is not None and len(report.samples) > 1:
+        low, high = report.intervals
+        label = f"{100 * CONFIDENCE:g} % intervals of the mean"
+        axes.fill_between(rounds, low, high, color=COLORS[0], alpha=0.25, linewidth=0, label=label)
     if report.bounds is not None:
         style = "-" if report.all_hold else "--"
         label = "bound" if report.all_hold else "bound (conditions fail)"

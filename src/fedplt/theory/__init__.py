@@ -15,12 +15,13 @@ from fedplt.theory.bounds import (
 )
 from fedplt.theory.conditions import Condition
 from fedplt.theory.examples import counterexample, example_problem
+from fedplt.theory.intervals import CONFIDENCE
 from fedplt.theory.problems import Problem, Quadratics, RidgeLogistic
 from fedplt.theory.study import TheoryReport, study_convergence
 from fedplt.theory.trajectory import Trajectory, rotating_masks, static_partial_training
 
 __all__ = [
-    "Alignment", "Condition", "Constants", "Problem", "Quadratics", "RidgeLogistic",
+    "CONFIDENCE", "Alignment", "Condition", "Constants", "Problem", "Quadratics", "RidgeLogistic",
     "TheoryReport", "Trajectory", "constant_step_bound", "counterexample", "decaying_step_bound",
     "decaying_step_sizes", "example_problem", "faster_step_bound", "faster_step_sizes",
     "finite_horizon_bound", "masked_alignment", "masking_factor", "rotating_masks",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,19 @@ from fedplt.errors import FedpltError
 from fedplt.text import table
 from fedplt.theory.bounds import Constants, finite_horizon_bound
 from fedplt.theory.conditions import Condition, check_conditions, measured_constants
-from fedplt.theory.problems import Problem, Vector
+from fedplt.theory.intervals import CONFIDENCE, MeanIntervals, mean_intervals
+from fedplt.theory.problems import Matrix, Problem, Vector
 from fedplt.theory.trajectory import static_partial_training
+
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class TheoryReport:
     """The measured distances, the bounds and the conditions."""
 
-    distances: Vector
-    """Mean squared distance to the optimum, by local step; (steps + 1,)."""
+    samples: Matrix
+    """Squared distances to the optimum by local step, (repetitions, steps + 1)."""
     bounds: Vector | None
     """None if z <= 0 or a step is too long: the recursion gives no bound then."""
     step_sizes: Vector
@@ -39,18 +43,39 @@ class TheoryReport:
     def stated_hold(self) -> bool:
         return all(condition.holds for condition in self.conditions if condition.stated)
 
+    @cached_property
+    def distances(self) -> Vector:
+        """Mean squared distance to the optimum, by local step; (steps + 1,)."""
+        return np.asarray(self.samples.mean(axis=0))
+
+    @cached_property
+    def intervals(self) -> MeanIntervals | None:
+        """Of the expected distances; None without noise, where the distances are themselves."""
+        return mean_intervals(self.samples) if self.constants.noise else None
+
+    @property
+    def contradicted_at(self) -> int | None:
+        """The first local step that contradicts the bound: with noise, by its interval."""
+        if self.bounds is None:
+            return None
+        least = self.distances if self.intervals is None else self.intervals.low
+        above = np.flatnonzero(least > self.bounds * (1 + _ROUNDING))
+        return int(above[0]) if len(above) else None
+
     @property
     def bound_holds(self) -> bool:
-        if self.bounds is None:
-            return False
-        return bool(np.all(self.distances <= self.bounds * (1 + 1e-9)))
+        """There is a bound and nothing contradicts it."""
+        return self.bounds is not None and self.contradicted_at is None
 
     @property
     def recursion_violations(self) -> int:
-        """Steps whose distance exceeds what the one-step recursion allows."""
+        """Steps that contradict the one-step recursion: with noise, by the interval of the step."""
         z, residual = self.constants.contraction, self.constants.residual
-        allowed = (1 - z * self.step_sizes) * self.distances[:-1] + self.step_sizes**2 * residual
-        return int(np.count_nonzero(self.distances[1:] > allowed * (1 + 1e-9)))
+        kept, added = 1 - z * self.step_sizes, self.step_sizes**2 * residual
+        steps = self.samples[:, 1:] - kept * self.samples[:, :-1]
+        least = mean_intervals(steps).low if self.constants.noise else steps.mean(axis=0)
+        rounding = _ROUNDING * np.abs(kept * self.distances[:-1] + added)
+        return int(np.count_nonzero(least > added + rounding))
 
     def summary(self) -> str:
         rows = [
@@ -84,18 +109,46 @@ class TheoryReport:
         if self.bounds is None:
             return f"{text} in {steps} local steps; without z > 0 there is no bound."
         text += f", bound {self.bounds[-1]:.4g} after {steps} local steps. "
+        return f"{text}{self._proven()}, and {self._compared()}"
+
+    def _proven(self) -> str:
+        seen, number = "", len(self.samples)
+        if self.constants.noise:
+            seen = " in the repetition" if number == 1 else f" in all {number} repetitions"
+        if self.all_hold and self.constants.noise:
+            return f"All conditions hold{seen}: the bound on the mean is proven if they always do"
         if self.all_hold:
-            text += "All conditions hold: the bound is proven"
-        elif self.stated_hold:
-            text += "Only the stated conditions hold: the bound is not proven"
+            return "All conditions hold: the bound is proven"
+        if self.stated_hold:
+            return f"Only the stated conditions hold{seen}: the bound is not proven"
+        return "Some conditions fail: the bound is not proven"
+
+    def _compared(self) -> str:
+        broken, step = self.recursion_violations, self.contradicted_at
+        if self.intervals is None:
+            return (
+                f"it {'holds' if step is None else 'is broken'}. The one-step recursion is broken "
+                f"in {broken} steps."
+            )
+        if len(self.samples) == 1:
+            return "one repetition says nothing about a mean: repeat it to compare."
+        level = f"{100 * CONFIDENCE:g} % interval"
+        if step is None:
+            words = f"it is not contradicted by the samples ({level}s of all means together)"
         else:
-            text += "Some conditions fail: the bound is not proven"
-        text += ", and it holds." if self.bound_holds else ", and it is broken."
-        return f"{text} The one-step recursion is broken in {self.recursion_violations} steps."
+            assert self.bounds is not None
+            low, high = (float(ends[step]) for ends in self.intervals)
+            words = (
+                f"it is contradicted by the samples (at step {step} the {level} of the mean is "
+                f"{low:.6g} to {high:.6g}, the bound {self.bounds[step]:.6g})"
+            )
+        return f"{words}. The one-step recursion is contradicted in {broken} steps."
 
     def to_json(self) -> dict[str, Any]:
         return {
             "distances": self.distances.tolist(),
+            "repetitions": len(self.samples),
+            "intervals": self._intervals_json(),
             "bounds": None if self.bounds is None else self.bounds.tolist(),
             "step_sizes": self.step_sizes.tolist(),
             "local_steps": self.local_steps,
@@ -106,8 +159,15 @@ class TheoryReport:
             },
             "conditions": [asdict(condition) for condition in self.conditions],
             "bound_holds": self.bound_holds,
+            "contradicted_at": self.contradicted_at,
             "recursion_violations": self.recursion_violations,
         }
+
+    def _intervals_json(self) -> dict[str, Any] | None:
+        if self.intervals is None or len(self.samples) == 1:
+            return None
+        low, high = (ends.tolist() for ends in self.intervals)
+        return {"level": CONFIDENCE, "low": low, "high": high}
 
 
 def study_convergence(
@@ -133,9 +193,11 @@ def study_convergence(
     constants = measured_constants(problem, masks, step_sizes, local_steps, noise, trajectories)
     conditions = check_conditions(constants, masks, step_sizes, trajectories)
     per_step = np.repeat(np.asarray(step_sizes, dtype=np.float64), local_steps)
-    distances = np.mean([run.distances for run in trajectories], axis=0)
+    samples = np.array([run.distances for run in trajectories])
     z = constants.contraction
     bounds = None
     if z > 0 and z * per_step.max() <= 1:
-        bounds = finite_horizon_bound(float(distances[0]), z, constants.residual, per_step.tolist())
-    return TheoryReport(distances, bounds, per_step, constants, tuple(conditions), local_steps)
+        bounds = finite_horizon_bound(
+            float(samples[0, 0]), z, constants.residual, per_step.tolist()
+        )
+    return TheoryReport(samples, bounds, per_step, constants, tuple(conditions), local_steps)
