@@ -49,7 +49,8 @@ def test_decaying_steps_give_log_t_over_t(start, z, residual, steps):
 @given(starts, z_values, b_values, st.integers(1, 200))
 def test_steps_twice_as_long_reach_one_over_t(start, z, residual, steps):
     exact = finite_horizon_bound(start, z, residual, faster_step_sizes(z, steps).tolist())[-1]
-    assert exact <= faster_step_bound(z, residual, steps) * (1 + 1e-9) + 1e-9 * start
+    bound = faster_step_bound(z, residual, steps)
+    assert exact <= bound * (1 + 1e-9) + 1e-9 * start + 1e-300  # the smallest numbers round up
 
 
 def test_the_papers_one_over_t_fails_for_its_own_step_sizes():
