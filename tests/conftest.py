@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fedplt import cli
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background jobs so, and some tests are about Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 # The process that only hands out the tests does not import torch, which takes seconds.
 os.environ["OMP_NUM_THREADS"] = "1"  # before others do: test processes share the cores
