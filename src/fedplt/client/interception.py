@@ -125,9 +125,7 @@ class Interception(TorchFunctionMode):
     def _get_data(self, tensor: Tensor) -> Tensor:
         if id(tensor) in self._required:
             self.part.may_have_changed_frozen = True
-            planned = self._planned(tensor)
-            if planned is not None:
-                planned.uses += 2
+            self._note_uses((tensor,))
         return tensor.data
 
     def _set_data(self, tensor: Tensor, value: Tensor) -> None:
@@ -136,15 +134,14 @@ class Interception(TorchFunctionMode):
             tensor.data = value
             return
         self.part.may_have_changed_frozen = True
+        self._note_uses((tensor,))
         planned = self._planned(tensor)
-        if planned is not None:
-            planned.uses += 2
-            if value.shape != tensor.shape or value.dtype != tensor.dtype:
-                raise CutError(
-                    f"{planned.name}.data was given a tensor of {value.dtype} {tuple(value.shape)} "
-                    f"while its slices, of {tensor.dtype} {tuple(tensor.shape)}, are trained. "
-                    "Change shapes and types before the block."
-                )
+        if planned and (value.shape != tensor.shape or value.dtype != tensor.dtype):
+            raise CutError(
+                f"{planned.name}.data was given a tensor of {value.dtype} {tuple(value.shape)} "
+                f"while its slices, of {tensor.dtype} {tuple(tensor.shape)}, are trained. "
+                "Change shapes and types before the block."
+            )
         with torch.no_grad():
             tensor.data.copy_(value)
 

@@ -15,7 +15,6 @@ from fedplt.client.ways import Ways
 from fedplt.errors import CutError
 from fedplt.kernels import (
     Pass,
-    Rows,
     Slices,
     Statistics,
     TrainedRows,
@@ -23,7 +22,7 @@ from fedplt.kernels import (
     has_running_statistics,
     unwatched,
 )
-from fedplt.planning import Assignment, TensorSpec, split_name
+from fedplt.planning import Assignment, Rows, TensorSpec, split_name
 
 
 class TrainableSlices:

@@ -27,7 +27,6 @@ from fedplt.kernels.plain import unwatched
 from fedplt.kernels.standard import has_kernel, is_transposed_linear, outputs_on_axis_1
 from fedplt.kernels.trained_rows import (
     Pass,
-    Rows,
     Slices,
     Statistics,
     TrainedRows,
@@ -39,7 +38,6 @@ __all__ = [
     "RUNNING_STATISTICS",
     "Chained",
     "Pass",
-    "Rows",
     "Slices",
     "Statistics",
     "TrainedRows",

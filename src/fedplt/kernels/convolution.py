@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedplt.kernels.linear import refuse_second_derivatives
 from fedplt.kernels.plain import unwatched
-from fedplt.kernels.trained_rows import Rows, TrainedRows
+from fedplt.kernels.trained_rows import TrainedRows
+from fedplt.planning import Rows
 
 Geometry = tuple[Any, ...]
 """stride, padding, dilation, transposed, output padding, groups"""

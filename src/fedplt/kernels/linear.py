@@ -10,7 +10,8 @@ import torch.nn.functional as F  # noqa: N812 (torch's own convention)
 from torch import Tensor
 
 from fedplt.kernels.plain import unwatched
-from fedplt.kernels.trained_rows import Rows, TrainedRows
+from fedplt.kernels.trained_rows import TrainedRows
+from fedplt.planning import Rows
 
 # The functions below do as little as possible between the kernels: with small layers, Python takes
 # most of the time of a step.

@@ -17,7 +17,8 @@ from torch.nn.modules import module as _modules
 
 from fedplt.kernels.linear import input_gradient, move_rows, refuse_second_derivatives
 from fedplt.kernels.plain import is_plain, unwatched
-from fedplt.kernels.trained_rows import Rows, TrainedRows
+from fedplt.kernels.trained_rows import TrainedRows
+from fedplt.planning import Rows
 
 _relu_backward = torch.ops.aten.threshold_backward
 

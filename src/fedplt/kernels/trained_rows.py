@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedplt.kernels.plain import unwatched
-
-Rows = tuple[tuple[int, int], ...]
-"""Row ranges of a tensor along its sliced axis, as ``(start, stop)`` pairs."""
+from fedplt.planning import Rows
 
 
 @dataclass(eq=False)

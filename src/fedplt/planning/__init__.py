@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedplt.planning.allocation import Allocation, allocation_of, balanced_allocation
-from fedplt.planning.assignment import Assignment
+from fedplt.planning.assignment import Assignment, Rows
 from fedplt.planning.cost import (
     BACKWARD_FLOPS_PER_PARAMETER,
     BYTES_PER_NUMBER,
@@ -56,6 +56,7 @@ __all__ = [
     "Product",
     "Ranges",
     "RoundAssignments",
+    "Rows",
     "Spaces",
     "SubmodelAssignment",
     "TensorSpec",
