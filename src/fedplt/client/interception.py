@@ -9,19 +9,18 @@ without the block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.autograd import _make_grads
-from torch.autograd.graph import _engine_run_backward
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fedplt.client.backward_passes import BackwardPasses
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
-from fedplt.kernels import OPERATIONS, Slices
+from fedplt.kernels import OPERATIONS
 
 _TENSOR: Any = Tensor
 _TOLD = (
@@ -36,7 +35,9 @@ _HARMLESS = {
     if hasattr(_TENSOR, name)
 }
 """What tells about a tensor without using its numbers."""
-_OBSERVING = {Tensor.register_hook, Tensor.retain_grad}
+_NEVER_PLANNED = {Tensor, int, float, bool, str, type(None), torch.dtype, torch.Size}
+"""Parameters are of a class of their own."""
+_OBSERVING: set[Any] = {Tensor.register_hook, Tensor.retain_grad}
 _GET_GRAD, _SET_GRAD = _TENSOR.grad.__get__, _TENSOR.grad.__set__
 _GET_DATA, _SET_DATA = _TENSOR.data.__get__, _TENSOR.data.__set__
 _GET_REQUIRES = _TENSOR.requires_grad.__get__
@@ -52,7 +53,20 @@ class Interception(TorchFunctionMode):
         """Of the model's parameters by identity: whether they required gradients before."""
         self._leaves = {id(leaf) for leaf in part.parameters()}
         self._memories = {_memory(parameter) for parameter in part.model.parameters()}
-        self._special: dict[Callable[..., Any], Callable[..., Any]] = {
+        self._handlers: dict[Callable[..., Any], Callable[..., Any] | None] = {
+            **dict.fromkeys(OPERATIONS, self._operate),
+            **dict.fromkeys(_HARMLESS, _call),
+            **dict.fromkeys(_OBSERVING, self._observe),
+            **{
+                function: functools.partial(_given, special)
+                for function, special in self._special().items()
+            },
+        }
+        """What is done for a function; None: nothing but to look for planned parameters."""
+
+    def _special(self) -> dict[Callable[..., Any], Callable[..., Any]]:
+        passes = BackwardPasses(self.part, self)
+        return {
             _GET_GRAD: self._get_grad,
             _SET_GRAD: self._set_grad,
             _GET_DATA: self._get_data,
@@ -60,9 +74,9 @@ class Interception(TorchFunctionMode):
             _GET_REQUIRES: self._get_requires,
             _TENSOR.requires_grad.__set__: self._set_requires,
             Tensor.requires_grad_: self._set_requires,
-            Tensor.backward: self._backward,
-            torch.autograd.backward: self._autograd_backward,
-            torch.autograd.grad: self._grad,
+            Tensor.backward: passes.backward,
+            torch.autograd.backward: passes.autograd_backward,
+            torch.autograd.grad: passes.grad,
         }
 
     def __torch_function__(
@@ -72,28 +86,58 @@ class Interception(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
-        operation = OPERATIONS.get(func)
-        if operation is not None:
-            result = operation(self.part, *args, **kwargs)
-            if result is NotImplemented:
-                self._note_uses(args)
-                self._note_uses(kwargs.values())
-                result = func(*args, **kwargs)
-            self.part.ways.note(args, result)
-            return result
-        special = self._special.get(func)
-        if special is not None:
-            return special(*args, **kwargs)
-        if func not in _HARMLESS:
-            if "out" in kwargs or _is_in_place(func):
-                self._note_writing(func, args, kwargs.get("out"))
-            self._note_uses(args)
-            if kwargs:
-                self._note_uses(kwargs.values())
-            if func in _OBSERVING and not args[0].is_leaf:
-                self.part.state.may_leave_out = False
+        # Called for every operation of a step: as little as possible is done here.
+        handlers = self._handlers
+        handler = handlers[func] if func in handlers else self._find_handler(func)
+        if handler is not None:
+            return handler(func, args, kwargs or {})
+        for value in args:
+            if value.__class__ not in _NEVER_PLANNED:
+                self._note_uses((value,))
+        if not kwargs:
+            return func(*args)
+        self._note_uses(kwargs.values())
+        if "out" in kwargs:
+            self._note_writing(_flat((kwargs["out"],)))
         return func(*args, **kwargs)
+
+    def _find_handler(self, func: Callable[..., Any]) -> Callable[..., Any] | None:
+        name = getattr(func, "__name__", "")
+        writes = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        self._handlers[func] = found = self._write if writes else None
+        return found
+
+    def _operate(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        result = OPERATIONS[func](self.part, *args, **kwargs)
+        if result is NotImplemented:
+            self._note_uses(args)
+            self._note_uses(kwargs.values())
+            result = func(*args, **kwargs)
+        self.part.ways.note(args, result)
+        return result
+
+    def _write(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._note_uses(args)
+        self._note_uses(kwargs.values())
+        self._note_writing(_flat((args[:1], kwargs.get("out"))))
+        return func(*args, **kwargs)
+
+    def _observe(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._note_uses(args)
+        if not args[0].is_leaf:
+            self.part.state.may_leave_out = False
+        return func(*args, **kwargs)
+
+    def layer_norm(self, module: nn.LayerNorm, input: Any) -> Any:
+        """The module's forward: what this mode would do for it, without being asked by torch.
+
+        Torch needs as long to ask as for a small operation, and transformers have many norms.
+        """
+        if type(input) is not Tensor or torch._C._len_torch_function_stack() != 1:
+            return nn.LayerNorm.forward(module, input)
+        with torch._C.DisableTorchFunction():
+            self._note_uses(module._parameters.values())
+            return nn.LayerNorm.forward(module, input)
 
     def _note_uses(self, values: Any) -> None:
         """A planned parameter is used by torch itself: it must not move before its gradient."""
@@ -104,16 +148,12 @@ class Interception(TorchFunctionMode):
             elif id(value) in slices and slices[id(value)].parameter is value:
                 slices[id(value)].uses += 2
 
-    def _planned(self, tensor: Tensor) -> Slices | None:
-        found = self.part.slices.get(id(tensor))
-        return found if found is not None and found.parameter is tensor else None
-
     def _get_grad(self, tensor: Tensor) -> Tensor | None:
-        planned = self._planned(tensor)
+        planned = self.part.slices_of(tensor)
         return tensor.grad if planned is None else planned.gather_gradient()
 
     def _set_grad(self, tensor: Tensor, value: Tensor | None) -> None:
-        planned = self._planned(tensor)
+        planned = self.part.slices_of(tensor)
         if planned is None:
             tensor.grad = value
             return
@@ -135,7 +175,7 @@ class Interception(TorchFunctionMode):
             return
         self.part.may_have_changed_frozen = True
         self._note_uses((tensor,))
-        planned = self._planned(tensor)
+        planned = self.part.slices_of(tensor)
         if planned and (value.shape != tensor.shape or value.dtype != tensor.dtype):
             raise CutError(
                 f"{planned.name}.data was given a tensor of {value.dtype} {tuple(value.shape)} "
@@ -149,106 +189,32 @@ class Interception(TorchFunctionMode):
         """As before the block, for who copies or looks through the model's parameters."""
         return self._required.get(id(tensor), tensor.requires_grad)
 
-    def _backward(self, tensor: Tensor, *args: Any, **kwargs: Any) -> None:
-        names = ("gradient", "retain_graph", "create_graph", "inputs")
-        given = dict(zip(names, args, strict=False)) | kwargs
-        self._autograd_backward(
-            tensor,
-            given.get("gradient"),
-            given.get("retain_graph"),
-            given.get("create_graph", False),
-            inputs=given.get("inputs"),
-        )
-
-    def _autograd_backward(
-        self,
-        tensors: Any,
-        grad_tensors: Any = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
-        inputs: Any = None,
-    ) -> None:
-        wanted = () if inputs is None else tuple(self._with_parameters(inputs))
-        tensors, gradients = _listed(tensors), _listed(grad_tensors)
-        gradients += [None] * (len(tensors) - len(gradients))
-        if not all(tensor.requires_grad for tensor in tensors):
-            torch.autograd.backward(tensors, gradients)  # torch's own words about it
-        filled = _make_grads(tensors, tuple(gradients), is_grads_batched=False)
-        keep = bool(create_graph if retain_graph is None else retain_graph)
-        # Not torch.autograd.backward: it would ask this mode again. The mode is active, because
-        # operations that are computed again in the backward pass must be seen, too.
-        state = self.part.state
-        state.depth += 1
-        try:
-            with self._looked_at(inputs is not None), self:
-                _engine_run_backward(
-                    tuple(tensors), filled, keep, bool(create_graph), wanted,
-                    allow_unreachable=True, accumulate_grad=True,
-                )  # fmt: skip
-        finally:
-            state.depth -= 1
-        if not keep and not state.depth:
-            self.part.forget_uses()
-
-    def _grad(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        planned = [self._planned(t) for t in _listed(inputs) if isinstance(t, Tensor)]
-        names = [slices.name for slices in planned if slices is not None]
-        if names:
-            raise CutError(
-                f"torch.autograd.grad with respect to {names[0]} while slices of it are trained: "
-                "ask for part.parameters(), or call backward() and read .grad."
-            )
-        step, self.part.state.is_step = self.part.state.is_step, False
-        try:
-            with self._looked_at(True):
-                return torch.autograd.grad(outputs, inputs, *args, **kwargs)
-        finally:
-            self.part.state.is_step = step
-
-    @contextmanager
-    def _looked_at(self, looked: bool) -> Iterator[None]:
-        """Inside the block, gradients of activations are computed in full."""
-        state = self.part.state
-        before = state.may_leave_out
-        state.may_leave_out = before and not looked
-        try:
-            yield
-        finally:
-            state.may_leave_out = before
-
-    def _with_parameters(self, inputs: Any) -> list[Tensor]:
-        """A parameter stands for its slices and they for it: gradients come on both ways."""
-        wanted = _listed(inputs)
-        identities = {id(tensor) for tensor in wanted}
-        for slices in self.part.slices.values():
-            own = [slices.parameter, *slices.leaves]
-            if any(id(tensor) in identities for tensor in own):
-                wanted += [tensor for tensor in own if id(tensor) not in identities]
-        return wanted
-
     def _set_requires(self, tensor: Tensor, value: bool = True) -> Tensor:
         if id(tensor) not in self._required:
             return tensor.requires_grad_(value)
         self._required[id(tensor)] = value
-        planned = self._planned(tensor)
+        planned = self.part.slices_of(tensor)
         if planned is not None:  # what is frozen stays so inside the block
             planned.is_off = not value
             tensor.requires_grad_(value)
         return tensor
 
-    def _note_writing(self, func: Callable[..., Any], args: Any, out: Any) -> None:
+    def _note_writing(self, targets: Iterable[Tensor]) -> None:
         """Operations that write to the memory of parameters may change rows that are not trained.
 
         Writing to the slices themselves, as optimizers do, is what they are for.
         """
-        for target in [*_flat(args[:1] if _is_in_place(func) else ()), *_flat((out,))]:
+        for target in targets:
             if id(target) not in self._leaves and _memory(target) in self._memories:
                 self.part.may_have_changed_frozen = True
 
 
-def _is_in_place(func: Callable[..., Any]) -> bool:
-    name = getattr(func, "__name__", "")
-    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+def _call(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
+def _given(special: Callable[..., Any], func: Any, args: Any, kwargs: Any) -> Any:
+    return special(*args, **kwargs)
 
 
 def _flat(values: Any) -> Iterator[Tensor]:
@@ -261,12 +227,3 @@ def _flat(values: Any) -> Iterator[Tensor]:
 
 def _memory(tensor: Tensor) -> int:
     return 0 if tensor.is_sparse or tensor.is_nested else tensor.untyped_storage().data_ptr()
-
-
-def _listed(value: Any) -> list[Any]:
-    """One tensor, several, or none, as a list."""
-    if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, Tensor):
-        return [value]
-    return [] if value is None else list(value)

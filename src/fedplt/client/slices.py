@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 
-from fedplt.client.update import ClientUpdate, change_since, update_norm
+from fedplt.client.update import ClientUpdate, change_since, shared_segments, update_norm
 from fedplt.client.ways import Ways
 from fedplt.errors import CutError
 from fedplt.kernels import (
@@ -131,17 +131,16 @@ class TrainableSlices:
         """
         found = self._rows.get((id(weight), id(bias)))
         if found is not None:
-            if found.slices[0].axis != axis or any(part.is_watched for part in found.slices):
-                return None
-            return found
-        slices = self.slices.get(id(weight))
-        if slices is None or slices.parameter is not weight or slices.axis != axis:
+            is_usable = found.slices[0].axis == axis and not found.is_watched
+            return found if is_usable else None
+        slices = self.slices_of(weight)
+        if slices is None or slices.axis != axis:
             return None
         parts = {"weight": slices}
         tensors = {"weight": slices.whole}
         if bias is not None:
-            own = self.slices.get(id(bias))
-            if own is not None and own.parameter is bias and own.rows == slices.rows:
+            own = self.slices_of(bias)
+            if own is not None and own.rows == slices.rows:
                 parts["bias"] = own
             elif self._frozen.get(id(bias)) is not bias:
                 return None
@@ -156,7 +155,7 @@ class TrainableSlices:
         )
         self._rows[id(weight), id(bias)] = found
         self._connect(found, weight)
-        return None if any(part.is_watched for part in found.slices) else found
+        return None if found.is_watched else found
 
     def _connect(self, trained: TrainedRows, weight: Tensor) -> None:
         """Tell a layer which one feeds it, if all between them is trained in the same channels."""
@@ -175,6 +174,11 @@ class TrainableSlices:
             return False
         own = [self.slices.get(id(p)) for p in norm.parameters(recurse=False)]
         return all(slices is not None and slices.rows == rows for slices in own)
+
+    def slices_of(self, parameter: Any) -> Slices | None:
+        """None: it is not planned."""
+        found = self.slices.get(id(parameter))
+        return found if found is not None and found.parameter is parameter else None
 
     def statistics_of(self, mean: Any, var: Any) -> Statistics | None:
         found = self._statistics.get(id(mean))
@@ -201,10 +205,11 @@ class TrainableSlices:
         self.state.is_step, self.state.depth = True, 1
         try:
             # What loss.backward() does in the end, without what lies between: steps can be short.
+            with torch._C.DisableTorchFunction():
+                one = _one(loss.dtype, loss.device, loss.shape)
             _engine_run_backward(
-                (loss,), (_one(loss.dtype, loss.device, loss.shape),), False, False, (),
-                allow_unreachable=True, accumulate_grad=True,
-            )  # fmt: skip
+                (loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True
+            )
         finally:
             self.state.is_step, self.state.depth = False, 0
             self.forget_uses()
@@ -246,19 +251,11 @@ class TrainableSlices:
             )
         change = change_since(self._before.clone(), self._slices())
         if self.assignment.local:
-            change = torch.cat([change[start:stop] for start, stop in self._shared_segments()])
+            change = torch.cat(
+                [change[start:stop] for start, stop in shared_segments(self.assignment)]
+            )
         norm = update_norm(change, self.assignment)
         return ClientUpdate(change.float().numpy(force=True), num_examples, norm)
-
-    def _shared_segments(self) -> list[tuple[int, int]]:
-        """Where the values lie that leave the client."""
-        segments, start = [], 0
-        for tensor, rows in self.assignment.trained_rows:
-            stop = start + sum(end - begin for begin, end in rows) * tensor.row_size
-            if tensor.name not in self.assignment.local:
-                segments.append((start, stop))
-            start = stop
-        return segments
 
     def restore(self) -> None:
         """Put the values back that the slices had when the block was entered."""

@@ -9,7 +9,7 @@ update = part.update(num_examples=600)   # what changed, nothing else
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 from weakref import WeakSet
@@ -49,6 +49,7 @@ def train_only(
     modules = list(model.modules())
     _being_trained.update(modules)
     gradients = [(p, p.grad) for p in model.parameters()]
+    interception = Interception(part, {id(p): needs for p, needs in required})
     try:
         for parameter, _ in required:
             parameter.requires_grad_(id(parameter) in part.slices)
@@ -58,10 +59,11 @@ def train_only(
                 slices.parameter.register_post_accumulate_grad_hook(slices.scatter_gradient)
             )
         for module in model.modules():
-            if type(module).forward is nn.Sequential.forward and "forward" not in vars(module):
-                module.forward = _Patched(module, Chained(module, part.rows_of))  # type: ignore[arg-type]
+            faster = _faster_forward(module, part, interception)
+            if faster is not None and "forward" not in vars(module):
+                module.forward = _Patched(module, faster)
                 patched.append(module)
-        with _batches_counted(model), Interception(part, {id(p): needs for p, needs in required}):
+        with _batches_counted(model), interception:
             yield part
         part.check_unchanged()
     finally:
@@ -75,6 +77,17 @@ def train_only(
         for parameter, gradient in gradients:
             parameter.grad = gradient
         part.release()
+
+
+def _faster_forward(
+    module: Any, part: TrainableSlices, interception: Interception
+) -> Callable[[Any], Any] | None:
+    """Does what the module's own does, and looks in every call whether it may."""
+    if type(module).forward is nn.Sequential.forward:
+        return Chained(module, part.rows_of)
+    if type(module) is nn.LayerNorm:
+        return functools.partial(interception.layer_norm, module)
+    return None
 
 
 _being_trained: WeakSet[nn.Module] = WeakSet()
@@ -102,7 +115,7 @@ def _batches_counted(model: nn.Module) -> Iterator[None]:
 class _Patched:
     """A forward inside the block; a copy of its module gets its own."""
 
-    def __init__(self, module: nn.Module, forward: Chained) -> None:
+    def __init__(self, module: nn.Module, forward: Callable[[Any], Any]) -> None:
         self.module, self.forward = module, forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

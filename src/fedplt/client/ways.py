@@ -48,7 +48,10 @@ class Ways:
 
     def note(self, args: tuple[Any, ...], result: Any) -> None:
         """Remember what an operation gave, if it is one of a feeder or on the way from one."""
-        name = next((self._names[id(arg)] for arg in args[1:4] if id(arg) in self._names), None)
+        names = self._names
+        if not names:
+            return
+        name = next((names[id(arg)] for arg in args[1:4] if id(arg) in names), None)
         if name is None or not isinstance(result, Tensor) or result.grad_fn is None:
             return
         self.outputs = {node: other for node, other in self.outputs.items() if other != name}

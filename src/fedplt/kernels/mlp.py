@@ -96,17 +96,21 @@ class Chained:
         children = list(self.sequential._modules.values())
         index = 0
         while index < len(children):
-            length = 0
-            if type(children[index]) is nn.Linear:
-                # What is done here is no use of a parameter that the block must know of.
+            child, length = children[index], 0
+            # What is done in these blocks is no use of a parameter that the block must know of.
+            if type(child) is nn.Linear:
                 with torch._C.DisableTorchFunction():
                     links, length = self._links(children, index, input)
                     if len(links) > 1:
                         input = _forward(links, input)
                     else:
                         length = 0
+            elif type(child) is nn.Flatten and type(input) is Tensor and not is_observed(child):
+                with torch._C.DisableTorchFunction():
+                    input = child(input)
+                length = 1
             if not length:
-                input = children[index](input)
+                input = child(input)
                 length = 1
             index += length
         return input

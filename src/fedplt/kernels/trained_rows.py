@@ -138,7 +138,17 @@ class TrainedRows:
 
     @property
     def is_used_once(self) -> bool:
-        return all(slices.uses == 1 for slices in self.slices)
+        for slices in self.slices:  # noqa: SIM110 (asked several times a step: no generator)
+            if slices.uses != 1:
+                return False
+        return True
+
+    @property
+    def is_watched(self) -> bool:
+        for slices in self.slices:  # noqa: SIM110
+            if slices.is_watched:
+                return True
+        return False
 
     @functools.cached_property
     def is_whole(self) -> bool:

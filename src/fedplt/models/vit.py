@@ -25,8 +25,9 @@ class Block(nn.Module):
         self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        qkv = self.qkv(self.norm1(x)).unflatten(-1, (3, self.num_heads, -1))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # (batch, heads, tokens, width / heads)
+        qkv = self.qkv(self.norm1(x)).view(*x.shape[:-1], 3, self.num_heads, -1)
+        # Each (batch, heads, tokens, width / heads).
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
         mixed: Tensor = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         mixed = self.fc2(F.gelu(self.fc1(self.norm2(x))))
