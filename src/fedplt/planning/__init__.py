@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedplt.planning.allocation import Allocation, allocation_of, balanced_allocation
-from fedplt.planning.assignment import Assignment, Rows
+from fedplt.planning.assignment import Assignment, Rows, SliceAssignment
 from fedplt.planning.cost import (
     BACKWARD_FLOPS_PER_PARAMETER,
     BYTES_PER_NUMBER,
@@ -57,6 +57,7 @@ __all__ = [
     "Ranges",
     "RoundAssignments",
     "Rows",
+    "SliceAssignment",
     "Spaces",
     "SubmodelAssignment",
     "TensorSpec",
