@@ -2,8 +2,8 @@
 
     python tools/step_times.py --base REV [--models fcn resnet8] [--passes 15]
 
-Both trees run in a process of their own and are asked in turn for a few steps of the same model,
-at several ratios; shown are the medians and the median ratio of the passes (new / old). Stop what
+Both trees run in a process of their own and are asked in turn to train a client for a few steps, as
+a run does it, at several ratios; shown are the medians and the median ratio of the passes (new / old). Stop what
 else runs on the machine first.
 """
 
@@ -32,6 +32,11 @@ def serve() -> None:
     import torch
 
     import fedplt
+
+    try:
+        from fedplt.client.local_training import LocalTraining, train_client
+    except ImportError:  # before there was such a package
+        from fedplt.training import LocalTraining, train_client
     from fedplt.models import MODELS as BUILT_IN
     from fedplt.models import build_model
 
@@ -42,29 +47,39 @@ def serve() -> None:
         if name not in ready:
             model = build_model(name, {}, 0)
             example = BUILT_IN[name].example()
-            inputs = example[:1].repeat(BATCH[name], *[1] * (example.ndim - 1))
+            inputs = example[:1].repeat(4 * BATCH[name], *[1] * (example.ndim - 1))
             if inputs.is_floating_point():
                 inputs = torch.randn(inputs.shape)
-            layers = fedplt.cut(model, example, groups=BUILT_IN[name].groups)
             with torch.no_grad():
                 outputs = model(inputs)
-            classes = outputs.shape[1]
-            targets = torch.randint(classes, (len(inputs), *outputs.shape[2:]))
-            ready[name] = model, layers, inputs, targets
-        model, layers, inputs, targets = ready[name]
+            targets = torch.randint(outputs.shape[1], (len(inputs), *outputs.shape[2:]))
+            layers = fedplt.cut(model, example, groups=BUILT_IN[name].groups)
+            ready[name] = model, layers, Examples(inputs, targets)
+        model, layers, examples = ready[name]
         plan = fedplt.make_plan(layers, [ratio] * 3)
         assignment = plan.assignment(1) if hasattr(plan, "assignment") else plan.client(1)
-        with fedplt.train_only(model, assignment, keep_old=False) as part:
-            part.fuse_sgd(1e-4)
-            backward = getattr(part, "backward", torch.Tensor.backward)
-            for number in (1, STEPS[name]):  # the first is a warm-up
-                started = time.thread_time()  # other load on the machine counts less
-                for _ in range(number):
-                    loss = torch.nn.functional.cross_entropy(model(inputs), targets)
-                    backward(loss)
-                    part.step()
-                seconds = (time.thread_time() - started) / number
+        for steps in (1, STEPS[name]):  # the first is a warm-up
+            settings = LocalTraining(local_steps=steps, batch_size=BATCH[name])
+            started = time.thread_time()  # other load on the machine counts less
+            train_client(
+                model, assignment, examples, range(len(examples)), settings,
+                learning_rate=1e-4, seed=0, round=1, client=1,
+            )  # fmt: skip
+            seconds = (time.thread_time() - started) / steps
         print(json.dumps(seconds), flush=True)
+
+
+class Examples:
+    """Tensors of inputs and targets, as clients of both trees take them."""
+
+    def __init__(self, inputs: Any, targets: Any) -> None:
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def batch(self, indices: Any) -> tuple[Any, Any]:
+        return self.inputs[indices], self.targets[indices]
 
 
 class Tree:

@@ -88,9 +88,10 @@ def train_client(
             _freeze_normalization(model, part)
         step = _stepper(part, settings, learning_rate)
         for indices in batches(len(examples), settings, random):
-            inputs, targets = samples.batch(indices.add_(examples.start))
-            if settings.augment is not None:
-                inputs = settings.augment(inputs, augmenting)
+            with torch._C.DisableTorchFunction():  # no parameter is in data: nothing to see there
+                inputs, targets = samples.batch(indices.add_(examples.start))
+                if settings.augment is not None:
+                    inputs = settings.augment(inputs, augmenting)
             outputs = call_model(model, inputs)
             if recipe.masked_loss:
                 if absent is None:
@@ -107,7 +108,7 @@ def train_client(
 
 def _loss(settings: LocalTraining, outputs: Any, targets: Any) -> Tensor:
     if settings.loss is F.cross_entropy and type(outputs) is Tensor:
-        with torch._C.DisableTorchFunction():  # no parameter is in it: nothing to see, and faster
+        with torch._C.DisableTorchFunction():  # nor in this loss
             return F.cross_entropy(outputs, targets)
     return settings.loss(outputs, targets)
 
