@@ -3,8 +3,8 @@
     python tools/step_times.py --base REV [--models fcn resnet8] [--passes 15]
 
 Both trees run in a process of their own and are asked in turn to train a client for a few steps, as
-a run does it, at several ratios; shown are the medians and the median ratio of the passes (new / old). Stop what
-else runs on the machine first.
+a run does it, at several ratios; shown are the medians and the median ratio of the passes (new /
+old). Stop what else runs on the machine first.
 """
 
 from __future__ import annotations
