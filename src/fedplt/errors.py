@@ -62,6 +62,10 @@ class RunError(FedpltError, RuntimeError):
     """A run folder or a running engine is in the wrong state."""
 
 
+class TooFewClientsError(RunError):
+    """Fewer clients than a round needs gave a valid update."""
+
+
 class DivergedError(RunError):
     """Every client's update was refused; the same run would diverge again."""
 

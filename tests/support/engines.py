@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,10 +17,12 @@ from tests.support.jobs import blob_job
 class FakeEngine:
     """Every client moves everything it trains by one, except where told otherwise."""
 
+    failures: ClassVar = {}
+
     def __init__(self, job, bad=None):
         self.job, self.bad = job, bad or {}
 
-    def train(self, round, state, assignments, block_weights=None):
+    def train(self, round, state, assignments, block_weights=None, *, upload=True):
         def loss(client):
             return math.nan if client in self.bad else 1.0
 
@@ -57,11 +60,13 @@ NORMS = {0: 1.0, 1: 2.0, 2: 3.0, 3: 0.5, 4: 4.0}
 class NormsEngine:
     """Client k moves everything it trains by k + 1, and says the norms it is told to say."""
 
+    failures: ClassVar = {}
+
     def __init__(self, job, norms=None):
         self.job, self.norms = job, norms or NORMS
         self.trained, self.collected = [], []
 
-    def train(self, round, state, assignments, block_weights=None):
+    def train(self, round, state, assignments, block_weights=None, *, upload=True):
         self.trained.append(list(assignments))
         numbers = self.job.num_examples
         return [ClientResult(k, int(numbers[k]), self.norms[k], 1.0, 0.0) for k in assignments]

@@ -19,7 +19,7 @@ from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
-from fedplt.client.update import ClientUpdate
+from fedplt.client.update import ClientUpdate, update_norm
 
 __all__ = [
     "CHUNK",
@@ -45,4 +45,5 @@ __all__ = [
     "refuse_wrong",
     "train_only",
     "try_submodel",
+    "update_norm",
 ]

@@ -12,9 +12,10 @@ from torch import nn
 
 from fedplt.client import Loss, Metric, accuracy
 from fedplt.data import Augment, Split, TrainingData, as_samples, split_given
-from fedplt.engines.start import FROM_PYTHON, MakeEngine, run_job
+from fedplt.engines.start import MakeEngine, run_job
 from fedplt.errors import ConfigError
 from fedplt.federation import (
+    FROM_PYTHON,
     CutConfig,
     DataConfig,
     DiagnosticsConfig,

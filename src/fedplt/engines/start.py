@@ -12,6 +12,7 @@ from typing import Any
 from fedplt.data import Progress
 from fedplt.errors import RunError
 from fedplt.federation import (
+    FROM_PYTHON,
     ConfigLike,
     Engine,
     Federation,
@@ -28,10 +29,12 @@ from fedplt.federation import (
 )
 from fedplt.imports import import_object
 
-FROM_PYTHON = "(given from Python)"
 MakeEngine = Callable[[Job, Callable[[], bool]], Engine]
 """Makes an engine from a job and a function that returns whether the user asked to stop."""
-ENGINES = {"simulator": "fedplt.engines.simulator:SimulatorEngine"}
+ENGINES = {
+    "simulator": "fedplt.engines.simulator:SimulatorEngine",
+    "flower": "fedplt.engines.flower:FlowerSimulation",
+}
 """Engines by ``engine.name``; imported when they are used."""
 
 

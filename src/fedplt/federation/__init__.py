@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedplt.federation.config import (
+    FROM_PYTHON,
     ClientsConfig,
     CutConfig,
     DataConfig,
@@ -30,6 +31,7 @@ from fedplt.federation.folder import RunFolder, changed_keys
 from fedplt.federation.job import Job, job_from_config, make_job, plan_without_data
 from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
+from fedplt.federation.measure import evaluation_chunks
 from fedplt.federation.planning import method_from_config
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import most_clients, most_numbers
@@ -38,6 +40,7 @@ from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 
 __all__ = [
+    "FROM_PYTHON",
     "ClientsConfig",
     "ConfigLike",
     "CutConfig",
@@ -65,6 +68,7 @@ __all__ = [
     "changed_keys",
     "check_job",
     "dump_config",
+    "evaluation_chunks",
     "flatten",
     "ignore",
     "job_from_config",

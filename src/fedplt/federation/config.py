@@ -15,6 +15,8 @@ from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.federation.section import Section
 from fedplt.federation.server_config import ServerConfig
 
+FROM_PYTHON = "(given from Python)"
+"""The name of a model or of data that a run was given as an object."""
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -205,8 +207,9 @@ class DiagnosticsConfig(Section):
 class EngineConfig(Section):
     """What runs the clients, and how. Only ``device`` may change the results."""
 
-    name: Literal["simulator"] = "simulator"
-    """``simulator``: worker processes on this machine."""
+    name: Literal["simulator", "flower"] = "simulator"
+    """``simulator``: worker processes on this machine. ``flower``: Flower's simulation of nodes
+    on this machine, or, in a deployment, its nodes."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None
@@ -217,6 +220,8 @@ class EngineConfig(Section):
     a few of the run's own examples, and refuse to start where they differ."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """Stop the run if no worker answers for this long."""
+    round_timeout_seconds: Annotated[float, Field(gt=0)] = 3600.0
+    """``flower``: clients that have not answered after this long are left out of the round."""
 
 
 class RunConfig(Section):

@@ -27,15 +27,27 @@ class Engine(Protocol):
         state: Tensor,
         assignments: Mapping[int, Assignment],
         block_weights: Tensor | None = None,
+        *,
+        upload: bool = True,
     ) -> list[ClientResult]:
         """Train these clients from the given global state; results are in client order.
+
+        A client that fails has no result; :attr:`failures` says why. ``upload``: all updates will
+        be collected. If not, the sampler chooses by the results whose are.
 
         ``block_weights``: the server's divisor of each value of the flat state. The round loop
         passes it if the sampler needs the norms of the updates as they will be aggregated.
         """
 
+    @property
+    def failures(self) -> Mapping[int, str]:
+        """Clients of the last :meth:`train` and :meth:`collect` that gave nothing, and why."""
+
     def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
-        """The updates of clients from the last :meth:`train`, in the given order."""
+        """The updates of clients from the last :meth:`train`, in the given order.
+
+        A client that fails is left out; :attr:`failures` says why.
+        """
 
     def evaluate(self, part: str, state: Tensor) -> Evaluation:
         """Evaluate a state on the ``"validation"`` or the ``"test"`` data."""

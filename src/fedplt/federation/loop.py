@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from torch import Tensor
 
-from fedplt.errors import DivergedError, RunError, UpdateError
+from fedplt.client import ClientResult
+from fedplt.errors import DivergedError, RunError, TooFewClientsError, UpdateError
 from fedplt.federation.availability import Availability
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.engine import Engine, Interrupted
@@ -76,7 +78,7 @@ class Federation:
         config = self.job.config
         try:
             while self.rounds_done < config.rounds:
-                record = self.round()
+                record = self._try_round()
                 if self.folder:
                     self.folder.append(record)
                 if self.rounds_done % config.checkpoint_every == 0:
@@ -87,6 +89,15 @@ class Federation:
             raise
         self._save()
         return self._finish()
+
+    def _try_round(self) -> RoundRecord:
+        """A round that too few clients take part in does not count, and is tried again."""
+        for _ in range(self.job.config.server.attempts - 1):
+            try:
+                return self.round()
+            except TooFewClientsError as error:
+                warnings.warn(f"{error} It is tried again.", stacklevel=2)
+        return self.round()
 
     def round(self) -> RoundRecord:
         """One round: choose, train, collect, aggregate, evaluate, then commit."""
@@ -99,7 +110,7 @@ class Federation:
         assignments = {client: everybody[client] for client in asked.present}
         # Train.
         weights = self.sampler.block_weights(everybody, there.present)
-        results = self.engine.train(round, self.state, assignments, weights) if assignments else []
+        results = self._train(round, assignments, weights, upload=selection is not None)
         if selection is None:
             selection = self.sampler.after_training(round, results)
         # Collect and aggregate.
@@ -134,6 +145,18 @@ class Federation:
         self.records.append(record)
         return record
 
+    def _train(
+        self,
+        round: int,
+        assignments: Mapping[int, Assignment],
+        weights: Tensor | None,
+        *,
+        upload: bool,
+    ) -> list[ClientResult]:
+        if not assignments:
+            return []
+        return self.engine.train(round, self.state, assignments, weights, upload=upload)
+
     def _collect(
         self, assignments: Mapping[int, Assignment], selection: Selection, aggregator: Aggregator
     ) -> tuple[dict[str, str], int]:
@@ -141,6 +164,7 @@ class Federation:
         rejected, bytes_up = dict(selection.refused), selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
+        num_added = 0
         for client, update in self.engine.collect(selection.clients):
             bytes_up += update.num_bytes
             try:
@@ -150,6 +174,9 @@ class Federation:
                 continue
             weight = self.sampler.weight(client, update, selection)
             aggregator.add(update, assignments[client], weight)
+            num_added += 1
+        rejected |= {str(k): why for k, why in self.engine.failures.items() if k in assignments}
+        self._refuse_too_few(num_added, rejected)
         self._stop_if_all_are_bad(len(assignments), rejected)
         return rejected, bytes_up
 
@@ -158,6 +185,15 @@ class Federation:
         mean = self.state.clone()
         aggregator.apply(mean)
         return self.server.step(self.job.layers, self.state, mean, aggregator.touched, self.memory)
+
+    def _refuse_too_few(self, number: int, rejected: dict[str, str]) -> None:
+        least = self.job.config.server.min_clients
+        if number < least:
+            reasons = "; ".join(f"client {client}: {why}" for client, why in rejected.items())
+            raise TooFewClientsError(
+                f"round {self.rounds_done + 1}: {number} of at least {least} updates came "
+                f"(server.min_clients). {reasons}"
+            )
 
     def _stop_if_all_are_bad(self, num_trained: int, rejected: dict[str, str]) -> None:
         """Stop if every update was rejected.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.client import Evaluation, label_shares
+from fedplt.client import CHUNK, Evaluation, label_shares
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.engine import Engine
 from fedplt.federation.job import Job
@@ -60,6 +60,14 @@ class Measurement:
         except DataError as error:
             key = "method.local_norms" if self._is_local else "evaluation.per_client"
             raise ConfigError(f"{key}: {error}") from error
+
+
+def evaluation_chunks(job: Job, number: int, client: int | None) -> list[int]:
+    """All chunks, or a client's share: together the clients cover all of the data."""
+    limit = job.config.evaluation.client_examples
+    if client is None or limit is None:
+        return list(range(number))
+    return sorted({(client + i) % number for i in range(-(-limit // CHUNK))})
 
 
 def summary_of(scores: NDArray[np.float64], num_examples: NDArray[np.int64]) -> dict[str, float]:

@@ -26,6 +26,7 @@ from fedplt.planning.layers import (
     merge,
     split_name,
 )
+from fedplt.planning.messages import read_assignment
 from fedplt.planning.places import Places
 from fedplt.planning.plan import Plan, RoundAssignments, make_plan, sublayers_assignment
 from fedplt.planning.recipe import DEFAULT_RECIPE, LocalRecipe, Normalizer
@@ -76,6 +77,7 @@ __all__ = [
     "merge",
     "next_counts",
     "paper_flops_of",
+    "read_assignment",
     "safetensors_bytes",
     "split_name",
     "sublayers_assignment",

@@ -11,14 +11,17 @@ slices are a short list of ``(start, stop)`` segments.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from fedplt.planning.flow import LayerNote, ModuleFlow, Product, from_plain
 from fedplt.planning.layers_summary import layers_summary
+from fedplt.planning.places import Places
 
 Ranges = tuple[range, ...]
 """Sub-layer indices of one layer: disjoint, ascending, unit-step ranges."""
@@ -199,6 +202,16 @@ class Layers(Sequence[Layer]):
             **self.identity(),
             "about": [asdict(entry) for entry in self.about],
         }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with everything except the notes; the same on every machine."""
+        text = json.dumps(self.identity(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def places_of(self, names: Collection[str]) -> Places:
+        """Where these tensors are in the flat state."""
+        return Places(merge((p.offset, p.stop) for p in self.placed if p.tensor.name in names))
 
     def identity(self) -> dict[str, Any]:
         """Everything except the notes: the input of a plan's fingerprint."""

@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from fedplt.errors import PlanError
 from fedplt.planning.allocation import Allocation
 from fedplt.planning.assignment import Assignment, SliceAssignment
+from fedplt.planning.coupled_units import Spaces
 from fedplt.planning.coverage import Uncovered, uncovered_sublayers
-from fedplt.planning.layers import Layers, Ranges, merge
+from fedplt.planning.layers import Layers, Ranges
+from fedplt.planning.messages import read_assignment
 from fedplt.planning.places import Places
 from fedplt.planning.plan_summary import plan_summary
 from fedplt.planning.rounding import whole_sublayers
@@ -88,10 +90,10 @@ class Plan:
 
     def read(self, message: Mapping[str, Any]) -> Assignment:
         """An assignment of this plan, from ``Assignment.to_message``."""
-        slices = tuple(
-            tuple(range(start, stop) for start, stop in ranges) for ranges in message["slices"]
-        )
-        return SliceAssignment(self.layers, slices, self.local)
+        return read_assignment(self.layers, message, self.local, self._spaces)
+
+    def _spaces(self) -> Spaces:
+        raise PlanError("this plan has slices of the whole model, no sub-models.")
 
     def _check(self, client: int) -> None:
         if not 0 <= client < self.num_clients:
@@ -149,13 +151,7 @@ class Plan:
     @cached_property
     def local_places(self) -> Places:
         """The places in the flat state of the tensors that stay on the clients."""
-        return Places(
-            merge(
-                (placed.offset, placed.stop)
-                for placed in self.layers.placed
-                if placed.tensor.name in self.local
-            )
-        )
+        return self.layers.places_of(self.local)
 
     @cached_property
     def coverage(self) -> tuple[NDArray[np.int64], ...]:

@@ -5,7 +5,7 @@ A client that holds every unit has an ordinary, whole assignment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -68,11 +68,8 @@ class SubmodelPlan(Plan):
             seed=self.seed, round=round, client=client, local=self.local,
         )  # fmt: skip
 
-    def read(self, message: Mapping[str, Any]) -> Assignment:
-        if "held" not in message:
-            return super().read(message)
-        held = tuple(np.asarray(units, dtype=np.int64) for units in message["held"])
-        return SubmodelAssignment(self.layers, self.local, self.spaces, held, message["rate"])
+    def _spaces(self) -> Spaces:
+        return self.spaces
 
     @cached_property
     def _clients_by_rate(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -30,7 +30,7 @@ from fedplt.engines.simulator.worker import (
     worker_main,
 )
 from fedplt.errors import RunError
-from fedplt.federation import Interrupted, Job, most_clients
+from fedplt.federation import Interrupted, Job, evaluation_chunks, most_clients
 from fedplt.planning import Assignment
 
 POLL_SECONDS = 0.2
@@ -65,6 +65,7 @@ class SimulatorEngine:
         self.job, self.stop = job, stop
         settings = job.config.engine
         self.timeout = settings.timeout_seconds
+        self.failures: dict[int, str] = {}  # a client that fails here stops the run
         self._version = 0
         self._places: dict[int, tuple[int, int]] = {}
         self._results: dict[int, ClientResult] = {}
@@ -102,6 +103,8 @@ class SimulatorEngine:
         state: Tensor,
         assignments: Mapping[int, Assignment],
         block_weights: Tensor | None = None,
+        *,
+        upload: bool = True,  # all updates are in shared memory, collected or not
     ) -> list[ClientResult]:
         self._publish(state)
         if self._shared.block_weights is not None and block_weights is not None:
@@ -155,17 +158,11 @@ class SimulatorEngine:
         self._publish(state)
         samples = self.job.test if part == "test" else self.job.validation
         assert samples is not None
-        chunks = {client: self._chunks(num_chunks(samples), client) for client in clients}
+        number = num_chunks(samples)
+        chunks = {client: evaluation_chunks(self.job, number, client) for client in clients}
         tasks = [EvaluateTask(self._version, part, c, k) for k in clients for c in chunks[k]]
         answers = {(task.client, task.chunk): answer for task, answer in self._do(tasks)}
         return [combine(answers[k, chunk] for chunk in chunks[k]) for k in clients]
-
-    def _chunks(self, number: int, client: int | None) -> list[int]:
-        """All chunks, or a client's share: together the clients cover all of the data."""
-        limit = self.job.config.evaluation.client_examples
-        if client is None or limit is None:
-            return list(range(number))
-        return sorted({(client + i) % number for i in range(-(-limit // CHUNK))})
 
     def statistics(self, state: Tensor) -> Tensor:
         self._publish(state)

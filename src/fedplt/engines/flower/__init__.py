@@ -1,0 +1,9 @@
+"""Runs whose clients are Flower nodes. Nothing else in fedplt imports flwr."""
+
+from __future__ import annotations
+
+from fedplt.engines.flower.client_app import simulated_client_app
+from fedplt.engines.flower.engine import FlowerEngine
+from fedplt.engines.flower.simulation import FlowerSimulation
+
+__all__ = ["FlowerEngine", "FlowerSimulation", "simulated_client_app"]

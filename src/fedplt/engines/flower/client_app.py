@@ -1,0 +1,106 @@
+"""The Flower app of a node: answers the server's orders with a :class:`NodeClient`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+
+from fedplt import __version__
+from fedplt.engines.flower.members import hello_answer
+from fedplt.engines.flower.node_client import NodeClient
+from fedplt.engines.flower.orders import TrainHeader, UploadHeader, read
+from fedplt.engines.flower.records import from_records, to_records
+from fedplt.engines.flower.wire import dump_header, load_header
+from fedplt.errors import FedpltError, RunError, UpdateError
+from fedplt.federation import Job, job_from_config, load_config
+
+FindNode = Callable[[Context], NodeClient]
+Given = tuple[dict[str, Any], dict[str, Any]]
+PARKED = "fedplt-update"
+"""Where an update waits until the server asks for it: in the node's memory."""
+
+
+def client_app_of(find: FindNode) -> ClientApp:
+    """A client app around a function that gives the node's client."""
+    app = ClientApp()
+    app.query("hello")(_answering(functools.partial(_hello, find)))
+    app.train("local")(_answering(functools.partial(_train, find)))
+    app.train("upload")(_answering(_upload))
+    app.evaluate("kept")(_answering(functools.partial(_evaluate, find)))
+    return app
+
+
+def _answering(act: Callable[[Context, Any, Any], Given]) -> Callable[[Message, Context], Message]:
+    """A handler of messages; what goes wrong is an answer in words, not a dead process."""
+
+    def handle(message: Message, context: Context) -> Message:
+        torch.set_num_threads(1)  # the same bits as in the simulator
+        arrays: dict[str, Any] = {}
+        try:
+            header, arrays = act(context, *from_records(message.content))
+        except FedpltError as error:
+            header = {"refused": str(error)}
+        except Exception as error:  # the node's model and data may raise anything
+            header = {"refused": f"{type(error).__name__}: {error}"}
+        return Message(to_records(header, arrays), reply_to=message)
+
+    return handle
+
+
+def _hello(find: FindNode, context: Context, header: Any, arrays: Any) -> Given:
+    node = find(context)
+    number = len(node.examples)
+    return hello_answer(node.job.layers, node.client, number, __version__), {}
+
+
+def _train(find: FindNode, context: Context, header: Any, arrays: Any) -> Given:
+    answer, numbers = find(context).train(header, arrays)
+    if read(TrainHeader, header).upload:
+        return answer, numbers
+    told = {key: answer[key] for key in ("client", "round", "plan")}
+    context.state[PARKED] = ArrayRecord({"update": Array(np.asarray(numbers["update"]))})
+    context.state[PARKED + "-of"] = ConfigRecord({"header": dump_header(told)})
+    return answer, {}
+
+
+def _upload(context: Context, header: Any, arrays: Any) -> Given:
+    asked, state = read(UploadHeader, header), context.state
+    if PARKED not in state.array_records:
+        raise RunError("the update is gone: this node was restarted since it trained.")
+    told = load_header(state.config_records[PARKED + "-of"]["header"])
+    if read(UploadHeader, told) != asked:
+        raise UpdateError(
+            f"the update here is client {told['client']}'s of round {told['round'] + 1}; round "
+            f"{asked.round + 1} was asked."
+        )
+    update = state.array_records[PARKED]["update"].numpy()
+    del state[PARKED]
+    return told, {"update": update}
+
+
+def _evaluate(find: FindNode, context: Context, header: Any, arrays: Any) -> Given:
+    return find(context).evaluate(header, arrays), {}
+
+
+def simulated_client_app(config: str, state_folder: str) -> ClientApp:
+    """The clients of ``fedplt run --engine flower``: all from one configuration on this machine."""
+
+    def find(context: Context) -> NodeClient:
+        client = int(context.node_config["partition-id"])
+        job = _job(config)
+        return NodeClient(job, client, job.examples(client), Path(state_folder))
+
+    return client_app_of(find)
+
+
+@functools.lru_cache(maxsize=1)
+def _job(config: str) -> Job:
+    """Made once per process: Flower's simulation uses a process for many clients."""
+    return job_from_config(load_config(Path(config)))

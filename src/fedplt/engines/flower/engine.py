@@ -1,0 +1,232 @@
+"""The engine whose clients are Flower nodes, simulated or real."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedplt.client import ClientResult, ClientUpdate, Evaluation, TrainOrder, update_norm
+from fedplt.engines.flower.evaluation import ServerModel
+from fedplt.engines.flower.exchange import exchange
+from fedplt.engines.flower.members import Members
+from fedplt.engines.flower.orders import (
+    EvaluateAnswer,
+    EvaluateHeader,
+    TrainAnswer,
+    UploadHeader,
+    read,
+    train_header,
+)
+from fedplt.engines.flower.wire import EVALUATE, TRAIN, UPLOAD, Answer, Order, Wire
+from fedplt.errors import RunError, UpdateError
+from fedplt.federation import Job
+from fedplt.kernels import take
+from fedplt.planning import Assignment
+
+
+class FlowerEngine:
+    """Asks nodes to train, and takes from them what can be checked.
+
+    A client that fails, is late or answers nonsense is left out of the round; ``failures`` says
+    why. States that clients keep stay in files on their nodes; the server knows only of which
+    round.
+    """
+
+    def __init__(
+        self, job: Job, wire: Wire, stop: Callable[[], bool] = lambda: False, *, pin: bool = False
+    ) -> None:
+        self.job, self.wire, self.stop = job, wire, stop
+        self.failures: dict[int, str] = {}
+        self.members = Members(wire, job, stop, pin=pin)
+        self.kept_round = np.full(job.plan.num_clients, -1, dtype=np.int64)
+        """The last round that counts and after which a client kept state; -1: none."""
+        self._server: ServerModel | None = None
+        self._round = 0
+        self._assignments: Mapping[int, Assignment] = {}
+        self._results: dict[int, ClientResult] = {}
+        self._updates: dict[int, NDArray[np.float32]] = {}
+
+    @property
+    def seconds(self) -> float:
+        return self.job.config.engine.round_timeout_seconds
+
+    def train(
+        self,
+        round: int,
+        state: Tensor,
+        assignments: Mapping[int, Assignment],
+        block_weights: Tensor | None = None,
+        *,
+        upload: bool = True,
+    ) -> list[ClientResult]:
+        self._round, self._assignments = round, assignments
+        self.failures, self._results, self._updates = {}, {}, {}
+        orders = {}
+        for client, assignment in assignments.items():
+            arrays = {"state": take(state, assignment.received).numpy()}
+            if block_weights is not None:
+                arrays["weights"] = take(block_weights, assignment.uploaded).numpy()
+            orders[client] = TRAIN, self._train_header(client, assignment, upload), arrays
+        for client, answer in self._ask(orders).items():
+            try:
+                self._take_result(client, answer, upload)
+            except UpdateError as error:
+                self.failures[client] = str(error)
+        return [self._results[client] for client in assignments if client in self._results]
+
+    def _train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
+        job = self.job
+        order = TrainOrder(
+            client, self._round, job.config.seed, assignment, job.training_of(client),
+            job.learning_rate(client, self._round),
+        )  # fmt: skip
+        every = job.config.checkpoint_every
+        header = train_header(
+            order,
+            plan=job.plan.fingerprint,
+            kept=int(self.kept_round[client]),
+            oldest=self._round // every * every - 1,
+            upload=upload,
+        )
+        return header.model_dump()
+
+    def _take_result(self, client: int, answer: Answer, upload: bool) -> None:
+        told = read(TrainAnswer, answer.header)
+        self._refuse_other(client, told)
+        expected = int(self.job.num_examples[client])
+        if told.num_examples != expected:
+            raise UpdateError(
+                f"it says it trained on {told.num_examples} examples; it has {expected}."
+            )
+        if upload:
+            self._take_update(client, answer)
+        self._results[client] = ClientResult(
+            client, told.num_examples, told.norm, told.loss, told.seconds, told.weighted_norm
+        )
+
+    def _refuse_other(self, client: int, told: Any) -> None:
+        """An answer belongs to this client, this round and this plan."""
+        expected = {"client": client, "round": self._round, "plan": self.job.plan.fingerprint}
+        for key, value in expected.items():
+            if getattr(told, key, value) != value:
+                raise UpdateError(f"its {key} is {getattr(told, key)}; {value} was asked.")
+
+    def _take_update(self, client: int, answer: Answer) -> None:
+        if set(answer.arrays) != {"update"}:
+            raise UpdateError(f"it sent {sorted(answer.arrays) or 'no arrays'}; 'update' is sent.")
+        self._updates[client] = answer.arrays["update"]
+
+    def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
+        round, plan = self._round, self.job.plan.fingerprint
+        orders: dict[int, tuple[str, dict[str, Any], Any]] = {
+            k: (UPLOAD, UploadHeader(client=k, round=round, plan=plan).model_dump(), {})
+            for k in clients
+            if k in self._results and k not in self._updates
+        }
+        for client, answer in self._ask(orders).items():
+            try:
+                self._refuse_other(client, read(UploadHeader, answer.header))
+                self._take_update(client, answer)
+            except UpdateError as error:
+                self.failures[client] = str(error)
+        for client in clients:
+            if client in self._updates:
+                yield from self._checked(client, self._updates.pop(client))
+
+    def _checked(
+        self, client: int, values: NDArray[np.float32]
+    ) -> Iterator[tuple[int, ClientUpdate]]:
+        """The norm that a client was chosen by must be that of what it sent."""
+        assignment, result = self._assignments[client], self._results[client]
+        norm = result.norm
+        if len(values) == assignment.update_size:  # else refused by the round loop
+            norm = update_norm(torch.from_numpy(values), assignment)
+            if math.isfinite(norm) and not math.isclose(norm, result.norm, rel_tol=1e-4):
+                self.failures[client] = (
+                    f"it said that the norm of its update is {result.norm:g}; it is {norm:g}."
+                )
+                return
+        yield client, ClientUpdate(values, result.num_examples, norm, {"loss": result.loss})
+
+    def _ask(self, orders: Mapping[int, tuple[str, dict[str, Any], Any]]) -> dict[int, Answer]:
+        """The clients' answers; those without one are failures."""
+        if not orders:
+            return {}
+        self.members.refresh()
+        nodes = self.members.node_of
+        there = {
+            client: Order(nodes[client], action, header, arrays)
+            for client, (action, header, arrays) in orders.items()
+            if client in nodes
+        }
+        answers = exchange(self.wire, there, self.seconds, self.stop)
+        for client in orders:
+            if client not in there:
+                self.failures[client] = "its node is not connected."
+            elif (error := answers[client].error) is not None:
+                self.failures[client] = error
+        return {client: answer for client, answer in answers.items() if answer.error is None}
+
+    def evaluate(self, part: str, state: Tensor) -> Evaluation:
+        return self._server_model().evaluate(part, state)
+
+    def statistics(self, state: Tensor) -> Tensor:
+        return self._server_model().statistics(state)
+
+    def _server_model(self) -> ServerModel:
+        self._server = self._server or ServerModel(self.job)
+        return self._server
+
+    def evaluate_clients(
+        self, part: str, state: Tensor, clients: Sequence[int]
+    ) -> list[Evaluation]:
+        """Each client evaluates with the state that it keeps."""
+        local = sorted(self.job.plan.local)
+        numbers = {"state": state.numpy()}
+        orders = {
+            client: (
+                EVALUATE,
+                EvaluateHeader(
+                    client=client, round=self._round, part=part, local=local,
+                    kept=int(self.kept_round[client]),
+                ).model_dump(),
+                numbers,
+            )
+            for client in clients
+        }  # fmt: skip
+        failures, self.failures = self.failures, {}
+        answers = self._ask(orders)
+        failed, self.failures = self.failures, failures
+        if failed:
+            client, why = next(iter(failed.items()))
+            raise RunError(f"client {client} could not evaluate: {why}")
+        return [_evaluation(read(EvaluateAnswer, answers[client].header)) for client in clients]
+
+    def keep_local(self, clients: Sequence[int]) -> None:
+        if self.job.plan.local:
+            self.kept_round[list(clients)] = self._round
+
+    def local_tensors(self) -> dict[str, Tensor]:
+        return {"flower.kept_rounds": torch.from_numpy(self.kept_round.copy())}
+
+    def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
+        self.kept_round[:] = tensors["flower.kept_rounds"].numpy()
+
+    def close(self) -> None:
+        self.wire.close()
+
+
+def _evaluation(told: EvaluateAnswer) -> Evaluation:
+    counts, scores = told.label_counts, told.label_scores
+    return Evaluation(
+        told.loss,
+        told.score,
+        None if counts is None else np.asarray(counts, dtype=np.int64),
+        None if scores is None else np.asarray(scores, dtype=np.float64),
+    )

@@ -1,0 +1,51 @@
+"""Evaluation in the server's own process, in the same chunks as everywhere."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from fedplt.client import (
+    CHUNK,
+    Evaluation,
+    combine,
+    evaluate_chunk,
+    gather_statistics,
+    num_chunks,
+)
+from fedplt.federation import Job
+from fedplt.kernels import bind_state, buffer_positions
+
+
+class ServerModel:
+    """A copy of the model that the server evaluates states with."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.model = copy.deepcopy(job.model)
+        self.state = bind_state(self.model, job.layers)
+
+    def evaluate(self, part: str, state: Tensor) -> Evaluation:
+        job = self.job
+        samples = job.test if part == "test" else job.validation
+        assert samples is not None
+        self.state.copy_(state)
+        return combine(
+            evaluate_chunk(self.model, samples, chunk, job.training.loss, job.metric)
+            for chunk in range(num_chunks(samples))
+        )
+
+    def statistics(self, state: Tensor) -> Tensor:
+        """Running statistics over the training data, chunk by chunk."""
+        samples, where = self.job.samples, buffer_positions(self.job.layers)
+        chunks = max(1, num_chunks(samples) - (len(samples) % CHUNK == 1))  # one has no variance
+        total, seen = torch.zeros(len(where), dtype=torch.float64), 0
+        for chunk in range(chunks):
+            self.state.copy_(state)
+            number = gather_statistics(self.model, samples, chunk)
+            values = number * self.state[where].double()
+            total = values if chunk == 0 else total + values
+            seen += number
+        return torch.as_tensor(total / seen).float()

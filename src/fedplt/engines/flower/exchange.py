@@ -1,0 +1,49 @@
+"""Send orders and wait for the answers, never longer than the deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from fedplt.engines.flower.wire import Answer, Order, Wire
+from fedplt.federation import Interrupted
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+"""Seconds between two looks for answers; short at first, since simulated clients are fast."""
+
+
+def exchange(
+    wire: Wire, orders: Mapping[int, Order], seconds: float, stop: Callable[[], bool]
+) -> dict[int, Answer]:
+    """The answers by the orders' keys; an order without one gets an error.
+
+    At most ``wire.max_in_flight`` orders are on the way at once: each holds a copy of the model.
+    """
+    ends = time.monotonic() + seconds
+    waiting = list(orders)
+    pending: dict[str, int] = {}
+    answers: dict[int, Answer] = {}
+    pause = FIRST_PAUSE
+    while waiting or pending:
+        if stop():
+            raise Interrupted
+        left = ends - time.monotonic()
+        if left <= 0:
+            break
+        room = len(waiting) if wire.max_in_flight is None else wire.max_in_flight - len(pending)
+        if waiting and room > 0:
+            keys, waiting = waiting[:room], waiting[room:]
+            ids = wire.push([orders[key] for key in keys], left)
+            pending |= {name: key for name, key in zip(ids, keys, strict=True) if name}
+            for name, key in zip(ids, keys, strict=True):
+                if not name:
+                    answers[key] = Answer(error="its node is not connected.")
+        came = {name: answer for name, answer in wire.pull(pending).items() if name in pending}
+        for name, answer in came.items():
+            answers[pending.pop(name)] = answer
+        pause = FIRST_PAUSE if came else min(LONGEST_PAUSE, 1.5 * pause)
+        if pending:
+            time.sleep(min(pause, left))
+    for key in [*pending.values(), *waiting]:
+        answers[key] = Answer(error=f"no answer within {seconds:g} s.")
+    return {key: answers[key] for key in orders}

@@ -1,0 +1,41 @@
+"""Orders through Flower's grid, inside a server app."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedplt.engines.flower.records import answer_of, to_records
+from fedplt.engines.flower.wire import Answer, Order
+
+
+class GridWire:
+    """Orders and answers as messages of Flower."""
+
+    max_in_flight: int | None = None
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def nodes(self) -> list[int]:
+        return sorted(self.grid.get_node_ids())
+
+    def push(self, orders: Sequence[Order], seconds: float) -> list[str]:
+        messages = [
+            Message(
+                to_records(order.header, order.arrays),
+                dst_node_id=order.node,
+                message_type=order.action,
+                ttl=seconds,
+            )
+            for order in orders
+        ]
+        return list(self.grid.push_messages(messages))
+
+    def pull(self, ids: Iterable[str]) -> dict[str, Answer]:
+        replies = self.grid.pull_messages(list(ids))
+        return {reply.metadata.reply_to_message_id: answer_of(reply) for reply in replies}
+
+    def close(self) -> None: ...

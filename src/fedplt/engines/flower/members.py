@@ -1,0 +1,95 @@
+"""Which node is which client."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+
+from fedplt.engines.flower.exchange import exchange
+from fedplt.engines.flower.orders import HelloAnswer, read
+from fedplt.engines.flower.wire import HELLO, Answer, Order, Wire
+from fedplt.errors import RunError, UpdateError
+from fedplt.federation import Interrupted, Job
+from fedplt.planning import Layers
+
+HELLO_SECONDS = 120.0
+PAUSE = 1.0
+
+
+class Members:
+    """Nodes say which client they are; the server remembers, and refuses a second claim.
+
+    With node authentication a node's id belongs to its key. ``pinned`` are the nodes that clients
+    had when the run was saved: nobody else may take their place.
+    """
+
+    def __init__(self, wire: Wire, job: Job, stop: Callable[[], bool], *, pin: bool) -> None:
+        self.wire, self.job, self.stop, self.pin = wire, job, stop, pin
+        self.node_of: dict[int, int] = {}
+        self.pinned: dict[int, int] = {}
+        self._layers = job.layers.fingerprint
+        self._asked: set[int] = set()
+
+    def wait(self, least: int, seconds: float) -> None:
+        """Until so many clients have joined."""
+        ends = time.monotonic() + seconds
+        while True:
+            self.refresh()
+            if len(self.node_of) >= least:
+                return
+            if self.stop():
+                raise Interrupted
+            if time.monotonic() > ends:
+                raise RunError(
+                    f"{len(self.node_of)} of at least {least} clients joined within {seconds:g} s "
+                    "(engine.round_timeout_seconds). Are the nodes running, and registered?"
+                )
+            time.sleep(PAUSE)
+
+    def refresh(self) -> None:
+        """Ask new nodes who they are; forget those that are gone."""
+        there = set(self.wire.nodes())
+        self._asked &= there
+        self.node_of = {client: node for client, node in self.node_of.items() if node in there}
+        new = sorted(there - self._asked)
+        if not new:
+            return
+        header = {"layers": self._layers}
+        orders = {node: Order(node, HELLO, header) for node in new}
+        for node, answer in exchange(self.wire, orders, HELLO_SECONDS, self.stop).items():
+            self._asked.add(node)
+            try:
+                self._admit(node, answer)
+            except UpdateError as error:
+                warnings.warn(f"node {node} cannot join: {error}", stacklevel=2)
+
+    def _admit(self, node: int, answer: Answer) -> None:
+        if answer.error is not None:
+            self._asked.discard(node)  # it may be starting: it is asked again
+            raise UpdateError(answer.error)
+        hello = read(HelloAnswer, answer.header)
+        client, number = hello.client, self.job.plan.num_clients
+        if client >= number:
+            raise UpdateError(f"it says it is client {client}; clients are 0 to {number - 1}.")
+        if hello.layers != self._layers:
+            raise UpdateError(
+                f"its model is cut into other layers ({hello.layers}) than the server's "
+                f"({self._layers}): model code, options or versions differ."
+            )
+        expected = int(self.job.num_examples[client])
+        if hello.num_examples != expected:
+            raise UpdateError(
+                f"client {client} says it has {hello.num_examples} examples; {expected} are known."
+            )
+        other = self.node_of.get(client, self.pinned.get(client, node) if self.pin else node)
+        if other != node:
+            raise UpdateError(f"it says it is client {client}, which is node {other} already.")
+        self.node_of[client] = node
+        self.pinned[client] = node
+
+
+def hello_answer(layers: Layers, client: int, num_examples: int, version: str) -> dict[str, object]:
+    return HelloAnswer(
+        client=client, num_examples=num_examples, layers=layers.fingerprint, version=version
+    ).model_dump()

@@ -1,0 +1,147 @@
+"""What a node does with the server's orders: a shell of messages around the client's trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedplt.client import (
+    ClientTrainer,
+    LocalTraining,
+    TrainOrder,
+    combine,
+    evaluate_chunk,
+    num_chunks,
+)
+from fedplt.cutting import find_spaces
+from fedplt.engines.flower.kept import KeptState
+from fedplt.engines.flower.orders import (
+    EvaluateAnswer,
+    EvaluateHeader,
+    TrainAnswer,
+    TrainHeader,
+    Training,
+    read,
+)
+from fedplt.engines.flower.wire import Arrays
+from fedplt.errors import UpdateError
+from fedplt.federation import Job, evaluation_chunks
+from fedplt.kernels import put
+from fedplt.planning import Assignment, Places, read_assignment
+
+Numbers = dict[str, NDArray[np.float32]]
+EXAMPLES = 8
+
+
+class NodeClient:
+    """One client on its node.
+
+    ``job`` is made from the node's own files: its model code, its data, its loss. The server's
+    orders say how to train, in plain values.
+    """
+
+    def __init__(self, job: Job, client: int, examples: range, state_folder: Path) -> None:
+        self.job, self.client, self.examples = job, client, examples
+        self.kept = KeptState(state_folder, client)
+        self._global = torch.zeros(job.layers.state_size)
+
+    def train(self, header: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Numbers]:
+        """The answer to an order to train, and the update."""
+        asked = read(TrainHeader, header)
+        self._refuse_other(asked.client)
+        local = self._local(asked.local)
+        assignment = read_assignment(
+            self.job.layers, asked.assignment, frozenset(asked.local), lambda: self._spaces
+        )
+        trainer = self._trainer(local)
+        self._receive(trainer, assignment, arrays.get("state"))
+        if asked.kept >= 0:
+            trainer.take_kept(self.kept.load(asked.kept, local.size))
+        weights = arrays.get("weights")
+        order = TrainOrder(
+            asked.client, asked.round, asked.seed, assignment, self._training(asked.training),
+            asked.learning_rate, None if weights is None else torch.from_numpy(weights.copy()),
+        )  # fmt: skip
+        update = torch.empty(assignment.update_size)
+        result = trainer.train(order, self.job.samples, self.examples, update)
+        if local.size:
+            self.kept.forget_before(asked.oldest)
+            self.kept.save(asked.round, trainer.kept())
+        answer = TrainAnswer(
+            client=asked.client, round=asked.round, plan=asked.plan,
+            num_examples=result.num_examples, norm=result.norm, loss=result.loss,
+            seconds=result.seconds, weighted_norm=result.weighted_norm,
+        )  # fmt: skip
+        return answer.model_dump(), {"update": update.numpy()}
+
+    def evaluate(self, header: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+        asked = read(EvaluateHeader, header)
+        self._refuse_other(asked.client)
+        job, local = self.job, self._local(asked.local)
+        trainer = self._trainer(local)
+        self._put(trainer, Places([(0, job.layers.state_size)]), arrays.get("state"))
+        if asked.kept >= 0:
+            trainer.take_kept(self.kept.load(asked.kept, local.size))
+        samples = job.test if asked.part == "test" and job.test is not None else job.validation
+        chunks = evaluation_chunks(job, num_chunks(samples), self.client)
+        found = combine(
+            evaluate_chunk(trainer.model, samples, chunk, job.training.loss, job.metric)
+            for chunk in chunks
+        )
+        counts, scores = found.label_counts, found.label_scores
+        return EvaluateAnswer(
+            client=self.client, round=asked.round, num_examples=len(self.examples),
+            loss=found.loss, score=found.score,
+            label_counts=None if counts is None else counts.tolist(),
+            label_scores=None if scores is None else scores.tolist(),
+        ).model_dump()  # fmt: skip
+
+    def _refuse_other(self, client: int) -> None:
+        if client != self.client:
+            raise UpdateError(f"this is client {self.client}; the order is for client {client}.")
+
+    def _local(self, names: list[str]) -> Places:
+        known = {tensor.name for tensor in self.job.layers.tensors}
+        if unknown := sorted(set(names) - known):
+            raise UpdateError(f"there is no tensor {unknown[0]!r} in this node's model.")
+        return self.job.layers.places_of(frozenset(names))
+
+    def _trainer(self, local: Places) -> ClientTrainer:
+        return ClientTrainer(self.job.model, self.job.layers, self._global, local)
+
+    def _receive(self, trainer: ClientTrainer, assignment: Assignment, numbers: Any) -> None:
+        self._global.zero_()  # what this client does not hold is not here
+        self._put(trainer, assignment.received, numbers)
+
+    def _put(self, trainer: ClientTrainer, places: Places, numbers: Any) -> None:
+        if numbers is None or len(numbers) != places.size:
+            found = "no" if numbers is None else str(len(numbers))
+            raise UpdateError(f"{found} numbers came; this client holds {places.size}.")
+        put(self._global, places, torch.from_numpy(numbers.copy()))
+        trainer.refresh()
+
+    def _training(self, asked: Training) -> LocalTraining:
+        """Values from the server; loss and augmentation are the node's own."""
+        return replace(
+            self.job.training,
+            local_epochs=asked.local_epochs,
+            local_steps=asked.local_steps,
+            batch_size=asked.batch_size,
+            optimizer=asked.optimizer,
+            optimizer_options=asked.optimizer_options,
+            proximal=asked.proximal,
+            recipe=asked.local_recipe(),
+        )
+
+    @cached_property
+    def _spaces(self) -> Any:
+        number = min(EXAMPLES, len(self.job.validation))
+        example, _ = self.job.validation.batch(torch.arange(number))
+        return find_spaces(self.job.model, self.job.layers, example)

@@ -1,0 +1,146 @@
+"""The contents of orders and answers, checked by whoever reads them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from fedplt.client import LocalTraining, TrainOrder
+from fedplt.errors import UpdateError
+from fedplt.planning import LocalRecipe
+
+Index = Annotated[int, Field(ge=0, le=2**31)]
+Name = Annotated[str, Field(max_length=1000)]
+Kind = TypeVar("Kind", bound=BaseModel)
+Number = Annotated[float, Field(allow_inf_nan=True)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Training(_Strict):
+    """Values of :class:`fedplt.client.LocalTraining`; losses and data are the node's own."""
+
+    local_epochs: Annotated[int, Field(ge=1)] | None
+    local_steps: Annotated[int, Field(ge=1)] | None
+    batch_size: Annotated[int, Field(ge=1)] | None
+    optimizer: Name
+    optimizer_options: dict[str, Any]
+    proximal: Annotated[float, Field(ge=0)]
+    recipe: dict[str, bool | str]
+
+    @classmethod
+    def of(cls, training: LocalTraining) -> Training:
+        return cls(
+            local_epochs=training.local_epochs,
+            local_steps=training.local_steps,
+            batch_size=training.batch_size,
+            optimizer=training.optimizer,
+            optimizer_options=training.optimizer_options,
+            proximal=training.proximal,
+            recipe=asdict(training.recipe),
+        )
+
+    def local_recipe(self) -> LocalRecipe:
+        return TypeAdapter(LocalRecipe).validate_python(self.recipe)
+
+
+class TrainHeader(_Strict):
+    """The server asks a client to train."""
+
+    client: Index
+    round: Index
+    plan: Name
+    """The plan's fingerprint; the client's answer repeats it."""
+    seed: Annotated[int, Field(ge=0)]
+    assignment: dict[str, Any]
+    local: list[Name]
+    """Tensors that stay on the client."""
+    training: Training
+    learning_rate: Annotated[float, Field(gt=0)]
+    ratio: float
+    kept: Annotated[int, Field(ge=-1)]
+    """The last round that counts and whose state the client kept; -1: none."""
+    oldest: Annotated[int, Field(ge=-1)]
+    """Kept states of rounds before this one are not needed again."""
+    upload: bool
+    """Send the update with the answer."""
+
+
+class EvaluateHeader(_Strict):
+    client: Index
+    round: Index
+    part: Name
+    local: list[Name]
+    kept: Annotated[int, Field(ge=-1)]
+
+
+class UploadHeader(_Strict):
+    client: Index
+    round: Index
+    plan: Name
+
+
+class HelloAnswer(_Strict):
+    """A node says who it is."""
+
+    client: Index
+    num_examples: Annotated[int, Field(ge=1, le=10**12)]
+    layers: Name
+    """Fingerprint of how the node's model is cut."""
+    version: Name
+
+
+class TrainAnswer(_Strict):
+    client: Index
+    round: Index
+    plan: Name
+    num_examples: Annotated[int, Field(ge=1, le=10**12)]
+    norm: Number
+    loss: Number
+    seconds: Annotated[float, Field(ge=0)]
+    weighted_norm: Number | None
+
+
+class EvaluateAnswer(_Strict):
+    client: Index
+    round: Index
+    num_examples: Annotated[int, Field(ge=1, le=10**12)]
+    loss: Number
+    score: Number
+    label_counts: list[Annotated[int, Field(ge=0)]] | None
+    label_scores: list[Number] | None
+
+
+def read(kind: type[Kind], header: Any) -> Kind:
+    """A message of this kind; :class:`UpdateError` names the first thing that is wrong with it."""
+    try:
+        return kind.model_validate(header)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the message"
+        raise UpdateError(f"{place}: {first['msg'].lower()}.") from error
+    except (RecursionError, OverflowError) as error:
+        raise UpdateError("the message cannot be read.") from error
+
+
+def train_header(
+    order: TrainOrder, *, plan: str, kept: int, oldest: int, upload: bool
+) -> TrainHeader:
+    return TrainHeader(
+        client=order.client,
+        round=order.round,
+        plan=plan,
+        seed=order.seed,
+        assignment=order.assignment.to_message(),
+        local=sorted(order.assignment.local),
+        training=Training.of(order.training),
+        learning_rate=order.learning_rate,
+        ratio=order.assignment.ratio,
+        kept=kept,
+        oldest=oldest,
+        upload=upload,
+    )
