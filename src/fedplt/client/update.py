@@ -77,8 +77,12 @@ def change_since(before: Tensor, after: Iterable[Tensor]) -> Tensor:
 
 
 def update_norm(values: Tensor, assignment: Assignment) -> float:
-    """Euclidean norm of an update's parameters; buffers do not count."""
-    parts = (values[start:stop] for start, stop in assignment.parameter_segments)
+    """Euclidean norm of an update's parameters; buffers do not count.
+
+    The last bits of a product depend on where its numbers begin in memory. Copies begin alike in
+    every engine, so that the norm, and whom a sampler chooses by it, is the same in all.
+    """
+    parts = (values[start:stop].clone() for start, stop in assignment.parameter_segments)
     return math.sqrt(math.fsum(float(part @ part) for part in parts))
 
 

@@ -144,7 +144,6 @@ class FlowerEngine:
     ) -> Iterator[tuple[int, ClientUpdate]]:
         """The norm that a client was chosen by must be that of what it sent."""
         assignment, result = self._assignments[client], self._results[client]
-        norm = result.norm
         if len(values) == assignment.update_size:  # else refused by the round loop
             norm = update_norm(torch.from_numpy(values), assignment)
             if math.isfinite(norm) and not math.isclose(norm, result.norm, rel_tol=1e-4):
@@ -152,7 +151,7 @@ class FlowerEngine:
                     f"it said that the norm of its update is {result.norm:g}; it is {norm:g}."
                 )
                 return
-        yield client, ClientUpdate(values, result.num_examples, norm, {"loss": result.loss})
+        yield client, ClientUpdate(values, result.num_examples, result.norm, {"loss": result.loss})
 
     def _ask(self, orders: Mapping[int, tuple[str, dict[str, Any], Any]]) -> dict[int, Answer]:
         """The clients' answers; those without one are failures."""

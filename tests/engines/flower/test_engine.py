@@ -1,0 +1,277 @@
+"""The Flower engine with nodes in this process: the simulator's bits, and answers not trusted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from fedplt.engines.start import run_job
+from fedplt.errors import RunError
+from tests.support.flower_nodes import memory_engine
+from tests.support.image_jobs import image_job
+from tests.support.jobs import blob_job
+from tests.support.runs import final_state, same, without_time
+
+pytestmark = pytest.mark.filterwarnings("ignore:node .* cannot join")
+
+RATIOS = [{"num_clients": n, "ratio": r} for n, r in ((1, 1.0), (2, 0.5), (2, 0.2))]
+OCS = {"name": "fedplt-ocs", "budget": 1.0, "objective": "aggregate"}
+
+
+def fedplt(**settings):
+    return blob_job(rounds=3, clients={"groups": RATIOS}, **settings)
+
+
+JOBS = {
+    "fedplt": fedplt,
+    "two phases": lambda: fedplt(sampling=OCS),
+    "norms of the last round": lambda: fedplt(
+        sampling={"name": "ocs", "budget": 2.0, "norms": "last"}
+    ),
+    "heterofl": lambda: image_job("heterofl", "cnn"),
+    "feddrop": lambda: image_job("feddrop", "resnet8"),
+    "fedrolex": lambda: image_job("fedrolex", "cnn"),
+    "static norms": lambda: image_job("heterofl", "resnet8", options={"static_norm": True}),
+    "local norms": lambda: image_job("fedbn", "resnet8"),
+    "fedpmt": lambda: image_job("fedpmt", "vit"),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_same_bits_as_the_simulator(name, tmp_path):
+    history, tensors = final_state(JOBS[name]())
+    on_nodes, others = final_state(JOBS[name](), engine=memory_engine(tmp_path))
+    assert same(tensors, others)
+    assert without_time(history) == without_time(on_nodes)
+
+
+def test_states_that_clients_keep_survive_on_their_nodes(tmp_path):
+    """A run that goes on from an older checkpoint finds the state of that round."""
+    _, tensors = final_state(image_job("fedbn", "resnet8", rounds=4))
+    states, folder = tmp_path / "states", tmp_path / "run"
+
+    def stop_after(number):
+        def on_round(record):
+            if record.round == number:
+                raise KeyboardInterrupt
+
+        return on_round
+
+    job = image_job("fedbn", "resnet8", rounds=4, checkpoint_every=2)
+    with pytest.raises(KeyboardInterrupt):  # round 3 was trained, and is not in the checkpoint
+        run_job(job, folder, engine=memory_engine(states), on_round=stop_after(3))
+    job = image_job("fedbn", "resnet8", rounds=4, checkpoint_every=2)
+    history = run_job(job, folder, resume=True, engine=memory_engine(states))
+    assert len(history.rounds) == 4
+    assert same(tensors, {name: value.clone() for name, value in job.model.state_dict().items()})
+    for client in states.iterdir():
+        assert len(list(client.iterdir())) <= 4
+
+
+def test_a_lost_state_is_said_in_words(tmp_path):
+    job = image_job("fedbn", "resnet8", rounds=3)
+
+    def lose(record):
+        for path in (tmp_path / "client-1").iterdir():
+            path.unlink()
+
+    with pytest.raises(RunError, match="client 1 could not evaluate: the state that this client"):
+        run_job(job, engine=memory_engine(tmp_path), on_round=lose)
+
+
+def without_client(client, tmp_path, **settings):
+    """The final tensors of a run in which this client's node is never there."""
+    wires = []
+    make = memory_engine(tmp_path, wires)
+
+    def away(job, stop):
+        engine = make(job, stop)
+        wires[-1].away.add(100 + client)
+        return engine
+
+    return final_state(fedplt(**settings), engine=away)
+
+
+def test_a_node_that_is_away_is_left_out(tmp_path):
+    history, _ = without_client(2, tmp_path)
+    assert all(record.rejected == {"2": "its node is not connected."} for record in history.rounds)
+
+
+def test_a_node_that_does_not_answer_is_left_out_at_the_deadline(tmp_path):
+    wires = []
+    make = memory_engine(tmp_path, wires)
+    job = fedplt(engine={"round_timeout_seconds": 0.3})
+
+    def silent(job, stop):
+        engine = make(job, stop)
+        engine.members.refresh()
+        wires[-1].silent.add(102)
+        return engine
+
+    history, tensors = final_state(job, engine=silent)
+    assert all(r.rejected == {"2": "no answer within 0.3 s."} for r in history.rounds)
+    assert same(tensors, without_client(2, tmp_path)[1])
+
+
+def change_header(**changes):
+    return lambda header, arrays: ({**header, **changes}, arrays)
+
+
+def change_update(change):
+    return lambda header, arrays: (header, {"update": change(arrays["update"])})
+
+
+def with_nan(update):
+    update[3] = np.nan
+    return update
+
+
+def records(**arrays):
+    """Whatever somebody may send under the right names."""
+
+    def change(header, _):
+        numbers = ArrayRecord({name: Array(value) for name, value in arrays.items()})
+        return RecordDict({"fedplt": ConfigRecord({"header": str(header)}), "numbers": numbers})
+
+    return change
+
+
+BAD = {
+    "not a number": (change_update(with_nan), "not finite"),
+    "another slice": (change_update(lambda u: u[:-5]), "its assignment has"),
+    "scaled after its norm": (change_update(lambda u: 100 * u), "the norm of its update"),
+    "float64": (change_update(lambda u: u.astype(np.float64)), "float64"),
+    "two dimensions": (change_update(lambda u: u[None]), "one flat float32 array"),
+    "no update": (lambda header, _: (header, {}), "no arrays"),
+    "two updates": (lambda h, a: (h, {**a, "more": a["update"]}), "'more'"),
+    "absurd examples": (change_header(num_examples=10**12), "it says it trained on"),
+    "no examples": (change_header(num_examples=0), "num_examples"),
+    "infinite examples": (change_header(num_examples=float("inf")), "num_examples"),
+    "a text as norm": (change_header(norm="1"), "norm"),
+    "an old round": (change_header(round=17), "its round is 17"),
+    "another client": (change_header(client=1), "its client is 1"),
+    "another plan": (change_header(plan="0" * 16), "its plan is"),
+    "more keys": (change_header(import_path="os:system"), "import_path"),
+    "not JSON": (records(update=np.zeros(3, np.float32)), "cannot be read"),
+    "deep": (lambda h, a: ({**h, "norm": eval("[" * 60 + "]" * 60)}, a), "nested too deeply"),  # noqa: S307
+    "refused by its owner": (lambda h, a: ({"refused": "not at night"}, {}), "not at night"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_answer_is_refused_and_the_round_unharmed(name, tmp_path):
+    change, words = BAD[name]
+
+    def tamper(node, action, header, arrays):
+        return change(header, arrays) if (node, action) == (102, "train.local") else None
+
+    history, tensors = final_state(fedplt(), engine=memory_engine(tmp_path, tamper=tamper))
+    for record in history.rounds:
+        assert list(record.rejected) == ["2"]
+        assert words in record.rejected["2"]
+    assert same(tensors, without_client(2, tmp_path)[1])
+
+
+def test_two_nodes_cannot_be_one_client(tmp_path):
+    def tamper(node, action, header, arrays):
+        bad = (node, action) == (102, "query.hello")
+        return ({**header, "client": 1, "num_examples": number}, {}) if bad else None
+
+    number = int(fedplt().num_examples[1])
+    with pytest.warns(UserWarning, match="node 102 cannot join: it says it is client 1"):
+        history, _ = final_state(fedplt(), engine=memory_engine(tmp_path, tamper=tamper))
+    assert all(list(record.rejected) == ["2"] for record in history.rounds)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"client": 17}, "clients are 0 to 4"),
+        ({"num_examples": 10**6}, "examples"),
+        ({"layers": "1234"}, "cut into other layers"),
+        ({"client": -1}, "client"),
+    ],
+)
+def test_nodes_that_do_not_fit_cannot_join(change, words, tmp_path):
+    def tamper(node, action, header, arrays):
+        bad = (node, action) == (102, "query.hello")
+        return ({**header, **change}, {}) if bad else None
+
+    with pytest.warns(UserWarning, match=f"node 102 cannot join: .*{words}"):
+        final_state(fedplt(), engine=memory_engine(tmp_path, tamper=tamper))
+
+
+def test_a_node_restarted_between_two_phases_is_left_out(tmp_path):
+    wires = []
+    make = memory_engine(tmp_path, wires)
+
+    def forgets(job, stop):
+        engine = make(job, stop)
+        collect = engine.collect
+
+        def collecting(clients):
+            for context in wires[-1].contexts.values():
+                if context.node_config["partition-id"] == 0:
+                    context.state.clear()
+            return collect(clients)
+
+        engine.collect = collecting
+        return engine
+
+    job = fedplt(sampling={**OCS, "budget": 4.0})
+    history, _ = final_state(job, engine=forgets)
+    said = [record.rejected.get("0", "") for record in history.rounds]
+    assert any("this node was restarted since it trained" in text for text in said)
+
+
+def test_too_few_clients_do_not_count_and_are_tried_again(tmp_path):
+    wires, rounds = [], []
+    make = memory_engine(tmp_path, wires)
+
+    def comes_back(job, stop):
+        engine = make(job, stop)
+        wires[-1].away.update({102, 103, 104})
+        train = engine.train
+
+        def training(round, *args, **options):
+            rounds.append(round)
+            if len(rounds) == 2:
+                wires[-1].away.clear()
+            return train(round, *args, **options)
+
+        engine.train = training
+        return engine
+
+    _, tensors = final_state(fedplt())
+    with pytest.warns(UserWarning, match="2 of at least 3 updates came"):
+        _, others = final_state(fedplt(server={"min_clients": 3}), engine=comes_back)
+    assert rounds == [0, 0, 1, 2]
+    assert same(tensors, others)
+
+
+def test_attempts_end(tmp_path):
+    job = fedplt(server={"min_clients": 6, "attempts": 2})
+    with (
+        pytest.warns(UserWarning, match="It is tried again"),
+        pytest.raises(RunError, match="5 of at least 6 updates came"),
+    ):
+        run_job(job, engine=memory_engine(tmp_path))
+
+
+def test_only_what_is_held_comes_down_and_only_what_is_trained_goes_up(tmp_path):
+    for job in (fedplt(), image_job("heterofl", "cnn")):
+        wires, down, up = [], {}, {}
+
+        def tamper(node, action, header, arrays, up=up):
+            if action == "train.local":
+                up[node - 100] = {name: len(values) for name, values in arrays.items()}
+
+        run_job(job, engine=memory_engine(tmp_path, wires, tamper=tamper))
+        for order in wires[-1].sent:
+            if order.action == "train.local":
+                down[order.node - 100] = {name: len(v) for name, v in order.arrays.items()}
+        for client in range(job.plan.num_clients):
+            assignment = job.plan.assignment(client)
+            assert down[client] == {"state": assignment.received.size}
+            assert up[client] == {"update": assignment.update_size}
