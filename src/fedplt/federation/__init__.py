@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedplt.federation.config import (
     FROM_PYTHON,
+    ON_NODES,
     ClientsConfig,
     CutConfig,
     DataConfig,
@@ -38,9 +39,11 @@ from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
+from fedplt.federation.server_job import server_job
 
 __all__ = [
     "FROM_PYTHON",
+    "ON_NODES",
     "ClientsConfig",
     "ConfigLike",
     "CutConfig",
@@ -81,5 +84,6 @@ __all__ = [
     "parse_config",
     "plan_without_data",
     "read_fleet",
+    "server_job",
     "take_lock",
 ]

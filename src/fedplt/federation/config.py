@@ -17,6 +17,8 @@ from fedplt.federation.server_config import ServerConfig
 
 FROM_PYTHON = "(given from Python)"
 """The name of a model or of data that a run was given as an object."""
+ON_NODES = "nodes"
+"""The name of data that the server does not have."""
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -25,7 +27,8 @@ class DataConfig(Section):
     """Which data set, and how it is split among the clients."""
 
     name: str = "fashion-mnist"
-    """``fashion-mnist``, ``cifar10``, or ``package.module:function`` that returns TrainingData."""
+    """``fashion-mnist``, ``cifar10``, ``package.module:function`` that returns TrainingData, or
+    ``nodes``: in a deployment the nodes have the data, and the server has none."""
     split: Literal["dirichlet", "iid", "shards", "given"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.2
     """Dirichlet concentration: the smaller, the more skewed the clients' labels."""
@@ -63,6 +66,9 @@ class ModelConfig(CutConfig):
     """``fcn``, ``cnn``, ``resnet8``, ``vit``, ``text``, or ``package.module:function`` that
     returns a torch module."""
     options: dict[str, Any] = {}
+    input_shape: list[Annotated[int, Field(ge=1)]] | None = None
+    """The shape of one example, for a server without data and a model of one's own."""
+    input_type: Literal["float", "integer"] = "float"
 
 
 class GroupConfig(Section):
@@ -91,6 +97,9 @@ class ClientsConfig(Section):
     """How many clients there are, and their groups."""
 
     num_clients: Annotated[int, Field(ge=1)] = 50
+    num_examples: list[Annotated[int, Field(ge=1)]] | None = None
+    """With data on the nodes: the examples of each client. Default: what the nodes say when they
+    join for the first time."""
     groups: Annotated[list[GroupConfig], Field(min_length=1)] = [GroupConfig(share=1.0, ratio=1.0)]
 
     @model_validator(mode="after")
@@ -184,6 +193,9 @@ class EvaluationConfig(Section):
 
     every: Annotated[int, Field(ge=1)] = 1
     """Rounds between evaluations (the last round is always evaluated)."""
+    on: Literal["server", "nodes", "both"] = "server"
+    """``flower``: evaluate on the server's data, on each node's own (weighted by their examples),
+    or on both. Without data on the server: ``nodes``."""
     per_client: bool = False
     """Also report a score per client, weighted by its label distribution."""
     client_examples: Annotated[int, Field(ge=1)] | None = None
@@ -242,6 +254,21 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     engine: EngineConfig = EngineConfig()
+
+    @model_validator(mode="after")
+    def _needs_nodes(self) -> RunConfig:
+        if self.engine.name == "simulator":
+            if self.data.name == ON_NODES:
+                raise ValueError(
+                    f"data.name is {ON_NODES!r}, but the simulator has no nodes: name data, or "
+                    "set engine.name = 'flower'."
+                )
+            if self.evaluation.on != "server":
+                raise ValueError(
+                    f"evaluation.on is {self.evaluation.on!r}, but the simulator has no nodes: "
+                    "set engine.name = 'flower', or leave it out."
+                )
+        return self
 
     @model_validator(mode="after")
     def _enough_clients(self) -> RunConfig:

@@ -54,8 +54,11 @@ class Engine(Protocol):
 
     def evaluate_clients(
         self, part: str, state: Tensor, clients: Sequence[int]
-    ) -> list[Evaluation]:
-        """Evaluate a state for each of these clients, with the state that the client keeps."""
+    ) -> Mapping[int, Evaluation]:
+        """Evaluate a state for each of these clients, with the state that the client keeps.
+
+        On real nodes with each node's own data; a node that gives no answer is left out.
+        """
 
     def statistics(self, state: Tensor) -> Tensor:
         """Running statistics over the training data, in the order of the flat state."""

@@ -127,7 +127,9 @@ def make_job(
             f"clients.num_clients: there are {plan.num_clients} clients, "
             f"but the split is for {split.num_clients}."
         )
-    training = _local_training(config, data, loss, augment)
+    training = local_training_of(config, loss, augment)
+    if training.recipe.masked_loss:
+        _refuse_without_labels(data)
     arranged = TrainingData(data.train.arranged(split.order), data.validation, data.test)
     if likes_channels_last(model, example):
         arranged = arranged.with_channels_last()
@@ -140,7 +142,7 @@ def make_job(
         validation=arranged.validation,
         test=arranged.test,
         training=training,
-        learning_rates=_learning_rates(config, learning_rates, plan.num_clients),
+        learning_rates=learning_rates_of(config, learning_rates, plan.num_clients),
         metric=metric,
         devices=devices,
     )
@@ -159,8 +161,10 @@ def _try_data(
     return example[0]
 
 
-def _local_training(
-    config: RunConfig, data: TrainingData, loss: Loss, augment: Augment | None
+def local_training_of(
+    config: RunConfig,
+    loss: Loss = torch.nn.functional.cross_entropy,
+    augment: Augment | None = None,
 ) -> LocalTraining:
     settings = config.training
     options: dict[str, Any] = dict(settings.optimizer_options)
@@ -179,12 +183,14 @@ def _local_training(
         recipe=method_from_config(config).recipe,
     )
     try_optimizer(training)
-    if training.recipe.masked_loss:
-        try:
-            data.train.labels()
-        except DataError as error:
-            raise ConfigError(f"method.masked_loss: {error}") from error
     return training
+
+
+def _refuse_without_labels(data: TrainingData) -> None:
+    try:
+        data.train.labels()
+    except DataError as error:
+        raise ConfigError(f"method.masked_loss: {error}") from error
 
 
 def plan_without_data(config: RunConfig) -> Plan:
@@ -212,7 +218,7 @@ def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
     return plan, num_examples
 
 
-def _learning_rates(
+def learning_rates_of(
     config: RunConfig, given: Sequence[float] | None, num_clients: int
 ) -> NDArray[np.float64]:
     """One per client: the given ones, or those of the groups."""

@@ -223,7 +223,8 @@ class Federation:
         result: dict[str, float | None] = {}
         if self.job.test is not None and self.job.test is not self.job.validation:
             test, _ = self._measurement.of("test", self.state)
-            result = {"test_accuracy": test.score, "test_loss": test.loss}
+            if test is not None:
+                result = {"test_accuracy": test.score, "test_loss": test.loss}
         history = History(self.records, **result)
         if self.folder:
             accuracy = history.final_accuracy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedplt.client import CHUNK, Evaluation, label_shares
 from fedplt.errors import ConfigError, DataError
+from fedplt.federation.config import ON_NODES
 from fedplt.federation.engine import Engine
 from fedplt.federation.job import Job
 from fedplt.kernels import buffer_positions
@@ -24,6 +25,8 @@ class Measurement:
     def __init__(self, job: Job, engine: Engine) -> None:
         self.job, self.engine = job, engine
         self._is_local = bool(job.plan.local)
+        config = job.config
+        self._where = "nodes" if config.data.name == ON_NODES else config.evaluation.on
         self._label_shares = self._per_client_shares()
 
     def of_round(self, round: int, state: Tensor) -> Measured | tuple[None, None]:
@@ -40,20 +43,29 @@ class Measurement:
             state[statistics] = self.engine.statistics(state)
         return self.of("validation", state)
 
-    def of(self, part: str, state: Tensor) -> Measured:
+    def of(self, part: str, state: Tensor) -> Measured | tuple[None, None]:
         shares, examples = self._label_shares, self.job.num_examples
-        if self._is_local:
-            assert shares is not None
-            clients = range(self.job.plan.num_clients)
-            evaluations = self.engine.evaluate_clients(part, state, clients)
-            return local_accuracy(evaluations, shares, examples)
+        if self._is_local or self._where == "nodes":
+            return self._of_clients(part, state)
         evaluation = self.engine.evaluate(part, state)
+        if self._where == "both":
+            return evaluation, self._of_clients(part, state)[1]
         if shares is None:
             return evaluation, None
         return evaluation, summary_of(evaluation.client_scores(shares), examples)
 
+    def _of_clients(self, part: str, state: Tensor) -> Measured | tuple[None, None]:
+        """Every client evaluates for itself; (None, None) if nobody answers."""
+        clients = range(self.job.plan.num_clients)
+        evaluations = self.engine.evaluate_clients(part, state, clients)
+        if not evaluations:
+            return None, None
+        return local_accuracy(evaluations, self._label_shares, self.job.num_examples)
+
     def _per_client_shares(self) -> NDArray[np.float64] | None:
-        if not (self.job.config.evaluation.per_client or self._is_local):
+        """None: clients are not weighted by labels, or the nodes evaluate on data of their own."""
+        wanted = self.job.config.evaluation.per_client or self._is_local
+        if not wanted or self._where != "server":
             return None
         try:
             return label_shares(self.job.samples.labels(), self.job.offsets)
@@ -84,21 +96,23 @@ def summary_of(scores: NDArray[np.float64], num_examples: NDArray[np.int64]) -> 
 
 
 def local_accuracy(
-    evaluations: Sequence[Evaluation],
-    label_shares: NDArray[np.float64],
+    evaluations: Mapping[int, Evaluation],
+    label_shares: NDArray[np.float64] | None,
     num_examples: NDArray[np.int64],
 ) -> tuple[Evaluation, dict[str, float]]:
-    """One number from evaluations of every client's own model (FedBN).
+    """One number from the clients' evaluations, each of its own model (FedBN) or on its own data.
 
-    A client's score is weighted by its label distribution; its loss is over all evaluation data.
-    Both are averaged over the clients, weighted by their examples.
+    On common data a client's score is weighted by its label distribution, and its loss is over
+    all of them. Both are averaged over the clients, weighted by their examples.
     """
-    scores = np.array(
-        [
-            float(evaluation.client_scores(label_shares[client : client + 1])[0])
-            for client, evaluation in enumerate(evaluations)
-        ]
-    )
-    summary = summary_of(scores, num_examples)
-    losses = [evaluation.loss for evaluation in evaluations]
-    return Evaluation(float(np.average(losses, weights=num_examples)), summary["mean"]), summary
+
+    def score(client: int, evaluation: Evaluation) -> float:
+        if label_shares is None:
+            return evaluation.score
+        return float(evaluation.client_scores(label_shares[client : client + 1])[0])
+
+    clients = sorted(evaluations)
+    weights = num_examples[clients]
+    summary = summary_of(np.array([score(k, evaluations[k]) for k in clients]), weights)
+    losses = [evaluations[client].loss for client in clients]
+    return Evaluation(float(np.average(losses, weights=weights)), summary["mean"]), summary

@@ -205,8 +205,8 @@ class Layers(Sequence[Layer]):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with everything except the notes; the same on every machine."""
-        text = json.dumps(self.identity(), sort_keys=True)
+        """Changes with the layers and their tensors; the same on every machine."""
+        text = json.dumps(self.identity()["layers"], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def places_of(self, names: Collection[str]) -> Places:

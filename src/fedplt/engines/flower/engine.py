@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from fedplt.engines.flower.orders import (
     train_header,
 )
 from fedplt.engines.flower.wire import EVALUATE, TRAIN, UPLOAD, Answer, Order, Wire
-from fedplt.errors import RunError, UpdateError
+from fedplt.errors import UpdateError
 from fedplt.federation import Job
 from fedplt.kernels import take
 from fedplt.planning import Assignment
@@ -184,8 +185,8 @@ class FlowerEngine:
 
     def evaluate_clients(
         self, part: str, state: Tensor, clients: Sequence[int]
-    ) -> list[Evaluation]:
-        """Each client evaluates with the state that it keeps."""
+    ) -> dict[int, Evaluation]:
+        """Each client evaluates with the state that it keeps; who does not is left out."""
         local = sorted(self.job.plan.local)
         numbers = {"state": state.numpy()}
         orders = {
@@ -200,12 +201,18 @@ class FlowerEngine:
             for client in clients
         }  # fmt: skip
         failures, self.failures = self.failures, {}
-        answers = self._ask(orders)
-        failed, self.failures = self.failures, failures
-        if failed:
-            client, why = next(iter(failed.items()))
-            raise RunError(f"client {client} could not evaluate: {why}")
-        return [_evaluation(read(EvaluateAnswer, answers[client].header)) for client in clients]
+        found = {}
+        for client, answer in self._ask(orders).items():
+            try:
+                told = read(EvaluateAnswer, answer.header)
+                self._refuse_other(client, told)
+                found[client] = _evaluation(told)
+            except UpdateError as error:
+                self.failures[client] = str(error)
+        for client, why in self.failures.items():
+            warnings.warn(f"client {client} was not evaluated: {why}", stacklevel=2)
+        self.failures = failures
+        return found
 
     def keep_local(self, clients: Sequence[int]) -> None:
         if self.job.plan.local:

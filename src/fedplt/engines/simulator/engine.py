@@ -149,8 +149,9 @@ class SimulatorEngine:
 
     def evaluate_clients(
         self, part: str, state: Tensor, clients: Sequence[int]
-    ) -> list[Evaluation]:
-        return self._evaluate(part, state, list(clients))
+    ) -> dict[int, Evaluation]:
+        found = self._evaluate(part, state, list(clients))
+        return dict(zip(clients, found, strict=True))
 
     def _evaluate(
         self, part: str, state: Tensor, clients: Sequence[int | None]
