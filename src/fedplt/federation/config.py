@@ -205,8 +205,8 @@ class DiagnosticsConfig(Section):
 class EngineConfig(Section):
     """What runs the clients, and how. Only ``device`` may change the results."""
 
-    name: Literal["simulator"] = "simulator"
-    """``simulator``: worker processes on this machine."""
+    name: Literal["simulator", "flower"] = "simulator"
+    """``simulator``: worker processes on this machine; ``flower``: the nodes of a deployment."""
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None
@@ -217,6 +217,8 @@ class EngineConfig(Section):
     a few of the run's own examples, and refuse to start where they differ."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """Stop the run if no worker answers for this long."""
+    round_timeout_seconds: Annotated[float, Field(gt=0)] = 3600.0
+    """Flower: how long the nodes may take for one phase of a round."""
 
 
 class RunConfig(Section):

@@ -39,7 +39,7 @@ SCRATCH = ".*.part"
 MAY_CHANGE = (
     "name", "rounds", "checkpoint_every",
     "engine.name", "engine.workers", "engine.check", "engine.start_method",
-    "engine.timeout_seconds",
+    "engine.timeout_seconds", "engine.round_timeout_seconds",
 )  # fmt: skip
 """Keys that a resumed run may change: they do not affect the rounds already run."""
 

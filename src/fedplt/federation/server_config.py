@@ -22,6 +22,10 @@ class ServerConfig(Section):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """Decay of the squares (Adam, Yogi)."""
     epsilon: Annotated[float, Field(gt=0)] = 1e-3
+    min_clients: Annotated[int, Field(ge=1)] = 1
+    """A round with fewer updates does not count."""
+    attempts: Annotated[int, Field(ge=1)] = 3
+    """How often a round below ``min_clients`` is tried."""
 
     @model_validator(mode="after")
     def _fits_the_optimizer(self) -> ServerConfig:
