@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedplt.federation.checks import try_model
 from fedplt.federation.config import (
     ClientsConfig,
     CutConfig,
@@ -89,5 +90,6 @@ __all__ = [
     "read_text",
     "split_data",
     "take_lock",
+    "try_model",
     "validate",
 ]
