@@ -187,7 +187,11 @@ def test_planning_does_not_import_torch():
 
 
 def test_only_reports_draw_and_only_flower_speaks_flower():
-    homes = {"matplotlib": "fedplt.report", "flwr": "fedplt.engines.flower"}
+    homes = {
+        "matplotlib": "fedplt.report",
+        "flwr": "fedplt.engines.flower",
+        "cryptography": "fedplt.engines.flower",
+    }
     broken = [
         f"{where(module, found.line)} imports {found.target}"
         for module, found in all_imports()

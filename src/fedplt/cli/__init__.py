@@ -5,11 +5,22 @@ from __future__ import annotations
 import os
 import sys
 
-from fedplt.cli import comparing, data, fleet, model, reproduce, runs, theory
+from fedplt.cli import comparing, data, deploy, fleet, model, reproduce, runs, theory
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 
-__all__ = ["app", "comparing", "data", "fleet", "main", "model", "reproduce", "runs", "theory"]
+__all__ = [
+    "app",
+    "comparing",
+    "data",
+    "deploy",
+    "fleet",
+    "main",
+    "model",
+    "reproduce",
+    "runs",
+    "theory",
+]
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedplt.federation.checks import try_model
 from fedplt.federation.config import (
     FROM_PYTHON,
     ON_NODES,
@@ -16,6 +17,7 @@ from fedplt.federation.config import (
     RunConfig,
     TrainingConfig,
 )
+from fedplt.federation.config_errors import parse_toml, read_text, validate
 from fedplt.federation.config_file import (
     ConfigLike,
     as_config,
@@ -25,6 +27,7 @@ from fedplt.federation.config_file import (
     override,
     parse_config,
 )
+from fedplt.federation.csv_rows import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.fleet_config import FleetConfig
@@ -33,10 +36,12 @@ from fedplt.federation.job import Job, job_from_config, make_job, plan_without_d
 from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
-from fedplt.federation.planning import method_from_config
+from fedplt.federation.planning import method_from_config, plan_from_config
 from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
+from fedplt.federation.section import Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.server_job import server_job
@@ -64,26 +69,35 @@ __all__ = [
     "RunConfig",
     "RunFolder",
     "SamplingConfig",
+    "Section",
     "ServerConfig",
     "Totals",
     "TrainingConfig",
     "as_config",
     "changed_keys",
     "check_job",
+    "csv_rows",
     "dump_config",
     "evaluation_chunks",
     "flatten",
     "ignore",
     "job_from_config",
     "load_config",
+    "load_data",
     "make_job",
     "method_from_config",
     "most_clients",
     "most_numbers",
     "override",
     "parse_config",
+    "parse_toml",
+    "plan_from_config",
     "plan_without_data",
     "read_fleet",
+    "read_text",
     "server_job",
+    "split_data",
     "take_lock",
+    "try_model",
+    "validate",
 ]

@@ -17,8 +17,6 @@ optionally ``[work]`` (what a round costs) and ``[target]`` (the time to plan fo
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +26,7 @@ from pydantic import field_validator
 
 from fedplt.errors import FleetError
 from fedplt.federation.config_errors import line_of, parse_toml, read_text, validate
+from fedplt.federation.csv_rows import csv_rows
 from fedplt.federation.device_columns import check_columns, device_profile
 from fedplt.federation.fleet_config import TargetConfig, WorkConfig
 from fedplt.federation.section import Section
@@ -96,28 +95,8 @@ def _devices(rows: Iterator[Row], path: Path) -> tuple[DeviceProfile, ...]:
 
 
 def _csv_rows(text: str, path: Path) -> Iterator[Row]:
-    lines = text.splitlines()
-    first = next((line for line in lines if line.strip() and not line.startswith("#")), None)
-    if first is None:
-        raise FleetError(
-            f"{path} is empty. Its first line names the columns: name,gflops,mbps_down,mbps_up."
-        )
-    reader = csv.reader(io.StringIO(text), delimiter=max(",;\t", key=first.count))
-    header: list[str] = []
-    for cells in reader:
-        values = [cell.strip() for cell in cells]
-        if not any(values) or values[0].startswith("#"):
-            continue
-        place = f"{path}, line {reader.line_num}"
-        if not header:
-            header = values
-            _check_columns(header, place)
-        elif len(values) != len(header):
-            raise FleetError(
-                f"{place}: {len(values)} values for {len(header)} columns ({', '.join(header)})."
-            )
-        else:
-            yield place, {key: value for key, value in zip(header, values, strict=True) if value}
+    example = "name,gflops,mbps_down,mbps_up"
+    return csv_rows(text, path, FleetError, check_columns, example)
 
 
 def _toml_rows(tables: _Tables, text: str, path: Path) -> Iterator[Row]:

@@ -1,0 +1,79 @@
+"""Verbs about deployments on Flower: write one, check one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from fedplt.cli.app import app, out
+from fedplt.errors import RunError
+
+deploy_app = typer.Typer(
+    no_args_is_help=True, help="Run on real machines: write and check a deployment on Flower."
+)
+app.add_typer(deploy_app, name="deploy")
+
+LABELS = {"ok": ("OK", "green"), "note": ("note", "yellow"), "problem": ("PROBLEM", "bold red")}
+
+
+@deploy_app.command("init")
+def deploy_init(
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    nodes: Annotated[Path, typer.Option(help="A .csv file with the columns name and ratio.")],
+    config: Annotated[
+        Path | None, typer.Option(help="What is trained (default: Fashion-MNIST, 5 rounds).")
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or address of the server, for nodes elsewhere (repeatable)."),
+    ] = None,
+    port: Annotated[int, typer.Option(help="The port that nodes connect to.")] = 8443,
+) -> None:
+    """Write certificates, keys, scripts and a README for a federation on Flower."""
+    deployment = _deployment()
+    address = deployment.make_address(host or [], port)
+    record, missing = deployment.init_deployment(folder, nodes, address, config)
+    out.print(f"{folder} is ready: a server at {address.public} and", soft_wrap=True)
+    out.print(f"{len(record.nodes)} nodes ({_some(list(record.nodes))}).", soft_wrap=True)
+    if missing:
+        text = f"Nodes cannot compare their model with the server's, which failed here: {missing}"
+        out.print(text, soft_wrap=True)
+    out.print(f"What to do next: {folder / 'README.md'}", soft_wrap=True)
+
+
+@deploy_app.command("check")
+def deploy_check(
+    folder: Annotated[Path, typer.Argument(help="The deployment's folder, or a node's.")],
+    node: Annotated[str | None, typer.Option(help="Check this node of the deployment.")] = None,
+) -> None:
+    """Say what is wrong on this machine, the server or a node, before anything runs."""
+    problems = 0
+    for finding in _deployment().check_deployment(folder, node):
+        label, style = LABELS[finding.level]
+        out.print(f"{label:8}", style=style, end="")
+        out.print(finding.text, soft_wrap=True)
+        if finding.do:
+            out.print(f"{'':8}-> {finding.do}", soft_wrap=True)
+        problems += finding.level == "problem"
+    if problems:
+        out.print(f"{problems} problem{'s' if problems > 1 else ''}.")
+        raise typer.Exit(1)
+    out.print("No problems.")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names if len(names) <= 5 else [*names[:4], "..."])
+
+
+def _deployment() -> ModuleType:
+    """The module that needs Flower's packages; if they are missing, how to install them."""
+    try:
+        from fedplt.engines.flower import deployment
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
+            raise
+        raise RunError("deployments need Flower: pip install 'fedplt[flower]'") from error
+    return deployment

@@ -1,0 +1,192 @@
+"""``fedplt deploy check``: what is wrong on this machine, before anything runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from fedplt.client import accuracy
+from fedplt.engines.flower.deployment.address import LOCAL
+from fedplt.engines.flower.deployment.certificates import (
+    check_ca,
+    check_node_key,
+    check_server_certificate,
+)
+from fedplt.engines.flower.deployment.findings import (
+    Finding,
+    note,
+    ok,
+    private_file,
+    problem,
+    versions,
+)
+from fedplt.engines.flower.deployment.reach import check_reach
+from fedplt.engines.flower.deployment.record import Record, layers_fingerprint, read_record
+from fedplt.engines.flower.deployment.scripts import CONNECTION
+from fedplt.engines.flower.limits import load_limits
+from fedplt.engines.flower.node import NodeConfig, load_node, node_data, node_loss, node_model
+from fedplt.engines.flower.power import power
+from fedplt.errors import FedpltError, RunError, did_you_mean
+from fedplt.federation import load_config, plan_from_config, plan_without_data, try_model
+
+EXAMPLES = 8
+
+
+def check_deployment(folder: Path, node: str | None = None) -> Iterator[Finding]:
+    """Check a node's folder (also ``nodes/NAME`` of a whole deployment), or the server's."""
+    if (folder / "node.toml").is_file():
+        record = read_record(folder)
+        if node is not None and node not in record.nodes:
+            raise RunError(f"{folder} is the folder of {', '.join(record.nodes)}, not of {node}.")
+        return check_node(folder, record)
+    if node is not None:
+        own = folder / "nodes" / node
+        if not (own / "node.toml").is_file():
+            known = [path.parent.name for path in folder.glob("nodes/*/node.toml")]
+            hint = did_you_mean(node, known) if known else "Is this the folder of a deployment?"
+            raise RunError(f"{folder} has no node {node!r}. {hint}")
+        return check_node(own, read_record(own))
+    server = folder if (folder / "superlink.sh").is_file() else folder / "server"
+    if not (server / "superlink.sh").is_file():
+        raise RunError(
+            f"{folder} is not a deployment: it has neither server/ nor node.toml. 'fedplt deploy "
+            "init' makes one."
+        )
+    return check_server(server, read_record(server))
+
+
+def check_server(folder: Path, record: Record) -> Iterator[Finding]:
+    yield from versions(record.versions)
+    yield from _programs("flower-superlink", "flower-superexec", "flwr")
+    yield from check_ca(folder / "ca.crt")
+    yield from check_server_certificate(folder, record.address)
+    for name in ("server.key", "superexec.secret"):
+        yield private_file(folder / name)
+    yield from _kept_elsewhere(folder.parent, record)
+    yield _connection(folder)
+    ca, address = folder / "ca.crt", record.address
+    yield from check_reach(LOCAL[0], address.superlink_port, ca, expected=False)
+    if not address.on_this_machine:
+        yield from check_reach(address.hosts[0], address.port, ca, expected=False)
+    yield from _run(folder.parent / "run.toml", record)
+
+
+def _programs(*names: str) -> Iterator[Finding]:
+    beside = str(Path(sys.prefix) / "bin")
+    for name in names:
+        if shutil.which(name) is None and shutil.which(name, path=beside) is None:
+            yield problem(f"{name} is not installed", "pip install 'fedplt[flower]'")
+
+
+def _kept_elsewhere(folder: Path, record: Record) -> Iterator[Finding]:
+    if record.address.on_this_machine:
+        return
+    if (folder / "ca" / "ca.key").exists():
+        yield note("ca/ca.key is on this machine", "move ca/ to a safe place")
+    if left := sorted(path.parent.name for path in folder.glob("nodes/*/node.key")):
+        text = f"private keys of nodes are on this machine: {', '.join(left)}"
+        yield note(text, "copy nodes/NAME to each node, and delete it here")
+
+
+def _connection(folder: Path) -> Finding:
+    path = folder / "flwr-home" / "config.toml"
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        certificate = Path(values["superlink"][CONNECTION]["root-certificates"])
+        same = certificate.samefile(folder / "ca.crt")
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        return problem(f"{path} cannot be used: {reason}", "was the folder moved? Edit its paths")
+    if not same:
+        text = f"{path} names {certificate}, not the ca.crt beside it"
+        return problem(text, "edit root-certificates there")
+    return ok("flwr-home/config.toml leads to this deployment")
+
+
+def _run(path: Path, record: Record) -> Iterator[Finding]:
+    try:
+        config = load_config(path)
+        plan = plan_without_data(config)
+    except FedpltError as error:
+        yield problem(f"{path} cannot be run: {error}", "correct it")
+        return
+    if config.clients.num_clients != len(record.nodes):
+        text = f"{path} has {config.clients.num_clients} clients for {len(record.nodes)} nodes"
+        yield problem(text, "set clients.num_clients and its groups back")
+    if record.layers is not None and layers_fingerprint(plan.layers) != record.layers:
+        text = "run.toml's model is not cut as it was when the deployment was made"
+        yield problem(text, "set [model] back, or make the deployment anew: nodes refuse the run")
+    yield ok(f"run.toml: {len(record.nodes)} clients, {plan.layers.size:,} parameters")
+
+
+def check_node(folder: Path, record: Record) -> Iterator[Finding]:
+    yield from versions(record.versions)
+    yield from _programs("flower-supernode", "flower-superexec")
+    yield from check_ca(folder / "ca.crt")
+    yield private_file(folder / "node.key")
+    yield check_node_key(folder)
+    address = record.address
+    yield from check_reach(address.hosts[0], address.port, folder / "ca.crt", expected=True)
+    try:
+        node = load_node(folder / "node.toml")
+    except FedpltError as error:
+        yield problem(str(error), "correct node.toml")
+        return
+    if record.nodes.get(node.name) != node.client:
+        text = f"node.toml is of {node.name}, client {node.client}; this folder is of "
+        of = ", ".join(f"{name}, client {client}" for name, client in record.nodes.items())
+        yield problem(text + of, "set name and client back: the server expects them")
+    yield _writable(Path(node.state))
+    yield _limits(node)
+    yield from _data_and_model(node, record)
+
+
+def _writable(state: Path) -> Finding:
+    try:
+        state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe = state / f".probe.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        text = f"{state} cannot be written to: {error.strerror}"
+        return problem(text, "let the node's user own it, or set state in node.toml")
+    return ok(f"{state.name}/ can be written to")
+
+
+def _limits(node: NodeConfig) -> Finding:
+    try:
+        limits = load_limits(node.limits)
+    except FedpltError as error:
+        return problem(str(error), "correct it: until then the node refuses everything")
+    given = limits.model_dump(exclude_defaults=True)
+    said = ", ".join(f"{key} = {value}" for key, value in given.items())
+    if limits.mains_power_only:
+        said += f" ({power().reason})"
+    return ok(f"limits: {said}" if said else "limits.toml sets no limits")
+
+
+def _data_and_model(node: NodeConfig, record: Record) -> Iterator[Finding]:
+    try:
+        data = node_data(node)
+        yield ok(f"data: {len(data.train):,} examples of this node")
+        model, loss = node_model(node), node_loss(node)
+        inputs, targets = data.train.batch(torch.arange(min(EXAMPLES, len(data.train))))
+        config = node.run_config()
+        try_model(config, model, inputs, targets, loss, accuracy)
+        layers = plan_from_config(config, model, inputs)[0].layers
+    except FedpltError as error:
+        yield problem(str(error), "correct node.toml, or install what it names")
+        return
+    if record.layers is None:
+        yield note("the model can be built; the server's was not recorded to compare with")
+    elif layers_fingerprint(layers) == record.layers:
+        yield ok("the model is the server's")
+    else:
+        text = "the model's layers are not the server's"
+        yield problem(text, "use the server's model code and [model] of run.toml")

@@ -1,0 +1,82 @@
+"""Reach the server from this machine: TCP, TLS with the deployment's CA, and its clock."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from fedplt.engines.flower.deployment.address import join
+from fedplt.engines.flower.deployment.findings import Finding, note, ok, problem
+
+DEADLINE_SECONDS = 5.0
+AHEAD_SECONDS = 4.0
+BEHIND_SECONDS = 300.0
+"""The SuperLink refuses what a node signs more than 5 s ahead of its own clock, or 305 s behind."""
+
+
+def check_reach(host: str, port: int, ca: Path, *, expected: bool) -> Iterator[Finding]:
+    """``expected``: whether the server must be running; else its absence is only noted."""
+    address = join(host, port)
+    try:
+        context = ssl.create_default_context(cafile=str(ca))
+    except (OSError, ssl.SSLError):
+        return  # the certificate's own check says it
+    try:
+        raw = socket.create_connection((host, port), timeout=DEADLINE_SECONDS)
+    except OSError as error:
+        text = f"nothing answers at {address} ({_reason(error)})"
+        if expected:
+            yield problem(text, "start the server (superlink.sh), open the port, check the name")
+        else:
+            yield note(text, "start superlink.sh; before that, this is as it should be")
+        return
+    try:
+        with raw, context.wrap_socket(raw, server_hostname=host) as secured:
+            yield ok(f"{address} answers, with a certificate of this deployment's CA")
+            date = _server_date(secured)
+    except ssl.SSLCertVerificationError as error:
+        do = "is it the right server, and the ca.crt of this deployment?"
+        yield problem(f"{address} has a certificate that is refused: {error.verify_message}", do)
+        return
+    except OSError as error:  # also ssl.SSLError and timeouts
+        do = "something else may be listening there: check address and port"
+        yield problem(f"{address} does not speak TLS ({_reason(error)})", do)
+        return
+    if date is not None:
+        yield compare_clocks(date, datetime.now(UTC))
+
+
+def compare_clocks(server: datetime, here: datetime) -> Finding:
+    """Nodes sign with the time of day: a clock that is wrong is refused."""
+    ahead = (here - server).total_seconds()  # up to a second too much: the header has whole ones
+    do = "set the clocks, such as with 'timedatectl set-ntp true' on both"
+    if ahead > AHEAD_SECONDS:
+        return problem(f"this clock is {ahead:.0f} s ahead of the server's: it refuses that", do)
+    if ahead < -BEHIND_SECONDS:
+        return problem(f"this clock is {-ahead:.0f} s behind the server's: it refuses that", do)
+    if ahead < -AHEAD_SECONDS:
+        return note(f"this clock is {-ahead:.0f} s behind the server's", do)
+    return ok("the clocks agree within seconds")
+
+
+def _server_date(secured: ssl.SSLSocket) -> datetime | None:
+    """The ``Date`` of any answer; None: there is none."""
+    request = b"HEAD / HTTP/1.1\r\nHost: fedplt\r\nConnection: close\r\n\r\n"
+    try:
+        secured.sendall(request)
+        answer = http.client.HTTPResponse(secured, method="HEAD")
+        answer.begin()
+        return parsedate_to_datetime(answer.headers["Date"])
+    except (OSError, http.client.HTTPException, TypeError, ValueError):
+        return None
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {DEADLINE_SECONDS:g} s"
+    return error.strerror or str(error)

@@ -1,0 +1,117 @@
+"""``run.toml`` and ``node.toml`` of a deployment, from a configuration and the nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedplt.engines.flower.deployment.nodes_file import Node, client_groups
+from fedplt.errors import ConfigError
+from fedplt.federation import RunConfig, parse_config, parse_toml, read_text
+
+ROUND_TIMEOUT_SECONDS = 600.0
+DEFAULT: dict[str, Any] = {
+    "name": "deployment",
+    "seed": 1,
+    "rounds": 5,
+    "checkpoint_every": 1,
+    "data": {"name": "fashion-mnist", "split": "dirichlet", "alpha": 0.2},
+    "model": {"name": "fcn"},
+    "method": {"name": "fedplt"},
+    "training": {"local_epochs": 1, "batch_size": 64, "learning_rate": 0.01},
+}
+SPLIT_FILE = "split.json"
+"""The name of ``data.split_file`` in the folders of the server and the nodes."""
+
+
+def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, Any], RunConfig]:
+    """The run's configuration with the clients of the deployment, as plain values and checked."""
+    values, where = dict(DEFAULT), ""
+    if path is not None:
+        where = str(path)
+        text = read_text(path, ConfigError)
+        values = parse_toml(text, path, ConfigError)
+        _refuse_lost_settings(parse_config(values, text, where), path)
+        if "checkpoint_every" not in values:
+            values["checkpoint_every"] = 1  # a round takes long, and a server may restart
+    half = max(1, len(nodes) // 2)
+    engine = {"round_timeout_seconds": ROUND_TIMEOUT_SECONDS, **values.get("engine", {})}
+    values |= {
+        "clients": {"num_clients": len(nodes), "groups": client_groups(nodes)},
+        "server": {"min_clients": half, **values.get("server", {})},
+        "engine": {**engine, "name": "flower"},
+    }
+    return values, parse_config(values, where=f"{where}, with the nodes' clients" if where else "")
+
+
+def _refuse_lost_settings(config: RunConfig, path: Path) -> None:
+    if config.fleet is not None:
+        raise ConfigError(
+            f"{path}: a deployment takes its ratios from nodes.csv, not from [fleet]. Remove "
+            "[fleet], and put the ratios that 'fedplt fleet' plans into nodes.csv."
+        )
+    for index, group in enumerate(config.clients.groups):
+        if group.learning_rate is not None or group.layer_ratios is not None:
+            key = "layer_ratios" if group.layer_ratios is not None else "learning_rate"
+            raise ConfigError(
+                f"{path}: clients.groups.{index}.{key} would be lost: a deployment takes its "
+                "clients from nodes.csv. Remove it; nodes.csv may have a column learning_rate."
+            )
+
+
+def run_text(values: dict[str, Any]) -> str:
+    about = (
+        "# The run of this deployment. [clients] was made from nodes.csv: client 0 is its first "
+        "line.\n# All keys: docs/configuration.md.\n\n"
+    )
+    return about + tomli_w.dumps(values)
+
+
+def node_text(config: RunConfig, node: Node, num_clients: int) -> str:
+    """A node's ``node.toml``: its part of the run's data, and the run's model."""
+    data = config.data.model_dump(exclude_unset=True, exclude_none=True)
+    if config.data.split_file is not None:
+        data["split_file"] = SPLIT_FILE
+    values = {
+        "name": node.name,
+        "client": node.client,
+        "num_clients": num_clients,
+        "data": {**data, "name": config.data.name, "seed": config.seed},
+        "model": {"name": config.model.name, **config.model.model_dump(exclude_unset=True)},
+    }
+    return f"{NODE_ABOUT}\n{tomli_w.dumps(_without_none(values))}{NODE_MORE}"
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    return value
+
+
+NODE_ABOUT = """\
+# This node's own data and model; the file stays on the node. Relative paths start at its folder,
+# where modules that [data], [model] and [training] name are found, too.
+#
+# As it is, the node trains on its part of the data set that [data] names. To train on data of its
+# own, name a function that returns it as a fedplt.TrainingData:
+#     [data]
+#     name = "my_data:load"     # load() in my_data.py, beside this file
+#     whole = true              # all of it is this node's: nothing to split
+"""
+NODE_MORE = """
+# [training]
+# loss = "my_losses:loss"       # (outputs, targets) -> mean loss; default: cross-entropy
+"""
+LIMITS = """\
+# What this node may be asked to do. Remove a '#' to set a limit; without it, all is allowed.
+# A round that is not allowed goes on without this node, and both sides say why.
+
+# max_ratio = 0.25              # largest fraction of the model that is trained here
+# bytes_per_round = "50 MB"     # download and upload together
+# bytes_per_day = "2 GB"
+# seconds_per_round = 300.0
+# hours = ["22:00-06:00"]       # local time
+# mains_power_only = true
+"""

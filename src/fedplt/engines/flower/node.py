@@ -1,0 +1,159 @@
+"""What a node's owner says about it: ``node.toml``, which stays on the node.
+
+It names the node's own data, model code and loss; nothing of it comes from the server. Relative
+paths start at the folder of the file.
+
+    name = "n1"
+    client = 0
+    num_clients = 3
+
+    [data]
+    name = "my_package.data:load"
+    whole = true
+
+    [model]
+    name = "my_package.models:build"
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedplt.client import Loss
+from fedplt.data import Progress, TrainingData
+from fedplt.errors import ConfigError
+from fedplt.federation import (
+    ClientsConfig,
+    DataConfig,
+    ModelConfig,
+    RunConfig,
+    Section,
+    load_data,
+    parse_toml,
+    read_text,
+    split_data,
+    validate,
+)
+from fedplt.imports import import_object
+from fedplt.models import build_model
+
+SPLIT_KEYS = ("split", "alpha", "min_examples", "shards_per_client", "split_file", "seed")
+
+
+class NodeDataConfig(DataConfig):
+    """The node's data: its part of a data set that all nodes have, or data of its own."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the split: that of the run, so that every node takes another part."""
+    whole: bool = False
+    """The function returns this node's own examples: there is nothing to split."""
+
+    @model_validator(mode="after")
+    def _whole_or_split(self) -> NodeDataConfig:
+        if self.whole:
+            self.refuse_unused(SPLIT_KEYS, "whole = true", "or set whole = false")
+        if self.whole and ":" not in self.name:
+            raise ValueError(
+                f"whole = true would train this node on all of {self.name!r}: name a function "
+                "that returns the node's own examples ('my_package.data:load'), or set "
+                "whole = false."
+            )
+        return self
+
+
+class NodeTrainingConfig(Section):
+    """What the node's owner says about training."""
+
+    loss: Annotated[
+        str | None, Field(pattern=r"^[\w.]+:\w+$", examples=["my_package.losses:loss"])
+    ] = None
+    """``package.module:function`` (outputs, targets) -> mean loss; default: cross-entropy."""
+
+
+class NodeConfig(Section):
+    """A node: which client it is, its data, its model code, and where it keeps things."""
+
+    name: Annotated[str, Field(min_length=1)]
+    client: Annotated[int, Field(ge=0)]
+    """The client's id in the run: 0, 1, ..."""
+    num_clients: Annotated[int, Field(ge=1)]
+    data: NodeDataConfig = NodeDataConfig()
+    model: ModelConfig = ModelConfig()
+    training: NodeTrainingConfig = NodeTrainingConfig()
+    code: str = "."
+    """Folder of the modules that ``data.name``, ``model.name`` and ``training.loss`` name."""
+    state: str = "state"
+    """Folder for what never leaves the node."""
+    limits: str = "limits.toml"
+    """What the owner allows; a missing file allows everything."""
+
+    @model_validator(mode="after")
+    def _client_of_the_run(self) -> NodeConfig:
+        if self.client >= self.num_clients:
+            raise ValueError(
+                f"client is {self.client}, but with num_clients = {self.num_clients} the clients "
+                f"are 0 to {self.num_clients - 1}."
+            )
+        return self
+
+    def run_config(self) -> RunConfig:
+        """The part of the run's configuration that the node knows."""
+        values = self.data.model_dump(exclude={"seed", "whole"})
+        return RunConfig(
+            seed=self.data.seed,
+            data=DataConfig(**values),
+            model=self.model,
+            clients=ClientsConfig(num_clients=self.num_clients),
+        )
+
+
+def load_node(path: str | Path) -> NodeConfig:
+    """Read ``node.toml``; the paths of the result are absolute."""
+    path = Path(path).absolute()
+    text = read_text(path, ConfigError)
+    values = parse_toml(text, path, ConfigError)
+    node = validate(NodeConfig, values, ConfigError, text=text, where=str(path))
+    update = {key: str(path.parent / getattr(node, key)) for key in ("code", "state", "limits")}
+    if node.data.split_file is not None:
+        file = str(path.parent / node.data.split_file)
+        data = node.data.model_copy(update={"split_file": file})
+        return node.model_copy(update={**update, "data": data})
+    return node.model_copy(update=update)
+
+
+def node_data(node: NodeConfig, progress: Progress | None = None) -> TrainingData:
+    """The node's own training examples, in the order in which the simulator has them."""
+    _find_code(node)
+    config = node.run_config()
+    data = load_data(config, progress)
+    if not node.data.whole:
+        mine = split_data(config, data.train).client(node.client)
+        data = TrainingData(data.train.arranged(mine), data.validation, data.test)
+    if not len(data.train):
+        raise ConfigError(f"data.name: node {node.name} has no training examples.")
+    return data
+
+
+def node_model(node: NodeConfig) -> nn.Module:
+    """The node's own model; its weights are replaced by those that the server sends."""
+    _find_code(node)
+    return build_model(node.model.name, node.model.options, node.data.seed)
+
+
+def node_loss(node: NodeConfig) -> Loss:
+    if node.training.loss is None:
+        return cross_entropy
+    _find_code(node)
+    loss: Loss = import_object(node.training.loss, "training.loss")
+    return loss
+
+
+def _find_code(node: NodeConfig) -> None:
+    if node.code not in sys.path:
+        sys.path.insert(0, node.code)

@@ -1,0 +1,49 @@
+"""The generated scripts for real, on loopback: TLS, registered keys, three nodes."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+
+from fedplt.engines.flower.deployment import check_deployment, keys
+from tests.support.deployments import answers, free_ports, make_deployment, nodes_online, parts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_three_nodes_join_over_tls_and_a_stranger_does_not(tmp_path):
+    port, stranger_port, *node_ports = free_ports(5)
+    folder = make_deployment(tmp_path, port=port)
+    stranger = tmp_path / "stranger"
+    shutil.copytree(folder / "nodes" / "n1", stranger)
+    (stranger / "node.key").unlink()
+    keys.write_private(stranger / "node.key", keys.openssh_private(keys.new_key()))
+    with parts(tmp_path / "logs") as started:
+        server = folder / "server"
+        started.start("superlink", server / "superlink.sh")
+        started.wait_for("SuperLink", lambda: answers(port), 60)
+        started.start("superexec", server / "superexec.sh")
+        for expected in ("registered", "was registered before"):
+            done = started.run(server / "register-nodes.sh")
+            assert done.returncode == 0, done.stderr
+            assert re.findall(r"^n\d: (.*)$", done.stdout, re.MULTILINE) == [expected] * 3
+
+        refused = started.run(stranger / "supernode.sh", FEDPLT_NODE_PORT=stranger_port, timeout=60)
+        assert refused.returncode == 1, refused.stdout
+        assert "305" in refused.stdout + refused.stderr
+
+        for node, node_port in zip(("n1", "n2", "n3"), node_ports, strict=True):
+            script = folder / "nodes" / node / "supernode.sh"
+            started.start(node, script, FEDPLT_NODE_PORT=node_port)
+        started.wait_for("nodes online", lambda: nodes_online(started, folder) == 3, 90)
+
+        for node in (None, "n2"):
+            found = list(check_deployment(folder, node))
+            assert [finding for finding in found if finding.level == "problem"] == []
+            said = " ".join(finding.text for finding in found)
+            assert f"127.0.0.1:{port} answers" in said
+            assert "the clocks agree" in said
+    assert not answers(port)
+    assert "Traceback" not in started.said

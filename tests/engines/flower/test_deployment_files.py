@@ -1,0 +1,197 @@
+"""``fedplt deploy init``: what is in the folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from fedplt.engines.flower.deployment import make_address, read_record
+from fedplt.engines.flower.deployment.nodes_file import client_groups, read_nodes
+from fedplt.engines.flower.deployment.scripts import node_port
+from fedplt.engines.flower.node import load_node
+from fedplt.errors import ConfigError, RunError
+from fedplt.federation import load_config
+from tests.support.deployments import CONFIG, make_deployment
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return make_deployment(tmp_path_factory.mktemp("deployment"), hosts=["fl.example.org", "::1"])
+
+
+def test_private_files_are_private_and_the_nodes_folders_closed(folder):
+    private = [*folder.rglob("*.key"), folder / "server" / "superexec.secret"]
+    assert len(private) == 6
+    assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
+    closed = [folder, folder / "ca", *(folder / "nodes").iterdir()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in closed} == {0o700}
+
+
+def test_a_loose_umask_opens_nothing(tmp_path):
+    before = os.umask(0)
+    try:
+        made = make_deployment(tmp_path, config="")
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made.rglob("*.key")} == {0o600}
+
+
+def test_no_private_key_is_where_it_does_not_belong(folder):
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix != ".key":
+            assert b"PRIVATE" not in path.read_bytes(), path
+    assert not list((folder / "nodes").rglob("ca.key"))
+    assert not list((folder / "server").rglob("node.key"))
+
+
+def test_the_run_has_the_clients_of_the_csv(folder):
+    config = load_config(folder / "run.toml")
+    assert config.clients.num_clients == 3
+    assert [group.ratio for group in config.clients.groups] == [1.0, 0.5, 0.1]
+    assert config.engine.name == "flower"
+    assert config.engine.round_timeout_seconds == 600
+    assert config.server.min_clients == 1
+    assert config.rounds == 2
+
+
+def test_settings_of_the_given_configuration_stay(tmp_path):
+    given = CONFIG + "[server]\nmin_clients = 3\n[engine]\nround_timeout_seconds = 20.0\n"
+    config = load_config(make_deployment(tmp_path, config=given) / "run.toml")
+    assert (config.server.min_clients, config.engine.round_timeout_seconds) == (3, 20.0)
+
+
+def test_a_node_knows_itself_alone(folder):
+    node = load_node(folder / "nodes" / "n2" / "node.toml")
+    assert (node.name, node.client, node.num_clients) == ("n2", 1, 3)
+    assert (node.data.name, node.data.alpha, node.data.seed) == ("tests.support.tiny:data", 0.5, 3)
+    assert node.model.name == "tests.support.tiny:model"
+    assert node.state == str(folder / "nodes" / "n2" / "state")
+    assert read_record(folder / "nodes" / "n2").nodes == {"n2": 1}
+    for path in (folder / "nodes" / "n2").iterdir():
+        assert not {"n1", "n3"} & set(path.read_text().replace(",", " ").split()), path
+
+
+def test_a_given_split_is_copied(tmp_path):
+    (tmp_path / "mine.json").write_text(json.dumps([[0, 1], [2], [3]]))
+    split = f'split = "given"\nsplit_file = "{tmp_path / "mine.json"}"'
+    made = make_deployment(tmp_path, config=CONFIG.replace("alpha = 0.5", split))
+    node = load_node(made / "nodes" / "n3" / "node.toml")
+    assert node.data.split_file == str(made / "nodes" / "n3" / "split.json")
+    assert load_config(made / "run.toml").data.split_file == str(made / "server" / "split.json")
+
+
+def test_openssl_and_ssh_keygen_accept_the_keys(folder):
+    ca, server = folder / "ca" / "ca.crt", folder / "server" / "server.pem"
+    for host in (["-verify_hostname", "fl.example.org"], ["-verify_ip", "127.0.0.1"]):
+        command = ["openssl", "verify", "-x509_strict", "-CAfile", ca, *host, server]
+        subprocess.run(command, check=True, capture_output=True, timeout=20)
+    command = ["openssl", "verify", "-CAfile", ca, "-verify_hostname", "other.org", server]
+    assert subprocess.run(command, capture_output=True, timeout=20).returncode
+    key = folder / "nodes" / "n1" / "node.key"
+    done = subprocess.run(["ssh-keygen", "-y", "-f", key], capture_output=True, timeout=20)
+    assert done.stdout.split()[:2] == (folder / "server/keys/n1.pub").read_bytes().split()[:2]
+
+
+def test_the_certificate_of_the_authority(folder):
+    ca = x509.load_pem_x509_certificate((folder / "ca" / "ca.crt").read_bytes())
+    constraints = ca.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert constraints.critical and constraints.value.ca
+    assert ca.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
+    copies = [folder / "server" / "ca.crt", *folder.glob("nodes/*/ca.crt")]
+    assert {path.read_bytes() for path in copies} == {(folder / "ca" / "ca.crt").read_bytes()}
+
+
+def test_scripts_are_valid_and_quiet(folder):
+    scripts = list(folder.rglob("*.sh"))
+    assert len(scripts) == 7
+    for script in scripts:
+        assert os.access(script, os.X_OK)
+        subprocess.run(["sh", "-n", script], check=True, timeout=20)
+        text = script.read_text()
+        assert "FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1" in text
+        assert "--insecure" not in text
+    assert (
+        '--superlink "${FEDPLT_SUPERLINK:-fl.example.org:8443}"'
+        in (folder / "nodes" / "n1" / "supernode.sh").read_text()
+    )
+
+
+def test_without_flower_a_script_says_what_to_install(folder, tmp_path):
+    done = subprocess.run(
+        [shutil.which("sh"), folder / "server" / "superlink.sh"],
+        env={"PATH": "/usr/bin:/bin", "FEDPLT_ENVIRONMENT": str(tmp_path)},
+        capture_output=True, text=True, timeout=20,
+    )  # fmt: skip
+    assert done.returncode == 127
+    assert "pip install 'fedplt[flower]'" in done.stderr
+
+
+def test_the_superlink_stays_on_loopback_behind_a_proxy(folder, tmp_path):
+    assert (
+        '--host "${FEDPLT_BIND:-127.0.0.1}" --port 8444'
+        in (folder / "server" / "superlink.sh").read_text()
+    )
+    proxy = (folder / "server" / "nginx.conf").read_text()
+    assert "listen 8443 ssl;" in proxy
+    assert "location /v1/fleet/" in proxy and "return 403;" in proxy
+    connection = tomllib.loads((folder / "server" / "flwr-home" / "config.toml").read_text())
+    assert connection["superlink"]["deployment"]["address"] == "127.0.0.1:8444"
+    here = make_deployment(tmp_path)
+    assert not (here / "server" / "nginx.conf").exists()
+    assert "--port 8443" in (here / "server" / "superlink.sh").read_text()
+
+
+@pytest.mark.slow
+def test_flower_builds_the_app(folder, tmp_path):
+    done = subprocess.run(
+        [Path(sys.prefix) / "bin" / "flwr", "build", "--app", folder / "server" / "app"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100,
+        env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(tmp_path.glob("*.fab"))
+
+
+def test_units_name_their_folders(folder):
+    unit = (folder / "nodes" / "n1" / "fedplt-n1.service").read_text()
+    assert "WorkingDirectory=/opt/fedplt/n1\nExecStart=/bin/sh supernode.sh" in unit
+    unit = (folder / "server" / "fedplt-superexec.service").read_text()
+    assert f"WorkingDirectory={folder / 'server'}\n" in unit
+    assert "After=network-online.target fedplt-superlink.service" in unit
+
+
+def test_every_node_has_a_port_of_its_own():
+    address = make_address([], 9101)
+    ports = [node_port(client, address) for client in range(1000)]
+    assert len({*ports, address.port}) == 1001
+
+
+def test_nothing_is_overwritten_and_nothing_half_is_left(tmp_path):
+    made = make_deployment(tmp_path, config="")
+    before = (made / "ca" / "ca.key").read_bytes()
+    with pytest.raises(RunError, match="already exists, and its keys are never overwritten"):
+        make_deployment(tmp_path, config="")
+    assert (made / "ca" / "ca.key").read_bytes() == before
+    with pytest.raises(ConfigError):
+        make_deployment(tmp_path / "..", nodes="name,ratio\n")
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_consecutive_equal_nodes_are_one_group(tmp_path):
+    path = tmp_path / "nodes.csv"
+    path.write_text("ratio;name;learning_rate\n1;a;\n1.0;b;\n0.5;c;\n0.5;d;0.1\n1;e;\n")
+    assert client_groups(read_nodes(path)) == [
+        {"num_clients": 2, "ratio": 1.0},
+        {"num_clients": 1, "ratio": 0.5},
+        {"num_clients": 1, "ratio": 0.5, "learning_rate": 0.1},
+        {"num_clients": 1, "ratio": 1.0},
+    ]
