@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.data import Progress
-from fedplt.errors import RunError
+from fedplt.errors import ConfigError, RunError
 from fedplt.federation import (
     FROM_PYTHON,
+    ON_NODES,
     ConfigLike,
     Engine,
     Federation,
@@ -25,6 +26,7 @@ from fedplt.federation import (
     check_job,
     ignore,
     job_from_config,
+    make_server_job,
     override,
 )
 from fedplt.imports import import_object
@@ -53,7 +55,7 @@ def run(
         engine: function that makes the engine; default: the one that ``engine.name`` names.
         on_round: called with every round's record.
     """
-    return run_job(job_from_config(as_config(config)), out, engine=engine, on_round=on_round)
+    return run_job(job_of(as_config(config)), out, engine=engine, on_round=on_round)
 
 
 def resume(
@@ -89,7 +91,8 @@ def run_job(
     if folder:
         folder.lock()
     try:
-        if job.config.engine.check and not resume:
+        has_data = job.config.data.name != ON_NODES
+        if job.config.engine.check and has_data and not resume:
             check_job(job)
         with _stoppable() as stop, closing(make_engine(job, stop)) as running:
             federation = Federation(job, running)
@@ -112,6 +115,18 @@ def _engine_of(config: RunConfig) -> MakeEngine:
     return made
 
 
+def job_of(config: RunConfig, progress: Progress | None = None) -> Job:
+    """The job that a configuration describes, with its data here or on the nodes."""
+    if config.data.name != ON_NODES:
+        return job_from_config(config, progress)
+    if config.clients.num_examples is None:
+        raise ConfigError(
+            "clients.num_examples: the data is on the nodes; give each client's number of "
+            "examples (a deployment learns them when its nodes join)."
+        )
+    return make_server_job(config, config.clients.num_examples)
+
+
 def prepare_resume(
     folder: RunFolder,
     change: Callable[[RunConfig], RunConfig] = lambda config: config,
@@ -127,7 +142,7 @@ def prepare_resume(
                 f"{folder.path} was started from Python with a model or data of its own: call "
                 "fedplt.train with the same arguments and resume=True."
             )
-        job = job_from_config(config, progress)
+        job = job_of(config, progress)
         _, done, _ = folder.load_checkpoint(job)
     finally:
         folder.unlock()

@@ -27,7 +27,7 @@ from fedplt.federation.config_file import (
     override,
     parse_config,
 )
-from fedplt.federation.csv_rows import csv_rows
+from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.fleet_config import FleetConfig
@@ -44,7 +44,7 @@ from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.federation.section import Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
-from fedplt.federation.server_job import server_job
+from fedplt.federation.server_job import make_server_job
 
 __all__ = [
     "FROM_PYTHON",
@@ -85,6 +85,7 @@ __all__ = [
     "load_config",
     "load_data",
     "make_job",
+    "make_server_job",
     "method_from_config",
     "most_clients",
     "most_numbers",
@@ -95,7 +96,6 @@ __all__ = [
     "plan_without_data",
     "read_fleet",
     "read_text",
-    "server_job",
     "split_data",
     "take_lock",
     "try_model",

@@ -234,6 +234,8 @@ class EngineConfig(Section):
     """Stop the run if no worker answers for this long."""
     round_timeout_seconds: Annotated[float, Field(gt=0)] = 3600.0
     """``flower``: clients that have not answered after this long are left out of the round."""
+    pin_nodes: bool = False
+    """``flower`` with node authentication: a client stays with the node that was it first."""
 
 
 class RunConfig(Section):

@@ -26,7 +26,7 @@ from pydantic import field_validator
 
 from fedplt.errors import FleetError
 from fedplt.federation.config_errors import line_of, parse_toml, read_text, validate
-from fedplt.federation.csv_rows import csv_rows
+from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_columns import check_columns, device_profile
 from fedplt.federation.fleet_config import TargetConfig, WorkConfig
 from fedplt.federation.section import Section

@@ -37,9 +37,9 @@ FORMAT = 1
 SCRATCH = ".*.part"
 """Temporary files that a killed run leaves behind."""
 MAY_CHANGE = (
-    "name", "rounds", "checkpoint_every",
+    "name", "rounds", "checkpoint_every", "server.attempts",
     "engine.name", "engine.workers", "engine.check", "engine.start_method",
-    "engine.timeout_seconds", "engine.round_timeout_seconds", "server.attempts",
+    "engine.timeout_seconds", "engine.round_timeout_seconds", "engine.pin_nodes",
 )  # fmt: skip
 """Keys that a resumed run may change: they do not affect the rounds already run."""
 

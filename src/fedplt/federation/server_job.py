@@ -49,7 +49,7 @@ class DataOnNodes:
         return zlib.crc32(b"on nodes", start)
 
 
-def server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
+def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
     """The job of a server without data; ``num_examples`` of every client."""
     number = config.clients.num_clients
     if len(num_examples) != number or min(num_examples) < 1:

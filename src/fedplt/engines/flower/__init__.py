@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fedplt.engines.flower.client_app import simulated_client_app
+from fedplt.engines.flower.client_app import client_app
 from fedplt.engines.flower.engine import FlowerEngine
+from fedplt.engines.flower.server_app import server_app
 from fedplt.engines.flower.simulation import FlowerSimulation
 
-__all__ = ["FlowerEngine", "FlowerSimulation", "simulated_client_app"]
+__all__ = ["FlowerEngine", "FlowerSimulation", "client_app", "server_app"]

@@ -14,11 +14,13 @@ from flwr.clientapp import ClientApp
 
 from fedplt import __version__
 from fedplt.engines.flower.members import hello_answer
+from fedplt.engines.flower.node import load_node
 from fedplt.engines.flower.node_client import NodeClient
+from fedplt.engines.flower.node_job import node_client
 from fedplt.engines.flower.orders import TrainHeader, UploadHeader, read
 from fedplt.engines.flower.records import from_records, to_records
 from fedplt.engines.flower.wire import dump_header, load_header
-from fedplt.errors import FedpltError, RunError, UpdateError
+from fedplt.errors import ConfigError, FedpltError, RunError, UpdateError
 from fedplt.federation import Job, job_from_config, load_config
 
 FindNode = Callable[[Context], NodeClient]
@@ -87,6 +89,30 @@ def _upload(context: Context, header: Any, arrays: Any) -> Given:
 
 def _evaluate(find: FindNode, context: Context, header: Any, arrays: Any) -> Given:
     return find(context).evaluate(header, arrays), {}
+
+
+def client_app() -> ClientApp:
+    """The app of a node of a deployment, from the node's own ``node.toml``.
+
+    Its path is ``fedplt-node`` in the SuperNode's ``--node-config``. Nothing that the server sends
+    names code or data.
+    """
+
+    def find(context: Context) -> NodeClient:
+        path = context.node_config.get("fedplt-node")
+        if not isinstance(path, str):
+            raise ConfigError(
+                "this node does not say where its node.toml is: start its SuperNode with "
+                "--node-config \"fedplt-node='/path/node.toml'\"."
+            )
+        return _node(path)
+
+    return client_app_of(find)
+
+
+@functools.lru_cache(maxsize=1)
+def _node(path: str) -> NodeClient:
+    return node_client(load_node(path))
 
 
 def simulated_client_app(config: str, state_folder: str) -> ClientApp:

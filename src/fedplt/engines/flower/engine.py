@@ -219,10 +219,18 @@ class FlowerEngine:
             self.kept_round[list(clients)] = self._round
 
     def local_tensors(self) -> dict[str, Tensor]:
-        return {"flower.kept_rounds": torch.from_numpy(self.kept_round.copy())}
+        """Of which round each client kept its state, and which node it is."""
+        pinned = self.members.pinned
+        nodes = [pinned.get(client, 0) for client in range(len(self.kept_round))]
+        return {
+            "flower.kept_rounds": torch.from_numpy(self.kept_round.copy()),
+            "flower.nodes": torch.from_numpy(np.array(nodes, dtype=np.uint64).view(np.int64)),
+        }
 
     def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
         self.kept_round[:] = tensors["flower.kept_rounds"].numpy()
+        nodes = tensors["flower.nodes"].numpy().view(np.uint64).tolist()
+        self.members.pinned = {client: node for client, node in enumerate(nodes) if node}
 
     def close(self) -> None:
         self.wire.close()

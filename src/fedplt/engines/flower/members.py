@@ -20,8 +20,8 @@ PAUSE = 1.0
 class Members:
     """Nodes say which client they are; the server remembers, and refuses a second claim.
 
-    With node authentication a node's id belongs to its key. ``pinned`` are the nodes that clients
-    had when the run was saved: nobody else may take their place.
+    With node authentication a node's id belongs to its key. With ``pin``, nobody else may take
+    the place of the node that was a client before, even while that node is away.
     """
 
     def __init__(self, wire: Wire, job: Job, stop: Callable[[], bool], *, pin: bool) -> None:
@@ -87,6 +87,30 @@ class Members:
             raise UpdateError(f"it says it is client {client}, which is node {other} already.")
         self.node_of[client] = node
         self.pinned[client] = node
+
+
+def announced_examples(wire: Wire, num_clients: int, seconds: float) -> list[int]:
+    """How many examples each client says it has: the first time that they all are there."""
+    ends, found = time.monotonic() + seconds, dict[int, int]()
+    asked: set[int] = set()
+    while len(found) < num_clients:
+        new = sorted(set(wire.nodes()) - asked)
+        orders = {node: Order(node, HELLO, {}) for node in new}
+        for node, answer in exchange(wire, orders, HELLO_SECONDS, lambda: False).items():
+            if answer.error is None:
+                asked.add(node)
+                hello = read(HelloAnswer, answer.header)
+                found.setdefault(hello.client, hello.num_examples)
+        if len(found) < num_clients:
+            if time.monotonic() > ends:
+                missing = sorted(set(range(num_clients)) - set(found))
+                raise RunError(
+                    f"clients {missing} did not join within {seconds:g} s, and the server must "
+                    "know how many examples they have. Start their nodes, or give "
+                    "clients.num_examples."
+                )
+            time.sleep(PAUSE)
+    return [found[client] for client in range(num_clients)]
 
 
 def hello_answer(layers: Layers, client: int, num_examples: int, version: str) -> dict[str, object]:

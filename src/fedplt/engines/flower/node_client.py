@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -36,8 +37,14 @@ from fedplt.federation import Job, evaluation_chunks
 from fedplt.kernels import put
 from fedplt.planning import Assignment, Places, read_assignment
 
+Guard = Callable[[float, int, int], AbstractContextManager[None]]
+FLOAT_BYTES = 4
 Numbers = dict[str, NDArray[np.float32]]
 EXAMPLES = 8
+
+
+def _allow_all(ratio: float, bytes_down: int, bytes_up: int) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 class NodeClient:
@@ -47,9 +54,17 @@ class NodeClient:
     orders say how to train, in plain values.
     """
 
-    def __init__(self, job: Job, client: int, examples: range, state_folder: Path) -> None:
+    def __init__(
+        self,
+        job: Job,
+        client: int,
+        examples: range,
+        state_folder: Path,
+        guard: Guard = _allow_all,
+    ) -> None:
+        """``guard(ratio, bytes down, bytes up)`` is entered for training; it may refuse."""
         self.job, self.client, self.examples = job, client, examples
-        self.kept = KeptState(state_folder, client)
+        self.kept, self.guard = KeptState(state_folder, client), guard
         self._global = torch.zeros(job.layers.state_size)
 
     def train(self, header: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Numbers]:
@@ -62,9 +77,16 @@ class NodeClient:
         )
         trainer = self._trainer(local)
         self._receive(trainer, assignment, arrays.get("state"))
+        down = sum(array.nbytes for array in arrays.values())
+        with self.guard(assignment.ratio, down, FLOAT_BYTES * assignment.update_size):
+            return self._train(trainer, asked, assignment, arrays.get("weights"))
+
+    def _train(
+        self, trainer: ClientTrainer, asked: TrainHeader, assignment: Assignment, weights: Any
+    ) -> tuple[dict[str, Any], Numbers]:
+        local = trainer.local
         if asked.kept >= 0:
             trainer.take_kept(self.kept.load(asked.kept, local.size))
-        weights = arrays.get("weights")
         order = TrainOrder(
             asked.client, asked.round, asked.seed, assignment, self._training(asked.training),
             asked.learning_rate, None if weights is None else torch.from_numpy(weights.copy()),

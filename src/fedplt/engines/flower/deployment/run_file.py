@@ -41,7 +41,7 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
     values |= {
         "clients": {"num_clients": len(nodes), "groups": client_groups(nodes)},
         "server": {"min_clients": half, **values.get("server", {})},
-        "engine": {**engine, "name": "flower"},
+        "engine": {**engine, "name": "flower", "pin_nodes": True},
     }
     return values, parse_config(values, where=f"{where}, with the nodes' clients" if where else "")
 
