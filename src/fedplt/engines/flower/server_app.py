@@ -65,12 +65,20 @@ def run_on(wire: Wire, settings: Any) -> None:
         return made
 
     if resume := RunFolder.has_begun(out):
-        job, done = prepare_resume(RunFolder.open(out))
+        job, done = prepare_resume(RunFolder.open(out), lambda old: _as_before(config, old))
         _log.info("fedplt: %s of %s rounds are done; going on", done, job.config.rounds)
     else:
         job = _job(wire, load_config(config))
     run_job(job, out, resume=resume, engine=engine, on_round=_say(job.config))
     _log.info("fedplt: done; the model is in %s", out / "model.safetensors")
+
+
+def _as_before(path: Path, old: RunConfig) -> RunConfig:
+    """The configuration as it is now, with what the run learned from its nodes."""
+    new = load_config(path)
+    numbers = new.clients.num_examples or old.clients.num_examples
+    clients = new.clients.model_copy(update={"num_examples": numbers})
+    return new.model_copy(update={"clients": clients})
 
 
 def _path(settings: Any, key: str) -> Path:
