@@ -58,6 +58,7 @@ class Parts:
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self.running: dict[str, subprocess.Popen] = {}
+        self.ended: dict[str, subprocess.Popen] = {}
         self.environment = {**os.environ, "FEDPLT_ENVIRONMENT": sys.prefix}
 
     def start(self, name: str, script: Path, **environment: object) -> subprocess.Popen:
@@ -76,11 +77,24 @@ class Parts:
             env={**self.environment, **given}, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def wait_for(self, what: str, happened: Callable[[], object], seconds: float) -> None:
+    def wait_for_end(self, name: str, seconds: float) -> int:
+        """The exit code of a part that ends by itself. (Its children wait until it is reaped.)"""
+        part = self.running[name]
+        self.wait_for(f"{name} ends", lambda: part.poll() is not None, seconds, ends=name)
+        self.ended[name] = self.running.pop(name)
+        return part.returncode
+
+    def wait_for(
+        self, what: str, happened: Callable[[], object], seconds: float, ends: str = ""
+    ) -> None:
         """Fails with the logs when it does not happen in time, or when a part has ended."""
         end = time.monotonic() + seconds
         while not happened():
-            ended = [name for name, part in self.running.items() if part.poll() is not None]
+            ended = [
+                name
+                for name, part in self.running.items()
+                if part.poll() is not None and name != ends
+            ]
             if ended or time.monotonic() > end:
                 raise AssertionError(f"{what}: not within {seconds} s; ended: {ended}\n{self.said}")
             time.sleep(0.5)
@@ -92,13 +106,14 @@ class Parts:
 
     def stop(self) -> None:
         """Ask, then kill, with everything they started: each is a process group of its own."""
+        all_parts = [*self.running.values(), *self.ended.values()]
         for number, seconds in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 10.0)):
-            for part in self.running.values():
+            for part in all_parts:
                 _signal(part.pid, number)
             end = time.monotonic() + seconds
-            while time.monotonic() < end and any(
-                part.poll() is None or _alive(part.pid) for part in self.running.values()
-            ):
+            while any(part.poll() is None or _alive(part.pid) for part in all_parts):
+                if time.monotonic() > end:
+                    break
                 time.sleep(0.1)
 
 

@@ -36,8 +36,8 @@ def deploy_init(
     deployment = _deployment()
     address = deployment.make_address(host or [], port)
     record, missing = deployment.init_deployment(folder, nodes, address, config)
-    out.print(f"{folder} is ready: a server at {address.public} and", soft_wrap=True)
-    out.print(f"{len(record.nodes)} nodes ({_some(list(record.nodes))}).", soft_wrap=True)
+    nodes_text = f"{len(record.nodes)} nodes ({_some(list(record.nodes))})"
+    out.print(f"{folder} is ready: a server at {address.public}, {nodes_text}.", soft_wrap=True)
     if missing:
         text = f"Nodes cannot compare their model with the server's, which failed here: {missing}"
         out.print(text, soft_wrap=True)
