@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fedplt.engines.flower.deployment import init_deployment, make_address
 
+ROOT = Path(__file__).parents[2]
 NODES = "name,ratio\nn1,1.0\nn2,0.5\nn3,0.1\n"
 CONFIG = """
 name = "tiny"
@@ -59,7 +60,7 @@ class Parts:
         self.logs = logs
         self.running: dict[str, subprocess.Popen] = {}
         self.ended: dict[str, subprocess.Popen] = {}
-        self.environment = {**os.environ, "FEDPLT_ENVIRONMENT": sys.prefix}
+        self.environment = {**os.environ, "FEDPLT_ENVIRONMENT": sys.prefix, "PYTHONPATH": str(ROOT)}
 
     def start(self, name: str, script: Path, **environment: object) -> subprocess.Popen:
         given = {key: str(value) for key, value in environment.items()}

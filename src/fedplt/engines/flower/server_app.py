@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def server_app() -> ServerApp:
 def run_on(wire: Wire, settings: Any) -> None:
     """Run, or continue, what the settings name."""
     config, out = (_path(settings, key) for key in ("config", "out"))
+    sys.path.insert(0, str(config.parent))  # where modules that it names may be
 
     def engine(job: Job, stop: Callable[[], bool]) -> FlowerEngine:
         made = FlowerEngine(job, wire, stop, pin=job.config.engine.pin_nodes)
