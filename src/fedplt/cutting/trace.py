@@ -90,6 +90,7 @@ class Trace:
         def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
             x = _only_input(inputs, named)
             self.inputs.setdefault(name, []).append(_node(x))
+            self.positions.setdefault(name, []).append(0.0)  # a call may be broken off
             self.dimensions[name] = x.ndim
 
         return hook
@@ -102,7 +103,7 @@ class Trace:
                 self.outputs[output.grad_fn] = name
                 self._calls.append((self.inputs[name][-1], output.grad_fn))
             applied = _positions(module, _only_input(inputs, named), output) / self.batch
-            self.positions.setdefault(name, []).append(applied)
+            self.positions[name][-1] = applied
 
         return hook
 
@@ -164,7 +165,11 @@ def _differentiable(value: Any) -> Any:
 
 def _node(tensor: Tensor) -> Any:
     """The autograd node of a tensor; a parameter has one, too."""
-    return torch.autograd.graph.get_gradient_edge(tensor).node if tensor.requires_grad else None
+    if tensor.grad_fn is not None or not tensor.requires_grad:
+        return tensor.grad_fn
+    with torch.enable_grad():
+        made: Any = tensor.view_as(tensor).grad_fn
+    return made.next_functions[0][0]
 
 
 @contextmanager
