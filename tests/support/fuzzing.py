@@ -24,6 +24,7 @@ from torch.nn.modules.module import (
     register_module_full_backward_hook,
 )
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim.swa_utils import AveragedModel
 
 from fedplt import cut, make_plan, train_only
 from fedplt.errors import FedpltError
@@ -54,7 +55,7 @@ ZERO = ("optimizer", "model", "zeros", "each None", "each zero_")
 BACKWARD = ("loss", "part", "autograd", "twice", "inputs")
 CLIP = ("none", "none", "norm", "norm of the part", "value")
 LOSSES = ("square", "classes", "decay", "teacher")
-EXTRAS = ("none", "none", "global hook", "global backward hook", "evaluation", "copy")
+EXTRAS = ("none", "none", "global hook", "global backward hook", "evaluation", "copy", "average")
 
 
 @dataclass(frozen=True)
@@ -290,6 +291,10 @@ def _between_steps(extra: str, model: nn.Module, batch: Tensor) -> None:
     elif extra == "copy":
         copied = copy.deepcopy(model)
         copied(batch).sum().backward()
+    elif extra == "average":
+        average = AveragedModel(model)
+        average.update_parameters(model)
+        average(batch)
 
 
 def _mask_gradients(model: nn.Module, mask: dict[str, Tensor]) -> None:

@@ -46,7 +46,7 @@ def unwatched_backward(
     """
 
     @functools.wraps(function)
-    def inner(ctx: Any, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+    def inner(ctx: Any, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
         saved = ctx.saved_tensors
         with torch._C.DisableTorchFunction():
             return function(ctx, saved, *args, **kwargs)
