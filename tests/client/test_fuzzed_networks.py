@@ -14,7 +14,7 @@ from tests.support.fuzzed_families import (
     HookedWeight,
     StopsGradient,
 )
-from tests.support.fuzzed_layers import LAYERS, WIDTH, Scaled, Turned
+from tests.support.fuzzed_layers import LAYERS, LENGTH, WIDTH, Scaled, Turned
 from tests.support.fuzzing import Loop, Tally, compare, network, run_case
 
 SHARE = 20
@@ -85,6 +85,19 @@ def test_gradients_of_gradients_are_refused_in_words():
     outcome = compare(network(GradientPenalty(nn.Linear(WIDTH, WIDTH))), SGD, 1.0)
     assert outcome.kind == "refused" and "gradients of gradients" in outcome.words
     assert issubclass(GradientError, RuntimeError)
+
+
+def test_cutting_does_not_compute_checkpoints_again():
+    """Whoever looks into the graph of a checkpoint runs it again."""
+    model = network(
+        Checkpointed(nn.Sequential(LAYERS["batch norm"](), LAYERS["attention with weights"]()))
+    )
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    calls = []
+    model[1].inner[0].register_forward_hook(lambda *_: calls.append(1))
+    cut(model, torch.randn(4, LENGTH, 3).double())
+    assert len(calls) == 2  # in training and in evaluation mode
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["register_hook", "register_post_accumulate_grad_hook"])

@@ -193,17 +193,27 @@ def _unchanged_buffers(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _without_checkpoints() -> Iterator[None]:
-    """Reentrant checkpoints compute in the backward pass alone: the graph would hide them."""
+    """Inside the block, what is checkpointed is computed once.
+
+    Reentrant checkpoints compute in the backward pass alone: the graph would hide them. Others
+    compute again when somebody looks into the graph, which may change buffers.
+    """
 
     def apply(function: Any, preserve: Any, *args: Any) -> Any:
         return function(*args)
 
-    kind: Any = torch.utils.checkpoint.CheckpointFunction
-    kind.apply = apply
+    def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
+        yield  # torch calls the function here
+
+    module: Any = torch.utils.checkpoint
+    old = module._checkpoint_without_reentrant_generator
+    module.CheckpointFunction.apply = apply
+    module._checkpoint_without_reentrant_generator = generator
     try:
         yield
     finally:
-        del kind.apply  # the class's own is inherited
+        del module.CheckpointFunction.apply  # the class's own is inherited
+        module._checkpoint_without_reentrant_generator = old
 
 
 @contextmanager
