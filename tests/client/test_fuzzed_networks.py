@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedplt import CutError, GradientError, cut, make_plan, train_only
+from fedplt import CutError, GradientError, allocation_of, cut, make_plan, train_only
 from tests.support.fuzzed_families import (
     Checkpointed,
     GradientInForward,
@@ -15,7 +15,8 @@ from tests.support.fuzzed_families import (
     StopsGradient,
 )
 from tests.support.fuzzed_layers import LAYERS, LENGTH, WIDTH, Scaled, Turned
-from tests.support.fuzzing import Loop, Tally, compare, network, run_case
+from tests.support.fuzzed_loops import Loop
+from tests.support.fuzzing import Tally, compare, network, run_case
 
 SHARE = 20
 """Networks per test."""
@@ -87,6 +88,17 @@ def test_gradients_of_gradients_are_refused_in_words():
     assert issubclass(GradientError, RuntimeError)
 
 
+def test_gradients_of_what_needs_none_are_refused_in_words():
+    """Where nothing below an activation is trained, it has no gradient."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    layers = cut(model)
+    top = allocation_of(layers.sizes, [0.0, 1.0])
+    with train_only(model, make_plan(layers, [top]).assignment(0)):
+        hidden = model[:2](torch.randn(2, 6))
+        with pytest.raises(GradientError, match="trains nothing that it depends on"):
+            torch.autograd.grad(model[2](hidden).sum(), hidden)
+
+
 def test_cutting_does_not_compute_checkpoints_again():
     """Whoever looks into the graph of a checkpoint runs it again."""
     model = network(
@@ -94,8 +106,8 @@ def test_cutting_does_not_compute_checkpoints_again():
     )
     before = {name: value.clone() for name, value in model.state_dict().items()}
     calls = []
-    model[1].inner[0].register_forward_hook(lambda *_: calls.append(1))
-    cut(model, torch.randn(4, LENGTH, 3).double())
+    model[0].inner[0].register_forward_hook(lambda *_: calls.append(1))
+    cut(model, torch.randn(4, LENGTH, WIDTH).double())
     assert len(calls) == 2  # in training and in evaluation mode
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

@@ -83,10 +83,10 @@ class GradientOfOutput(Around):
     """Takes the gradient of its own output with respect to its own input, and goes on with both."""
 
     def forward(self, x):
-        if not x.requires_grad:
-            return self.inner(x)
-        y = self.inner(x)
-        (gradient,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+        with torch.enable_grad():
+            x = x if x.requires_grad else x.detach().requires_grad_()
+            y = self.inner(x)
+            (gradient,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
         return y + 0.1 * gradient
 
 

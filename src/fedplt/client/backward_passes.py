@@ -13,7 +13,7 @@ from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 from fedplt.client.slices import TrainableSlices
-from fedplt.errors import CutError
+from fedplt.errors import CutError, GradientError
 
 
 class BackwardPasses:
@@ -70,6 +70,12 @@ class BackwardPasses:
             raise CutError(
                 f"torch.autograd.grad with respect to {names[0]} while slices of it are trained: "
                 "ask for part.parameters(), or call backward() and read .grad."
+            )
+        if not all(t.requires_grad for t in _listed(inputs) if isinstance(t, Tensor)):
+            raise GradientError(
+                "torch.autograd.grad with respect to a tensor that needs no gradient: this client "
+                "trains nothing that it depends on. Take the gradient with respect to "
+                "tensor.detach().requires_grad_(), or let all clients train a layer below (always)."
             )
         step, self.part.state.is_step = self.part.state.is_step, False
         try:
