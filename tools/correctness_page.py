@@ -71,7 +71,7 @@ CHECKS = (
     Check(
         "Planted mistakes", "the random networks above",
         "Kernels and bookkeeping are made wrong on purpose, one at a time, and random networks are "
-        "tried until one of them shows it. A mistake that none shows counts as wrong.",
+        "tried until one of them gives other numbers, or raises. A mistake that none shows is wrong.",
         batteries.planted_mistakes, 100, False,
     ),
     Check(
