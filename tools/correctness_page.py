@@ -70,8 +70,9 @@ CHECKS = (
     ),
     Check(
         "Planted mistakes", "the random networks above",
-        "Kernels and bookkeeping are made wrong on purpose, one at a time, and random networks are "
-        "tried until one of them gives other numbers, or raises. A mistake that none shows is wrong.",
+        "Kernels and bookkeeping are made wrong on purpose, one at a time, and random networks "
+        "are tried until one of them gives other numbers, or raises. A mistake that none shows is "
+        "wrong.",
         batteries.planted_mistakes, 100, False,
     ),
     Check(
