@@ -10,7 +10,7 @@ PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast check fix same-numbers step-times bench bench-quick bench-peers results \
-	api-page docs clean
+	api-page correctness docs clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ results: setup  ## rebuild tables, figures and claims of the experiments from re
 
 api-page: setup  ## write docs/api.md from the docstrings
 	$(PYTHON) tools/api_page.py
+
+correctness: setup  ## compare with slow references and write docs/correctness.md (a few minutes)
+	$(PYTHON) -m tools.correctness_page
 
 docs: setup  ## run everything the README and the documents show
 	$(PYTHON) -m pytest -q tests/test_readme.py --doctest-modules src

@@ -109,6 +109,7 @@ _PUBLIC = {
         "ExampleError",
         "FedpltError",
         "FleetError",
+        "GradientError",
         "PlanError",
         "RunError",
         "SamplingError",
@@ -151,6 +152,7 @@ if TYPE_CHECKING:
     from fedplt.errors import ExampleError as ExampleError
     from fedplt.errors import FedpltError as FedpltError
     from fedplt.errors import FleetError as FleetError
+    from fedplt.errors import GradientError as GradientError
     from fedplt.errors import PlanError as PlanError
     from fedplt.errors import RunError as RunError
     from fedplt.errors import SamplingError as SamplingError

@@ -3,7 +3,8 @@
     FedpltError
     ├── ConfigError    a run configuration is wrong; names the key
     ├── CutError       a model cannot be cut into layers and sub-layers
-    │   └── ExampleError   no example input is known, or the model does not take it
+    │   ├── ExampleError   no example input is known, or the model does not take it
+    │   └── GradientError  a backward pass asks for what partial training does not compute
     ├── PlanError      ratios or allocations that no plan can satisfy
     ├── SamplingError  update norms, ratios or a budget that client sampling cannot use
     ├── FleetError     devices that cannot be read, or no plan for them
@@ -36,6 +37,10 @@ class CutError(FedpltError, ValueError):
 
 class ExampleError(CutError):
     """No example input of a model is known, or the model does not take it."""
+
+
+class GradientError(CutError, RuntimeError):
+    """A backward pass asks for what partial training does not compute."""
 
 
 class PlanError(FedpltError, ValueError):

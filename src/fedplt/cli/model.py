@@ -91,7 +91,7 @@ def _check(model: nn.Module, inputs: Any, layers: Layers) -> None:
     if inputs is None:
         raise ConfigError("--check needs an input: give --shape or --example.")
     report = check_training(model, inputs, plan=make_plan(layers, RATIOS))
-    out.print(f"\n{report}", soft_wrap=True)
+    out.print(f"\n{report}\n{report.tensors}", soft_wrap=True, markup=False, highlight=False)
     if not report.is_right:
         raise typer.Exit(1)
 

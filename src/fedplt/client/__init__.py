@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedplt.client.check_report import CheckReport, refuse_wrong
 from fedplt.client.evaluation import (
     CHUNK,
     Evaluation,
@@ -14,7 +15,7 @@ from fedplt.client.evaluation import (
     num_chunks,
 )
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining, Loss
-from fedplt.client.self_check import CheckReport, check, refuse_wrong
+from fedplt.client.self_check import check
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.train_only import train_only

@@ -13,7 +13,7 @@ from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 from fedplt.client.slices import TrainableSlices
-from fedplt.errors import CutError
+from fedplt.errors import CutError, GradientError
 
 
 class BackwardPasses:
@@ -63,7 +63,7 @@ class BackwardPasses:
         if not keep and not state.depth:
             self.part.forget_uses()
 
-    def grad(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def grad(self, outputs: Any, inputs: Any, **options: Any) -> Any:
         planned = [self.part.slices_of(t) for t in _listed(inputs) if isinstance(t, Tensor)]
         names = [slices.name for slices in planned if slices is not None]
         if names:
@@ -71,10 +71,25 @@ class BackwardPasses:
                 f"torch.autograd.grad with respect to {names[0]} while slices of it are trained: "
                 "ask for part.parameters(), or call backward() and read .grad."
             )
+        if not all(t.requires_grad for t in _listed(inputs) if isinstance(t, Tensor)):
+            raise GradientError(
+                "torch.autograd.grad with respect to a tensor that needs no gradient: this client "
+                "trains nothing that it depends on. Take the gradient with respect to "
+                "tensor.detach().requires_grad_(), or let all clients train a layer below (always)."
+            )
         step, self.part.state.is_step = self.part.state.is_step, False
         try:
             with self._looked_at(True):
-                return torch.autograd.grad(outputs, inputs, *args, **kwargs)
+                if options.get("is_grads_batched") or options.get("materialize_grads"):
+                    return torch.autograd.grad(outputs, inputs, **options)
+                gradients = _listed(options.get("grad_outputs")) or [None] * len(outputs)
+                filled = _make_grads(outputs, tuple(gradients), is_grads_batched=False)
+                create, keep = options.get("create_graph", False), options.get("retain_graph")
+                with self.mode:  # checkpoints compute again what must be seen
+                    return _engine_run_backward(
+                        tuple(outputs), filled, create if keep is None else keep, create,
+                        tuple(inputs), bool(options.get("allow_unused")), accumulate_grad=False,
+                    )  # fmt: skip
         finally:
             self.part.state.is_step = step
 

@@ -10,6 +10,7 @@ without the block.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedplt.client.backward_passes import BackwardPasses
+from fedplt.client.parameter_hooks import hook_registrations
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
 from fedplt.kernels import OPERATIONS
@@ -37,7 +39,7 @@ _HARMLESS = {
 """What tells about a tensor without using its numbers."""
 _NEVER_PLANNED = {Tensor, int, float, bool, str, type(None), torch.dtype, torch.Size}
 """Parameters are of a class of their own."""
-_OBSERVING: set[Any] = {Tensor.register_hook, Tensor.retain_grad}
+_MODULE_HOOKS = "torch.utils.hooks"
 _GET_GRAD, _SET_GRAD = _TENSOR.grad.__get__, _TENSOR.grad.__set__
 _GET_DATA, _SET_DATA = _TENSOR.data.__get__, _TENSOR.data.__set__
 _GET_REQUIRES = _TENSOR.requires_grad.__get__
@@ -56,7 +58,7 @@ class Interception(TorchFunctionMode):
         self._handlers: dict[Callable[..., Any], Callable[..., Any] | None] = {
             **dict.fromkeys(OPERATIONS, self._operate),
             **dict.fromkeys(_HARMLESS, _call),
-            **dict.fromkeys(_OBSERVING, self._observe),
+            Tensor.retain_grad: self._observe,
             **{
                 function: functools.partial(_given, special)
                 for function, special in self._special().items()
@@ -77,6 +79,7 @@ class Interception(TorchFunctionMode):
             Tensor.backward: passes.backward,
             torch.autograd.backward: passes.autograd_backward,
             torch.autograd.grad: passes.grad,
+            **hook_registrations(self.part, self._required),
         }
 
     def __torch_function__(
@@ -186,8 +189,15 @@ class Interception(TorchFunctionMode):
             tensor.data.copy_(value)
 
     def _get_requires(self, tensor: Tensor) -> bool:
-        """As before the block, for who copies or looks through the model's parameters."""
-        return self._required.get(id(tensor), tensor.requires_grad)
+        """As before the block, for who copies or looks through the model's parameters.
+
+        Module hooks of torch need the truth: they ask whether there is a gradient to look at.
+        """
+        before = self._required.get(id(tensor))
+        # The caller is above this function, the handler and the mode.
+        if before is None or sys._getframe(3).f_globals.get("__name__") == _MODULE_HOOKS:
+            return tensor.requires_grad
+        return before
 
     def _set_requires(self, tensor: Tensor, value: bool = True) -> Tensor:
         if id(tensor) not in self._required:

@@ -2,87 +2,39 @@
 
     print(fedplt.check(model, example, loss))
 
-For one client of each kind (at most four), a step on the user's own batch is compared tensor by
-tensor, in float64 where the model allows, with the gradients of the whole model; and rows of
-planned tensors that are not trained must keep their bits.
+For one client of each kind, a step on the user's own batch is compared tensor by tensor, in float64
+where the model allows, with the gradients of the whole model; what is not trained must keep its
+bits, and buffers change as they do without a block. Clients that hold sub-models are compared with
+the whole model with zeros for what they do not hold (:mod:`fedplt.client.submodel_check`).
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedplt.client.train_only import train_only
+from fedplt.client.check_report import CheckReport, Difference
+from fedplt.client.plain_step import LossOf, PlainStep, differences, partial_step, plain_step
+from fedplt.client.submodel_check import SubmodelCheck
 from fedplt.cutting import cut
-from fedplt.errors import CutError
 from fedplt.kernels import call_model
-from fedplt.planning import Assignment, Plan, make_plan
+from fedplt.planning import (
+    DEFAULT_RECIPE,
+    Assignment,
+    LocalRecipe,
+    Plan,
+    SubmodelAssignment,
+    make_plan,
+)
 
 RATIOS = (1.0, 0.3, 0.1)
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3}
-"""Of the largest gradient; rounding is far below."""
-LossOf = Callable[[Any], Tensor]
-"""A scalar from the model's outputs."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """What one tensor of one client came to."""
-
-    ratio: float
-    tensor: str
-    kind: str
-    error: float
-    """Largest difference, relative to the largest gradient of the model."""
-    has_moved: bool = False
-    """Rows changed that are not trained."""
-
-
-@dataclass(frozen=True)
-class CheckReport:
-    """What was compared, and how it came out."""
-
-    dtype: torch.dtype
-    differences: tuple[Difference, ...]
-    skipped: str = ""
-    """Why nothing was compared, where nothing was."""
-
-    @property
-    def worst(self) -> float:
-        return max((entry.error for entry in self.differences), default=0.0)
-
-    @property
-    def wrong(self) -> tuple[Difference, ...]:
-        limit = TOLERANCE[self.dtype]
-        return tuple(e for e in self.differences if e.has_moved or not e.error <= limit)
-
-    @property
-    def is_right(self) -> bool:
-        return not self.wrong and not self.skipped
-
-    def __str__(self) -> str:
-        if self.skipped:
-            return f"not checked: {self.skipped}"
-        ratios = sorted({entry.ratio for entry in self.differences}, reverse=True)
-        kind = str(self.dtype).removeprefix("torch.")
-        text = (
-            f"a step of partial training against full gradients times mask ({kind}, "
-            f"{len({e.tensor for e in self.differences})} tensors, ratios "
-            f"{', '.join(f'{ratio:.3g}' for ratio in ratios)}): "
-        )
-        if not self.wrong:
-            return text + f"equal to {self.worst:.0e}"
-        lines = [
-            f"  {e.tensor} ({e.kind}) at ratio {e.ratio:.3g}: "
-            + ("rows that are not trained have moved" if e.has_moved else f"off by {e.error:.2g}")
-            for e in self.wrong[:5]
-        ]
-        return text + "WRONG\n" + "\n".join(lines)
+MAX_KINDS = 8
 
 
 def check(
@@ -92,6 +44,7 @@ def check(
     *,
     ratios: Sequence[float] = RATIOS,
     plan: Plan | None = None,
+    recipe: LocalRecipe = DEFAULT_RECIPE,
 ) -> CheckReport:
     """Compare a step of partial training with full gradients times mask; the model is not changed.
 
@@ -100,44 +53,39 @@ def check(
         example: a batch of inputs, as the model takes them.
         loss: a scalar from the model's outputs (default: a fixed weighted sum of them).
         ratios: of the clients to compare, where no plan is given.
-        plan: a plan for this model; one client of each kind is compared.
+        plan: a plan for this model; one client of each kind is compared, of eight kinds at most.
+        recipe: of the plan's method; its scaler divides the activations of sub-models.
     """
     if plan is None:
         plan = make_plan(cut(model, example), list(ratios))
-    if not plan.clients_hold_everything:
-        return CheckReport(torch.float64, (), "clients hold smaller models of their own")
     loss = loss or _weighted_sum
     try:
         prepared, inputs, dtype = _in_float64(model, example, loss)
     except Exception as error:  # the user's model may raise anything when it is copied
-        return CheckReport(torch.float64, (), f"the model cannot be copied ({error})")
-    found: list[Difference] = []
-    for assignment in _kinds(plan):
-        found += _compare(prepared, inputs, loss, assignment)
-    return CheckReport(dtype, tuple(found))
+        return CheckReport(torch.float64, (), (f"the model cannot be copied ({error}).",))
+    clients, left_out = _kinds(plan)
+    comparison = _Comparison(prepared, inputs, loss, plan, recipe)
+    for client in clients:
+        comparison.add(plan.assignment(client))
+    return CheckReport(
+        dtype,
+        tuple(comparison.found),
+        tuple(dict.fromkeys(comparison.undecided)),
+        left_out,
+        comparison.has_submodels,
+    )
 
 
-def refuse_wrong(report: CheckReport) -> None:
-    """Raise :class:`CutError` where partial training would be wrong."""
-    if report.wrong:
-        name = report.wrong[0].tensor
-        raise CutError(
-            f"partial training is not right for this model, so nothing was started. {report}\n"
-            f"Leave the layer out (never = [{name!r}]), join it with its neighbors (groups), or "
-            "report this model. If its forward pass is random in a way that torch.manual_seed does "
-            "not fix, the comparison itself fails: switch it off with engine.check = false."
-        )
+def _kinds(plan: Plan) -> tuple[list[int], int]:
+    """One client of each kind, from the largest ratio to the smallest, and how many are left out.
 
-
-def _kinds(plan: Plan) -> list[Assignment]:
-    """One client of every kind, by what it costs; a few are enough."""
-    found: dict[Any, Assignment] = {}
-    for client in range(min(plan.num_clients, 1000)):
-        if len(found) == 4:
-            break
-        assignment = plan.assignment(client)
-        found.setdefault(assignment.cost_key, assignment)
-    return list(found.values())
+    Where there are many, they are spread over all ratios.
+    """
+    kinds = sorted(plan.one_of_each_kind.tolist(), key=lambda client: -plan.ratios[client])
+    if len(kinds) <= MAX_KINDS:
+        return kinds, 0
+    places = np.linspace(0, len(kinds) - 1, MAX_KINDS).round().astype(int)
+    return [kinds[place] for place in places], len(kinds) - MAX_KINDS
 
 
 def _in_float64(model: nn.Module, example: Any, loss: LossOf) -> tuple[nn.Module, Any, torch.dtype]:
@@ -151,50 +99,37 @@ def _in_float64(model: nn.Module, example: Any, loss: LossOf) -> tuple[nn.Module
     return doubled, inputs, torch.float64
 
 
-def _compare(
-    model: nn.Module, inputs: Any, loss: LossOf, assignment: Assignment
-) -> list[Difference]:
-    full, ours = copy.deepcopy(model).train(), copy.deepcopy(model).train()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        loss(call_model(full, inputs)).backward()
-        torch.manual_seed(0)
-        with train_only(ours, assignment, keep_old=False) as part:
-            part.fuse_sgd(1.0)
-            part.backward(loss(call_model(ours, inputs)))
-            part.step()
-    # A model may write to its own weights: they are compared with what it made of them.
-    before, after = dict(full.named_parameters()), dict(ours.named_parameters())
-    gradients = {n: p.grad for n, p in full.named_parameters() if p.grad is not None}
-    scale = max((float(g.abs().max()) for g in gradients.values()), default=0.0) or 1.0
-    notes = {note.name: note.kind for note in assignment.layers.about}
-    rows = {tensor.name: (tensor, found) for tensor, found in assignment.on_client.trained_rows}
-    result = []
-    for placed in assignment.layers.placed:
-        tensor = placed.tensor
-        if tensor.is_buffer:
-            continue
-        wanted = torch.zeros_like(before[tensor.name])
-        trained = wanted.movedim(tensor.axis, 0) if tensor.axis else wanted
-        mask = torch.zeros(tensor.num_rows, dtype=torch.bool)
-        for start, stop in rows.get(tensor.name, (tensor, ()))[1]:
-            mask[start:stop] = True
-        if tensor.name in gradients:
-            whole = gradients[tensor.name]
-            moved = whole.movedim(tensor.axis, 0) if tensor.axis else whole
-            if tensor.shape:
-                trained[mask] = moved[mask]
-            elif mask.any():
-                wanted = moved
-        change = (before[tensor.name] - after[tensor.name]).detach()
-        error = float((change - wanted).abs().max()) / scale
-        first = change.movedim(tensor.axis, 0) if tensor.axis else change
-        frozen = bool(tensor.shape) and bool(first[~mask].any())
-        layer = assignment.layers[placed.layer_index].name
-        result.append(
-            Difference(assignment.ratio, tensor.name, notes.get(layer, layer), error, frozen)
-        )
-    return result
+class _Comparison:
+    """Compares one client after another."""
+
+    def __init__(
+        self, model: nn.Module, inputs: Any, loss: LossOf, plan: Plan, recipe: LocalRecipe
+    ) -> None:
+        self.model, self.inputs, self.loss = model.train(), inputs, loss
+        self.layers, self.recipe = plan.layers, recipe
+        self.found: list[Difference] = []
+        self.undecided: list[str] = []
+        self.has_submodels = False
+
+    @cached_property
+    def _plain(self) -> PlainStep:
+        """The same for all clients that hold the whole model."""
+        return plain_step(copy.deepcopy(self.model), self.inputs, self.loss)
+
+    @cached_property
+    def _submodels(self) -> SubmodelCheck:
+        return SubmodelCheck(self.model, self.layers, self.inputs, self.loss, self.recipe)
+
+    def add(self, assignment: Assignment) -> None:
+        if isinstance(assignment, SubmodelAssignment):
+            found, reason = self._submodels.compare(assignment)
+            self.found += found
+            self.undecided += [reason] if reason else []
+            self.has_submodels |= not reason
+        else:
+            ours, whole = copy.deepcopy(self.model), assignment.on_client
+            after = partial_step(ours, self.inputs, self.loss, whole, self._plain.rate)
+            self.found += differences(self._plain, after, whole)
 
 
 def _weighted_sum(outputs: Any) -> Tensor:

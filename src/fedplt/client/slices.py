@@ -217,7 +217,7 @@ class TrainableSlices:
     def forget_uses(self) -> None:
         """A pass is over."""
         for slices in self.slices.values():
-            slices.uses = 0
+            slices.uses, slices.is_recorded = 0, False
 
     @unwatched
     def step(self) -> None:

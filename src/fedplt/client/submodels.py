@@ -97,7 +97,7 @@ class HeldModels:
         for spec in layers.tensors:
             module, key = model.get_submodule(spec.module), spec.key
             old = getattr(module, key)
-            new = torch.empty(spec.shape, device=old.device)
+            new = torch.empty(spec.shape, dtype=old.dtype, device=old.device)
             setattr(module, key, new if spec.is_buffer else nn.Parameter(new))
             _resize(module)
         pads = _replace_pads(model, spaces) if spaces.pads else ()

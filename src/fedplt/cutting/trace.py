@@ -90,6 +90,7 @@ class Trace:
         def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
             x = _only_input(inputs, named)
             self.inputs.setdefault(name, []).append(_node(x))
+            self.positions.setdefault(name, []).append(0.0)  # a call may be broken off
             self.dimensions[name] = x.ndim
 
         return hook
@@ -102,7 +103,7 @@ class Trace:
                 self.outputs[output.grad_fn] = name
                 self._calls.append((self.inputs[name][-1], output.grad_fn))
             applied = _positions(module, _only_input(inputs, named), output) / self.batch
-            self.positions.setdefault(name, []).append(applied)
+            self.positions[name][-1] = applied
 
         return hook
 
@@ -164,7 +165,11 @@ def _differentiable(value: Any) -> Any:
 
 def _node(tensor: Tensor) -> Any:
     """The autograd node of a tensor; a parameter has one, too."""
-    return torch.autograd.graph.get_gradient_edge(tensor).node if tensor.requires_grad else None
+    if tensor.grad_fn is not None or not tensor.requires_grad:
+        return tensor.grad_fn
+    with torch.enable_grad():
+        made: Any = tensor.view_as(tensor).grad_fn
+    return made.next_functions[0][0]
 
 
 @contextmanager
@@ -188,17 +193,27 @@ def _unchanged_buffers(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _without_checkpoints() -> Iterator[None]:
-    """Reentrant checkpoints compute in the backward pass alone: the graph would hide them."""
+    """Inside the block, what is checkpointed is computed once.
+
+    Reentrant checkpoints compute in the backward pass alone: the graph would hide them. Others
+    compute again when somebody looks into the graph, which may change buffers.
+    """
 
     def apply(function: Any, preserve: Any, *args: Any) -> Any:
         return function(*args)
 
-    kind: Any = torch.utils.checkpoint.CheckpointFunction
-    kind.apply = apply
+    def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
+        yield  # torch calls the function here
+
+    module: Any = torch.utils.checkpoint
+    old = module._checkpoint_without_reentrant_generator
+    module.CheckpointFunction.apply = apply
+    module._checkpoint_without_reentrant_generator = generator
     try:
         yield
     finally:
-        del kind.apply  # the class's own is inherited
+        del module.CheckpointFunction.apply  # the class's own is inherited
+        module._checkpoint_without_reentrant_generator = old
 
 
 @contextmanager

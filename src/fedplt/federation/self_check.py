@@ -24,6 +24,6 @@ def check_job(job: Job) -> CheckReport:
             wanted = wanted.to(outputs.dtype)
         return job.training.loss(outputs, wanted)
 
-    report = check(job.model, inputs, loss, plan=job.plan)
+    report = check(job.model, inputs, loss, plan=job.plan, recipe=job.training.recipe)
     refuse_wrong(report)
     return report

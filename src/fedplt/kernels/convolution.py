@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from fedplt.kernels.linear import refuse_second_derivatives
-from fedplt.kernels.plain import unwatched
+from fedplt.kernels.plain import unwatched_backward
 from fedplt.kernels.trained_rows import TrainedRows
 from fedplt.planning import Rows
 
@@ -35,10 +35,10 @@ class _Convolution(torch.autograd.Function):
         return torch.convolution(x, weight, trained.tensors.get("bias"), *geometry)
 
     @staticmethod
-    @unwatched
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    @unwatched_backward
+    def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
-        (x,), trained = ctx.saved_tensors, ctx.trained
+        (x,), trained = saved, ctx.trained
         weight, need_x = trained.tensors["weight"], ctx.needs_input_grad[0]
         need_bias = "bias" in trained.leaves
         grad_x = None

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from fedplt.kernels.linear import refuse_second_derivatives
-from fedplt.kernels.plain import unwatched
+from fedplt.kernels.plain import unwatched_backward
 from fedplt.kernels.trained_rows import TrainedRows
 
 
@@ -23,10 +23,10 @@ class _Embedding(torch.autograd.Function):
         return F.embedding(indices, trained.tensors["weight"])
 
     @staticmethod
-    @unwatched
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    @unwatched_backward
+    def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
-        (indices,), trained = ctx.saved_tensors, ctx.trained
+        (indices,), trained = saved, ctx.trained
         indices, grad = indices.reshape(-1), grad.reshape(-1, grad.shape[-1])
         rate = trained.fused_rate()
         gradients: list[Tensor | None] = []

@@ -18,11 +18,14 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
 
     Writing to the array then changes the model, and training the model changes the array.
     """
-    device = next(model.parameters()).device
-    flat = torch.empty(layers.state_size, device=device)
-    for placed in layers.placed:
+    tensors = [
+        getattr(model.get_submodule(placed.tensor.module), placed.tensor.key)
+        for placed in layers.placed
+    ]
+    first = next(iter(tensors), torch.empty(0))
+    flat = torch.empty(layers.state_size, dtype=first.dtype, device=first.device)
+    for placed, tensor in zip(layers.placed, tensors, strict=True):
         view = _view(flat, placed)
-        tensor = getattr(model.get_submodule(placed.tensor.module), placed.tensor.key)
         view.copy_(tensor.detach())
         tensor.data = view
     return flat

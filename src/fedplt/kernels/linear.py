@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own convention)
 from torch import Tensor
 
-from fedplt.kernels.plain import unwatched
+from fedplt.errors import GradientError
+from fedplt.kernels.plain import unwatched_backward
 from fedplt.kernels.trained_rows import TrainedRows
 from fedplt.planning import Rows
 
@@ -19,8 +20,9 @@ from fedplt.planning import Rows
 
 def refuse_second_derivatives() -> None:
     if torch.is_grad_enabled():  # only where backward was called with create_graph
-        raise RuntimeError(
-            "gradients of gradients (create_graph) are not supported while slices are trained"
+        raise GradientError(
+            "gradients of gradients (create_graph) are not supported while slices are trained. "
+            "Compute them before the block, or leave the term out of the loss."
         )
 
 
@@ -34,10 +36,10 @@ class _Linear(torch.autograd.Function):
         return F.linear(x, trained.tensors["weight"], trained.tensors.get("bias"))
 
     @staticmethod
-    @unwatched
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    @unwatched_backward
+    def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
-        (x,), trained = ctx.saved_tensors, ctx.trained
+        (x,), trained = saved, ctx.trained
         grad_x = None  # (samples, inputs)
         if ctx.needs_input_grad[0]:
             grad_x = input_gradient(grad, trained.tensors["weight"], trained.needed(ctx.columns))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as _modules
 
 from fedplt.kernels.linear import input_gradient, move_rows, refuse_second_derivatives
-from fedplt.kernels.plain import is_plain, unwatched
+from fedplt.kernels.plain import is_plain, unwatched_backward
 from fedplt.kernels.trained_rows import TrainedRows
 from fedplt.planning import Rows
 
@@ -45,10 +45,10 @@ class _Chain(torch.autograd.Function):
         return x
 
     @staticmethod
-    @unwatched
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    @unwatched_backward
+    def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives()
-        values, links = ctx.saved_tensors, ctx.links
+        values, links = saved, ctx.links
         gradients: list[Tensor | None] = []
         last = len(links) - 1
         for index in range(last, -1, -1):

@@ -44,9 +44,10 @@ def sliced_batch_norm(
         # One value per channel has no variance: a last batch of one example.
         return torch.batch_norm(input, weight, bias, mean, var, False, 0.0, eps, False)
     moved_mean, moved_var = mean.clone(), var.clone()
-    y = F.batch_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
-    _keep(statistics, moved_mean, moved_var)
-    return y
+    try:
+        return F.batch_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
+    finally:  # a checkpoint breaks off what it computes again, when all has been saved
+        _keep(statistics, moved_mean, moved_var)
 
 
 def sliced_instance_norm(
@@ -63,9 +64,10 @@ def sliced_instance_norm(
     if not use_input_stats:
         return F.instance_norm(input, mean, var, weight, bias, False, 0.0, eps)
     moved_mean, moved_var = mean.clone(), var.clone()
-    y = F.instance_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
-    _keep(statistics, moved_mean, moved_var)
-    return y
+    try:
+        return F.instance_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
+    finally:
+        _keep(statistics, moved_mean, moved_var)
 
 
 def _keep(statistics: Statistics, mean: Tensor, var: Tensor) -> None:

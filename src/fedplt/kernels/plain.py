@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,5 +32,23 @@ def unwatched(function: Callable[Given, Result]) -> Callable[Given, Result]:
     def inner(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         with torch._C.DisableTorchFunction():
             return function(*args, **kwargs)
+
+    return inner
+
+
+def unwatched_backward(
+    function: Callable[Concatenate[Any, tuple[Tensor, ...], Given], Result],
+) -> Callable[Concatenate[Any, Given], Result]:
+    """The same for a backward pass of (context, saved tensors, gradients).
+
+    A checkpoint computes saved tensors again when they are asked for: that is the model's own
+    forward pass, and must be seen.
+    """
+
+    @functools.wraps(function)
+    def inner(ctx: Any, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
+        saved = ctx.saved_tensors
+        with torch._C.DisableTorchFunction():
+            return function(ctx, saved, *args, **kwargs)
 
     return inner

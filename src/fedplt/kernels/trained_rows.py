@@ -28,6 +28,8 @@ class Slices:
     """Where the parameter's numbers lay before they were made dense; None: where they lie now."""
     uses: int = 0
     """Operations that used the parameter since the last step."""
+    is_recorded: bool = False
+    """A kernel used it in a pass whose gradient is still to come."""
     is_off: bool = False
     """Its gradient is switched off inside the block (``requires_grad_(False)``)."""
 
@@ -70,7 +72,7 @@ class Slices:
             return None
         whole = torch.zeros_like(self.whole, memory_format=torch.contiguous_format)
         for leaf, (start, stop) in zip(self.leaves, self.rows, strict=True):
-            part = whole[start:stop]
+            part = whole if leaf.shape == whole.shape else whole[start:stop]
             if leaf.grad is not None:
                 part.copy_(leaf.grad)
             leaf.grad = part
@@ -124,8 +126,10 @@ class TrainedRows:
         Where the feeder is the lowest trained layer, only its trained rows use the gradient.
         ``previous``: the layer that computed the input in the same kernel; ``input`` is its, then.
         """
+        is_recorded = torch.is_grad_enabled()
         for slices in self.slices:
             slices.uses += 1
+            slices.is_recorded |= is_recorded
         self.is_lowest = previous is None and not input.requires_grad
         feeder, each = self.feeder, self.columns_per_channel
         if feeder is None or not feeder.is_lowest or feeder.is_whole or not self.is_used_once:

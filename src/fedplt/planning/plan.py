@@ -127,6 +127,11 @@ class Plan:
         before = np.cumsum(self.counts, axis=0, dtype=np.int64) - self.counts
         return np.asarray(before % np.asarray(self.layers.num_sublayers), dtype=np.int32)
 
+    @property
+    def one_of_each_kind(self) -> NDArray[np.int64]:
+        """A client of every kind: clients of one kind train as many sub-layers of every layer."""
+        return np.unique(self.counts, axis=0, return_index=True)[1]
+
     @cached_property
     def achieved_ratios(self) -> NDArray[np.float64]:
         """Trained fraction of the model, per client, after rounding to whole sub-layers."""

@@ -77,6 +77,11 @@ class SubmodelPlan(Plan):
         _, first, inverse = np.unique(self.rates, return_index=True, return_inverse=True)
         return first, inverse.reshape(-1)
 
+    @property
+    def one_of_each_kind(self) -> NDArray[np.int64]:
+        """A client of every width rate."""
+        return self._clients_by_rate[0]
+
     @cached_property
     def achieved_ratios(self) -> NDArray[np.float64]:
         """Trained fraction of the model, per client (its mean if units are drawn)."""

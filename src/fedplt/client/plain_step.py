@@ -1,0 +1,196 @@
+"""A step as torch itself does it, without a block: what partial training is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from fedplt.client.check_report import Difference
+from fedplt.client.train_only import train_only
+from fedplt.kernels import call_model, has_running_statistics
+from fedplt.planning import Assignment, Rows, SliceAssignment, TensorSpec, dotted
+
+LossOf = Callable[[Any], Tensor]
+"""A scalar from the model's outputs."""
+Around = Callable[[nn.Module], AbstractContextManager[Any]]
+"""What a method changes in a model while it is trained."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlainStep:
+    """The gradients of a whole model, and what its forward pass did to it."""
+
+    old: dict[str, Tensor]
+    """Parameters and buffers before the forward pass."""
+    new: dict[str, Tensor]
+    """The same after it: running statistics move, and a model may write to its own weights."""
+    gradients: dict[str, Tensor]
+    buffers: frozenset[str]
+    statistics: frozenset[str]
+    """Buffers of normalization layers: they move in trained rows only."""
+    operations: dict[str, tuple[str, ...]]
+    """The functions of torch that were called with each tensor."""
+
+    @cached_property
+    def rate(self) -> float:
+        """A learning rate at which the largest change is 1: rounding is small beside it."""
+        finite = (g[g.isfinite()].abs() for g in self.gradients.values())
+        largest = max((float(g.max()) for g in finite if g.numel()), default=0.0)
+        return 1 / largest if largest else 1.0
+
+    def kept(self, name: str) -> Tensor:
+        """What a tensor is after a step that does not train it."""
+        return self.old[name] if name in self.statistics else self.new[name]
+
+    def trained(self, name: str) -> Tensor:
+        """What a tensor is after a step of plain SGD."""
+        if name in self.gradients:
+            return self.new[name] - self.rate * self.gradients[name]
+        return self.old[name] if name.endswith("num_batches_tracked") else self.new[name]
+
+    def error(self, name: str, got: Tensor, wanted: Tensor) -> float:
+        """Of a parameter relative to the largest change, which is 1; of a buffer to itself."""
+        scale = 1.0
+        if name in self.buffers and wanted.numel():
+            scale = float(wanted.abs().nan_to_num().max()) or 1.0
+        return distance(got, wanted) / scale
+
+
+def plain_step(
+    model: nn.Module, inputs: Any, loss: LossOf, around: Around = nullcontext
+) -> PlainStep:
+    """The model gets gradients; its parameters keep their values, unless it writes to them."""
+    old = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
+    statistics = set()
+    for owner, module in model.named_modules():
+        if has_running_statistics(module):
+            own = dict(module.named_buffers(recurse=False))
+            statistics |= {dotted(owner, key) for key in own}
+            if "num_batches_tracked" in own:
+                own["num_batches_tracked"].zero_()  # a block counts its own batches
+    operations = Operations(model)
+    with torch.random.fork_rng(devices=[]), around(model):
+        torch.manual_seed(0)
+        with operations:
+            result = loss(call_model(model, inputs))
+        result.backward()
+    gradients = {
+        name: parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    return PlainStep(
+        old,
+        named_tensors(model),
+        gradients,
+        frozenset(name for name, _ in model.named_buffers()),
+        frozenset(statistics),
+        operations.by_name,
+    )
+
+
+def partial_step(
+    model: nn.Module,
+    inputs: Any,
+    loss: LossOf,
+    assignment: SliceAssignment,
+    rate: float,
+    around: Around = nullcontext,
+) -> dict[str, Tensor]:
+    """The model's tensors after a step of partial training."""
+    with torch.random.fork_rng(devices=[]), around(model):
+        torch.manual_seed(0)
+        with train_only(model, assignment, keep_old=False) as part:
+            part.fuse_sgd(rate)
+            part.backward(loss(call_model(model, inputs)))
+            part.step()
+    return named_tensors(model)
+
+
+def differences(
+    plain: PlainStep, after: dict[str, Tensor], assignment: Assignment
+) -> list[Difference]:
+    """Of every parameter and buffer, planned or not, after a partial step at the plain's rate."""
+    planned = {placed.tensor.name: placed for placed in assignment.on_client.layers.placed}
+    rows = {tensor.name: found for tensor, found in assignment.on_client.trained_rows}
+    notes = {note.name: note.kind for note in assignment.layers.about}
+    result = []
+    for name, new in plain.new.items():
+        kind = notes.get(name, "buffer" if name in plain.buffers else "not trained")
+        mask = torch.zeros(new.shape, dtype=torch.bool, device=new.device)
+        if name in planned:
+            layer = assignment.layers[planned[name].layer_index].name
+            kind = notes.get(layer, layer)
+            is_local = name in plain.statistics and name in assignment.local
+            _fill(mask, planned[name].tensor, rows.get(name, ()), is_local)
+        wanted = torch.where(mask, plain.trained(name), plain.kept(name))
+        got = after.get(name, new.new_empty(0))
+        moved = got.shape == mask.shape and distance(got[~mask], wanted[~mask]) > 0
+        result.append(
+            Difference(
+                assignment.ratio, name, kind, plain.error(name, got, wanted), moved,
+                plain.operations.get(name, ()),
+            )
+        )  # fmt: skip
+    return result
+
+
+def _fill(mask: Tensor, tensor: TensorSpec, rows: Rows, is_local: bool) -> None:
+    """True in the trained rows; statistics that stay on a client move as a whole."""
+    for start, stop in ((0, tensor.num_rows),) if is_local else rows:
+        (mask.narrow(tensor.axis, start, stop - start) if tensor.shape else mask).fill_(True)
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, without their gradients."""
+    found = [*model.named_parameters(), *model.named_buffers()]
+    return {name: tensor.detach() for name, tensor in found}
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """The largest difference; NaN equals NaN."""
+    if one.shape != other.shape:
+        return float("inf")
+    if not one.numel():
+        return 0.0
+    if not (one.is_floating_point() or one.is_complex()):
+        one, other = one.double(), other.double()
+    same = (one == other) | (one.isnan() & other.isnan())
+    return float((one - other).abs().masked_fill(same, 0).max())
+
+
+class Operations(TorchFunctionMode):
+    """Notes which functions of torch are called with the tensors of a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        tensors = [*model.named_parameters(), *model.named_buffers()]
+        self._names = {id(tensor): name for name, tensor in tensors}
+        self.by_name: dict[str, tuple[str, ...]] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, (Tensor, tuple)):  # others only tell about a tensor
+            self._note(func, [*args, *(kwargs or {}).values()])
+        return result
+
+    def _note(self, func: Any, values: Any) -> None:
+        for value in values:
+            if isinstance(value, (list, tuple)):
+                self._note(func, value)
+            elif id(value) in self._names:
+                name, word = self._names[id(value)], str(getattr(func, "__name__", func))
+                if word == "__get__":  # an attribute, such as .T
+                    word = func.__self__.__name__
+                known = self.by_name.get(name, ())
+                if word not in (*known, "data", "grad", "shape", "size"):
+                    self.by_name[name] = (*known, word)
