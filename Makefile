@@ -9,7 +9,7 @@ TEST_PROCESSES ?= $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast check fix same-numbers step-times bench bench-quick bench-peers results \
+.PHONY: help setup run test test-fast test-flower check fix same-numbers step-times bench bench-quick bench-peers results \
 	api-page correctness docs clean
 
 help:
@@ -28,10 +28,13 @@ run: setup  ## train FedPLT on Fashion-MNIST with 50 unequal clients and leave a
 	else $(VENV)/bin/fedplt run configs/fashion-mnist.toml --out $(OUT); fi
 
 test: setup  ## run all tests (a few minutes; TEST_PROCESSES=1: one after the other)
-	$(PYTEST)
+	$(PYTEST) -m "not flower"
 
 test-fast: setup  ## run the tests that take no processes and little time (under a minute)
-	$(PYTEST) -m "not slow" --hypothesis-profile fast
+	$(PYTEST) -m "not slow and not flower" --hypothesis-profile fast
+
+test-flower: setup  ## run the tests that start Flower's own processes (about 20 minutes)
+	$(PYTHON) -m pytest -q -n 0 -m flower
 
 check: setup  ## lint, formatting and types
 	$(VENV)/bin/ruff check .

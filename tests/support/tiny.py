@@ -45,6 +45,11 @@ def model():
     return small_model()
 
 
+def normed_model():
+    first, *rest = small_model().children()
+    return nn.Sequential(first, nn.BatchNorm1d(first.out_features), *rest)
+
+
 class Loud(nn.Sequential):
     """Prints what looks like a message."""
 

@@ -44,6 +44,10 @@ def run(
         Path | None, typer.Option("--out", help="Folder of the run (default: runs/NAME-seedN).")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Same as --set seed=N.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="simulator (default) or flower. Same as --set engine.name=NAME."),
+    ] = None,
 ) -> None:
     """Train as a configuration describes and write a report."""
     from fedplt.engines.start import run_job
@@ -54,7 +58,9 @@ def run(
     from fedplt.fleet import fleet_summary
     from fedplt.report.live import fetch_progress, rounds_progress
 
-    overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
+    overrides = list(set_ or [])
+    overrides += [] if seed is None else [f"seed={seed}"]
+    overrides += [] if engine is None else [f"engine.name={engine}"]
     settings = load_config(config, overrides)
     path = out_folder or default_folder(settings)
     RunFolder.refuse_existing(path)

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,12 @@ def run_job(
 
 
 def _engine_of(config: RunConfig) -> MakeEngine:
-    made: MakeEngine = import_object(ENGINES[config.engine.name], "engine.name")
+    name = config.engine.name
+    if name == "flower" and find_spec("flwr") is None:
+        raise RunError(
+            "engine.name = 'flower' needs Flower: install it with pip install 'fedplt[flower]'."
+        )
+    made: MakeEngine = import_object(ENGINES[name], "engine.name")
     return made
 
 
