@@ -24,7 +24,7 @@ def deploy_init(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     nodes: Annotated[Path, typer.Option(help="A .csv file with the columns name and ratio.")],
     config: Annotated[
-        Path | None, typer.Option(help="What is trained (default: Fashion-MNIST, 5 rounds).")
+        Path | None, typer.Option(help="What is trained (default: Fashion-MNIST, 3 rounds).")
     ] = None,
     host: Annotated[
         list[str] | None,

@@ -15,7 +15,7 @@ ROUND_TIMEOUT_SECONDS = 600.0
 DEFAULT: dict[str, Any] = {
     "name": "deployment",
     "seed": 1,
-    "rounds": 5,
+    "rounds": 3,
     "checkpoint_every": 1,
     "data": {"name": "fashion-mnist", "split": "dirichlet", "alpha": 0.2},
     "model": {"name": "fcn"},

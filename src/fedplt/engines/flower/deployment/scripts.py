@@ -110,6 +110,7 @@ if [ -d "$FEDPLT_ENVIRONMENT/bin" ]; then PATH="$FEDPLT_ENVIRONMENT/bin:$PATH"; 
 export PATH FLWR_HOME="$HERE/flwr-home"
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${{FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.2}}"
 if ! command -v {program} > /dev/null; then
     echo "{program} is not installed: pip install 'fedplt[flower]', and set" \\
         "FEDPLT_ENVIRONMENT to the folder of that Python environment." >&2
