@@ -12,6 +12,7 @@ from torch.autograd import _make_grads
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
+from fedplt.client.asked_gradients import asked_gradients
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
 
@@ -63,18 +64,22 @@ class BackwardPasses:
         if not keep and not state.depth:
             self.part.forget_uses()
 
-    def grad(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def grad(
+        self, outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         planned = [self.part.slices_of(t) for t in _listed(inputs) if isinstance(t, Tensor)]
         names = [slices.name for slices in planned if slices is not None]
         if names:
             raise CutError(
                 f"torch.autograd.grad with respect to {names[0]} while slices of it are trained: "
-                "ask for part.parameters(), or call backward() and read .grad."
+                "ask for part.parameters(), or call backward() and read .grad. Inside of a model "
+                "or loss, torch.func.grad gives the whole gradient."
             )
         step, self.part.state.is_step = self.part.state.is_step, False
+        given = _listed(outputs), _listed(inputs), _listed(grad_outputs)
         try:
-            with self._looked_at(True):
-                return torch.autograd.grad(outputs, inputs, *args, **kwargs)
+            with self._looked_at(True), self.mode:
+                return asked_gradients(self.part.slices.values(), *given, *args, **kwargs)
         finally:
             self.part.state.is_step = step
 

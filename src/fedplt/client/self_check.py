@@ -9,7 +9,6 @@ planned tensors that are not trained must keep their bits.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from fedplt.client.train_only import train_only
 from fedplt.cutting import cut
 from fedplt.errors import CutError
-from fedplt.kernels import call_model
+from fedplt.kernels import call_model, copy_model
 from fedplt.planning import Assignment, Plan, make_plan
 
 RATIOS = (1.0, 0.3, 0.1)
@@ -113,7 +112,11 @@ def check(
         return CheckReport(torch.float64, (), f"the model cannot be copied ({error})")
     found: list[Difference] = []
     for assignment in _kinds(plan):
-        found += _compare(prepared, inputs, loss, assignment)
+        compared = _compare(prepared, inputs, loss, assignment)
+        if compared is None:
+            reason = "a copy of the model computes with the original's tensors"
+            return CheckReport(dtype, (), reason)
+        found += compared
     return CheckReport(dtype, tuple(found))
 
 
@@ -142,22 +145,22 @@ def _kinds(plan: Plan) -> list[Assignment]:
 
 def _in_float64(model: nn.Module, example: Any, loss: LossOf) -> tuple[nn.Module, Any, torch.dtype]:
     """A copy of the model in float64, if it and the loss run so; else as it is."""
-    doubled, inputs = copy.deepcopy(model).double(), _map(example, _double)
+    doubled, inputs = copy_model(model).double(), _map(example, _double)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            loss(call_model(copy.deepcopy(doubled).train(), inputs))
+            loss(call_model(copy_model(doubled).train(), inputs))
     except Exception:  # it insists on its own type
-        return copy.deepcopy(model), example, torch.float32
+        return copy_model(model), example, torch.float32
     return doubled, inputs, torch.float64
 
 
 def _compare(
     model: nn.Module, inputs: Any, loss: LossOf, assignment: Assignment
-) -> list[Difference]:
-    full, ours = copy.deepcopy(model).train(), copy.deepcopy(model).train()
+) -> list[Difference] | None:
+    full, ours = copy_model(model).train(), copy_model(model).train()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        loss(call_model(full, inputs)).backward()
+        _train_whole(full, inputs, loss)
         torch.manual_seed(0)
         with train_only(ours, assignment, keep_old=False) as part:
             part.fuse_sgd(1.0)
@@ -166,6 +169,9 @@ def _compare(
     # A model may write to its own weights: they are compared with what it made of them.
     before, after = dict(full.named_parameters()), dict(ours.named_parameters())
     gradients = {n: p.grad for n, p in full.named_parameters() if p.grad is not None}
+    gradients = {n: g if g.layout is torch.strided else g.to_dense() for n, g in gradients.items()}
+    if not gradients:
+        return None
     scale = max((float(g.abs().max()) for g in gradients.values()), default=0.0) or 1.0
     notes = {note.name: note.kind for note in assignment.layers.about}
     rows = {tensor.name: (tensor, found) for tensor, found in assignment.on_client.trained_rows}
@@ -195,6 +201,16 @@ def _compare(
             Difference(assignment.ratio, tensor.name, notes.get(layer, layer), error, frozen)
         )
     return result
+
+
+def _train_whole(model: nn.Module, inputs: Any, loss: LossOf) -> None:
+    try:
+        loss(call_model(model, inputs)).backward()
+    except Exception as error:  # the user's model and loss may raise anything
+        raise CutError(
+            "an ordinary training step of the whole model fails on this batch, without anything "
+            f"of fedplt: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _weighted_sum(outputs: Any) -> Tensor:
