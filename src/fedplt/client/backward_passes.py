@@ -13,6 +13,7 @@ from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 from fedplt.client.asked_gradients import asked_gradients
+from fedplt.client.refusals import refuse_lost_gradient
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
 
@@ -45,6 +46,9 @@ class BackwardPasses:
         wanted = () if inputs is None else tuple(self._with_parameters(inputs))
         tensors, gradients = _listed(tensors), _listed(grad_tensors)
         gradients += [None] * (len(tensors) - len(gradients))
+        if not any(tensor.requires_grad for tensor in tensors):
+            refuse_lost_gradient(self.part.slices.values())
+            return  # this client trains nothing that this batch uses
         if not all(tensor.requires_grad for tensor in tensors):
             torch.autograd.backward(tensors, gradients)  # torch's own words about it
         filled = _make_grads(tensors, tuple(gradients), is_grads_batched=False)

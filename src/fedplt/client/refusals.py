@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +46,7 @@ def refuse_replaced(model: nn.Module, trained: Iterable[Slices]) -> None:
             )
 
 
-def refuse_lost_gradient(loss: Tensor, trained: Iterable[Slices]) -> None:
+def refuse_lost_gradient(trained: Iterable[Slices]) -> None:
     """A loss without a gradient, though something that is trained was used for it."""
     used = [slices.name for slices in trained if slices.uses]
     if used:
@@ -71,7 +72,11 @@ def refuse_hidden_use(error: RuntimeError) -> None:
 def refused_optimizers(own: Collection[int]) -> Iterator[None]:
     """Optimizers that would move what is not trained; ``own``: the model's own parameters."""
 
+    seen: WeakSet[Optimizer] = WeakSet()
+
     def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer in seen:
+            return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if any(id(parameter) in own for parameter in parameters):
             raise CutError(
@@ -84,6 +89,7 @@ def refused_optimizers(own: Collection[int]) -> Iterator[None]:
                 "not a part of the step of the whole. Use an optimizer that treats every "
                 "coordinate alone, such as SGD or AdamW."
             )
+        seen.add(optimizer)
 
     handle = register_optimizer_step_pre_hook(look)
     try:

@@ -200,13 +200,13 @@ class TrainableSlices:
 
     def backward(self, loss: Tensor) -> None:
         """The backward pass of a step; the only one in which a fused step may happen."""
-        if not loss.requires_grad:  # this client trains nothing that this batch uses
-            refuse_lost_gradient(loss, self.slices.values())
-            return
         self.state.is_step, self.state.depth = True, 1
         try:
             # What loss.backward() does in the end, without what lies between: steps can be short.
             with torch._C.DisableTorchFunction():
+                if not loss.requires_grad:  # this client trains nothing that this batch uses
+                    refuse_lost_gradient(self.slices.values())
+                    return
                 one = _one(loss.dtype, loss.device, loss.shape)
             _engine_run_backward(
                 (loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True

@@ -51,9 +51,8 @@ class _Chain(torch.autograd.Function):
     @unwatched
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         values, links = ctx.saved_tensors, ctx.links
-        for link, version in list(zip(links, ctx.versions, strict=True))[
-            0 if ctx.needs_input_grad[0] else 1 :
-        ]:
+        first = 0 if ctx.needs_input_grad[0] else 1  # the weight of the first may change, else
+        for link, version in zip(links[first:], ctx.versions[first:], strict=True):
             link.trained.check_version(version)
         if torch.is_grad_enabled():
             compute = functools.partial(_compute, links)
