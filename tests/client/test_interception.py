@@ -21,102 +21,19 @@ import fedplt
 from fedplt import CutError, cut, make_plan, train_only
 from fedplt.client import ClientTrainer, TrainOrder
 from fedplt.kernels import read_state
+from tests.support.block_battery import (
+    Model,
+    block,
+    check,
+    in_block,
+    reference,
+    sgd,
+    square,
+    standard,
+    straight,
+    two,
+)
 from tests.support.jobs import blob_job
-from tests.support.masked_training import masks
-
-STEPS = 3
-
-
-class Model(nn.Module):
-    """A forward of a test's own over some modules."""
-
-    def __init__(self, forward, **modules):
-        super().__init__()
-        self.run = forward
-        for name, module in modules.items():
-            setattr(self, name, module)
-
-    def forward(self, x):
-        return self.run(self, x)
-
-
-def square(model, x):
-    return model(x).pow(2).mean()
-
-
-def reference(model, assignment, x, loss, optimizer):
-    """Full gradients times mask."""
-    model, mask = copy.deepcopy(model), masks(assignment)
-    made = optimizer(model.parameters())
-    for _ in range(STEPS):
-        old = {name: value.detach().clone() for name, value in model.named_parameters()}
-        made.zero_grad()
-        loss(model, x).backward()
-        for name, parameter in model.named_parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(mask.get(name, torch.zeros(())))
-        made.step()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                keep = mask.get(name, torch.zeros(())).bool()
-                parameter.copy_(torch.where(keep, parameter, old[name]))
-    return model
-
-
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.05)
-
-
-def adam(parameters):
-    return torch.optim.Adam(parameters, lr=0.05)
-
-
-def in_block(model, assignment, x, loss, optimizer, idiom):
-    model = copy.deepcopy(model)
-    with train_only(model, assignment) as part:
-        if optimizer is None:
-            part.fuse_sgd(0.05)
-            for _ in range(STEPS):
-                part.backward(loss(model, x))
-                part.step()
-        else:
-            made = optimizer(part.parameters())
-            for _ in range(STEPS):
-                idiom(model, made, part, lambda: loss(model, x))
-                made.step()
-    return model
-
-
-def standard(model, optimizer, part, loss):
-    optimizer.zero_grad()
-    loss().backward()
-
-
-def check(model, x, loss=square, example=None, idiom=standard):
-    model, x = model.double(), x.double()
-    layers = cut(model, x if example is None else example.double())
-    before = dict(model.named_parameters())
-    for ratio in (0.4, 1.0):
-        assignment = make_plan(layers, [ratio] * 3).assignment(1)
-        for optimizer in (None, sgd, adam):
-            wanted = reference(model, assignment, x, loss, optimizer or sgd)
-            got = in_block(model, assignment, x, loss, optimizer, idiom)
-            moved = max(
-                float((p - before[n]).detach().abs().max()) for n, p in wanted.named_parameters()
-            )
-            assert moved > 1e-4
-            for name, value in wanted.named_parameters():
-                difference = dict(got.named_parameters())[name] - value
-                error = float(difference.detach().abs().max()) / moved
-                assert error < 1e-10, (name, ratio, optimizer, error)
-
-
-def two():
-    return {"a": nn.Linear(6, 8), "b": nn.Linear(8, 4)}
-
-
-def straight(model, x):
-    return model.b(F.relu(model.a(x)))
 
 
 def gradient_in_forward(model, x):
@@ -334,10 +251,6 @@ def test_idioms_of_training_loops(idiom):
     check(model, torch.randn(5, 6), idiom=IDIOMS[idiom])
 
 
-def block(model, ratio=0.4):
-    return train_only(model, make_plan(cut(model), [ratio] * 3).assignment(1))
-
-
 def test_clipping_by_the_models_parameters():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)), 9 * torch.randn(5, 6)
@@ -458,10 +371,10 @@ def test_writing_to_parameters_is_noticed(name):
         optimizer = torch.optim.Adam(part.parameters())
         square(model, torch.randn(2, 6)).backward()
         optimizer.step()
-        assert not part.may_have_changed_frozen
+        assert not part.own_writes.happened
         with torch.no_grad():
             WRITES[name](model.weight)
-        assert part.may_have_changed_frozen
+        assert part.own_writes.happened
 
 
 def test_a_client_that_fails_leaves_nothing_behind():

@@ -201,14 +201,6 @@ def test_a_last_batch_of_one_example_is_fine():
         assert model(torch.randn(1, 4)).isfinite().all()
 
 
-def test_gradients_of_gradients_are_refused():
-    model = dense()
-    with train_only(model, make_plan(cut(model), [0.5]).assignment(0)) as part:
-        loss = model(torch.randn(3, 10)).sum()
-        with pytest.raises(RuntimeError, match="gradients of gradients"):
-            torch.autograd.grad(loss, list(part.parameters()), create_graph=True)
-
-
 def test_changed_inputs_are_noticed_as_in_torch():
     model = dense()
     with train_only(model, make_plan(cut(model), [0.5]).assignment(0)):

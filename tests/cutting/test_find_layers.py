@@ -195,7 +195,7 @@ class OwnStatistics(nn.BatchNorm1d):
         (nn.ReLU, "no trainable parameters"),
         (
             lambda: nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.Linear(3, 3)),
-            "no single layer feeds it",
+            "no single layer is known to feed it",
         ),
         (lambda: nn.Embedding(5, 3, max_norm=1.0), "max_norm = None"),
         (lambda: nn.Embedding(5, 3, sparse=True), "sparse = False"),

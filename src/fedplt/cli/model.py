@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedplt.cli.app import app, err, out
-from fedplt.errors import ConfigError, FedpltError
+from fedplt.errors import ConfigError, ExampleError, FedpltError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -127,13 +127,8 @@ def _inputs(model: str, example: str | None, shape: str | None, has_options: boo
 def _tried(cut_model: Any, model: nn.Module, inputs: Any, **settings: Any) -> Any:
     try:
         return cut_model(model, inputs, **settings)
-    except FedpltError:
-        raise
-    except Exception as error:  # the user's model may raise anything
-        raise ConfigError(
-            f"the model failed on the example input: {type(error).__name__}: {error}. "
-            "Give one that fits with --shape or --example."
-        ) from error
+    except ExampleError as error:
+        raise ConfigError(f"{error} Give one that fits with --shape or --example.") from error
 
 
 def _pairs(flag: str, given: list[str] | None) -> list[tuple[str, str]]:

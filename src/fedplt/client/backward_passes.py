@@ -12,6 +12,8 @@ from torch.autograd import _make_grads
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
+from fedplt.client.asked_gradients import asked_gradients
+from fedplt.client.refusals import refuse_lost_gradient
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError, GradientError
 
@@ -44,6 +46,9 @@ class BackwardPasses:
         wanted = () if inputs is None else tuple(self._with_parameters(inputs))
         tensors, gradients = _listed(tensors), _listed(grad_tensors)
         gradients += [None] * (len(tensors) - len(gradients))
+        if not any(tensor.requires_grad for tensor in tensors):
+            refuse_lost_gradient(self.part.slices.values())
+            return  # this client trains nothing that this batch uses
         if not all(tensor.requires_grad for tensor in tensors):
             torch.autograd.backward(tensors, gradients)  # torch's own words about it
         filled = _make_grads(tensors, tuple(gradients), is_grads_batched=False)
@@ -63,13 +68,16 @@ class BackwardPasses:
         if not keep and not state.depth:
             self.part.forget_uses()
 
-    def grad(self, outputs: Any, inputs: Any, **options: Any) -> Any:
+    def grad(
+        self, outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         planned = [self.part.slices_of(t) for t in _listed(inputs) if isinstance(t, Tensor)]
         names = [slices.name for slices in planned if slices is not None]
         if names:
             raise CutError(
                 f"torch.autograd.grad with respect to {names[0]} while slices of it are trained: "
-                "ask for part.parameters(), or call backward() and read .grad."
+                "ask for part.parameters(), or call backward() and read .grad. Inside of a model "
+                "or loss, torch.func.grad gives the whole gradient."
             )
         if not all(t.requires_grad for t in _listed(inputs) if isinstance(t, Tensor)):
             raise GradientError(
@@ -78,18 +86,10 @@ class BackwardPasses:
                 "tensor.detach().requires_grad_(), or let all clients train a layer below (always)."
             )
         step, self.part.state.is_step = self.part.state.is_step, False
+        given = _listed(outputs), _listed(inputs), _listed(grad_outputs)
         try:
-            with self._looked_at(True):
-                if options.get("is_grads_batched") or options.get("materialize_grads"):
-                    return torch.autograd.grad(outputs, inputs, **options)
-                gradients = _listed(options.get("grad_outputs")) or [None] * len(outputs)
-                filled = _make_grads(outputs, tuple(gradients), is_grads_batched=False)
-                create, keep = options.get("create_graph", False), options.get("retain_graph")
-                with self.mode:  # checkpoints compute again what must be seen
-                    return _engine_run_backward(
-                        tuple(outputs), filled, create if keep is None else keep, create,
-                        tuple(inputs), bool(options.get("allow_unused")), accumulate_grad=False,
-                    )  # fmt: skip
+            with self._looked_at(True), self.mode:
+                return asked_gradients(self.part.slices.values(), *given, *args, **kwargs)
         finally:
             self.part.state.is_step = step
 

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedplt.client.backward_passes import BackwardPasses
 from fedplt.client.parameter_hooks import hook_registrations
+from fedplt.client.refusals import memory_of
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
 from fedplt.kernels import OPERATIONS
@@ -45,6 +46,10 @@ _GET_DATA, _SET_DATA = _TENSOR.data.__get__, _TENSOR.data.__set__
 _GET_REQUIRES = _TENSOR.requires_grad.__get__
 
 
+_WRITABLE = ("__setitem__", "numpy", "__array__", "__dlpack__")
+"""Names of functions that write, or give others memory to write to."""
+
+
 class Interception(TorchFunctionMode):
     """Active inside a block."""
 
@@ -54,7 +59,7 @@ class Interception(TorchFunctionMode):
         self._required = required
         """Of the model's parameters by identity: whether they required gradients before."""
         self._leaves = {id(leaf) for leaf in part.parameters()}
-        self._memories = {_memory(parameter) for parameter in part.model.parameters()}
+        self._memories = {memory_of(parameter) for parameter in part.model.parameters()}
         self._handlers: dict[Callable[..., Any], Callable[..., Any] | None] = {
             **dict.fromkeys(OPERATIONS, self._operate),
             **dict.fromkeys(_HARMLESS, _call),
@@ -106,7 +111,7 @@ class Interception(TorchFunctionMode):
 
     def _find_handler(self, func: Callable[..., Any]) -> Callable[..., Any] | None:
         name = getattr(func, "__name__", "")
-        writes = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        writes = name in _WRITABLE or (name.endswith("_") and not name.endswith("__"))
         self._handlers[func] = found = self._write if writes else None
         return found
 
@@ -167,7 +172,7 @@ class Interception(TorchFunctionMode):
 
     def _get_data(self, tensor: Tensor) -> Tensor:
         if id(tensor) in self._required:
-            self.part.may_have_changed_frozen = True
+            self.part.own_writes.note()
             self._note_uses((tensor,))
         return tensor.data
 
@@ -176,7 +181,7 @@ class Interception(TorchFunctionMode):
         if id(tensor) not in self._required:
             tensor.data = value
             return
-        self.part.may_have_changed_frozen = True
+        self.part.own_writes.note()
         self._note_uses((tensor,))
         planned = self.part.slices_of(tensor)
         if planned and (value.shape != tensor.shape or value.dtype != tensor.dtype):
@@ -215,8 +220,8 @@ class Interception(TorchFunctionMode):
         Writing to the slices themselves, as optimizers do, is what they are for.
         """
         for target in targets:
-            if id(target) not in self._leaves and _memory(target) in self._memories:
-                self.part.may_have_changed_frozen = True
+            if id(target) not in self._leaves and memory_of(target) in self._memories:
+                self.part.own_writes.note()
 
 
 def _call(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -233,7 +238,3 @@ def _flat(values: Any) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _flat(value)
-
-
-def _memory(tensor: Tensor) -> int:
-    return 0 if tensor.is_sparse or tensor.is_nested else tensor.untyped_storage().data_ptr()

@@ -101,7 +101,8 @@ def train_client(
             part.backward(loss)
             step()
             losses.append(loss.detach())
-    if part.may_have_changed_frozen:
+    if part.own_writes.happened:
+        part.own_writes.put_back({tensor.name for tensor in assignment.layers.tensors})
         on_changed_frozen()
     return float(torch.stack(losses).mean())
 

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedplt.client.check_report import Difference
 from fedplt.client.train_only import train_only
+from fedplt.errors import CutError
 from fedplt.kernels import call_model, has_running_statistics
 from fedplt.planning import Assignment, Rows, SliceAssignment, TensorSpec, dotted
 
@@ -78,11 +79,19 @@ def plain_step(
     operations = Operations(model)
     with torch.random.fork_rng(devices=[]), around(model):
         torch.manual_seed(0)
-        with operations:
-            result = loss(call_model(model, inputs))
-        result.backward()
+        try:
+            with operations:
+                result = loss(call_model(model, inputs))
+            result.backward()
+        except Exception as error:  # the user's model and loss may raise anything
+            raise CutError(
+                "an ordinary training step of the whole model fails on this batch, without "
+                f"anything of fedplt: {type(error).__name__}: {error}"
+            ) from error
     gradients = {
-        name: parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+        name: parameter.grad.to_dense()
+        if parameter.grad.layout is not torch.strided
+        else parameter.grad
         for name, parameter in model.named_parameters()
         if parameter.grad is not None
     }

@@ -10,7 +10,6 @@ the whole model with zeros for what they do not hold (:mod:`fedplt.client.submod
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -23,7 +22,7 @@ from fedplt.client.check_report import CheckReport, Difference
 from fedplt.client.plain_step import LossOf, PlainStep, differences, partial_step, plain_step
 from fedplt.client.submodel_check import SubmodelCheck
 from fedplt.cutting import cut
-from fedplt.kernels import call_model
+from fedplt.kernels import call_model, copy_model
 from fedplt.planning import (
     DEFAULT_RECIPE,
     Assignment,
@@ -90,12 +89,12 @@ def _kinds(plan: Plan) -> tuple[list[int], int]:
 
 def _in_float64(model: nn.Module, example: Any, loss: LossOf) -> tuple[nn.Module, Any, torch.dtype]:
     """A copy of the model in float64, if it and the loss run so; else as it is."""
-    doubled, inputs = copy.deepcopy(model).double(), _map(example, _double)
+    doubled, inputs = copy_model(model).double(), _map(example, _double)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            loss(call_model(copy.deepcopy(doubled).train(), inputs))
+            loss(call_model(copy_model(doubled).train(), inputs))
     except Exception:  # it insists on its own type
-        return copy.deepcopy(model), example, torch.float32
+        return copy_model(model), example, torch.float32
     return doubled, inputs, torch.float64
 
 
@@ -114,7 +113,7 @@ class _Comparison:
     @cached_property
     def _plain(self) -> PlainStep:
         """The same for all clients that hold the whole model."""
-        return plain_step(copy.deepcopy(self.model), self.inputs, self.loss)
+        return plain_step(copy_model(self.model), self.inputs, self.loss)
 
     @cached_property
     def _submodels(self) -> SubmodelCheck:
@@ -126,8 +125,10 @@ class _Comparison:
             self.found += found
             self.undecided += [reason] if reason else []
             self.has_submodels |= not reason
+        elif not self._plain.gradients:
+            self.undecided.append("a copy of the model computes with the original's tensors.")
         else:
-            ours, whole = copy.deepcopy(self.model), assignment.on_client
+            ours, whole = copy_model(self.model), assignment.on_client
             after = partial_step(ours, self.inputs, self.loss, whole, self._plain.rate)
             self.found += differences(self._plain, after, whole)
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 
+from fedplt.client.own_writes import OwnWrites
+from fedplt.client.refusals import refuse_hidden_use, refuse_lost_gradient, tensor_of
 from fedplt.client.update import ClientUpdate, change_since, shared_segments, update_norm
 from fedplt.client.ways import Ways
 from fedplt.errors import CutError
@@ -20,16 +22,18 @@ from fedplt.kernels import (
     TrainedRows,
     axis_first,
     has_running_statistics,
+    has_standard_operations,
+    num_function_modes,
     unwatched,
 )
-from fedplt.planning import Assignment, Rows, TensorSpec, split_name
+from fedplt.planning import Assignment, Rows, TensorSpec
 
 
 class TrainableSlices:
     """The trained slices of a model: parameters to optimize, and what became of them."""
 
     def __init__(self, model: nn.Module, assignment: Assignment, *, keep_old: bool = True) -> None:
-        if assignment.on_client is not assignment:
+        if not assignment.holds_whole_model:
             raise CutError(
                 "this client trains a smaller model, not a slice of this one: build it with "
                 "assignment.build(fedplt.HeldModels(model, fedplt.bind_state(model, plan.layers))) "
@@ -49,15 +53,17 @@ class TrainableSlices:
         except BaseException:
             self.release()
             raise
+        self.has_kernels = not num_function_modes()
+        """Nobody else sees or changes operations; kernels would hide them."""
         self._frozen = {id(p): p for p in model.parameters() if id(p) not in self.slices}
         self._statistics = self._find_statistics()
         self._before = self._values() if keep_old else None
-        self.may_have_changed_frozen = False
-        """The model or the loop wrote to parameters itself (``.data``, ``clamp_``): rows that are
-        not trained may have other values than before the block."""
+        self.own_writes = OwnWrites(
+            {name: p for name, p in model.named_parameters() if id(p) in self._frozen}
+        )
 
     def _take(self, tensor: TensorSpec, rows: Rows) -> None:
-        parameter = _tensor_of(self.model, tensor.name)
+        parameter = tensor_of(self.model, tensor.name)
         if parameter is None or tuple(parameter.shape) != tensor.shape:
             there = "missing" if parameter is None else f"of shape {tuple(parameter.shape)}"
             raise CutError(
@@ -112,16 +118,6 @@ class TrainableSlices:
                 self._views[place] = (parameter, axis, new)
                 assert len(new) == len(views)
 
-    def check_unchanged(self) -> None:
-        """Refuse tensors that were replaced inside the block: training went on without them."""
-        for slices in self.slices.values():
-            if _tensor_of(self.model, slices.name) is not slices.parameter:
-                raise CutError(
-                    f"{slices.name} was replaced by another tensor while its slices were trained "
-                    "(load_state_dict(assign=True), or an assignment to the module). Copy the "
-                    "values into it instead, or replace it before the block."
-                )
-
     # What kernels ask.
 
     def rows_of(self, weight: Any, bias: Any, axis: int = 0) -> TrainedRows | None:
@@ -136,13 +132,15 @@ class TrainableSlices:
         slices = self.slices_of(weight)
         if slices is None or slices.axis != axis:
             return None
+        if not (self.has_kernels and has_standard_operations(weight)):
+            return None
         parts = {"weight": slices}
         tensors = {"weight": slices.whole}
         if bias is not None:
             own = self.slices_of(bias)
             if own is not None and own.rows == slices.rows:
                 parts["bias"] = own
-            elif self._frozen.get(id(bias)) is not bias:
+            elif self._frozen.get(id(bias)) is not bias or not has_standard_operations(bias):
                 return None
             tensors["bias"] = bias.detach()
         found = TrainedRows(
@@ -206,10 +204,16 @@ class TrainableSlices:
         try:
             # What loss.backward() does in the end, without what lies between: steps can be short.
             with torch._C.DisableTorchFunction():
+                if not loss.requires_grad:  # this client trains nothing that this batch uses
+                    refuse_lost_gradient(self.slices.values())
+                    return
                 one = _one(loss.dtype, loss.device, loss.shape)
             _engine_run_backward(
                 (loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True
             )
+        except RuntimeError as error:
+            refuse_hidden_use(error)
+            raise
         finally:
             self.state.is_step, self.state.depth = False, 0
             self.forget_uses()
@@ -286,11 +290,3 @@ def _one(dtype: torch.dtype, device: torch.device, shape: torch.Size) -> Tensor:
     if shape.numel() != 1:
         raise RuntimeError(f"a loss is one number; this one has shape {tuple(shape)}.")
     return torch.ones(shape, dtype=dtype, device=device)
-
-
-def _tensor_of(model: nn.Module, name: str) -> Any:
-    owner, key = split_name(name)
-    try:
-        return getattr(model.get_submodule(owner), key)
-    except AttributeError:
-        return None

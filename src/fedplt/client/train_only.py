@@ -17,9 +17,10 @@ from weakref import WeakSet
 from torch import Tensor, nn
 
 from fedplt.client.interception import Interception
+from fedplt.client.refusals import refuse_replaced, refused_optimizers
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
-from fedplt.kernels import Chained, has_running_statistics
+from fedplt.kernels import Chained, eagerly, has_running_statistics
 from fedplt.planning import Assignment
 
 
@@ -63,9 +64,10 @@ def train_only(
             if faster is not None and "forward" not in vars(module):
                 module.forward = _Patched(module, faster)
                 patched.append(module)
-        with _batches_counted(model), interception:
+        own = {id(parameter) for parameter, _ in required}
+        with _batches_counted(model), eagerly(), refused_optimizers(own), interception:
             yield part
-        part.check_unchanged()
+        refuse_replaced(model, part.slices.values())
     finally:
         _being_trained.difference_update(modules)
         for handle in handles:
@@ -83,7 +85,7 @@ def _faster_forward(
     module: Any, part: TrainableSlices, interception: Interception
 ) -> Callable[[Any], Any] | None:
     """Does what the module's own does, and looks in every call whether it may."""
-    if type(module).forward is nn.Sequential.forward:
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         return Chained(module, part.rows_of)
     if type(module) is nn.LayerNorm:
         return functools.partial(interception.layer_norm, module)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedplt.cutting.module_kinds import (
     CHANNELED,
@@ -21,9 +21,9 @@ from fedplt.cutting.module_kinds import (
     NORMALIZATION,
     PER_CHANNEL_NORMALIZATION,
 )
-from fedplt.cutting.operations import Kind, is_autograd_node
+from fedplt.cutting.operations import Kind, autograd_name, is_autograd_node
 from fedplt.cutting.trace import Trace, width
-from fedplt.planning import ModuleFlow
+from fedplt.planning import ModuleFlow, dotted
 
 _PASSED = (Kind.ELEMENTWISE, Kind.POOLING, Kind.RESHAPE, Kind.TRANSPOSE)
 """What may lie between a normalization layer and its feeder."""
@@ -103,7 +103,8 @@ def _flow(trace: Trace, name: str, call: int, elsewhere: set[int]) -> ModuleFlow
     feeder, columns, norms = channels or (None, 1, ())
     own = list(module.parameters(recurse=False))
     weight: Any = getattr(module, "weight", None)
-    is_matrix = weight is not None and weight.ndim > 1 and not isinstance(module, NORMALIZATION)
+    has_matrix = isinstance(weight, Tensor) and weight.ndim > 1
+    is_matrix = has_matrix and not isinstance(module, NORMALIZATION)
     return ModuleFlow(
         name,
         _whole(trace.positions[name][call]),
@@ -111,7 +112,8 @@ def _flow(trace: Trace, name: str, call: int, elsewhere: set[int]) -> ModuleFlow
         feeder,
         columns,
         norms,
-        trace.parameters[id(weight)] if is_matrix else None,
+        # A weight that is no parameter (a buffer) is computed with, but never trained.
+        trace.parameters.get(id(weight), dotted(name, "weight")) if is_matrix else None,
         weight.numel() if is_matrix else 0,
         any(id(parameter) in elsewhere for parameter in own),
     )
@@ -151,7 +153,7 @@ def channels_from(
         if name is not None and isinstance(trace.modules[name], PER_CHANNEL_NORMALIZATION):
             norms.append(name)
         elif is_autograd_node(node, Kind.POOLING):
-            pooled.add(next(int(c) for c in type(node).__name__ if c.isdigit()))
+            pooled.add(next(int(c) for c in autograd_name(node) if c.isdigit()))
         elif is_autograd_node(node, Kind.RESHAPE) and shape is None:
             shape = list(getattr(node, "_saved_self_sym_sizes", []))
         elif name is not None or not is_autograd_node(node, Kind.ELEMENTWISE):

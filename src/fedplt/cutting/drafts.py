@@ -37,6 +37,11 @@ class LayerDraft:
         self.how += [how for how in other.how if how not in self.how]
 
     @property
+    def is_statistics(self) -> bool:
+        """It has running statistics and no parameters."""
+        return all(tensor.is_buffer for tensor in self.tensors)
+
+    @property
     def has_blocks(self) -> bool:
         """Some tensor's rows are several blocks that are cut alike (a fused projection)."""
         return any(tensor.repeats > 1 for tensor in self.tensors)

@@ -77,7 +77,11 @@ def cut(
     if not drafts.by_name:
         raise CutError("the model has no trainable parameters: nothing to cut.")
     fed_by = channels.feeders(seen[0]) if seen else channels.feeders_by_registration(model)
-    grouped = _grouped(_with_normalization(drafts, fed_by), drafts.aliases, groups or {})
+    joined = _with_normalization(drafts, fed_by)
+    if seen:
+        called = set().union(*(trace.inputs for trace in seen))
+        joined = {n: d for n, d in joined.items() if n in called or not d.is_statistics}
+    grouped = _grouped(joined, drafts.aliases, groups or {})
     _check_parameters(grouped)
     always_trained = _always(always, grouped, drafts.aliases)
     layers = [
@@ -120,10 +124,12 @@ def _with_normalization(drafts: Drafts, fed_by: Mapping[str, str]) -> dict[str, 
 
 def _check_parameters(drafts: Mapping[str, LayerDraft]) -> None:
     for name, draft in drafts.items():
-        if all(tensor.is_buffer for tensor in draft.tensors):
+        if draft.is_statistics:
             raise CutError(
                 f"normalization layer {name!r} has running statistics but no trainable parameters, "
-                "and no single layer feeds it. Give an example input, or group it with a layer: "
+                "and no single layer is known to feed it, so no client would average them. Give an "
+                "example input, if there was none; or weights (affine = True), or no statistics "
+                "(track_running_stats = False); or group it with a layer: "
                 f"groups={{'first': [{name!r}, ...]}}."
             )
 

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from torch import nn
+from torch.autograd.function import BackwardCFunction
 
 from fedplt.cutting.module_kinds import Kinds
 
@@ -93,12 +94,20 @@ def module_kinds(kind: Kind) -> Kinds:
     return tuple(module for o in OPERATIONS if o.kind is kind for module in o.modules)
 
 
+def autograd_name(node: Any) -> str:
+    """What torch calls an operation in the autograd graph, such as ``ReluBackward0``.
+
+    Empty for an autograd function of the user's own, which may have any name and do anything.
+    """
+    return "" if isinstance(node, BackwardCFunction) else type(node).__name__
+
+
 def is_autograd_node(node: Any, *kinds: Kind) -> bool:
     """Whether an autograd node belongs to an operation of one of these kinds.
 
     ``MaxPool`` stands for ``MaxPool2DWithIndicesBackward0`` and the like.
     """
-    name = type(node).__name__
+    name = autograd_name(node)
     return any(
         name.startswith((f"{known}Backward", f"{known}1", f"{known}2", f"{known}3"))
         for known in autograd_names(*kinds)

@@ -6,11 +6,13 @@ tied to it. This is the first pass over a model; :mod:`fedplt.cutting.drafts` ma
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+import torch
 from torch import nn
 
 from fedplt.cutting.module_kinds import NORMALIZATION
@@ -151,7 +153,14 @@ def _running_statistics(name: str, module: nn.Module) -> list[TensorSpec]:
 
 
 def _check_statistics(name: str, module: nn.Module) -> None:
-    if not has_running_statistics(module) or not isinstance(module, NORMALIZATION):
+    if not has_running_statistics(module):
+        return
+    if isinstance(module, torch.jit.ScriptModule):
+        raise CutError(
+            f"module {name!r} (TorchScript) keeps running statistics, and what happens in it "
+            "cannot be seen. Use the module that it was made from."
+        )
+    if not isinstance(module, NORMALIZATION):
         return
     if not has_kernel(module):
         raise CutError(
@@ -189,12 +198,17 @@ def _buffer_reason(name: str) -> Reason:
 
 def check_storage(model: nn.Module) -> None:
     """Two parameters in the same memory would be untied without notice."""
-    places: dict[int, str] = {}
+    places: list[tuple[int, int, str]] = []
     for name, parameter in model.named_parameters():
-        if parameter.numel():
-            other = places.setdefault(parameter.data_ptr(), name)
-            if other != name:
-                raise CutError(
-                    f"{name} and {other} are two parameters in the same memory. Tie them by "
-                    "assigning the very same nn.Parameter, or give each its own copy."
-                )
+        if parameter.numel() and parameter.layout is torch.strided and not parameter.is_meta:
+            spans = zip(parameter.shape, parameter.stride(), strict=True)
+            length = 1 + sum((size - 1) * step for size, step in spans)
+            start = parameter.data_ptr()
+            places.append((start, start + length * parameter.element_size(), name))
+    places.sort()
+    for (_, end, one), (start, _, other) in itertools.pairwise(places):
+        if start < end:
+            raise CutError(
+                f"{other} and {one} are two parameters in the same memory. Tie them by assigning "
+                "the very same nn.Parameter, or give each its own copy."
+            )

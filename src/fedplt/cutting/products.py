@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from fedplt.cutting.trace import Trace
+from fedplt.cutting.operations import autograd_name
+from fedplt.cutting.trace import Trace, is_parameter
 from fedplt.planning import Product
 
 RECOMPUTING = 2.5
@@ -35,7 +36,7 @@ def products(trace: Trace) -> tuple[Product, ...]:
 
 def _count(node: Any) -> tuple[float, tuple[int, ...], float] | None:
     """FLOPs of a product, the positions of its operands, and the cost of all gradients if joint."""
-    kind = type(node).__name__.partition("Backward")[0]
+    kind = autograd_name(node).partition("Backward")[0]
     if kind in ("Mm", "Addmm"):
         last = node._saved_mat2_sym_sizes  # (inner, columns)
         return (
@@ -74,9 +75,9 @@ def _output_shape(node: Any) -> tuple[int, ...]:
 
 def _transposed_parameter(node: Any) -> Any:
     """The parameter that a node is, or is the transpose of."""
-    while type(node).__name__.startswith("TBackward"):
+    while autograd_name(node).startswith("TBackward"):
         node = node.next_functions[0][0]
-    return getattr(node, "variable", None)
+    return node.variable if is_parameter(node) else None
 
 
 def _intercepted_in_attention(trace: Trace) -> set[int]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fedplt.cutting.module_kinds import CONVOLUTIONS, NORMALIZATION, TRANSPOSED_CONVOLUTIONS
 from fedplt.errors import CutError
@@ -176,6 +177,13 @@ def check_lazy(model: nn.Module) -> None:
 
 def check_tensor(name: str, tensor: Tensor) -> None:
     """Refuse parameters that no slice can be trained of."""
+    if is_traceable_wrapper_subclass(tensor):
+        raise CutError(
+            f"{name} is a {type(tensor).__name__}, which has no memory of its own to train slices "
+            "of. Use ordinary parameters, or freeze it (requires_grad = False)."
+        )
+    if tensor.is_meta:
+        raise CutError(f"{name} has no values (device 'meta'). Move the model to a device first.")
     if not tensor.is_floating_point():
         raise CutError(f"{name} is {tensor.dtype}; only real floating-point parameters can be cut.")
     if tensor.numel() == 0:

@@ -7,31 +7,48 @@ outputs of modules of a known kind are looked up in it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import is_dataclass
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from fedplt.cutting.module_kinds import NORMALIZATION
+from fedplt.cutting.traced_pass import in_words, traced_pass
 from fedplt.errors import CutError
-from fedplt.kernels import call_model, has_kernel, has_running_statistics, mode, outputs_on_axis_1
+from fedplt.kernels import (
+    call_model,
+    has_kernel,
+    has_running_statistics,
+    mode,
+    outputs_on_axis_1,
+)
 
 
 def traces(model: nn.Module, example: Any) -> list[Trace]:
     """The model in evaluation and in training mode, the one that uses more parameters first.
 
-    A model that cannot be run like this in training mode (it needs targets, or larger batches for
-    its normalization layers) is recorded in evaluation mode alone.
+    A model that can be run in one of them alone (it needs targets, or larger batches for its
+    normalization layers) is recorded in that one.
     """
-    found = [Trace(model, example)]
-    try:
-        found.append(Trace(model, example, training=True))
-    except Exception:  # the user's model may raise anything
-        return found
-    return found if found[1].used() <= found[0].used() else found[::-1]
+    _initialize(model, example)
+    found, problems = [], []
+    for training in (False, True):
+        try:
+            found.append(Trace(model, example, training=training))
+        except CutError as error:
+            problems.append(error)
+    if not found:
+        raise problems[0]
+    return found if found[-1].used() <= found[0].used() else found[::-1]
+
+
+def _initialize(model: nn.Module, example: Any) -> None:
+    """Lazy modules get their shapes from the first input."""
+    lazy = [*model.parameters(), *model.buffers()]
+    if any(nn.parameter.is_lazy(tensor) for tensor in lazy):
+        with in_words(), mode(model, training=False), torch.no_grad():
+            call_model(model, example)
 
 
 class Trace:
@@ -39,38 +56,29 @@ class Trace:
 
     def __init__(self, model: nn.Module, example: Any, *, training: bool = False) -> None:
         self.modules: dict[str, nn.Module] = dict(model.named_modules())
-        self.parameters = {id(p): name for name, p in model.named_parameters()}
         self.outputs: dict[Any, str] = {}  # autograd node of a module's output -> its name
         self.inputs: dict[str, list[Any]] = {}  # name -> autograd nodes of its inputs, per call
         self.dimensions: dict[str, int] = {}
         self.positions: dict[str, list[float]] = {}  # per example, per call
         self._calls: list[tuple[Any, Any]] = []  # nodes of a module's input and output
         first = next((tensor for tensor in tensors_in(example) if tensor.ndim), None)
-        self.batch = 1 if first is None else max(1, len(first))
+        self.batch = 1 if first is None else max(1, first.size(0))
         handles = []
         for name, module in self.modules.items():
             if is_known(module):
                 handles += [
-                    module.register_forward_pre_hook(self._note_input(name), with_kwargs=True),
-                    module.register_forward_hook(
-                        self._note_output(name), with_kwargs=True, prepend=True
-                    ),
+                    module.register_forward_pre_hook(_Hook(self, name), with_kwargs=True),
+                    module.register_forward_hook(_Hook(self, name), with_kwargs=True, prepend=True),
                 ]
         try:
-            with (
-                _unchanged_buffers(model),
-                mode(model, training=training),
-                _all_trainable(model),
-                torch.inference_mode(False),
-                torch.enable_grad(),
-                torch.random.fork_rng(devices=[]),
-                _without_checkpoints(),
-            ):
+            with traced_pass(model, training=training):
                 result = call_model(model, _differentiable(example))
         finally:
             for handle in handles:
                 handle.remove()
         self._keep_alive = result  # nodes live as long as their graph
+        self.modules.update(model.named_modules())  # a first pass may register some
+        self.parameters = {id(p): name for name, p in model.named_parameters()}
         roots = [tensor.grad_fn for tensor in tensors_in(result)]
         if not any(root is not None for root in roots):
             raise CutError(
@@ -83,29 +91,19 @@ class Trace:
             node
             for given, made in self._calls
             for node in _reachable([made], stop=given)
-            if not _is_parameter(node)
+            if not is_parameter(node)
         }
 
-    def _note_input(self, name: str) -> Any:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-            x = _only_input(inputs, named)
-            self.inputs.setdefault(name, []).append(_node(x))
-            self.positions.setdefault(name, []).append(0.0)  # a call may be broken off
-            self.dimensions[name] = x.ndim
+    def note_input(self, name: str, x: Tensor) -> None:
+        self.inputs.setdefault(name, []).append(_node(x))
+        self.positions.setdefault(name, []).append(0.0)  # a call may be broken off
+        self.dimensions[name] = x.dim()
 
-        return hook
-
-    def _note_output(self, name: str) -> Any:
-        def hook(
-            module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor
-        ) -> None:
-            if output.grad_fn is not None:
-                self.outputs[output.grad_fn] = name
-                self._calls.append((self.inputs[name][-1], output.grad_fn))
-            applied = _positions(module, _only_input(inputs, named), output) / self.batch
-            self.positions[name][-1] = applied
-
-        return hook
+    def note_output(self, name: str, x: Tensor, output: Tensor) -> None:
+        if output.grad_fn is not None:
+            self.outputs[output.grad_fn] = name
+            self._calls.append((self.inputs[name][-1], output.grad_fn))
+        self.positions[name][-1] = _positions(self.modules[name], x, output) / self.batch
 
     def sources(self, node: Any) -> set[str]:
         """The modules and parameters a node depends on without another module in between."""
@@ -113,13 +111,13 @@ class Trace:
         for reached in _reachable([node], stop_at=self.outputs):
             if reached in self.outputs:
                 found.add(self.outputs[reached])
-            elif _is_parameter(reached) and id(reached.variable) in self.parameters:
+            elif is_parameter(reached) and id(reached.variable) in self.parameters:
                 found.add(self.parameters[id(reached.variable)])
         return found
 
     def used(self) -> set[int]:
         """Identities of the parameters that the output depends on."""
-        return {id(node.variable) for node in self.nodes if _is_parameter(node)}
+        return {id(node.variable) for node in self.nodes if is_parameter(node)}
 
     def used_elsewhere(self) -> set[int]:
         """Identities of parameters that are used outside of modules of a known kind."""
@@ -128,8 +126,30 @@ class Trace:
             for node in self.nodes
             if node not in self.inside
             for parent, _ in node.next_functions
-            if parent is not None and _is_parameter(parent)
+            if parent is not None and is_parameter(parent)
         }
+
+
+class _Hook:
+    """Tells a trace about the calls of a module."""
+
+    def __init__(self, trace: Trace | None, name: str) -> None:
+        self.trace, self.name = trace, name
+
+    def __call__(
+        self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], *output: Tensor
+    ) -> None:
+        if self.trace is None:
+            return
+        x: Tensor = inputs[0] if inputs else next(iter(named.values()))
+        if output:
+            self.trace.note_output(self.name, x, *output)
+        else:
+            self.trace.note_input(self.name, x)
+
+    def __reduce__(self) -> Any:
+        """A copy of the module that its forward makes is not traced."""
+        return _Hook, (None, self.name)
 
 
 def is_known(module: nn.Module) -> bool:
@@ -172,62 +192,6 @@ def _node(tensor: Tensor) -> Any:
     return made.next_functions[0][0]
 
 
-@contextmanager
-def _unchanged_buffers(model: nn.Module) -> Iterator[None]:
-    """Inside the block, buffers are copies: a forward pass cannot change the originals."""
-    old = [
-        (module, key, buffer)
-        for module in model.modules()
-        for key, buffer in module._buffers.items()
-    ]
-    copies: dict[int, Tensor] = {}
-    try:
-        for module, key, buffer in old:
-            if buffer is not None:
-                module._buffers[key] = copies.setdefault(id(buffer), buffer.clone())
-        yield
-    finally:
-        for module, key, buffer in old:
-            module._buffers[key] = buffer
-
-
-@contextmanager
-def _without_checkpoints() -> Iterator[None]:
-    """Inside the block, what is checkpointed is computed once.
-
-    Reentrant checkpoints compute in the backward pass alone: the graph would hide them. Others
-    compute again when somebody looks into the graph, which may change buffers.
-    """
-
-    def apply(function: Any, preserve: Any, *args: Any) -> Any:
-        return function(*args)
-
-    def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
-        yield  # torch calls the function here
-
-    module: Any = torch.utils.checkpoint
-    old = module._checkpoint_without_reentrant_generator
-    module.CheckpointFunction.apply = apply
-    module._checkpoint_without_reentrant_generator = generator
-    try:
-        yield
-    finally:
-        del module.CheckpointFunction.apply  # the class's own is inherited
-        module._checkpoint_without_reentrant_generator = old
-
-
-@contextmanager
-def _all_trainable(model: nn.Module) -> Iterator[None]:
-    frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
-    for parameter in frozen:
-        parameter.requires_grad_()
-    try:
-        yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
-
-
 def _reachable(roots: list[Any], stop: Any = None, stop_at: Any = ()) -> dict[Any, None]:
     """All nodes behind these: not ``stop`` and beyond, not beyond nodes in ``stop_at``."""
     found: dict[Any, None] = {}
@@ -242,13 +206,11 @@ def _reachable(roots: list[Any], stop: Any = None, stop_at: Any = ()) -> dict[An
     return found
 
 
-def _is_parameter(node: Any) -> bool:
-    return hasattr(node, "variable")
+_ACCUMULATE: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
 
-def _only_input(inputs: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
-    tensor: Tensor = inputs[0] if inputs else next(iter(named.values()))
-    return tensor
+def is_parameter(node: Any) -> bool:
+    return isinstance(node, _ACCUMULATE)
 
 
 def _positions(module: Any, x: Tensor, y: Tensor) -> float:

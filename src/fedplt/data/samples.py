@@ -53,6 +53,12 @@ class TensorSamples:
     """Inputs are kept as (examples, height, width, channels)."""
 
     def __post_init__(self) -> None:
+        for name, tensor in (("inputs", self.inputs), ("targets", self.targets)):
+            if tensor.is_nested or tensor.layout is not torch.strided:
+                raise DataError(
+                    f"the {name} are a {'nested' if tensor.is_nested else 'sparse'} tensor; give a "
+                    "dense one (padded), or a Dataset with a collate of its own."
+                )
         if len(self.inputs) != len(self.targets):
             raise DataError(
                 f"there are {len(self.inputs)} inputs and {len(self.targets)} targets; "

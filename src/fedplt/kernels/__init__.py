@@ -8,6 +8,7 @@ from fedplt.kernels.flat_state import (
     buffer_positions,
     call_model,
     check_dtypes,
+    copy_model,
     evaluation_mode,
     mode,
     named_tensors,
@@ -22,9 +23,18 @@ from fedplt.kernels.norm import (
     has_running_statistics,
     modules_with_running_statistics,
 )
-from fedplt.kernels.operations import OPERATIONS
-from fedplt.kernels.plain import unwatched
-from fedplt.kernels.standard import has_kernel, is_transposed_linear, outputs_on_axis_1
+from fedplt.kernels.operations import (
+    OPERATIONS,
+    has_kernel,
+    is_transposed_linear,
+    outputs_on_axis_1,
+)
+from fedplt.kernels.plain import (
+    eagerly,
+    has_standard_operations,
+    num_function_modes,
+    unwatched,
+)
 from fedplt.kernels.trained_rows import (
     Pass,
     Slices,
@@ -47,13 +57,17 @@ __all__ = [
     "buffer_positions",
     "call_model",
     "check_dtypes",
+    "copy_model",
+    "eagerly",
     "evaluation_mode",
     "has_kernel",
     "has_running_statistics",
+    "has_standard_operations",
     "is_transposed_linear",
     "mode",
     "modules_with_running_statistics",
     "named_tensors",
+    "num_function_modes",
     "outputs_on_axis_1",
     "parts_of",
     "put",

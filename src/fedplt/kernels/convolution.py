@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from fedplt.kernels.linear import refuse_second_derivatives
 from fedplt.kernels.plain import unwatched_backward
+from fedplt.kernels.second_order import differentiable_gradients
 from fedplt.kernels.trained_rows import TrainedRows
 from fedplt.planning import Rows
 
@@ -29,16 +30,19 @@ class _Convolution(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.trained, ctx.columns, ctx.geometry = trained, columns, geometry
-        weight = trained.tensors["weight"]
-        if geometry[3]:  # transposed: (inputs, outputs, ...)
-            weight = weight.transpose(0, 1)
-        return torch.convolution(x, weight, trained.tensors.get("bias"), *geometry)
+        ctx.version = trained.version
+        return _convolution(geometry, x, trained.tensors)
 
     @staticmethod
     @unwatched_backward
     def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivatives()
         (x,), trained = saved, ctx.trained
+        if ctx.needs_input_grad[0]:
+            trained.check_version(ctx.version)
+        if torch.is_grad_enabled():
+            compute = functools.partial(_convolution, ctx.geometry)
+            differentiable = differentiable_gradients(compute, [trained], x, grad)
+            return differentiable[0], None, None, None, *differentiable[1:]
         weight, need_x = trained.tensors["weight"], ctx.needs_input_grad[0]
         need_bias = "bias" in trained.leaves
         grad_x = None
@@ -62,6 +66,13 @@ class _Convolution(torch.autograd.Function):
         for rows, gradient in zip(moved, gradients, strict=True):
             rows.sub_(gradient, alpha=rate)
         return grad_x, *[None] * (len(ctx.needs_input_grad) - 1)
+
+
+def _convolution(geometry: Geometry, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    weight = tensors["weight"]
+    if geometry[3]:  # transposed: (inputs, outputs, ...)
+        weight = weight.transpose(0, 1)
+    return torch.convolution(x, weight, tensors.get("bias"), *geometry)
 
 
 def _gradients(

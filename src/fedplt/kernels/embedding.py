@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from fedplt.kernels.linear import refuse_second_derivatives
 from fedplt.kernels.plain import unwatched_backward
+from fedplt.kernels.second_order import differentiable_gradients
 from fedplt.kernels.trained_rows import TrainedRows
 
 
@@ -25,8 +26,11 @@ class _Embedding(torch.autograd.Function):
     @staticmethod
     @unwatched_backward
     def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivatives()
         (indices,), trained = saved, ctx.trained
+        if torch.is_grad_enabled():
+            compute = functools.partial(_embedding, ctx.padding)
+            _, *differentiable = differentiable_gradients(compute, [trained], indices, grad)
+            return None, None, None, *differentiable
         indices, grad = indices.reshape(-1), grad.reshape(-1, grad.shape[-1])
         rate = trained.fused_rate()
         gradients: list[Tensor | None] = []
@@ -41,6 +45,10 @@ class _Embedding(torch.autograd.Function):
                 rows.index_add_(0, where, part, alpha=-rate)
                 gradients.append(None)
         return None, None, None, *gradients
+
+
+def _embedding(padding: int | None, indices: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    return F.embedding(indices, tensors["weight"], padding)
 
 
 def sliced_embedding(input: Tensor, trained: TrainedRows, padding: int | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
 
     Writing to the array then changes the model, and training the model changes the array.
     """
+    _refuse_views(model, layers)
     tensors = [
         getattr(model.get_submodule(placed.tensor.module), placed.tensor.key)
         for placed in layers.placed
@@ -29,6 +31,50 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
         view.copy_(tensor.detach())
         tensor.data = view
     return flat
+
+
+def _refuse_views(model: nn.Module, layers: Layers) -> None:
+    """Attributes that are views of a bound tensor would keep its old values for ever."""
+    bound = [(placed.tensor, model.get_submodule(placed.tensor.module)) for placed in layers.placed]
+    tensors: dict[int, str] = {}
+    for spec, module in bound:
+        tensor: Any = getattr(module, spec.key)
+        tensors[tensor.untyped_storage().data_ptr()] = spec.name
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
+                continue
+            if value.layout is not torch.strided or value.is_nested:
+                continue
+            # Spectral normalization computes such an attribute again in every forward pass.
+            is_computed = f"{key}_orig" in module._parameters
+            if not is_computed and value.untyped_storage().data_ptr() in tensors:
+                raise CutError(
+                    f"{name + '.' * bool(name)}{key} is a view of "
+                    f"{tensors[value.untyped_storage().data_ptr()]}, made before training: the "
+                    "model would go on computing with old values. Make the view in forward."
+                )
+
+
+def copy_model(model: nn.Module) -> nn.Module:
+    """A deep copy with parameters of its own, also where the model keeps computed weights.
+
+    Modules that are pruned or have the older weight normalization have such attributes, and
+    TorchScript copies parameters as computed tensors.
+    """
+    computed = {
+        id(value): value.detach().clone()
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    with torch.no_grad():
+        result = copy.deepcopy(model, dict(computed))
+    if len(list(model.parameters())) != len(list(result.parameters())):
+        raise CutError("a copy of this model would untie its weights.")
+    for parameter, made in zip(model.parameters(), result.parameters(), strict=True):
+        made.requires_grad_(parameter.requires_grad)
+    return result
 
 
 def read_state(model: nn.Module, layers: Layers) -> Tensor:

@@ -9,21 +9,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own convention)
 from torch import Tensor
 
-from fedplt.errors import GradientError
 from fedplt.kernels.plain import unwatched_backward
+from fedplt.kernels.second_order import differentiable_gradients
 from fedplt.kernels.trained_rows import TrainedRows
 from fedplt.planning import Rows
 
 # The functions below do as little as possible between the kernels: with small layers, Python takes
 # most of the time of a step.
-
-
-def refuse_second_derivatives() -> None:
-    if torch.is_grad_enabled():  # only where backward was called with create_graph
-        raise GradientError(
-            "gradients of gradients (create_graph) are not supported while slices are trained. "
-            "Compute them before the block, or leave the term out of the loss."
-        )
 
 
 class _Linear(torch.autograd.Function):
@@ -32,18 +24,26 @@ class _Linear(torch.autograd.Function):
         ctx: Any, x: Tensor, trained: TrainedRows, columns: Rows | None, *leaves: Tensor
     ) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.trained, ctx.columns = trained, columns
+        ctx.trained, ctx.columns, ctx.version = trained, columns, trained.version
         return F.linear(x, trained.tensors["weight"], trained.tensors.get("bias"))
 
     @staticmethod
     @unwatched_backward
     def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivatives()
         (x,), trained = saved, ctx.trained
         grad_x = None  # (samples, inputs)
         if ctx.needs_input_grad[0]:
+            trained.check_version(ctx.version)
+        if torch.is_grad_enabled():  # only where backward was called with create_graph
+            gradients = differentiable_gradients(_linear, [trained], x, grad)
+            return gradients[0], None, None, *gradients[1:]
+        if ctx.needs_input_grad[0]:
             grad_x = input_gradient(grad, trained.tensors["weight"], trained.needed(ctx.columns))
         return grad_x, None, None, *move_rows(trained, grad, x)
+
+
+def _linear(x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
+    return F.linear(x, tensors["weight"], tensors.get("bias"))
 
 
 def move_rows(trained: TrainedRows, grad: Tensor, x: Tensor) -> list[Tensor | None]:

@@ -7,6 +7,7 @@ autograd function: the same kernels in the same order, with less between them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,8 +16,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.modules import module as _modules
 
-from fedplt.kernels.linear import input_gradient, move_rows, refuse_second_derivatives
-from fedplt.kernels.plain import is_plain, unwatched_backward
+from fedplt.kernels.linear import input_gradient, move_rows
+from fedplt.kernels.plain import has_other_modes, is_plain, unwatched_backward
+from fedplt.kernels.second_order import differentiable_gradients
 from fedplt.kernels.trained_rows import TrainedRows
 from fedplt.planning import Rows
 
@@ -36,6 +38,7 @@ class _Chain(torch.autograd.Function):
         ctx: Any, x: Tensor, links: list[Link], columns: list[Rows | None], *leaves: Tensor
     ) -> Tensor:
         ctx.links, ctx.columns = links, columns
+        ctx.versions = [link.trained.version for link in links]
         values = [x]  # the input of every link, and the output of the last
         for link in links:
             tensors = link.trained.tensors
@@ -47,8 +50,15 @@ class _Chain(torch.autograd.Function):
     @staticmethod
     @unwatched_backward
     def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivatives()
         values, links = saved, ctx.links
+        first = 0 if ctx.needs_input_grad[0] else 1  # the weight of the first may change, else
+        for link, version in zip(links[first:], ctx.versions[first:], strict=True):
+            link.trained.check_version(version)
+        if torch.is_grad_enabled():
+            compute = functools.partial(_compute, links)
+            trained = [link.trained for link in links]
+            differentiable = differentiable_gradients(compute, trained, values[0], grad)
+            return differentiable[0], None, None, *differentiable[1:]
         gradients: list[Tensor | None] = []
         last = len(links) - 1
         for index in range(last, -1, -1):
@@ -65,6 +75,13 @@ class _Chain(torch.autograd.Function):
             if grad_x is not None:
                 grad = grad_x
         return grad_x, None, None, *gradients
+
+
+def _compute(links: list[Link], x: Tensor, *tensors: dict[str, Tensor]) -> Tensor:
+    for link, own in zip(links, tensors, strict=True):
+        x = F.linear(x, own["weight"], own.get("bias"))
+        x = x.relu() if link.relu else x
+    return x
 
 
 def _forward(links: list[Link], x: Tensor) -> Tensor:
@@ -105,7 +122,11 @@ class Chained:
                         input = _forward(links, input)
                     else:
                         length = 0
-            elif type(child) is nn.Flatten and type(input) is Tensor and not is_observed(child):
+            elif (
+                type(child) is nn.Flatten
+                and type(input) is Tensor
+                and not (is_observed(child) or has_global_hooks() or has_other_modes())
+            ):
                 with torch._C.DisableTorchFunction():
                     input = child(input)
                 length = 1
@@ -119,11 +140,13 @@ class Chained:
         """The run of Linear and ReLU children from here on, and how many children it has."""
         links: list[Link] = []
         length = 0
-        if not is_plain(input) or input.ndim != 2 or has_global_hooks():
+        if not is_plain(input) or input.ndim != 2 or has_global_hooks() or has_other_modes():
             return links, length
         for child in children[index:]:
             if type(child) is nn.Linear and not is_observed(child):
                 parameters = child._parameters
+                if not ("weight" in parameters and "bias" in parameters):
+                    break  # one of them is a buffer, or computed
                 trained = self.rows_of(parameters["weight"], parameters["bias"])  # type: ignore[arg-type]
                 if trained is None:
                     break

@@ -2,17 +2,21 @@
 
 Everything else that a model does with a parameter (a changed copy of it, another axis, another
 operation) is torch's own, and autograd's whole gradient of it is scattered to the slices.
-To add a kernel: a function in a file of its own, and an entry in ``OPERATIONS``.
+To add a kernel: a function in a file of its own, and an entry in ``KERNELS``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedplt.kernels.attention import catching
 from fedplt.kernels.convolution import sliced_convolution, sliced_transposed_convolution
@@ -30,6 +34,10 @@ class Planned(Protocol):
         """Of a weight whose outputs are on this axis; None where there is nothing to gain."""
 
     def statistics_of(self, mean: Any, var: Any) -> Statistics | None: ...
+
+    @property
+    def own_writes(self) -> Any:
+        """Whom to tell before an operation writes to a parameter (``note()``)."""
 
 
 Operation = Callable[..., Any]
@@ -97,9 +105,17 @@ def _embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Any:
+    if max_norm is not None:
+        planned.own_writes.note()  # looking up a row changes it
     standard = max_norm is None and not scale_grad_by_freq and not sparse and is_plain(input)
     trained = planned.rows_of(weight, None) if standard else None
     return NotImplemented if trained is None else sliced_embedding(input, trained, padding_idx)
+
+
+def _embedding_bag(planned: Planned, *args: Any, **kwargs: Any) -> Any:
+    if kwargs.get("max_norm", args[3] if len(args) > 3 else None) is not None:
+        planned.own_writes.note()
+    return NotImplemented
 
 
 def _batch_norm(
@@ -136,6 +152,21 @@ def _instance_norm(
     return sliced_instance_norm(input, statistics, weight, bias, use_input_stats, momentum, eps)
 
 
+def _torch_batch_norm(planned: Planned, *args: Any, **kwargs: Any) -> Any:
+    """The same with other names and another order."""
+    names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum")
+    given = dict(zip((*names, "eps", "cudnn_enabled"), args, strict=False)) | kwargs
+    given.pop("cudnn_enabled", None)
+    return _batch_norm(planned, **given)
+
+
+def _torch_instance_norm(planned: Planned, *args: Any, **kwargs: Any) -> Any:
+    names = ("input", "weight", "bias", "running_mean", "running_var", "use_input_stats")
+    given = dict(zip((*names, "momentum", "eps", "cudnn_enabled"), args, strict=False)) | kwargs
+    given.pop("cudnn_enabled", None)
+    return _instance_norm(planned, **given)
+
+
 def _attention(planned: Planned, *args: Any, **kwargs: Any) -> Any:
     """Its projections are products inside of one function of torch."""
     names = ("in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias")
@@ -157,17 +188,74 @@ def _attention(planned: Planned, *args: Any, **kwargs: Any) -> Any:
         return F.multi_head_attention_forward(*args, **kwargs)
 
 
-OPERATIONS: dict[Callable[..., Any], Operation] = {
-    F.linear: _linear,
-    torch.addmm: _addmm,
-    F.conv1d: _convolution,
-    F.conv2d: _convolution,
-    F.conv3d: _convolution,
-    F.conv_transpose1d: _transposed_convolution,
-    F.conv_transpose2d: _transposed_convolution,
-    F.conv_transpose3d: _transposed_convolution,
-    F.embedding: _embedding,
-    F.batch_norm: _batch_norm,
-    F.instance_norm: _instance_norm,
-    F.multi_head_attention_forward: _attention,
-}
+@dataclass(frozen=True)
+class Kernel:
+    """An operation that is computed for the trained rows only."""
+
+    operation: Operation
+    functions: tuple[Callable[..., Any], ...]
+    """The functions of torch that it stands for."""
+    modules: tuple[type[nn.Module], ...] = ()
+    """Modules that do nothing but call one of them with their own weight."""
+
+
+KERNELS: tuple[Kernel, ...] = (
+    Kernel(_linear, (F.linear,), (nn.Linear,)),
+    Kernel(_addmm, (torch.addmm,)),
+    Kernel(_convolution, (F.conv1d, F.conv2d, F.conv3d), (nn.Conv1d, nn.Conv2d, nn.Conv3d)),
+    Kernel(
+        _transposed_convolution,
+        (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+        (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    ),
+    Kernel(_embedding, (F.embedding,), (nn.Embedding,)),
+    Kernel(_embedding_bag, (F.embedding_bag,)),
+    Kernel(_batch_norm, (F.batch_norm,), (_BatchNorm,)),
+    Kernel(_torch_batch_norm, (torch.batch_norm,)),
+    Kernel(_instance_norm, (F.instance_norm,), (_InstanceNorm,)),
+    Kernel(_torch_instance_norm, (torch.instance_norm,)),
+    Kernel(_attention, (F.multi_head_attention_forward,)),
+)
+OPERATIONS = {function: kernel.operation for kernel in KERNELS for function in kernel.functions}
+_MODULES = {module for kernel in KERNELS for module in kernel.modules}
+LINEAR_BY_NAME = ("transformers.pytorch_utils.Conv1D",)
+"""Kinds of packages that may not be installed: Linear modules with a transposed weight."""
+
+
+def has_kernel(module: nn.Module) -> bool:
+    """Whether calling the module is one operation with its own weight, computed by a kernel here.
+
+    A subclass with a forward of its own, or a patched instance, may do anything before and after.
+    """
+    if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "parametrizations"):
+        return False
+    if set(module._parameters) - {"weight", "bias"} or "forward" in vars(module):
+        return False
+    if is_transposed_linear(module):
+        return True
+    kind = next((kind for kind in type(module).__mro__ if kind in _MODULES), None)
+    if kind is None or type(module).forward is not kind.forward:
+        return False
+    if isinstance(module, _ConvNd) and hasattr(kind, "_conv_forward"):
+        inner = type(module)._conv_forward is kind._conv_forward
+        if not inner or "_conv_forward" in vars(module):
+            return False
+    return _has_standard_options(module)
+
+
+def outputs_on_axis_1(module: nn.Module) -> bool:
+    """Transposed convolutions and Conv1D have weights (inputs, outputs, ...)."""
+    return is_transposed_linear(module) or bool(getattr(module, "transposed", False))
+
+
+def is_transposed_linear(module: nn.Module) -> bool:
+    kind = type(module)
+    return f"{kind.__module__}.{kind.__qualname__}" in LINEAR_BY_NAME
+
+
+def _has_standard_options(module: Any) -> bool:
+    if isinstance(module, nn.Embedding):
+        return not module.scale_grad_by_freq
+    if getattr(module, "transposed", False):
+        return bool(module.groups == 1)
+    return True

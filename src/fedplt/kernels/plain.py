@@ -3,22 +3,62 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.utils._device import DeviceContext
 
 
 def is_plain(x: Any) -> bool:
-    """A dense tensor, outside of autocast and of functional transforms (vmap, grad)."""
+    """A dense tensor, outside of autocast, functional transforms (vmap, grad) and forward mode."""
     return (
-        isinstance(x, Tensor)
+        has_standard_operations(x)
         and not x.is_nested
         and x.layout is torch.strided
         and not torch.is_autocast_enabled(x.device.type)
         and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
     )
+
+
+def has_standard_operations(x: Any) -> bool:
+    """A tensor or parameter, and not of a class that sees or changes what operations do."""
+    kind: Any = type(x)
+    if kind is Tensor or kind is nn.Parameter:
+        return True
+    return isinstance(x, nn.Parameter) and kind.__torch_function__ is _NO_FUNCTION
+
+
+_NO_FUNCTION: Any = nn.Parameter.__torch_function__
+
+
+@contextmanager
+def eagerly() -> Iterator[None]:
+    """What ``torch.compile`` made runs as it was written: its operations must be seen."""
+    if "torch._dynamo" not in sys.modules:  # nothing can be compiled, and importing it is slow
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def has_other_modes() -> bool:
+    """Whether somebody beside a ``train_only`` block sees or changes all operations."""
+    return torch._C._len_torch_function_stack() > 1 and num_function_modes() > 1
+
+
+def num_function_modes() -> int:
+    """Modes that see or change all operations now; one for a default device does neither."""
+    number = torch._C._len_torch_function_stack()
+    for place in range(number):
+        if isinstance(torch._C._get_function_stack_at(place), DeviceContext):
+            number -= 1
+    return number
 
 
 Given = ParamSpec("Given")

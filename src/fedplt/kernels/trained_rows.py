@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from fedplt.errors import CutError
 from fedplt.kernels.plain import unwatched
 from fedplt.planning import Rows
 
@@ -53,6 +54,8 @@ class Slices:
         gradient = parameter.grad
         assert gradient is not None
         parameter.grad = None
+        if gradient.layout is not torch.strided:
+            gradient = gradient.to_dense()
         moved = axis_first(gradient, self.axis)
         for leaf, (start, stop) in zip(self.leaves, self.rows, strict=True):
             part = moved if leaf.shape == moved.shape else moved[start:stop]
@@ -163,6 +166,20 @@ class TrainedRows:
         """The rate of a fused step, or None where the leaves get gradients instead."""
         fuses = self.state.is_step and self.state.depth == 1 and self.is_used_once
         return self.state.rate if fuses else None
+
+    @property
+    def version(self) -> int:
+        """Of the weight: counts the changes in place."""
+        return self.slices[0].parameter._version
+
+    def check_version(self, version: int) -> None:
+        """Refuse what torch refuses: the numbers that the forward pass used are gone."""
+        if self.version != version:
+            raise CutError(
+                f"{self.slices[0].name} was changed in place between the forward pass that used it "
+                "and its backward pass, so the gradients would be wrong. Change it after the "
+                "backward pass, or clone it before."
+            )
 
     def needed(self, columns: Rows | None) -> Rows | None:
         """The columns to compute in this backward pass."""

@@ -61,6 +61,10 @@ class Assignment(Protocol):
         """Tensors that are trained but stay on the client."""
 
     @property
+    def holds_whole_model(self) -> bool:
+        """The client holds the whole model and trains slices of it, not a smaller model."""
+
+    @property
     def on_client(self) -> SliceAssignment:
         """The same assignment in the layers of the model that the client holds."""
 
@@ -120,6 +124,10 @@ class SliceAssignment:
     layers: Layers
     slices: tuple[Ranges, ...]
     local: frozenset[str] = frozenset()
+
+    @property
+    def holds_whole_model(self) -> bool:
+        return True
 
     @property
     def on_client(self) -> SliceAssignment:

@@ -42,6 +42,10 @@ class SubmodelAssignment:
     def slices(self) -> tuple[Ranges, ...]:
         return sublayers_touched(self.layers, self.spaces, self.held)
 
+    @property
+    def holds_whole_model(self) -> bool:
+        return False
+
     @cached_property
     def on_client(self) -> SliceAssignment:
         return whole_assignment(self.spaces.submodel(self.layers, self.num_units), self.local)
