@@ -15,6 +15,8 @@ from torch import nn
 
 from fedplt import RunError
 from fedplt.engines.simulator.engine import SimulatorEngine
+from fedplt.engines.simulator.shared import SharedMemory
+from fedplt.engines.simulator.worker import Worker
 from fedplt.engines.start import run_job
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.folder import RunFolder
@@ -44,6 +46,13 @@ def test_the_number_of_workers_changes_no_bit(make):
         assert same(state, other_state)
         assert without_time(history) == without_time(other_history)
     assert history.accuracy[-1] > history.accuracy[0]
+
+
+def test_spawned_workers_share_no_counters():
+    """torch.multiprocessing puts the tensors of a spawned worker's model into shared memory."""
+    model = normed_model().share_memory()
+    Worker(blob_job(model=model), SharedMemory.make(blob_job(model=normed_model())))
+    assert not any(t.is_shared() for t in [*model.parameters(), *model.buffers()])
 
 
 @pytest.mark.parametrize("make", [small_model, normed_model])

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedplt.client import ClientResult, ClientTrainer, TrainOrder, evaluate_chunk, gather_statistics
 from fedplt.engines.simulator.shared import SharedMemory
@@ -67,6 +67,7 @@ class Worker:
         device = torch.device(job.config.engine.device)
         self.samples, self.validation = job.samples.to(device), job.validation.to(device)
         self.test = None if job.test is None else job.test.to(device)
+        _leave_shared_memory(job.model)
         self.trainer = ClientTrainer(
             job.model.to(device), job.layers, shared.state, job.plan.local_places
         )
@@ -119,6 +120,16 @@ class Worker:
         trainer.refresh()
         trainer.put_buffers_back(warn=False)  # such as num_batches_tracked
         return number, gathered
+
+
+def _leave_shared_memory(model: nn.Module) -> None:
+    """A spawned worker gets the model's tensors in memory that it shares with all others.
+
+    Counters of batches change in training: each worker needs its own.
+    """
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if tensor.is_shared():
+            tensor.data = tensor.data.clone()
 
 
 def worker_main(connection: Connection, job: Job, shared: SharedMemory, parent: int) -> None:
