@@ -254,6 +254,7 @@ def exact_model(name):
     return ExactWorkload(example_model(name)[2], local_steps=3, batch_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     st.sampled_from(["fcn", "resnet8", "vit"]),
