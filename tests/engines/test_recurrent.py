@@ -99,6 +99,7 @@ class Listener(nn.Module):
         return self.head(self.lstm(x)[0][:, -1])
 
 
+@pytest.mark.slow
 def test_small_clients_train_every_unit():
     """As one piece, an LSTM was hardly ever trained by clients of ratio 0.1."""
     model = Listener()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -109,6 +110,7 @@ def late_clients(job):
         return set(range(job.plan.num_clients))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     network=networks(),

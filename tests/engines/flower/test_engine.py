@@ -13,7 +13,10 @@ from tests.support.image_jobs import image_job
 from tests.support.jobs import blob_job
 from tests.support.runs import final_state, same, without_time
 
-pytestmark = pytest.mark.filterwarnings("ignore:node .* cannot join")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:node .* cannot join"),
+]
 
 RATIOS = [{"num_clients": n, "ratio": r} for n, r in ((1, 1.0), (2, 0.5), (2, 0.2))]
 OCS = {"name": "fedplt-ocs", "budget": 1.0, "objective": "aggregate"}
