@@ -10,6 +10,8 @@ from tools.correctness_page import CHECKS, PAGE, page
 
 from tests.support.batteries import Result
 
+pytestmark = pytest.mark.slow
+
 
 def structure(text: str) -> list[str]:
     """Headings, what is compared with what, and what is said about it; no numbers."""

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.deployments import CONFIG, NODES
 
+pytestmark = pytest.mark.slow
+
 
 def files(tmp_path, nodes: str = NODES, config: str = CONFIG):
     (tmp_path / "nodes.csv").write_text(nodes)

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.pictures import svg_texts
 
+pytestmark = pytest.mark.slow
+
 
 def test_theory(fedplt, tmp_path):
     picture = tmp_path / "theory.svg"

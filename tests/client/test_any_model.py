@@ -15,6 +15,8 @@ from tests.support.flops import flop_counter
 from tests.support.masked_training import OPTIMIZERS, assert_equals_masked, masks, train_masked
 from tests.support.zoo import ZOO, batches, images
 
+pytestmark = pytest.mark.slow
+
 NOT_COUNTED = {
     "volumes": "torch counts all groups' inputs in a grouped convolution's gradient",
     "convolutions": "the same",

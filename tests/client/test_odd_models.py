@@ -24,6 +24,8 @@ import fedplt
 from fedplt import CutError, cut, make_plan, train_only
 from tests.support.block_battery import Model, adam, block, check, sgd, straight, two
 
+pytestmark = pytest.mark.slow
+
 
 def as_buffer(module, key="weight"):
     value = getattr(module, key).detach().clone()

@@ -18,6 +18,8 @@ from fedplt.methods import PlanRequest, make_method
 from tests.support.image_jobs import SMALL, TRAINS_SUBMODELS
 from tests.support.jobs import blobs, small_model
 
+pytestmark = pytest.mark.slow
+
 RATIOS = [1.0, 0.5, 0.3, 0.3, 0.1]
 
 

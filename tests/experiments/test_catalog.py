@@ -9,6 +9,8 @@ from fedplt.experiments import EXPERIMENTS, find_blocks
 from fedplt.federation.job import plan_without_data
 from fedplt.planning.allocation import allocation_of
 
+pytestmark = pytest.mark.slow
+
 BLOCKS = [block for e in EXPERIMENTS.values() for block in e.blocks.values()]
 FCN, RESNET = EXPERIMENTS["study"].blocks.values()
 

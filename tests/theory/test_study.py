@@ -16,6 +16,8 @@ from fedplt.theory import (
 )
 from fedplt.theory.examples import random_quadratics
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 @given(

@@ -20,6 +20,8 @@ from fedplt.engines.flower.deployment.reach import check_reach, compare_clocks
 from fedplt.errors import RunError
 from tests.support.deployments import free_ports, make_deployment
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
 

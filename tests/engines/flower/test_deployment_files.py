@@ -22,6 +22,8 @@ from fedplt.errors import ConfigError, RunError
 from fedplt.federation import load_config
 from tests.support.deployments import CONFIG, make_deployment
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:

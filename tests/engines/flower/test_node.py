@@ -10,6 +10,8 @@ from fedplt.engines.flower.node import load_node, node_data, node_loss, node_mod
 from fedplt.errors import ConfigError
 from fedplt.federation import job_from_config, parse_config
 
+pytestmark = pytest.mark.slow
+
 NODE = """
 name = "n2"
 client = 1
