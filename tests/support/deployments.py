@@ -164,3 +164,36 @@ def nodes_online(started: Parts, folder: Path) -> int:
     done = started.run(*command, FLWR_HOME=home, **quiet)
     assert done.returncode == 0, done.stdout + done.stderr
     return sum(node["status"] == "online" for node in json.loads(done.stdout)["nodes"])
+
+
+NAMES = ("n1", "n2", "n3")
+
+
+def start_server(started: Parts, folder: Path, port: int) -> None:
+    """SuperLink and SuperExec, with the nodes registered."""
+    server = folder / "server"
+    started.start("superlink", server / "superlink.sh")
+    started.wait_for("SuperLink", lambda: answers(port), 60)
+    started.start("superexec", server / "superexec.sh")
+    done = started.run(server / "register-nodes.sh")
+    assert done.returncode == 0, done.stderr
+
+
+def start_node(started: Parts, folder: Path, name: str, port: int, **environment: object) -> None:
+    script = folder / "nodes" / name / "supernode.sh"
+    started.start(name, script, FEDPLT_NODE_PORT=port, **environment)
+
+
+def start_federation(started: Parts, folder: Path, port: int, node_ports: list[int]) -> None:
+    """The whole federation: server, and three nodes that are online."""
+    start_server(started, folder, port)
+    for name, node_port in zip(NAMES, node_ports, strict=True):
+        start_node(started, folder, name, node_port)
+    started.wait_for("nodes online", lambda: nodes_online(started, folder) == len(NAMES), 90)
+
+
+def records(folder: Path) -> list[dict]:
+    """The records of the run's rounds so far."""
+    path = folder / "server" / "run" / "rounds.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line]

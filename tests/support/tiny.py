@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 
 from torch import nn
 
@@ -95,3 +96,35 @@ def fails():
 
 def data():
     return blob_data()
+
+
+def model_of_20_megabytes():
+    wide = 2200
+    layers = (nn.Linear(6, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 3))
+    return nn.Sequential(*layers)
+
+
+def slow_data():
+    """Every batch takes a moment, so that something can happen in the middle of a round."""
+    data = blob_data()
+    return type(data)(SlowSamples(data.train), data.validation, data.test)
+
+
+class SlowSamples:
+    """Other samples, slowly."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __len__(self):
+        return len(self.samples)
+
+    def batch(self, indices):
+        time.sleep(float(os.environ.get("FEDPLT_TEST_PAUSE", "0")))
+        return self.samples.batch(indices)
+
+    def arranged(self, order):
+        return SlowSamples(self.samples.arranged(order))
+
+    def __getattr__(self, name):
+        return getattr(self.samples, name)

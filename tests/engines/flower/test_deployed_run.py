@@ -7,29 +7,10 @@ from safetensors.torch import load_file
 
 from fedplt.engines.start import run
 from fedplt.federation.config_file import load_config, override
-from tests.support.deployments import (
-    answers,
-    free_ports,
-    make_deployment,
-    nodes_online,
-    parts,
-)
+from tests.support.deployments import free_ports, make_deployment, parts, start_federation
 from tests.support.runs import same
 
 pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
-
-
-def start(started, folder, port, node_ports):
-    """The whole federation: SuperLink, SuperExec and three nodes that are online."""
-    server = folder / "server"
-    started.start("superlink", server / "superlink.sh")
-    started.wait_for("SuperLink", lambda: answers(port), 60)
-    started.start("superexec", server / "superexec.sh")
-    done = started.run(server / "register-nodes.sh")
-    assert done.returncode == 0, done.stderr
-    for node, node_port in zip(("n1", "n2", "n3"), node_ports, strict=True):
-        started.start(node, folder / "nodes" / node / "supernode.sh", FEDPLT_NODE_PORT=node_port)
-    started.wait_for("nodes online", lambda: nodes_online(started, folder) == 3, 90)
 
 
 def test_the_weights_of_a_deployed_run_are_the_simulators(tmp_path):
@@ -37,7 +18,7 @@ def test_the_weights_of_a_deployed_run_are_the_simulators(tmp_path):
     folder = make_deployment(tmp_path, port=port)
     model = folder / "server" / "run" / "model.safetensors"
     with parts(tmp_path / "logs") as started:
-        start(started, folder, port, node_ports)
+        start_federation(started, folder, port, node_ports)
         done = started.run(folder / "server" / "start-run.sh", timeout=400)
         assert model.exists(), done.stdout + done.stderr + started.said
     config = load_config(folder / "run.toml")

@@ -1,0 +1,151 @@
+"""What goes wrong in real deployments, done for real on loopback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from safetensors.torch import load_file
+
+from fedplt.engines.start import run
+from fedplt.federation.config_file import load_config, override
+from tests.support.counting_proxy import CountingProxy
+from tests.support.deployments import (
+    NAMES,
+    answers,
+    free_ports,
+    make_deployment,
+    nodes_online,
+    parts,
+    records,
+    start_federation,
+    start_node,
+    start_server,
+)
+from tests.support.runs import same
+
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
+
+CONFIG = """
+name = "tiny"
+rounds = 4
+seed = 3
+
+[data]
+name = "tests.support.tiny:slow_data"
+alpha = 0.5
+
+[model]
+name = "tests.support.tiny:model"
+
+[engine]
+round_timeout_seconds = 90.0
+
+[server]
+min_clients = 2
+"""
+
+
+@pytest.fixture
+def deployment(tmp_path, monkeypatch):
+    """A folder, its port and its nodes' ports; clients take some seconds for a round."""
+    monkeypatch.setenv("FEDPLT_TEST_PAUSE", "0.5")
+    port, *node_ports = free_ports(4)
+    return make_deployment(tmp_path, config=CONFIG, port=port), port, node_ports
+
+
+def begin(started, folder):
+    """Start the run, and do not wait for its end."""
+    return started.start("run", folder / "server" / "start-run.sh")
+
+
+def model_of(folder):
+    return folder / "server" / "run" / "model.safetensors"
+
+
+def simulated(folder, tmp_path):
+    """The final tensors of the same run in the simulator."""
+    os.environ["FEDPLT_TEST_PAUSE"] = "0"
+    config = override(load_config(folder / "run.toml"), ["engine.name=simulator"])
+    run(config, tmp_path / "simulated")
+    return load_file(tmp_path / "simulated" / "model.safetensors")
+
+
+def ends(started, folder, seconds=500):
+    del started.running["run"]  # it may end
+    started.wait_for("the run's end", model_of(folder).exists, seconds)
+
+
+def test_a_node_killed_in_mid_round_is_left_out_and_comes_back(deployment, tmp_path):
+    folder, port, node_ports = deployment
+    with parts(tmp_path / "logs") as started:
+        start_federation(started, folder, port, node_ports)
+        begin(started, folder)
+        started.wait_for("a round", lambda: len(records(folder)) >= 1, 200)
+        os.killpg(started.running.pop("n3").pid, signal.SIGKILL)
+        started.wait_for(
+            "a round without it", lambda: any("2" in r.get("rejected", {}) for r in records(folder)),
+            200,
+        )  # fmt: skip
+        ends(started, folder)
+    found = records(folder)
+    assert [record["round"] for record in found] == [1, 2, 3, 4]
+    assert set(found[0].get("rejected", {})) == set()
+
+
+def test_a_node_that_joins_late_takes_part_from_then_on(deployment, tmp_path):
+    folder, port, node_ports = deployment
+    with parts(tmp_path / "logs") as started:
+        start_server(started, folder, port)
+        for name, node_port in zip(NAMES[:2], node_ports, strict=False):
+            start_node(started, folder, name, node_port)
+        started.wait_for("two nodes", lambda: nodes_online(started, folder) == 2, 90)
+        begin(started, folder)
+        started.wait_for("a round", lambda: len(records(folder)) >= 1, 200)
+        start_node(started, folder, "n3", node_ports[2])
+        ends(started, folder)
+    found = [set(record.get("rejected", {})) for record in records(folder)]
+    assert found[0] == {"2"}
+    assert found[-1] == set()
+
+
+def test_a_killed_superlink_is_restarted_and_the_run_goes_on(deployment, tmp_path):
+    folder, port, node_ports = deployment
+    with parts(tmp_path / "logs") as started:
+        start_federation(started, folder, port, node_ports)
+        begin(started, folder)
+        started.wait_for("a round", lambda: len(records(folder)) >= 1, 200)
+        os.killpg(started.running.pop("superlink").pid, signal.SIGKILL)
+        started.running.pop("run")  # its log is cut
+        started.start("superlink", folder / "server" / "superlink.sh")
+        started.wait_for("SuperLink", lambda: answers(port), 60)
+        started.wait_for("the run's end", model_of(folder).exists, 500)
+    assert same(load_file(model_of(folder)), simulated(folder, tmp_path))
+
+
+def test_a_cut_of_30_seconds_and_a_slow_link_only_take_time(deployment, tmp_path):
+    folder, port, node_ports = deployment
+    proxy = CountingProxy(port)
+    proxy.bytes_per_second = 20_000
+    with parts(tmp_path / "logs") as started:
+        start_server(started, folder, port)
+        for name, node_port in zip(NAMES[:2], node_ports, strict=False):
+            start_node(started, folder, name, node_port)
+        address = f"127.0.0.1:{proxy.port}"
+        start_node(started, folder, "n3", node_ports[2], FEDPLT_SUPERLINK=address)
+        started.wait_for("nodes online", lambda: nodes_online(started, folder) == 3, 90)
+        begin(started, folder)
+        started.wait_for("a round", lambda: len(records(folder)) >= 1, 200)
+        proxy.cut()
+        started.wait_for("30 seconds", _after(30), 60)
+        proxy.mend()
+        ends(started, folder)
+    proxy.close()
+    assert [record["round"] for record in records(folder)] == [1, 2, 3, 4]
+
+
+def _after(seconds):
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
