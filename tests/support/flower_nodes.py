@@ -21,6 +21,7 @@ class MemoryWire:
     """Client k is node 100 + k. ``tamper(node, action, header, arrays)`` may change its answers."""
 
     max_in_flight = None
+    interruptions = 0
 
     def __init__(self, job, folder, tamper=None):
         own = replace(job, model=copy.deepcopy(job.model))

@@ -177,6 +177,30 @@ def test_a_bad_answer_is_refused_and_the_round_unharmed(name, tmp_path):
     assert same(tensors, without_client(2, tmp_path)[1])
 
 
+def test_orders_that_were_on_the_way_at_an_interruption_are_sent_again(tmp_path):
+    wires = []
+    make = memory_engine(tmp_path, wires)
+
+    def interrupted(job, stop):
+        engine = make(job, stop)
+        wire, pull = wires[-1], wires[-1].pull
+
+        def loses(ids):
+            found = pull(ids)
+            if wire.interruptions == 0 and any(o.action == "train.local" for o in wire.sent):
+                wire.interruptions += 1
+                return {}
+            return found
+
+        wire.pull = loses
+        return engine
+
+    _, tensors = final_state(fedplt())
+    history, others = final_state(fedplt(), engine=interrupted)
+    assert same(tensors, others)
+    assert not any(record.rejected for record in history.rounds)
+
+
 def test_two_nodes_cannot_be_one_client(tmp_path):
     def tamper(node, action, header, arrays):
         bad = (node, action) == (102, "query.hello")

@@ -18,12 +18,14 @@ def exchange(
     """The answers by the orders' keys; an order without one gets an error.
 
     At most ``wire.max_in_flight`` orders are on the way at once: each holds a copy of the model.
+    What was on the way when the wire was interrupted is sent again: who does an order twice does
+    the same, and one answer counts.
     """
     ends = time.monotonic() + seconds
     waiting = list(orders)
     pending: dict[str, int] = {}
     answers: dict[int, Answer] = {}
-    pause = FIRST_PAUSE
+    pause, interruptions = FIRST_PAUSE, wire.interruptions
     while waiting or pending:
         if stop():
             raise Interrupted
@@ -40,10 +42,15 @@ def exchange(
                     answers[key] = Answer(error="its node is not connected.")
         came = {name: answer for name, answer in wire.pull(pending).items() if name in pending}
         for name, answer in came.items():
-            answers[pending.pop(name)] = answer
+            answers[pending[name]] = answer
+        pending = {name: key for name, key in pending.items() if key not in answers}
+        if wire.interruptions != interruptions:
+            interruptions, lost = wire.interruptions, list(dict.fromkeys(pending.values()))
+            ids = wire.push([orders[key] for key in lost], left)
+            pending |= {name: key for name, key in zip(ids, lost, strict=True) if name}
         pause = FIRST_PAUSE if came else min(LONGEST_PAUSE, 1.5 * pause)
         if pending:
             time.sleep(min(pause, left))
-    for key in [*pending.values(), *waiting]:
+    for key in {*pending.values(), *waiting}:
         answers[key] = Answer(error=f"no answer within {seconds:g} s.")
     return {key: answers[key] for key in orders}

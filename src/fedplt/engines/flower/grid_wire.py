@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
 from flwr.app import Message
@@ -9,6 +10,9 @@ from flwr.serverapp import Grid
 
 from fedplt.engines.flower.records import answer_of, to_records
 from fedplt.engines.flower.wire import Answer, Order
+
+LONG_SECONDS = 3.0
+"""Asking for answers takes milliseconds, unless the SuperLink is away."""
 
 
 class GridWire:
@@ -18,6 +22,7 @@ class GridWire:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
+        self.interruptions = 0
 
     def nodes(self) -> list[int]:
         return sorted(self.grid.get_node_ids())
@@ -35,7 +40,10 @@ class GridWire:
         return list(self.grid.push_messages(messages))
 
     def pull(self, ids: Iterable[str]) -> dict[str, Answer]:
-        replies = self.grid.pull_messages(list(ids))
+        started = time.monotonic()
+        replies = list(self.grid.pull_messages(list(ids)))
+        if time.monotonic() - started > LONG_SECONDS:
+            self.interruptions += 1  # Flower tried until the SuperLink was back
         return {reply.metadata.reply_to_message_id: answer_of(reply) for reply in replies}
 
     def close(self) -> None: ...

@@ -67,6 +67,7 @@ class RelayWire:
     def __init__(self, max_in_flight: int, timeout: float) -> None:
         self.max_in_flight: int | None = max_in_flight
         self.timeout = timeout
+        self.interruptions = 0
         self.folder = tempfile.mkdtemp(prefix="fedplt-relay-")  # only this user may enter it
         self.address = str(Path(self.folder) / "relay")
         self.token = secrets.token_hex(16)

@@ -48,6 +48,8 @@ class Wire(Protocol):
 
     max_in_flight: int | None
     """Orders that may be on the way at once; None: all of a round."""
+    interruptions: int
+    """How often the way to the nodes was broken: orders and answers may be lost since."""
 
     def nodes(self) -> list[int]:
         """The nodes that are connected at the moment."""
