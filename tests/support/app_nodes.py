@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from torch import optim
@@ -95,7 +96,7 @@ def app_of(job, make_model=small_model, *, over="model", seen=None):
         model = make_model()
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         model.eval()
-        inputs, targets = job.validation.batch(np.arange(len(job.validation)))
+        inputs, targets = job.validation.batch(torch.arange(len(job.validation)))
         right = (model(inputs).argmax(1) == targets).float().mean().item()
         client = context.node_config["partition-id"]
         metrics = MetricRecord({"eval_acc": right, "eval_loss": 1.0, "num-examples": 10 + client})

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
@@ -201,7 +200,7 @@ def _keep(context: Context, asked: SlicesHeader, model: nn.Module) -> None:
         if number < newest:
             del state[f"{KEPT}{number}"]
     state[f"{KEPT}{asked.round}"] = ArrayRecord(
-        {name: Array(np.array(tensor.cpu())) for name, tensor in _local_tensors(model, asked)}
+        {name: Array(tensor.numpy(force=True).copy()) for name, tensor in _local_tensors(model, asked)}
     )
 
 
