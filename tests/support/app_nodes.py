@@ -111,5 +111,3 @@ def arrays_of(model):
 
 def example():
     return blobs(8)[0]
-
-

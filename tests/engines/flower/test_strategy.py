@@ -1,4 +1,4 @@
-"""FedPLT in the place of FedAvg, with apps in this process: the simulator's bits, and their words."""
+"""FedPLT in the place of FedAvg, with apps in this process: the simulator's bits."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_train_slices_says_that_it_needs_fedplt():
     message = Message(RecordDict({"config": ConfigRecord()}), 100, "train")
     grid = MemoryGrid(SlicesApp(), 1)
     with (
-        pytest.raises(Exception, match="train_slices needs fedplt.engines.flower.FedPLT"),
+        pytest.raises(Exception, match=r"train_slices needs fedplt\.engines"),
         train_slices(message, grid.contexts[100], small_model()),
     ):
         pass

@@ -107,9 +107,7 @@ class ClientSlices:
         """The trained slices, for an optimizer."""
         return self._slices.parameters()
 
-    def reply(
-        self, *, num_examples: int, loss: float | None = None, **metrics: float
-    ) -> Message:
+    def reply(self, *, num_examples: int, loss: float | None = None, **metrics: float) -> Message:
         """The reply to the server, inside of the block or after it.
 
         ``loss`` is for the run's records; without it, a metric such as ``train_loss`` is taken.
@@ -200,7 +198,10 @@ def _keep(context: Context, asked: SlicesHeader, model: nn.Module) -> None:
         if number < newest:
             del state[f"{KEPT}{number}"]
     state[f"{KEPT}{asked.round}"] = ArrayRecord(
-        {name: Array(tensor.numpy(force=True).copy()) for name, tensor in _local_tensors(model, asked)}
+        {
+            name: Array(tensor.numpy(force=True).copy())
+            for name, tensor in _local_tensors(model, asked)
+        }
     )
 
 
