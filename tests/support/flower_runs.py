@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fedplt.engines.flower.processes import end_all, environment, free_port, run_flwr
 from fedplt.errors import RunError
@@ -46,19 +48,22 @@ def simulate(app: Path, folder: Path, *, num_clients: int, until: Path, **config
     settings = " ".join(f"{key.replace('_', '-')}={value!r}" for key, value in config.items())
     nodes = f"num-supernodes={num_clients} client-resources-num-cpus=1 init-args-num-cpus=2"
     with simulation(folder) as home:
-        while True:  # the SuperLink may be starting
-            try:
-                run_flwr(home, "run", str(app), "run", "--federation-config", nodes, "-c", settings)
-                break
-            except RunError:
-                if time.monotonic() > ends:
-                    raise
-                time.sleep(1)
+        while not (told := _run(home, app, nodes, settings)).get("success"):
+            assert time.monotonic() < ends, f"{told}\n{_log(folder)}"  # it may be starting
+            time.sleep(1)
         while not until.exists() and time.monotonic() < ends and "Traceback" not in _log(folder):
             time.sleep(0.5)
-        time.sleep(1)
-        assert until.exists(), _log(folder)
-    return _log(folder)
+        said = run_flwr(home, "log", str(told["run-id"]), "run", "--show")
+        assert until.exists(), said + _log(folder)
+    return said
+
+
+def _run(home: Path, app: Path, nodes: str, settings: str) -> dict[str, Any]:
+    more = ("--federation-config", nodes, "-c", settings, "--format", "json")
+    try:
+        return json.loads(run_flwr(home, "run", str(app), "run", *more))
+    except (RunError, ValueError) as error:
+        return {"error": str(error)}
 
 
 def _log(folder: Path) -> str:
