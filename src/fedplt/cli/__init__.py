@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from fedplt.cli import comparing, data, deploy, fleet, model, reproduce, runs, theory
+from fedplt.cli import comparing, data, deploy, fleet, flower, model, reproduce, runs, theory
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 
@@ -15,6 +15,7 @@ __all__ = [
     "data",
     "deploy",
     "fleet",
+    "flower",
     "main",
     "model",
     "reproduce",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedplt.client.any_loop import train_held
 from fedplt.client.check_report import CheckReport, refuse_wrong
 from fedplt.client.evaluation import (
     CHUNK,
@@ -44,6 +45,7 @@ __all__ = [
     "label_shares",
     "num_chunks",
     "refuse_wrong",
+    "train_held",
     "train_only",
     "try_submodel",
     "update_norm",

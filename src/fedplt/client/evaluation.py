@@ -41,6 +41,8 @@ class Evaluation:
     score: float
     label_counts: NDArray[np.int64] | None = None
     label_scores: NDArray[np.float64] | None = None
+    num_examples: int | None = None
+    """With data of a client's own: how many examples it was evaluated on."""
 
     def client_scores(self, label_shares: NDArray[np.float64]) -> NDArray[np.float64]:
         """Score of each client: per-label scores, weighted by the client's label distribution.

@@ -32,7 +32,14 @@ from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.folder import RunFolder, changed_keys
-from fedplt.federation.job import Job, job_from_config, make_job, plan_without_data
+from fedplt.federation.job import (
+    Job,
+    job_from_config,
+    learning_rates_of,
+    local_training_of,
+    make_job,
+    plan_without_data,
+)
 from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
@@ -44,7 +51,7 @@ from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.federation.section import Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
-from fedplt.federation.server_job import make_server_job
+from fedplt.federation.server_job import DataOnNodes, make_server_job
 
 __all__ = [
     "FROM_PYTHON",
@@ -53,6 +60,7 @@ __all__ = [
     "ConfigLike",
     "CutConfig",
     "DataConfig",
+    "DataOnNodes",
     "DiagnosticsConfig",
     "Engine",
     "EngineConfig",
@@ -82,8 +90,10 @@ __all__ = [
     "flatten",
     "ignore",
     "job_from_config",
+    "learning_rates_of",
     "load_config",
     "load_data",
+    "local_training_of",
     "make_job",
     "make_server_job",
     "method_from_config",

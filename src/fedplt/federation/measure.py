@@ -103,7 +103,8 @@ def local_accuracy(
     """One number from the clients' evaluations, each of its own model (FedBN) or on its own data.
 
     On common data a client's score is weighted by its label distribution, and its loss is over
-    all of them. Both are averaged over the clients, weighted by their examples.
+    all of them. Both are averaged over the clients, weighted by the examples that they were
+    evaluated on, if they say so, else by those they train on.
     """
 
     def score(client: int, evaluation: Evaluation) -> float:
@@ -112,7 +113,7 @@ def local_accuracy(
         return float(evaluation.client_scores(label_shares[client : client + 1])[0])
 
     clients = sorted(evaluations)
-    weights = num_examples[clients]
+    weights = np.array([evaluations[k].num_examples or num_examples[k] for k in clients])
     summary = summary_of(np.array([score(k, evaluations[k]) for k in clients]), weights)
     losses = [evaluations[client].loss for client in clients]
     return Evaluation(float(np.average(losses, weights=weights)), summary["mean"]), summary

@@ -6,5 +6,16 @@ from fedplt.engines.flower.client_app import client_app
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.server_app import server_app
 from fedplt.engines.flower.simulation import FlowerSimulation
+from fedplt.engines.flower.slices_app import ClientSlices, SlicesApp, train_slices
+from fedplt.engines.flower.strategy import FedPLT
 
-__all__ = ["FlowerEngine", "FlowerSimulation", "client_app", "server_app"]
+__all__ = [
+    "ClientSlices",
+    "FedPLT",
+    "FlowerEngine",
+    "FlowerSimulation",
+    "SlicesApp",
+    "client_app",
+    "server_app",
+    "train_slices",
+]

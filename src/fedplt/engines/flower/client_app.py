@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +31,23 @@ PARKED = "fedplt-update"
 
 def client_app_of(find: FindNode) -> ClientApp:
     """A client app around a function that gives the node's client."""
+
+    def find_node(context: Context) -> NodeClient:
+        torch.set_num_threads(1)  # the same bits as in the simulator
+        return find(context)
+
     app = ClientApp()
-    app.query("hello")(_answering(functools.partial(_hello, find)))
-    app.train("local")(_answering(functools.partial(_train, find)))
-    app.train("upload")(_answering(_upload))
-    app.evaluate("kept")(_answering(functools.partial(_evaluate, find)))
+    app.query("hello")(answering(functools.partial(_hello, find_node)))
+    app.train("local")(answering(functools.partial(_train, find_node)))
+    app.train("upload")(answering(upload_parked))
+    app.evaluate("kept")(answering(functools.partial(_evaluate, find_node)))
     return app
 
 
-def _answering(act: Callable[[Context, Any, Any], Given]) -> Callable[[Message, Context], Message]:
+def answering(act: Callable[[Context, Any, Any], Given]) -> Callable[[Message, Context], Message]:
     """A handler of messages; what goes wrong is an answer in words, not a dead process."""
 
     def handle(message: Message, context: Context) -> Message:
-        torch.set_num_threads(1)  # the same bits as in the simulator
         arrays: dict[str, Any] = {}
         try:
             header, arrays = act(context, *from_records(message.content))
@@ -66,13 +70,18 @@ def _train(find: FindNode, context: Context, header: Any, arrays: Any) -> Given:
     answer, numbers = find(context).train(header, arrays)
     if read(TrainHeader, header).upload:
         return answer, numbers
-    told = {key: answer[key] for key in ("client", "round", "plan")}
-    context.state[PARKED] = ArrayRecord({"update": Array(np.asarray(numbers["update"]))})
-    context.state[PARKED + "-of"] = ConfigRecord({"header": dump_header(told)})
+    park(context, answer, numbers["update"])
     return answer, {}
 
 
-def _upload(context: Context, header: Any, arrays: Any) -> Given:
+def park(context: Context, answer: Mapping[str, Any], update: Any) -> None:
+    """Keep an update until the server asks for it."""
+    told = {key: answer[key] for key in ("client", "round", "plan")}
+    context.state[PARKED] = ArrayRecord({"update": Array(np.asarray(update))})
+    context.state[PARKED + "-of"] = ConfigRecord({"header": dump_header(told)})
+
+
+def upload_parked(context: Context, header: Any, arrays: Any) -> Given:
     asked, state = read(UploadHeader, header), context.state
     if PARKED not in state.array_records:
         raise RunError("the update is gone: this node was restarted since it trained.")

@@ -39,16 +39,20 @@ class FlowerEngine:
     round.
     """
 
+    train_action = TRAIN
+    members_kind = Members
+    answer_kind: type[TrainAnswer] = TrainAnswer
+
     def __init__(
         self, job: Job, wire: Wire, stop: Callable[[], bool] = lambda: False, *, pin: bool = False
     ) -> None:
         self.job, self.wire, self.stop = job, wire, stop
         self.failures: dict[int, str] = {}
-        self.members = Members(wire, job, stop, pin=pin)
+        self.members = self.members_kind(wire, job, stop, pin=pin)
         self.kept_round = np.full(job.plan.num_clients, -1, dtype=np.int64)
         """The last round that counts and after which a client kept state; -1: none."""
         self._server: ServerModel | None = None
-        self._round = 0
+        self.round = 0
         self._assignments: Mapping[int, Assignment] = {}
         self._results: dict[int, ClientResult] = {}
         self._updates: dict[int, NDArray[np.float32]] = {}
@@ -66,54 +70,64 @@ class FlowerEngine:
         *,
         upload: bool = True,
     ) -> list[ClientResult]:
-        self._round, self._assignments = round, assignments
+        self.round, self._assignments = round, assignments
         self.failures, self._results, self._updates = {}, {}, {}
         orders = {}
         for client, assignment in assignments.items():
             arrays = {"state": take(state, assignment.received).numpy()}
             if block_weights is not None:
                 arrays["weights"] = take(block_weights, assignment.uploaded).numpy()
-            orders[client] = TRAIN, self._train_header(client, assignment, upload), arrays
-        for client, answer in self._ask(orders).items():
+            header = self.train_header(client, assignment, upload)
+            orders[client] = self.train_action, header, arrays
+        for client, answer in self.ask(orders).items():
             try:
-                self._take_result(client, answer, upload)
+                self.take_result(client, answer, upload)
             except UpdateError as error:
                 self.failures[client] = str(error)
         return [self._results[client] for client in assignments if client in self._results]
 
-    def _train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
+    def train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
         job = self.job
         order = TrainOrder(
-            client, self._round, job.config.seed, assignment, job.training_of(client),
-            job.learning_rate(client, self._round),
+            client, self.round, job.config.seed, assignment, job.training_of(client),
+            job.learning_rate(client, self.round),
         )  # fmt: skip
-        every = job.config.checkpoint_every
         header = train_header(
             order,
             plan=job.plan.fingerprint,
             kept=int(self.kept_round[client]),
-            oldest=self._round // every * every - 1,
+            oldest=self.oldest,
             upload=upload,
         )
         return header.model_dump()
 
-    def _take_result(self, client: int, answer: Answer, upload: bool) -> None:
-        told = read(TrainAnswer, answer.header)
+    @property
+    def oldest(self) -> int:
+        """A run that is resumed does not go back before this round."""
+        every = self.job.config.checkpoint_every
+        return self.round // every * every - 1
+
+    def take_result(self, client: int, answer: Answer, upload: bool) -> None:
+        told = read(self.answer_kind, answer.header)
         self._refuse_other(client, told)
-        expected = int(self.job.num_examples[client])
-        if told.num_examples != expected:
-            raise UpdateError(
-                f"it says it trained on {told.num_examples} examples; it has {expected}."
-            )
+        self.check_answer(told)
         if upload:
             self._take_update(client, answer)
         self._results[client] = ClientResult(
             client, told.num_examples, told.norm, told.loss, told.seconds, told.weighted_norm
         )
 
+    def check_answer(self, told: Any) -> None:
+        """Refuse another number of examples than is known."""
+        expected = int(self.job.num_examples[told.client])
+        if told.num_examples != expected:
+            raise UpdateError(
+                f"it says it trained on {told.num_examples} examples; it has {expected}."
+            )
+
     def _refuse_other(self, client: int, told: Any) -> None:
         """An answer belongs to this client, this round and this plan."""
-        expected = {"client": client, "round": self._round, "plan": self.job.plan.fingerprint}
+        expected = {"client": client, "round": self.round, "plan": self.job.plan.fingerprint}
         for key, value in expected.items():
             if getattr(told, key, value) != value:
                 raise UpdateError(f"its {key} is {getattr(told, key)}; {value} was asked.")
@@ -124,13 +138,13 @@ class FlowerEngine:
         self._updates[client] = answer.arrays["update"]
 
     def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
-        round, plan = self._round, self.job.plan.fingerprint
+        round, plan = self.round, self.job.plan.fingerprint
         orders: dict[int, tuple[str, dict[str, Any], Any]] = {
             k: (UPLOAD, UploadHeader(client=k, round=round, plan=plan).model_dump(), {})
             for k in clients
             if k in self._results and k not in self._updates
         }
-        for client, answer in self._ask(orders).items():
+        for client, answer in self.ask(orders).items():
             try:
                 self._refuse_other(client, read(UploadHeader, answer.header))
                 self._take_update(client, answer)
@@ -154,7 +168,7 @@ class FlowerEngine:
                 return
         yield client, ClientUpdate(values, result.num_examples, result.norm, {"loss": result.loss})
 
-    def _ask(self, orders: Mapping[int, tuple[str, dict[str, Any], Any]]) -> dict[int, Answer]:
+    def ask(self, orders: Mapping[int, tuple[str, dict[str, Any], Any]]) -> dict[int, Answer]:
         """The clients' answers; those without one are failures."""
         if not orders:
             return {}
@@ -193,7 +207,7 @@ class FlowerEngine:
             client: (
                 EVALUATE,
                 EvaluateHeader(
-                    client=client, round=self._round, part=part, local=local,
+                    client=client, round=self.round, part=part, local=local,
                     kept=int(self.kept_round[client]),
                 ).model_dump(),
                 numbers,
@@ -202,7 +216,7 @@ class FlowerEngine:
         }  # fmt: skip
         failures, self.failures = self.failures, {}
         found = {}
-        for client, answer in self._ask(orders).items():
+        for client, answer in self.ask(orders).items():
             try:
                 told = read(EvaluateAnswer, answer.header)
                 self._refuse_other(client, told)
@@ -216,7 +230,7 @@ class FlowerEngine:
 
     def keep_local(self, clients: Sequence[int]) -> None:
         if self.job.plan.local:
-            self.kept_round[list(clients)] = self._round
+            self.kept_round[list(clients)] = self.round
 
     def local_tensors(self) -> dict[str, Tensor]:
         """Of which round each client kept its state, and which node it is."""

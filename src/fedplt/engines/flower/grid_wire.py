@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedplt.engines.flower.records import answer_of, to_records
@@ -30,7 +30,7 @@ class GridWire:
     def push(self, orders: Sequence[Order], seconds: float) -> list[str]:
         messages = [
             Message(
-                to_records(order.header, order.arrays),
+                self.records(order),
                 dst_node_id=order.node,
                 message_type=order.action,
                 ttl=seconds,
@@ -44,6 +44,12 @@ class GridWire:
         replies = list(self.grid.pull_messages(list(ids)))
         if time.monotonic() - started > LONG_SECONDS:
             self.interruptions += 1  # Flower tried until the SuperLink was back
-        return {reply.metadata.reply_to_message_id: answer_of(reply) for reply in replies}
+        return {reply.metadata.reply_to_message_id: self.answer(reply) for reply in replies}
+
+    def records(self, order: Order) -> RecordDict:
+        return to_records(order.header, order.arrays)
+
+    def answer(self, reply: Message) -> Answer:
+        return answer_of(reply)
 
     def close(self) -> None: ...

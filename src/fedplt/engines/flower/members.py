@@ -72,21 +72,26 @@ class Members:
         client, number = hello.client, self.job.plan.num_clients
         if client >= number:
             raise UpdateError(f"it says it is client {client}; clients are 0 to {number - 1}.")
-        if hello.layers != self._layers:
-            raise UpdateError(
-                f"its model is cut into other layers ({hello.layers}) than the server's "
-                f"({self._layers}): model code, options or versions differ."
-            )
-        expected = int(self.job.num_examples[client])
-        if hello.num_examples != expected:
-            raise UpdateError(
-                f"client {client} says it has {hello.num_examples} examples; {expected} are known."
-            )
+        self.check(hello)
         other = self.node_of.get(client, self.pinned.get(client, node) if self.pin else node)
         if other != node:
             raise UpdateError(f"it says it is client {client}, which is node {other} already.")
         self.node_of[client] = node
         self.pinned[client] = node
+
+    def check(self, hello: HelloAnswer) -> None:
+        """Refuse a node that has another model, or other data, than the server plans for."""
+        if hello.layers != self._layers:
+            raise UpdateError(
+                f"its model is cut into other layers ({hello.layers}) than the server's "
+                f"({self._layers}): model code, options or versions differ."
+            )
+        expected = int(self.job.num_examples[hello.client])
+        if hello.num_examples != expected:
+            raise UpdateError(
+                f"client {hello.client} says it has {hello.num_examples} examples; {expected} are "
+                "known."
+            )
 
 
 def announced_examples(wire: Wire, num_clients: int, seconds: float) -> list[int]:
@@ -100,7 +105,8 @@ def announced_examples(wire: Wire, num_clients: int, seconds: float) -> list[int
             if answer.error is None:
                 asked.add(node)
                 hello = read(HelloAnswer, answer.header)
-                found.setdefault(hello.client, hello.num_examples)
+                if hello.num_examples is not None:
+                    found.setdefault(hello.client, hello.num_examples)
         if len(found) < num_clients:
             if time.monotonic() > ends:
                 missing = sorted(set(range(num_clients)) - set(found))

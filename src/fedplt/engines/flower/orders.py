@@ -13,15 +13,18 @@ from fedplt.planning import LocalRecipe
 
 Index = Annotated[int, Field(ge=0, le=2**31)]
 Name = Annotated[str, Field(max_length=1000)]
+NumExamples = Annotated[int, Field(ge=1, le=10**12)]
 Kind = TypeVar("Kind", bound=BaseModel)
 Number = Annotated[float, Field(allow_inf_nan=True)]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A message with these fields, of these types, and no others."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Training(_Strict):
+class Training(Strict):
     """Values of :class:`fedplt.client.LocalTraining`; losses and data are the node's own."""
 
     local_epochs: Annotated[int, Field(ge=1)] | None
@@ -48,7 +51,7 @@ class Training(_Strict):
         return TypeAdapter(LocalRecipe).validate_python(self.recipe)
 
 
-class TrainHeader(_Strict):
+class TrainHeader(Strict):
     """The server asks a client to train."""
 
     client: Index
@@ -70,7 +73,7 @@ class TrainHeader(_Strict):
     """Send the update with the answer."""
 
 
-class EvaluateHeader(_Strict):
+class EvaluateHeader(Strict):
     client: Index
     round: Index
     part: Name
@@ -78,37 +81,38 @@ class EvaluateHeader(_Strict):
     kept: Annotated[int, Field(ge=-1)]
 
 
-class UploadHeader(_Strict):
+class UploadHeader(Strict):
     client: Index
     round: Index
     plan: Name
 
 
-class HelloAnswer(_Strict):
+class HelloAnswer(Strict):
     """A node says who it is."""
 
     client: Index
-    num_examples: Annotated[int, Field(ge=1, le=10**12)]
-    layers: Name
-    """Fingerprint of how the node's model is cut."""
+    num_examples: NumExamples | None
+    """None: not known before it trains (the app has data of its own)."""
+    layers: Name | None
+    """Fingerprint of how the node's model is cut; None: it takes the server's layers."""
     version: Name
 
 
-class TrainAnswer(_Strict):
+class TrainAnswer(Strict):
     client: Index
     round: Index
     plan: Name
-    num_examples: Annotated[int, Field(ge=1, le=10**12)]
+    num_examples: NumExamples
     norm: Number
     loss: Number
     seconds: Annotated[float, Field(ge=0)]
     weighted_norm: Number | None
 
 
-class EvaluateAnswer(_Strict):
+class EvaluateAnswer(Strict):
     client: Index
     round: Index
-    num_examples: Annotated[int, Field(ge=1, le=10**12)]
+    num_examples: NumExamples
     loss: Number
     score: Number
     label_counts: list[Annotated[int, Field(ge=0)]] | None

@@ -71,7 +71,7 @@ def run_on(wire: Wire, settings: Any) -> None:
         _log.info("fedplt: %s of %s rounds are done; going on", done, job.config.rounds)
     else:
         job = _job(wire, load_config(config))
-    run_job(job, out, resume=resume, engine=engine, on_round=_say(job.config))
+    run_job(job, out, resume=resume, engine=engine, on_round=say_rounds(job.config.rounds))
     _log.info("fedplt: done; the model is in %s", out / "model.safetensors")
 
 
@@ -99,12 +99,14 @@ def _job(wire: Wire, config: RunConfig) -> Job:
     return job_of(config)
 
 
-def _say(config: RunConfig) -> Callable[[RoundRecord], None]:
+def say_rounds(number: int) -> Callable[[RoundRecord], None]:
+    """Writes every round into Flower's log."""
+
     def say(record: RoundRecord) -> None:
         score = "" if record.accuracy is None else f", {100 * record.accuracy:.2f} %"
         _log.info(
             "fedplt: round %s of %s: %s clients, training loss %.4f%s",
-            record.round, config.rounds, record.num_clients - len(record.rejected),
+            record.round, number, record.num_clients - len(record.rejected),
             record.train_loss, score,
         )  # fmt: skip
         for client, why in record.rejected.items():

@@ -1,0 +1,109 @@
+"""What a client holds, in a training loop that knows nothing of slices."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from fedplt.client.recipe_blocks import scaled, static_norms
+from fedplt.client.slices import TrainableSlices
+from fedplt.client.submodels import HeldModel
+from fedplt.client.train_only import train_only
+from fedplt.errors import CutError
+from fedplt.kernels import has_running_statistics
+from fedplt.planning import Assignment, LocalRecipe, dotted
+
+
+@contextmanager
+def train_held(
+    held: HeldModel, assignment: Assignment, recipe: LocalRecipe
+) -> Iterator[TrainableSlices]:
+    """:func:`train_only` with what the recipe changes in the model.
+
+    Inside the block ``held.module.parameters()`` are the trained slices, so that an optimizer over
+    the model's parameters is one over the slices.
+    """
+    module = held.module
+    keep_still = recipe.evaluate_frozen_norms and not recipe.local_norms
+    with (
+        scaled(module, assignment, recipe),
+        train_only(module, assignment.on_client) as part,
+        static_norms(module, recipe.static_norm),
+        _frozen_norms(module, part, keep_still),
+        _only_slices(module, part),
+    ):
+        yield part
+        _refuse_moved(held)
+
+
+@contextmanager
+def _only_slices(model: nn.Module, part: TrainableSlices) -> Iterator[None]:
+    """Inside the block, the parameters of a module are its trained slices."""
+    leaves = list(part.named_parameters())
+    modules: list[tuple[str, Any]] = list(model.named_modules())
+    try:
+        for name, module in modules:
+            start = dotted(name, "")
+            own = [(key[len(start) :], leaf) for key, leaf in leaves if key.startswith(start)]
+            module.named_parameters = _NamedSlices(module, own)
+        yield
+    finally:
+        for _, module in modules:
+            vars(module).pop("named_parameters", None)
+
+
+class _NamedSlices:
+    """A module's ``named_parameters`` inside the block; a copy of the module gets its own."""
+
+    def __init__(self, module: nn.Module, leaves: list[tuple[str, nn.Parameter]]) -> None:
+        self.module, self.leaves = module, leaves
+
+    def __call__(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, leaf in self.leaves:
+            if recurse or "." not in name:
+                yield dotted(prefix, name), leaf
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied: nn.Module = memo[id(self.module)]
+        return functools.partial(type(copied).named_parameters, copied)
+
+
+@contextmanager
+def _frozen_norms(model: nn.Module, part: TrainableSlices, wanted: bool) -> Iterator[None]:
+    """Inside the block, normalization layers without a trained row stay in evaluation mode."""
+    still: list[tuple[Any, bool]] = []
+    try:
+        for module in model.modules() if wanted else ():
+            if has_running_statistics(module) and not part.trains_some_of(module):
+                still.append((module, module.training))
+                module.eval()
+                module.train = functools.partial(_stay, module)  # type: ignore[method-assign]
+        yield
+    finally:
+        for module, before in still:
+            del module.train
+            module.train(before)
+
+
+def _stay(module: nn.Module, mode: bool = True) -> nn.Module:
+    return module
+
+
+def _refuse_moved(held: HeldModel) -> None:
+    devices = {
+        parameter.device
+        for module in held.module.modules()
+        for parameter in module._parameters.values()
+        if parameter is not None
+    }
+    if devices - {held.state.device}:
+        raise CutError(
+            f"the model was moved from {held.state.device} while its slices were trained; move it "
+            "to its device before the block."
+        )
