@@ -10,10 +10,12 @@ from torch import optim
 from torch.nn.functional import cross_entropy
 
 from fedplt.client.local_training import batches
-from fedplt.engines.flower import SlicesApp, train_slices
+from fedplt.engines.flower import FedPLT, SlicesApp, train_slices
 from fedplt.engines.flower.records import from_records, to_records
+from fedplt.models import MODELS
 from fedplt.seeds import generator
-from tests.support.jobs import blobs, small_model
+from tests.support.image_jobs import IMAGE_RATIOS, SMALL, image_job, images
+from tests.support.jobs import RATIOS, blobs, small_model
 
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
@@ -111,3 +113,21 @@ def arrays_of(model):
 
 def example():
     return blobs(8)[0]
+
+
+def started(job, strategy, grid, **options):
+    return strategy.start(grid, arrays_of(job.model), num_rounds=job.config.rounds, **options)
+
+
+def small_strategy(**options):
+    return FedPLT(small_model(), example(), **{"ratios": RATIOS, **options})
+
+
+def image_case(method, model, **settings):
+    training = {"batch_size": 16, "learning_rate": 0.05, "momentum": 0.9}
+    job = image_job(method, model, training=training, **settings)
+    strategy = FedPLT(
+        SMALL[model][0](), images(8, 1).inputs, ratios=IMAGE_RATIOS,
+        method={"name": method}, cut={"groups": dict(MODELS[model].groups)},
+    )  # fmt: skip
+    return job, strategy, SMALL[model][0]

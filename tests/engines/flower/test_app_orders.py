@@ -8,8 +8,14 @@ import json
 import pytest
 
 from fedplt.engines.flower.records import answer_of, from_records, to_records
-from tests.engines.flower.test_strategy import image_case, small_strategy, started
-from tests.support.app_nodes import MemoryGrid, app_of, arrays_of
+from tests.support.app_nodes import (
+    MemoryGrid,
+    app_of,
+    arrays_of,
+    image_case,
+    small_strategy,
+    started,
+)
 from tests.support.jobs import blob_job
 
 

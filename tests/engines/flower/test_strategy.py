@@ -10,12 +10,18 @@ import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedplt.engines.flower import FedPLT, SlicesApp, train_slices
+from fedplt.engines.flower import SlicesApp, train_slices
 from fedplt.errors import ConfigError, RunError
-from fedplt.models import MODELS
-from tests.support.app_nodes import MemoryGrid, app_of, arrays_of, example
-from tests.support.image_jobs import IMAGE_RATIOS, SMALL, image_job, images
-from tests.support.jobs import RATIOS, blob_job, small_model
+from tests.support.app_nodes import (
+    MemoryGrid,
+    app_of,
+    arrays_of,
+    example,
+    image_case,
+    small_strategy,
+    started,
+)
+from tests.support.jobs import blob_job, small_model
 from tests.support.runs import final_state, same
 
 MOMENTUM = {"learning_rate": 0.1, "batch_size": 16, "momentum": 0.9}
@@ -24,24 +30,6 @@ OCS = {"name": "fedplt-ocs", "budget": 1.0, "objective": "aggregate"}
 
 def blobs_with(**settings):
     return blob_job(rounds=3, training=MOMENTUM, **settings)
-
-
-def started(job, strategy, grid, **options):
-    return strategy.start(grid, arrays_of(job.model), num_rounds=job.config.rounds, **options)
-
-
-def small_strategy(**options):
-    return FedPLT(small_model(), example(), **{"ratios": RATIOS, **options})
-
-
-def image_case(method, model, **settings):
-    training = {"batch_size": 16, "learning_rate": 0.05, "momentum": 0.9}
-    job = image_job(method, model, training=training, **settings)
-    strategy = FedPLT(
-        SMALL[model][0](), images(8, 1).inputs, ratios=IMAGE_RATIOS,
-        method={"name": method}, cut={"groups": dict(MODELS[model].groups)},
-    )  # fmt: skip
-    return job, strategy, SMALL[model][0]
 
 
 CASES = {
