@@ -62,6 +62,12 @@ def begin(started, folder):
     started.start("run", folder / "server" / "start-run.sh")
 
 
+def kill(started, name):
+    part = started.running.pop(name)
+    os.killpg(part.pid, signal.SIGKILL)
+    part.wait(20)
+
+
 def model_of(folder):
     return folder / "server" / "run" / "model.safetensors"
 
@@ -86,7 +92,7 @@ def test_a_node_killed_in_mid_round_is_left_out_and_comes_back(deployment, tmp_p
         start_federation(started, folder, port, node_ports)
         begin(started, folder)
         started.wait_for("a round", lambda: len(records(folder)) >= 1, 200)
-        os.killpg(started.running.pop("n3").pid, signal.SIGKILL)
+        kill(started, "n3")
         started.wait_for("a round without it", lambda: without_it(folder), 200)
         # Flower refuses the node until the lease of the killed one has ended.
         started.may_end.add("n3")
@@ -125,7 +131,7 @@ def test_a_killed_superlink_is_restarted_and_the_run_goes_on(deployment, tmp_pat
         start_federation(started, folder, port, node_ports)
         begin(started, folder)
         started.wait_for("a round", lambda: len(records(folder)) >= 1, 200)
-        os.killpg(started.running.pop("superlink").pid, signal.SIGKILL)
+        kill(started, "superlink")
         started.start("superlink", folder / "server" / "superlink.sh")
         started.wait_for("SuperLink", lambda: answers(port), 60)
         started.wait_for("the run's end", model_of(folder).exists, 500)
