@@ -11,7 +11,7 @@ from fedplt.engines.flower.deployment import check_deployment, keys
 from tests.support.deployments import answers, free_ports, make_deployment, nodes_online, parts
 
 
-@pytest.mark.slow
+@pytest.mark.flower
 @pytest.mark.timeout(600)
 def test_three_nodes_join_over_tls_and_a_stranger_does_not(tmp_path):
     port, stranger_port, *node_ports = free_ports(5)
