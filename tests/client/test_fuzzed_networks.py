@@ -41,7 +41,7 @@ def test_equal_or_refused_in_words(first):
 
 
 @pytest.mark.slow
-@seeds(60, 300)
+@seeds(60, 180)
 def test_more_of_them(first):
     run_share(first)
 

@@ -18,6 +18,8 @@ from tests.support.app_nodes import (
 )
 from tests.support.jobs import blob_job
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def orders():

@@ -14,6 +14,8 @@ from fedplt.engines.flower.limits import Limits, load_limits, refusal, within
 from fedplt.engines.flower.power import on_mains, power
 from fedplt.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2026, 1, 31, 12, 0)
 TODAY = date(2026, 1, 31)
 

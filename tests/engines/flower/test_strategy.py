@@ -24,6 +24,8 @@ from tests.support.app_nodes import (
 from tests.support.jobs import blob_job, small_model
 from tests.support.runs import final_state, same
 
+pytestmark = pytest.mark.slow
+
 MOMENTUM = {"learning_rate": 0.1, "batch_size": 16, "momentum": 0.9}
 OCS = {"name": "fedplt-ocs", "budget": 1.0, "objective": "aggregate"}
 
