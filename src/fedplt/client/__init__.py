@@ -10,10 +10,12 @@ from fedplt.client.evaluation import (
     Metric,
     accuracy,
     combine,
+    combine_statistics,
     evaluate_chunk,
     gather_statistics,
     label_shares,
     num_chunks,
+    statistics_chunks,
 )
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining, Loss
 from fedplt.client.self_check import check
@@ -40,11 +42,13 @@ __all__ = [
     "accuracy",
     "check",
     "combine",
+    "combine_statistics",
     "evaluate_chunk",
     "gather_statistics",
     "label_shares",
     "num_chunks",
     "refuse_wrong",
+    "statistics_chunks",
     "train_held",
     "train_only",
     "try_submodel",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +124,20 @@ def gather_statistics(model: nn.Module, samples: Samples, chunk: int) -> int:
 
 def num_chunks(samples: Samples) -> int:
     return -(-len(samples) // CHUNK)
+
+
+def statistics_chunks(samples: Samples) -> int:
+    """Chunks to gather running statistics over: one example alone has no variance."""
+    return max(1, num_chunks(samples) - (len(samples) % CHUNK == 1))
+
+
+def combine_statistics(gathered: Sequence[tuple[int, Tensor]]) -> Tensor:
+    """The mean of the chunks' statistics, by examples; given in chunk order."""
+    (number, values), *rest = gathered
+    total = number * values
+    for number, values in rest:
+        total = total + number * values
+    return torch.as_tensor(total / sum(number for number, _ in gathered)).float()
 
 
 def combine(results: Iterable[ChunkResult]) -> Evaluation:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from fedplt.data.catalog import CATALOG, fetch_data_set, load_data_set
-from fedplt.data.samples import Augment, Samples, TensorSamples, TrainingData, as_samples
+from fedplt.data.samples import (
+    Augment,
+    Samples,
+    TensorSamples,
+    TrainingData,
+    as_samples,
+    first_examples,
+)
 from fedplt.data.sources import Fetching, Progress
 from fedplt.data.splits import Split, split_dirichlet, split_given, split_iid, split_shards
 
@@ -18,6 +25,7 @@ __all__ = [
     "TrainingData",
     "as_samples",
     "fetch_data_set",
+    "first_examples",
     "load_data_set",
     "split_dirichlet",
     "split_given",

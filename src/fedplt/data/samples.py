@@ -43,6 +43,15 @@ class Samples(Protocol):
         """Changes (most likely) when the examples or their order change."""
 
 
+FIRST_EXAMPLES = 8
+"""A model is traced and checked with so many: one example may not use all of its parts."""
+
+
+def first_examples(samples: Samples) -> tuple[Any, Any]:
+    """Inputs and targets of a small batch, to try a model with."""
+    return samples.batch(torch.arange(min(FIRST_EXAMPLES, len(samples))))
+
+
 @dataclass(frozen=True, eq=False)
 class TensorSamples:
     """Inputs and targets as tensors with examples along the first axis."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedplt.client import LocalTraining, Loss, Metric, accuracy
-from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData
+from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData, first_examples
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.checks import (
     check_device,
@@ -30,9 +30,6 @@ from fedplt.federation.run_data import load_data, split_data
 from fedplt.fleet import ExactWorkload
 from fedplt.models import build_model
 from fedplt.planning import Allocation, Layers, LocalRecipe, Plan
-
-EXAMPLES = 8
-"""Examples in the batch that a model is traced with: one example may not use all of its parts."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -154,7 +151,7 @@ def _try_data(
     """Run the model once to find mismatches early; return the inputs used."""
     if not len(data.train) or not len(data.validation):
         raise DataError("the training or the validation data is empty; both need examples.")
-    example = data.validation.batch(torch.arange(min(EXAMPLES, len(data.validation))))
+    example = first_examples(data.validation)
     outputs = try_model(config, model, *example, loss, metric)
     if loss is torch.nn.functional.cross_entropy:
         check_labels(data.train, outputs)
@@ -212,7 +209,7 @@ def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
     else:
         data = load_data(config)
         num_examples = len(data.train)
-        example = data.validation.batch(torch.arange(min(EXAMPLES, len(data.validation))))
+        example = first_examples(data.validation)
     try_model(config, model, *example, torch.nn.functional.cross_entropy, accuracy)
     plan, _ = plan_from_config(config, model, example[0], num_examples=num_examples)
     return plan, num_examples

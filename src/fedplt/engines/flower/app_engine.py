@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -28,7 +27,7 @@ from fedplt.engines.flower.app_orders import (
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.grid_wire import GridWire
 from fedplt.engines.flower.members import Members
-from fedplt.engines.flower.orders import EvaluateHeader, HelloAnswer
+from fedplt.engines.flower.orders import HelloAnswer
 from fedplt.engines.flower.records import answer_of
 from fedplt.engines.flower.wire import Answer, Order
 from fedplt.errors import UpdateError
@@ -217,24 +216,7 @@ class AppEngine(FlowerEngine):
             return {}
         config = self.calls.config(self.calls.evaluate_config, self.round + 1)
         self.wire.extra[EVALUATE] = {"arrays": self.arrays(state), "config": config}
-        local = sorted(self.job.plan.local)
-        orders: dict[int, tuple[str, dict[str, Any], Any]] = {}
-        for client in clients:
-            header = EvaluateHeader(
-                client=client, round=self.round, part=part, local=local,
-                kept=int(self.kept_round[client]),
-            )  # fmt: skip
-            orders[client] = EVALUATE, header.model_dump(), {}
-        failures, self.failures = self.failures, {}
-        found = {}
-        for client, answer in self.ask(orders).items():
-            try:
-                found[client] = _metrics(answer)
-            except UpdateError as error:
-                self.failures[client] = str(error)
-        for client, why in self.failures.items():
-            warnings.warn(f"client {client} was not evaluated: {why}", stacklevel=2)
-        self.failures = failures
+        found = self.ask_to_evaluate(EVALUATE, part, clients, {}, lambda _, told: _metrics(told))
         if found:
             self.node_metrics[self.round + 1] = weighted_mean(found)
         evaluations = {k: _evaluation(metrics, number) for k, (number, metrics) in found.items()}

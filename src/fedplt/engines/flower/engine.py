@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,11 +24,13 @@ from fedplt.engines.flower.orders import (
     read,
     train_header,
 )
-from fedplt.engines.flower.wire import EVALUATE, TRAIN, UPLOAD, Answer, Order, Wire
+from fedplt.engines.flower.wire import EVALUATE, TRAIN, UPLOAD, Answer, Arrays, Order, Wire
 from fedplt.errors import UpdateError
 from fedplt.federation import Job
 from fedplt.kernels import take
 from fedplt.planning import Assignment
+
+Found = TypeVar("Found")
 
 
 class FlowerEngine:
@@ -201,26 +203,36 @@ class FlowerEngine:
         self, part: str, state: Tensor, clients: Sequence[int]
     ) -> dict[int, Evaluation]:
         """Each client evaluates with the state that it keeps; who does not is left out."""
-        local = sorted(self.job.plan.local)
+
+        def take_evaluation(client: int, answer: Answer) -> Evaluation:
+            told = read(EvaluateAnswer, answer.header)
+            self._refuse_other(client, told)
+            return _evaluation(told)
+
         numbers = {"state": state.numpy()}
-        orders = {
-            client: (
-                EVALUATE,
-                EvaluateHeader(
-                    client=client, round=self.round, part=part, local=local,
-                    kept=int(self.kept_round[client]),
-                ).model_dump(),
-                numbers,
-            )
-            for client in clients
-        }  # fmt: skip
+        return self.ask_to_evaluate(EVALUATE, part, clients, numbers, take_evaluation)
+
+    def ask_to_evaluate(
+        self,
+        action: str,
+        part: str,
+        clients: Sequence[int],
+        arrays: Arrays,
+        take_answer: Callable[[int, Answer], Found],
+    ) -> dict[int, Found]:
+        """What is taken from the clients' answers; who gives none is warned of, and left out."""
+        orders: dict[int, tuple[str, dict[str, Any], Any]] = {}
+        for client in clients:
+            header = EvaluateHeader(
+                client=client, round=self.round, part=part, local=sorted(self.job.plan.local),
+                kept=int(self.kept_round[client]),
+            )  # fmt: skip
+            orders[client] = action, header.model_dump(), arrays
         failures, self.failures = self.failures, {}
         found = {}
         for client, answer in self.ask(orders).items():
             try:
-                told = read(EvaluateAnswer, answer.header)
-                self._refuse_other(client, told)
-                found[client] = _evaluation(told)
+                found[client] = take_answer(client, answer)
             except UpdateError as error:
                 self.failures[client] = str(error)
         for client, why in self.failures.items():

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-
-import torch
 from torch import Tensor
 
 from fedplt.client import (
-    CHUNK,
     Evaluation,
     combine,
+    combine_statistics,
     evaluate_chunk,
     gather_statistics,
     num_chunks,
+    statistics_chunks,
 )
 from fedplt.federation import Job
-from fedplt.kernels import bind_state, buffer_positions
+from fedplt.kernels import bind_state, buffer_positions, copy_model
 
 
 class ServerModel:
@@ -24,7 +22,7 @@ class ServerModel:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.model = copy.deepcopy(job.model)
+        self.model = copy_model(job.model)
         self.state = bind_state(self.model, job.layers)
 
     def evaluate(self, part: str, state: Tensor) -> Evaluation:
@@ -40,12 +38,9 @@ class ServerModel:
     def statistics(self, state: Tensor) -> Tensor:
         """Running statistics over the training data, chunk by chunk."""
         samples, where = self.job.samples, buffer_positions(self.job.layers)
-        chunks = max(1, num_chunks(samples) - (len(samples) % CHUNK == 1))  # one has no variance
-        total, seen = torch.zeros(len(where), dtype=torch.float64), 0
-        for chunk in range(chunks):
+        gathered = []
+        for chunk in range(statistics_chunks(samples)):
             self.state.copy_(state)
             number = gather_statistics(self.model, samples, chunk)
-            values = number * self.state[where].double()
-            total = values if chunk == 0 else total + values
-            seen += number
-        return torch.as_tensor(total / seen).float()
+            gathered.append((number, self.state[where].double()))
+        return combine_statistics(gathered)

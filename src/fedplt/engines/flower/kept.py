@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -11,6 +12,17 @@ from torch import Tensor
 
 from fedplt.errors import RunError
 from fedplt.files import write_atomically
+
+
+def not_needed(rounds: Iterable[int], oldest: int) -> list[int]:
+    """Of the rounds that states are kept of: those that a run never goes back to.
+
+    >>> not_needed([1, 3, 4, 7], oldest=5)
+    [1, 3]
+    """
+    rounds = list(rounds)
+    newest = max((number for number in rounds if number <= oldest), default=-1)
+    return [number for number in rounds if number < newest]
 
 
 class KeptState:
@@ -42,11 +54,8 @@ class KeptState:
 
     def forget_before(self, oldest: int) -> None:
         """Delete what a run that resumes after round ``oldest`` or later does not need."""
-        rounds = self.rounds()
-        newest = max((number for number in rounds if number <= oldest), default=-1)
-        for number in rounds:
-            if number < newest:
-                self._path(number).unlink(missing_ok=True)
+        for number in not_needed(self.rounds(), oldest):
+            self._path(number).unlink(missing_ok=True)
 
     def rounds(self) -> list[int]:
         return [int(path.stem) for path in self.folder.glob("*.safetensors")]

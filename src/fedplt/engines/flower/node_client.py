@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedplt.client import (
     ClientTrainer,
@@ -22,6 +23,7 @@ from fedplt.client import (
     num_chunks,
 )
 from fedplt.cutting import find_spaces
+from fedplt.data import first_examples
 from fedplt.engines.flower.kept import KeptState
 from fedplt.engines.flower.orders import (
     EvaluateAnswer,
@@ -40,7 +42,6 @@ from fedplt.planning import Assignment, Places, read_assignment
 Guard = Callable[[float, int, int], AbstractContextManager[None]]
 FLOAT_BYTES = 4
 Numbers = dict[str, NDArray[np.float32]]
-EXAMPLES = 8
 
 
 def _allow_all(ratio: float, bytes_down: int, bytes_up: int) -> AbstractContextManager[None]:
@@ -76,7 +77,7 @@ class NodeClient:
             self.job.layers, asked.assignment, frozenset(asked.local), lambda: self._spaces
         )
         trainer = self._trainer(local)
-        self._receive(trainer, assignment, arrays.get("state"))
+        self._receive(trainer, assignment.received, arrays.get("state"))
         down = sum(array.nbytes for array in arrays.values())
         with self.guard(assignment.ratio, down, FLOAT_BYTES * assignment.update_size):
             return self._train(trainer, asked, assignment, arrays.get("weights"))
@@ -108,7 +109,7 @@ class NodeClient:
         self._refuse_other(asked.client)
         job, local = self.job, self._local(asked.local)
         trainer = self._trainer(local)
-        self._put(trainer, Places([(0, job.layers.state_size)]), arrays.get("state"))
+        self._receive(trainer, Places([(0, job.layers.state_size)]), arrays.get("state"))
         if asked.kept >= 0:
             trainer.take_kept(self.kept.load(asked.kept, local.size))
         samples = job.test if asked.part == "test" and job.test is not None else job.validation
@@ -138,15 +139,8 @@ class NodeClient:
     def _trainer(self, local: Places) -> ClientTrainer:
         return ClientTrainer(self.job.model, self.job.layers, self._global, local)
 
-    def _receive(self, trainer: ClientTrainer, assignment: Assignment, numbers: Any) -> None:
-        self._global.zero_()  # what this client does not hold is not here
-        self._put(trainer, assignment.received, numbers)
-
-    def _put(self, trainer: ClientTrainer, places: Places, numbers: Any) -> None:
-        if numbers is None or len(numbers) != places.size:
-            found = "no" if numbers is None else str(len(numbers))
-            raise UpdateError(f"{found} numbers came; this client holds {places.size}.")
-        put(self._global, places, torch.from_numpy(numbers.copy()))
+    def _receive(self, trainer: ClientTrainer, places: Places, numbers: Any) -> None:
+        receive(self._global, places, numbers)
         trainer.refresh()
 
     def _training(self, asked: Training) -> LocalTraining:
@@ -164,6 +158,14 @@ class NodeClient:
 
     @cached_property
     def _spaces(self) -> Any:
-        number = min(EXAMPLES, len(self.job.validation))
-        example, _ = self.job.validation.batch(torch.arange(number))
+        example, _ = first_examples(self.job.validation)
         return find_spaces(self.job.model, self.job.layers, example)
+
+
+def receive(state: Tensor, places: Places, numbers: Any) -> None:
+    """Put what came into a flat state; zero where nothing is held."""
+    if numbers is None or len(numbers) != places.size:
+        found = "no" if numbers is None else str(len(numbers))
+        raise UpdateError(f"{found} numbers came; this client holds {places.size}.")
+    state.zero_()
+    put(state, places, torch.from_numpy(numbers.copy()).to(state.device))

@@ -64,7 +64,6 @@ class TrainHeader(Strict):
     """Tensors that stay on the client."""
     training: Training
     learning_rate: Annotated[float, Field(gt=0)]
-    ratio: float
     kept: Annotated[int, Field(ge=-1)]
     """The last round that counts and whose state the client kept; -1: none."""
     oldest: Annotated[int, Field(ge=-1)]
@@ -143,7 +142,6 @@ def train_header(
         local=sorted(order.assignment.local),
         training=Training.of(order.training),
         learning_rate=order.learning_rate,
-        ratio=order.assignment.ratio,
         kept=kept,
         oldest=oldest,
         upload=upload,

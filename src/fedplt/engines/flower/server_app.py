@@ -78,9 +78,12 @@ def run_on(wire: Wire, settings: Any) -> None:
 def _as_before(path: Path, old: RunConfig) -> RunConfig:
     """The configuration as it is now, with what the run learned from its nodes."""
     new = load_config(path)
-    numbers = new.clients.num_examples or old.clients.num_examples
-    clients = new.clients.model_copy(update={"num_examples": numbers})
-    return new.model_copy(update={"clients": clients})
+    return _with_examples(new, new.clients.num_examples or old.clients.num_examples)
+
+
+def _with_examples(config: RunConfig, numbers: list[int] | None) -> RunConfig:
+    clients = config.clients.model_copy(update={"num_examples": numbers})
+    return config.model_copy(update={"clients": clients})
 
 
 def _path(settings: Any, key: str) -> Path:
@@ -94,8 +97,7 @@ def _job(wire: Wire, config: RunConfig) -> Job:
     if config.data.name == ON_NODES and config.clients.num_examples is None:
         seconds = config.engine.round_timeout_seconds
         numbers = announced_examples(wire, config.clients.num_clients, seconds)
-        clients = config.clients.model_copy(update={"num_examples": numbers})
-        config = config.model_copy(update={"clients": clients})  # kept in the run's folder
+        config = _with_examples(config, numbers)  # kept in the run's folder
     return job_of(config)
 
 

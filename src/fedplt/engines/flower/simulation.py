@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.kept import KeptState
 from fedplt.engines.flower.processes import end_all, environment, free_port, run_flwr
 from fedplt.engines.flower.relay import RelayWire
+from fedplt.engines.simulator import available_cores
 from fedplt.errors import RunError
 from fedplt.federation import FROM_PYTHON, Interrupted, Job, dump_config
 from fedplt.files import write_text
@@ -63,7 +63,7 @@ class FlowerSimulation(FlowerEngine):
                 "functions by import path in a configuration (model.name, data.name) and use "
                 "fedplt.run."
             )
-        workers = job.config.engine.workers or len(os.sched_getaffinity(0))
+        workers = job.config.engine.workers or available_cores()
         wire = RelayWire(2 * workers, job.config.engine.timeout_seconds)
         super().__init__(job, wire, stop)
         self._relay, self._workers = wire, workers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,10 +26,12 @@ from fedplt.engines.flower.app_orders import (
     read_spaces,
 )
 from fedplt.engines.flower.client_app import answering, park, upload_parked
+from fedplt.engines.flower.kept import not_needed
+from fedplt.engines.flower.node_client import receive
 from fedplt.engines.flower.orders import EvaluateHeader, HelloAnswer, read
 from fedplt.engines.flower.records import from_records, to_records
 from fedplt.errors import ConfigError, FedpltError, RunError, UpdateError
-from fedplt.kernels import bind_state, put
+from fedplt.kernels import bind_state
 from fedplt.planning import Assignment, read_assignment
 
 _log = logging.getLogger("flwr")
@@ -164,7 +166,7 @@ def train_slices(message: Message, context: Context, model: nn.Module) -> Iterat
         layers, asked.assignment, frozenset(asked.local), lambda: read_spaces(asked, layers)
     )
     state = bind_state(model, layers)
-    _receive(state, assignment, arrays)
+    receive(state, assignment.received, arrays.get("state"))
     if asked.kept >= 0 and asked.local:
         kept = _kept(context, asked.kept)
         for name, tensor in _local_tensors(model, asked):
@@ -173,15 +175,6 @@ def train_slices(message: Message, context: Context, model: nn.Module) -> Iterat
     with train_held(held, assignment, recipe) as slices:
         weights = arrays.get("weights")
         yield ClientSlices(message, context, asked, assignment, held.module, slices, weights)
-
-
-def _receive(state: Tensor, assignment: Assignment, arrays: Mapping[str, Any]) -> None:
-    numbers, places = arrays.get("state"), assignment.received
-    if numbers is None or len(numbers) != places.size:
-        found = "no" if numbers is None else str(len(numbers))
-        raise UpdateError(f"{found} numbers came; this client holds {places.size}.")
-    state.zero_()  # what this client does not hold is not here
-    put(state, places, torch.from_numpy(numbers.copy()).to(state.device))
 
 
 def _local_tensors(model: nn.Module, asked: SlicesHeader) -> list[tuple[str, Tensor]]:
@@ -193,10 +186,8 @@ def _keep(context: Context, asked: SlicesHeader, model: nn.Module) -> None:
     """Keep this round's values of what stays here, and forget those that nobody asks for again."""
     state = context.state
     rounds = [int(name[len(KEPT) :]) for name in state.array_records if name.startswith(KEPT)]
-    newest = max((number for number in rounds if number <= asked.oldest), default=-1)
-    for number in rounds:
-        if number < newest:
-            del state[f"{KEPT}{number}"]
+    for number in not_needed(rounds, asked.oldest):
+        del state[f"{KEPT}{number}"]
     state[f"{KEPT}{asked.round}"] = ArrayRecord(
         {
             name: Array(tensor.numpy(force=True).copy())

@@ -16,11 +16,18 @@ from pickle import PicklingError
 from typing import Any
 
 import numpy as np
-import torch
 import torch.multiprocessing as torch_multiprocessing
 from torch import Tensor
 
-from fedplt.client import CHUNK, ClientResult, ClientUpdate, Evaluation, combine, num_chunks
+from fedplt.client import (
+    ClientResult,
+    ClientUpdate,
+    Evaluation,
+    combine,
+    combine_statistics,
+    num_chunks,
+    statistics_chunks,
+)
 from fedplt.engines.simulator.shared import SharedMemory
 from fedplt.engines.simulator.worker import (
     EvaluateTask,
@@ -167,15 +174,10 @@ class SimulatorEngine:
 
     def statistics(self, state: Tensor) -> Tensor:
         self._publish(state)
-        number = len(self.job.samples)
-        chunks = max(1, num_chunks(self.job.samples) - (number % CHUNK == 1))  # one has no variance
-        tasks = [StatisticsTask(self._version, chunk) for chunk in range(chunks)]
+        chunks = range(statistics_chunks(self.job.samples))
+        tasks = [StatisticsTask(self._version, chunk) for chunk in chunks]
         answers = {task.chunk: answer for task, answer in self._do(tasks)}
-        total = torch.zeros(0, dtype=torch.float64)
-        for chunk in sorted(answers):  # in order: float addition is not associative
-            number, values = answers[chunk]
-            total = number * values if chunk == 0 else total + number * values
-        return torch.as_tensor(total / sum(number for number, _ in answers.values())).float()
+        return combine_statistics([answers[chunk] for chunk in chunks])
 
     def keep_local(self, clients: Sequence[int]) -> None:
         if self._shared.local:

@@ -9,9 +9,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 from fedplt.client import accuracy
+from fedplt.data import first_examples
 from fedplt.engines.flower.deployment.address import LOCAL
 from fedplt.engines.flower.deployment.certificates import (
     check_ca,
@@ -34,8 +33,6 @@ from fedplt.engines.flower.node import NodeConfig, load_node, node_data, node_lo
 from fedplt.engines.flower.power import power
 from fedplt.errors import FedpltError, RunError, did_you_mean
 from fedplt.federation import load_config, plan_from_config, plan_without_data, try_model
-
-EXAMPLES = 8
 
 
 def check_deployment(folder: Path, node: str | None = None) -> Iterator[Finding]:
@@ -176,7 +173,7 @@ def _data_and_model(node: NodeConfig, record: Record) -> Iterator[Finding]:
         data = node_data(node)
         yield ok(f"data: {len(data.train):,} examples of this node")
         model, loss = node_model(node), node_loss(node)
-        inputs, targets = data.train.batch(torch.arange(min(EXAMPLES, len(data.train))))
+        inputs, targets = first_examples(data.train)
         config = node.run_config()
         try_model(config, model, inputs, targets, loss, accuracy)
         layers = plan_from_config(config, model, inputs)[0].layers
