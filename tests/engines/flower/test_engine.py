@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fedplt.engines.flower.members import announced_examples
 from fedplt.engines.start import run_job
 from fedplt.errors import RunError
-from tests.support.flower_nodes import memory_engine
+from tests.support.flower_nodes import MemoryWire, memory_engine
 from tests.support.image_jobs import image_job
 from tests.support.jobs import blob_job
 from tests.support.runs import final_state, same, without_time
@@ -228,6 +229,23 @@ def test_nodes_that_do_not_fit_cannot_join(change, words, tmp_path):
 
     with pytest.warns(UserWarning, match=f"node 102 cannot join: .*{words}"):
         final_state(fedplt(), engine=memory_engine(tmp_path, tamper=tamper))
+
+
+def test_a_bad_node_does_not_keep_the_server_from_learning_the_examples(tmp_path):
+    job = fedplt()
+
+    def tamper(node, action, header, arrays):
+        bad = {103: {"num_examples": "many"}, 104: {"client": 17}}
+        return ({**header, **bad[node]}, {}) if node in bad else None
+
+    wire = MemoryWire(job, tmp_path, tamper)
+    with pytest.warns(UserWarning, match="node 103 cannot join: num_examples"):
+        assert announced_examples(wire, 3, 5) == job.num_examples[:3].tolist()
+    with (
+        pytest.warns(UserWarning, match="node 103 cannot join"),
+        pytest.raises(RunError, match=r"clients \[3, 4\] did not join within 0 s"),
+    ):
+        announced_examples(wire, 5, 0)
 
 
 def test_a_node_restarted_between_two_phases_is_left_out(tmp_path):

@@ -102,11 +102,16 @@ def announced_examples(wire: Wire, num_clients: int, seconds: float) -> list[int
         new = sorted(set(wire.nodes()) - asked)
         orders = {node: Order(node, HELLO, {}) for node in new}
         for node, answer in exchange(wire, orders, HELLO_SECONDS, lambda: False).items():
-            if answer.error is None:
-                asked.add(node)
+            if answer.error is not None:
+                continue  # it may be starting: it is asked again
+            asked.add(node)
+            try:
                 hello = read(HelloAnswer, answer.header)
-                if hello.num_examples is not None:
-                    found.setdefault(hello.client, hello.num_examples)
+            except UpdateError as error:
+                warnings.warn(f"node {node} cannot join: {error}", stacklevel=2)
+                continue
+            if hello.client < num_clients and hello.num_examples is not None:
+                found.setdefault(hello.client, hello.num_examples)
         if len(found) < num_clients:
             if time.monotonic() > ends:
                 missing = sorted(set(range(num_clients)) - set(found))
