@@ -203,11 +203,8 @@ def test_the_originals_rates():
 
 
 def test_a_last_example_alone_has_no_statistics(monkeypatch):
-    from fedplt.client import evaluation
-    from fedplt.engines.simulator import engine
-
-    for module in (evaluation, engine):
-        monkeypatch.setattr(module, "CHUNK", 17)  # 120 examples are 7 chunks and one alone
+    # 120 examples are 7 chunks and one alone
+    monkeypatch.setattr("fedplt.client.evaluation.CHUNK", 17)
     made = image_job("fedavg", "fcn", options={"static_norm": True})
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     data = TrainingData(made.samples, made.validation)
