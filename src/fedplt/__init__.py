@@ -94,6 +94,8 @@ _PUBLIC = {
         "ServerConfig",
         "TaskConfig",
         "TrainingConfig",
+        "evaluate",
+        "load",
         "load_config",
         "read_fleet",
     ],
@@ -117,6 +119,7 @@ _PUBLIC = {
         "PlanError",
         "RunError",
         "SamplingError",
+        "UntrainedWarning",
         "UpdateError",
     ],
 }
@@ -163,6 +166,7 @@ if TYPE_CHECKING:
     from fedplt.errors import PlanError as PlanError
     from fedplt.errors import RunError as RunError
     from fedplt.errors import SamplingError as SamplingError
+    from fedplt.errors import UntrainedWarning as UntrainedWarning
     from fedplt.errors import UpdateError as UpdateError
     from fedplt.federation import ClientsConfig as ClientsConfig
     from fedplt.federation import CutConfig as CutConfig
@@ -181,6 +185,8 @@ if TYPE_CHECKING:
     from fedplt.federation import ServerConfig as ServerConfig
     from fedplt.federation import TaskConfig as TaskConfig
     from fedplt.federation import TrainingConfig as TrainingConfig
+    from fedplt.federation import evaluate as evaluate
+    from fedplt.federation import load as load
     from fedplt.federation import load_config as load_config
     from fedplt.federation import read_fleet as read_fleet
     from fedplt.fleet import DeviceProfile as DeviceProfile

@@ -1,4 +1,4 @@
-"""Verbs about runs: plan, run, resume, report, curve."""
+"""Verbs about runs: plan, run, resume, evaluate, report, curve."""
 
 from __future__ import annotations
 
@@ -89,9 +89,33 @@ def resume(folder: Folder, set_: Set = None) -> None:
     with fetch_progress(err) as progress:
         job, done = prepare_resume(RunFolder.open(folder), change, progress)
     out.print(f"{done} of {job.config.rounds} rounds are done.")
+    for gap in job.plan.uncovered:
+        out.print(f"WARNING: {gap}", soft_wrap=True)
     with _stopping(folder), rounds_progress(out, done, job.config.rounds, job.metric) as on_round:
         run_job(job, folder, resume=True, on_round=on_round)
     _finish(RunFolder.open(folder))
+
+
+@app.command()
+def evaluate(
+    folder: Folder,
+    data: Annotated[
+        str,
+        typer.Argument(help="New data: 'my_data:load_test', or the name of a built-in data set."),
+    ],
+    best: Annotated[bool, typer.Option(help="The model of the best round, not the last.")] = False,
+    client: Annotated[
+        int | None, typer.Option(help="With the layers that this client keeps (fedbn).")
+    ] = None,
+) -> None:
+    """Measure the model that a run has trained on new data."""
+    from fedplt.federation.folder import RunFolder
+    from fedplt.federation.trained_model import evaluate as measure
+
+    found = measure(folder, data, best=best, client=client)
+    metric = RunFolder.open(folder).history().metric
+    score = metric.text(found.score, 1)
+    out.print(f"{metric.name} {score}, loss {found.loss:.4g} ({found.count:,} examples)")
 
 
 @app.command()
@@ -132,6 +156,12 @@ def _finish(folder: RunFolder) -> None:
     last, metric = min(10, len(history.scores)), history.metric
     final = metric.text(history.final_score(), 1)
     text = f"{metric.name} {final} (mean of the last {last} evaluations)"
+    done, wanted = history.rounds[-1].round, folder.config().rounds
+    if done < wanted and history.best is not None:
+        out.print(
+            f"ended after round {done} of {wanted}: no better {metric.name} since round "
+            f"{history.best.round} (evaluation.stop_after)"
+        )
     if history.test_score is not None:
         text += f", {metric.text(history.test_score, 1)} on the test set"
     out.print(text)

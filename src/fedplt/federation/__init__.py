@@ -42,7 +42,7 @@ from fedplt.federation.job import (
 from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
-from fedplt.federation.planning import method_from_config, plan_from_config
+from fedplt.federation.planning import method_from_config, plan_from_config, warn_of_gaps
 from fedplt.federation.records import History, RoundRecord, Totals, one_metric
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
@@ -51,6 +51,7 @@ from fedplt.federation.section import Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.server_job import DataOnNodes, make_server_job
+from fedplt.federation.trained_model import evaluate, load
 
 __all__ = [
     "FROM_PYTHON",
@@ -86,11 +87,13 @@ __all__ = [
     "check_job",
     "csv_rows",
     "dump_config",
+    "evaluate",
     "evaluation_chunks",
     "flatten",
     "ignore",
     "job_from_config",
     "learning_rates_of",
+    "load",
     "load_config",
     "load_data",
     "local_training_of",
@@ -111,4 +114,5 @@ __all__ = [
     "take_lock",
     "try_model",
     "validate",
+    "warn_of_gaps",
 ]

@@ -67,6 +67,8 @@ class ModelConfig(CutConfig):
     """``fcn``, ``cnn``, ``resnet8``, ``vit``, ``text``, or ``package.module:function`` that
     returns a torch module."""
     options: dict[str, Any] = {}
+    weights: str | None = None
+    """Start from this safetensors file instead of random weights."""
     input_shape: list[Annotated[int, Field(ge=1)]] | None = None
     """The shape of one example, for a server without data and a model of one's own."""
     input_type: Literal["float", "integer"] = "float"

@@ -13,7 +13,6 @@ from fedplt.errors import ConfigError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.config_errors import parse_toml, read_text, validate
 from fedplt.federation.config_paths import make_absolute
-from fedplt.imports import search_first
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -57,10 +56,7 @@ def parse_config(
     values: dict[str, Any], text: str = "", where: str = "", overridden: Sequence[str] = ()
 ) -> RunConfig:
     """Validate plain values; one :class:`ConfigError` names every wrong key."""
-    config = validate(RunConfig, values, ConfigError, text=text, where=where, overridden=overridden)
-    if config.code is not None:
-        search_first(config.code)
-    return config
+    return validate(RunConfig, values, ConfigError, text=text, where=where, overridden=overridden)
 
 
 def dump_config(config: RunConfig) -> str:

@@ -57,6 +57,10 @@ class EvaluationConfig(Section):
     or on both. Without data on the server: ``nodes``."""
     per_client: bool = False
     """Also report a score per client, weighted by its label distribution."""
+    keep_best: bool = False
+    """Keep the model of the best evaluated round in ``best.safetensors``, besides the last."""
+    stop_after: Annotated[int, Field(ge=1)] | None = None
+    """End the run when this many rounds have brought no better score."""
     client_examples: Annotated[int, Field(ge=1)] | None = None
     """With ``local_norms``: evaluate each client on about this many examples (default: all)."""
 

@@ -7,6 +7,7 @@
         rounds.jsonl            one line per round
         checkpoint.safetensors  the state after some round; written atomically
         model.safetensors       the final model, by parameter name
+        best.safetensors        that of the best round, with evaluation.keep_best
         result.json             final numbers
         report.html             a report to open in a browser
 
@@ -40,6 +41,7 @@ SCRATCH = ".*.part"
 """Temporary files that a killed run leaves behind."""
 MAY_CHANGE = (
     "name", "rounds", "checkpoint_every", "code", "server.attempts",
+    "evaluation.keep_best", "evaluation.stop_after",
     "engine.name", "engine.workers", "engine.check", "engine.start_method",
     "engine.timeout_seconds", "engine.round_timeout_seconds", "engine.pin_nodes",
 )  # fmt: skip
@@ -255,6 +257,13 @@ class RunFolder:
         with safe_open(self.path / "checkpoint.safetensors", "pt") as file:
             names = set(file.keys()) - {"state"}
             return {name: file.get_tensor(name).clone() for name in sorted(names)}
+
+    def save_best(self, tensors: dict[str, Tensor], round: int) -> None:
+        """Keep a model besides the last one; ``round`` counts from 1."""
+        write_atomically(
+            self.path / "best.safetensors",
+            lambda path: save_file(tensors, path, {"format": str(FORMAT), "round": str(round)}),
+        )
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
         write_atomically(

@@ -23,14 +23,15 @@ from fedplt.federation.checks import (
     try_model,
     try_optimizer,
     try_task,
+    uncompiled,
 )
 from fedplt.federation.config import RunConfig
 from fedplt.federation.data_checks import check_finite, check_targets
 from fedplt.federation.fleet import ClientDevices, nominal_workload
+from fedplt.federation.model import find_code, model_from_config
 from fedplt.federation.planning import method_from_config, plan_from_config
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.fleet import ExactWorkload
-from fedplt.models import build_model
 from fedplt.planning import Allocation, Layers, LocalRecipe, Plan
 
 
@@ -100,7 +101,8 @@ class Job:
 
 def job_from_config(config: RunConfig, progress: Progress | None = None) -> Job:
     """Load the data, build the model, split the data and plan, from a configuration."""
-    model = build_model(config.model.name, config.model.options, config.seed)
+    find_code(config)
+    model = model_from_config(config)
     return make_job(config, model, load_data(config, progress))
 
 
@@ -117,6 +119,7 @@ def make_job(
 ) -> Job:
     """Make a job from a model and data in memory; ``task`` instead of the configuration's."""
     check_device(config.engine.device)
+    model = uncompiled(model)
     task = task or config.task.task()
     example = _try_data(config, model, data, task)
     plan, devices = plan_from_config(config, model, example, ratios, len(data.train))
@@ -203,7 +206,8 @@ def workload_without_data(config: RunConfig) -> ExactWorkload:
 
 
 def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
-    model = build_model(config.model.name, config.model.options, config.seed)
+    find_code(config)
+    model = model_from_config(config)
     num_examples = None
     if config.data.name in CATALOG:
         example = torch.zeros(2, *CATALOG[config.data.name].shape), torch.zeros(2).long()

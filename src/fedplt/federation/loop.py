@@ -77,10 +77,11 @@ class Federation:
         """Run all remaining rounds. On :class:`Interrupted`, save the last complete round."""
         config = self.job.config
         try:
-            while self.rounds_done < config.rounds:
+            while self.rounds_done < config.rounds and not self._is_stuck():
                 record = self._try_round()
                 if self.folder:
                     self.folder.append(record)
+                self._keep_best(record)
                 if self.rounds_done % config.checkpoint_every == 0:
                     self._save()
                 on_round(record)
@@ -89,6 +90,22 @@ class Federation:
             raise
         self._save()
         return self._finish()
+
+    def _keep_best(self, record: RoundRecord) -> None:
+        """Before the record of this round is on disk, a kept model of an older round is right."""
+        if self.folder and self.job.config.evaluation.keep_best and self.history().best is record:
+            self.folder.save_best(_all_tensors(self.job, self.state), record.round)
+
+    def _is_stuck(self) -> bool:
+        """Whether ``evaluation.stop_after`` rounds have brought no better score."""
+        patience = self.job.config.evaluation.stop_after
+        best = None if patience is None else self.history().best
+        if patience is None or best is None:
+            return False
+        return self.history().evaluated[-1].round - best.round >= patience
+
+    def history(self) -> History:
+        return History(self.records, metric=self.job.metric.info)
 
     def _try_round(self) -> RoundRecord:
         """A round that too few clients take part in does not count, and is tried again."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from fedplt.client import MetricInfo, accuracy
@@ -103,6 +105,14 @@ class History:
     test_loss: float | None = None
     metric: MetricInfo = accuracy.info
     """What the scores are: name, unit, direction, format."""
+
+    @classmethod
+    def load(cls, folder: str | Path) -> History:
+        """The history of a run on disk, finished or not."""
+        # By name: a folder's reader needs the records of this module.
+        reader: Any = import_module("fedplt.federation.folder")
+        found: History = reader.RunFolder.open(Path(folder)).history()
+        return found
 
     @property
     def scores(self) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.progress import (
@@ -50,6 +50,12 @@ def rounds_progress(
             progress.update(task, completed=record.round)
 
         yield show
+
+
+def python_progress(done: int, rounds: int, metric: MetricInfo) -> AbstractContextManager[OnRound]:
+    """Progress on standard error, for runs that are started from Python."""
+    console = Console(stderr=True, highlight=False, markup=False)
+    return rounds_progress(console, done, rounds, metric)
 
 
 def _log_lines(console: Console, done: int, rounds: int, metric: MetricInfo) -> OnRound:
