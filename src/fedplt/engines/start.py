@@ -101,6 +101,8 @@ def run_job(
     folder behind.
     """
     out = None if out is None else Path(out)
+    if out is None and job.config.evaluation.keep_best:
+        raise ConfigError("evaluation.keep_best: the best model is kept in a folder; give out=.")
     make_engine: MakeEngine = engine or _engine_of(job.config)
     folder = RunFolder.open(out) if out and resume else None
     if folder:
