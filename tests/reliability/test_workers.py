@@ -161,12 +161,17 @@ def test_no_message_is_waited_for_without_end():
 
 def test_both_ends_may_send_much_at_once():
     one, two = (Channel(end) for end in socket.socketpair())
-    numbers = encode(torch.arange(100_000).numpy())
-    other = threading.Thread(target=two.send, args=(numbers, lambda: None))
+    got = []
+
+    def other_end():
+        two.send(encode(torch.arange(100_000).numpy()), lambda: None)
+        got.append(two.wait(lambda: None))
+
+    other = threading.Thread(target=other_end, daemon=True)
     other.start()
     one.send(encode("x" * 3_000_000), lambda: None)
     other.join(60)
-    assert len(two.wait(give_up)) == 3_000_000
-    assert one.wait(give_up).sum() == 100_000 * 99_999 // 2
+    assert len(got[0]) == 3_000_000
+    assert one.wait(lambda: None).sum() == 100_000 * 99_999 // 2
     one.close()
     two.close()
