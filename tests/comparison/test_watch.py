@@ -48,7 +48,7 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
     settings = load_config(config)
     found = compare(settings, methods, [2, 1], tmp_path / "out", processes=1, watch=watch)
     runs = [(label, seed) for seed in (2, 1) for label in ("fedavg", "heterofl")]
-    assert watch.begun == [(3, dict.fromkeys(runs, 0))]
+    assert watch.begun == [(3, dict.fromkeys(runs, 0), accuracy.info)]
     assert watch.started == runs
     assert watch.ended == [(*run, "done") for run in runs]
     assert list(found.contestants) == list(methods)
@@ -61,7 +61,7 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
 
     again = Recorder()
     compare(settings, methods, [2, 1], tmp_path / "out", watch=again)
-    assert again.begun == [(3, dict.fromkeys(runs, 3))]
+    assert again.begun == [(3, dict.fromkeys(runs, 3), accuracy.info)]
     assert not again.started and not again.rounds
     assert sorted(again.ended) == sorted(watch.ended)
 
@@ -124,7 +124,7 @@ def test_a_run_that_was_killed_before_it_began_is_started_again(config, tmp_path
     methods, folder = {"fedplt": {"name": "fedplt"}}, tmp_path / "out" / "fedplt-seed1"
     first = compare(load_config(config), methods, [1], tmp_path / "out")
     for path in folder.iterdir():
-        if path.name not in ("config.toml", "plan.json", ".lock"):
+        if path.name not in ("config.toml", "plan.json", "metric.json", ".lock"):
             path.unlink()
     watch = Recorder()
     second = compare(load_config(config), methods, [1], tmp_path / "out", watch=watch)

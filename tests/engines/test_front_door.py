@@ -93,7 +93,7 @@ def test_the_best_model_is_kept_and_a_run_without_progress_ends(tmp_path):
         fedplt.load(tmp_path / "fast", model=small_model(), best=True)
     with pytest.raises(fedplt.RunError, match=r"model=build\(\)"):
         fedplt.load(tmp_path / "fast")
-    with pytest.raises(fedplt.ConfigError, match="keep_best.*out"):
+    with pytest.raises(fedplt.ConfigError, match=r"keep_best.*out"):
         train(evaluation={"keep_best": True})
 
 
@@ -154,9 +154,8 @@ def test_the_recorded_configuration_is_true(tmp_path):
 
 
 def test_planned_fleets_from_python(tmp_path):
-    (tmp_path / "devices.csv").write_text(
-        "name,count,gflops,mbps_up,mbps_down\nphone,2,1,5,20\nlaptop,1,50,20,100\n"
-    )
+    rows = ["name,count,gflops,mbps_up,mbps_down", "phone,2,1,5,20", "laptop,1,50,20,100"]
+    (tmp_path / "devices.csv").write_text("\n".join(rows))
     fleet = {"devices": str(tmp_path / "devices.csv"), "percentile": 50.0}
     history = train(tmp_path / "run", ratios=None, fleet=fleet)
     assert RunFolder.open(tmp_path / "run").plan().num_clients == 3
