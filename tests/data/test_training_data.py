@@ -73,7 +73,7 @@ def test_what_is_taken(data):
 
 
 def test_doubles_are_converted_and_it_is_said_once():
-    with pytest.warns(UserWarning, match="inputs are float64") as said:
+    with pytest.warns(UserWarning, match="data is float64") as said:
         samples = as_samples((X.double().numpy(), Y))
     assert len(said) == 1 and samples.inputs.dtype is torch.float32
 

@@ -69,7 +69,7 @@ def test_ctrl_c_saves_and_is_a_keyboard_interrupt(tmp_path):
             os.kill(os.getpid(), signal.SIGINT)
 
     whole = train(rounds=4)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=r"saved in .*run"):
         train(tmp_path / "run", rounds=4, on_round=press)
     assert fedplt.History.load(tmp_path / "run").scores == whole.scores[:2]
     assert train(tmp_path / "run", rounds=4, resume=True).scores == whole.scores

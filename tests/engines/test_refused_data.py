@@ -30,8 +30,11 @@ def train(data, model=None, **settings):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ((X, Y.float()), ["training data: targets are torch.float32", "'regression'", ".long()"]),
-        ((X, X[:, :3]), ["training data: targets are torch.float32", "'multi-label'"]),
+        (
+            (X, Y.float()),
+            ["training data: targets are floats, one per example", "'regression'", ".long()"],
+        ),
+        ((X, X[:, :3]), ["training data: targets are floats of shape (3,)", "'multi-label'"]),
         ((X, Y + 1), ["label 3", "example 2", "has 3 outputs", "count from 0"]),
         ((X, Y * 4), ["label 8", "at least 9 outputs"]),
         ((X, with_value(Y, -1)), ["label -1 (example 7)"]),

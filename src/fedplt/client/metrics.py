@@ -108,6 +108,11 @@ class Metric(MetricInfo):
     finish: Callable[[Sums, int], float] = field(default=mean_of, kw_only=True)
 
     @property
+    def is_mean(self) -> bool:
+        """Whether the score is a mean over examples, which can be split by label."""
+        return self.finish is mean_of
+
+    @property
     def info(self) -> MetricInfo:
         return MetricInfo(**{entry.name: getattr(self, entry.name) for entry in fields(MetricInfo)})
 
@@ -121,7 +126,7 @@ class Metric(MetricInfo):
                 f"metric {self.name!r} gives {found} for {num_examples} examples; give one number "
                 "per example (not their mean), or several together with finish=."
             )
-        if len(shape) == 2 and shape[1] > 1 and self.finish is mean_of:
+        if len(shape) == 2 and shape[1] > 1 and self.is_mean:
             raise DataError(
                 f"metric {self.name!r} gives {shape[1]} numbers per example; give one, or say with "
                 "finish= how their sums become the score."

@@ -20,6 +20,7 @@ from fedplt.federation import (
     Engine,
     Federation,
     History,
+    Interrupted,
     Job,
     OnRound,
     RunConfig,
@@ -122,6 +123,10 @@ def run_job(
             else:
                 federation.start()
             return federation.run(on_round)
+    except Interrupted as error:
+        if folder:
+            error.args = (f"stopped and saved in {folder.path}; resume it from there.",)
+        raise
     finally:
         if folder:
             folder.unlock()

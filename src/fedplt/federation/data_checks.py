@@ -104,11 +104,17 @@ def _check_probabilities(part: str, targets: Tensor, logits: Tensor, task: Task)
             return
     who = f"the loss of {task.name!r}" if task.loss in CLASS_LOSSES else task.metric.name
     raise DataError(
-        f"{part}: targets are {targets.dtype} of shape {tuple(targets.shape[1:])} per example; "
-        f"{who} needs a label per example: a whole number. For numbers to predict, set the task to "
-        "'regression'; for several labels per example, to 'multi-label' (task= or [task] name); or "
-        "convert labels with .long()."
+        f"{part}: targets are {_many(targets)} ({targets.dtype}); {who} needs a label per "
+        "example: a whole number. For numbers to predict, set the task to 'regression'; for several "
+        "labels per example, to 'multi-label' (task= or [task] name); or convert labels with "
+        ".long()."
     )
+
+
+def _many(targets: Tensor) -> str:
+    shape = tuple(targets.shape[1:])
+    kind = "floats" if targets.is_floating_point() else "yes or no"
+    return f"{kind} of shape {shape} per example" if shape else f"{kind}, one per example"
 
 
 def _targets(samples: Samples) -> Iterator[tuple[int, Tensor]]:
