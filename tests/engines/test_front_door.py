@@ -153,12 +153,15 @@ def test_the_recorded_configuration_is_true(tmp_path):
         fedplt.resume(tmp_path / "run")
 
 
-def test_planned_fleets_from_python(tmp_path):
+def test_planned_fleets_from_python(tmp_path, monkeypatch):
     rows = ["name,count,gflops,mbps_up,mbps_down", "phone,2,1,5,20", "laptop,1,50,20,100"]
     (tmp_path / "devices.csv").write_text("\n".join(rows))
-    fleet = {"devices": str(tmp_path / "devices.csv"), "percentile": 50.0}
+    monkeypatch.chdir(tmp_path)
+    fleet = {"devices": "devices.csv", "percentile": 50.0}
     history = train(tmp_path / "run", ratios=None, fleet=fleet)
-    assert RunFolder.open(tmp_path / "run").plan().num_clients == 3
+    folder = RunFolder.open(tmp_path / "run")
+    assert folder.plan().num_clients == 3
+    assert folder.config().fleet.devices == str(tmp_path / "devices.csv")
     assert history.rounds[-1].total.simulated_seconds > 0
 
 

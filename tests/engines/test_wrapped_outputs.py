@@ -75,6 +75,13 @@ def test_wrapped_outputs_are_trained_like_plain_ones():
     assert history.scores[-1] > 0.9
 
 
+def test_a_masked_loss_needs_a_tensor():
+    with pytest.raises(fedplt.ConfigError, match="not a Output"):
+        train(
+            Wrapping(), Tokenized(60), Tokenized(9), method={"name": "fedplt", "masked_loss": True}
+        )
+
+
 def test_a_models_own_loss_is_used():
     history = train(WithLoss(), Tokenized(60), Tokenized(30, 1))
     assert history.scores[-1] > 0.9

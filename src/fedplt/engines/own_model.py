@@ -32,6 +32,7 @@ from fedplt.federation import (
     TaskConfig,
     TrainingConfig,
     ignore,
+    make_absolute,
     make_job,
     parse_config,
     read_fleet,
@@ -138,7 +139,9 @@ def train(
         "engine": _values(engine),
     }
     top = {"name": name, "seed": seed, "rounds": rounds, "checkpoint_every": checkpoint_every}
-    config = parse_config({**top, **{key: dict(values) for key, values in sections.items()}})
+    values = {**top, **{key: dict(section) for key, section in sections.items()}}
+    make_absolute(values)
+    config = parse_config(values)
     job = make_job(
         config, model, samples,
         split=given, ratios=ratios, learning_rates=learning_rates,

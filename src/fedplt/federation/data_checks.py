@@ -105,9 +105,9 @@ def _check_probabilities(part: str, targets: Tensor, logits: Tensor, task: Task)
     who = f"the loss of {task.name!r}" if task.loss in CLASS_LOSSES else task.metric.name
     raise DataError(
         f"{part}: targets are {_many(targets)} ({targets.dtype}); {who} needs a label per "
-        "example: a whole number. For numbers to predict, set the task to 'regression'; for several "
-        "labels per example, to 'multi-label' (task= or [task] name); or convert labels with "
-        ".long()."
+        "example: a whole number. For numbers to predict, set the task to 'regression'; for "
+        "several labels per example, to 'multi-label' (task= or [task] name); or convert labels "
+        "with .long()."
     )
 
 

@@ -9,7 +9,7 @@ import tomli_w
 
 from fedplt.engines.flower.deployment.nodes_file import Node, client_groups
 from fedplt.errors import ConfigError
-from fedplt.federation import RunConfig, parse_config, parse_toml, read_text
+from fedplt.federation import RunConfig, make_absolute, parse_config, parse_toml, read_text
 
 ROUND_TIMEOUT_SECONDS = 600.0
 DEFAULT: dict[str, Any] = {
@@ -33,6 +33,8 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
         where = str(path)
         text = read_text(path, ConfigError)
         values = parse_toml(text, path, ConfigError)
+        make_absolute(values, path.parent)
+        del values["code"]  # the server and the nodes have their own
         _refuse_lost_settings(parse_config(values, text, where), path)
         if "checkpoint_every" not in values:
             values["checkpoint_every"] = 1  # a round takes long, and a server may restart
@@ -72,6 +74,9 @@ def run_text(values: dict[str, Any]) -> str:
 def node_text(config: RunConfig, node: Node, num_clients: int) -> str:
     """A node's ``node.toml``: its part of the run's data, and the run's model."""
     data = config.data.model_dump(exclude_unset=True, exclude_none=True)
+    model = config.model.model_dump(
+        exclude_unset=True, exclude={"weights"}
+    )  # the server sends them
     if config.data.split_file is not None:
         data["split_file"] = SPLIT_FILE
     values = {
@@ -79,7 +84,7 @@ def node_text(config: RunConfig, node: Node, num_clients: int) -> str:
         "client": node.client,
         "num_clients": num_clients,
         "data": {**data, "name": config.data.name, "seed": config.seed},
-        "model": {"name": config.model.name, **config.model.model_dump(exclude_unset=True)},
+        "model": {"name": config.model.name, **model},
         **({"task": task} if (task := config.task.model_dump(exclude_unset=True)) else {}),
     }
     return f"{NODE_ABOUT}\n{tomli_w.dumps(_without_none(values))}{NODE_MORE}"
