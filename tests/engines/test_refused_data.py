@@ -85,6 +85,8 @@ def test_probabilities_of_classes_are_targets():
 def test_one_number_for_ratios():
     with pytest.raises(fedplt.ConfigError, match=r"ratios is one value, 0.5.*\[0.5\] \* 10"):
         fedplt.train(nn.Linear(6, 3), (X, Y), (X, Y), ratios=0.5, rounds=1)
+    with pytest.raises(fedplt.ConfigError, match=r"ratios: that of client 1 is 1\.5"):
+        fedplt.train(nn.Linear(6, 3), (X, Y), (X, Y), ratios=[0.5, 1.5], rounds=1)
     with pytest.raises(fedplt.ConfigError, match="ratios, fleet: give one of them"):
         fedplt.train(
             nn.Linear(6, 3), (X, Y), (X, Y), ratios=[0.5], fleet={"devices": "x.csv"}, rounds=1

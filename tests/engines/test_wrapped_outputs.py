@@ -76,10 +76,9 @@ def test_wrapped_outputs_are_trained_like_plain_ones():
 
 
 def test_a_masked_loss_needs_a_tensor():
+    masked = {"name": "fedplt", "masked_loss": True}
     with pytest.raises(fedplt.ConfigError, match="not a Output"):
-        train(
-            Wrapping(), Tokenized(60), Tokenized(9), method={"name": "fedplt", "masked_loss": True}
-        )
+        train(Wrapping(), Tokenized(60), Tokenized(9), method=masked)
 
 
 def test_a_models_own_loss_is_used():

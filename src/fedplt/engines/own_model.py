@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -12,7 +13,7 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from fedplt.client import Loss, Metric, Task, as_metric
+from fedplt.client import Loss, Metric, Task, as_metric, classification_loss
 from fedplt.data import Augment, Split, TrainingData, split_given
 from fedplt.engines.progress import both, shown_progress
 from fedplt.engines.start import MakeEngine, run_job
@@ -160,7 +161,9 @@ def _task(task: str | Task, loss: Loss | None, metric: str | Metric | None) -> t
         section["metric"] = named["metric"] = metric
     found = TaskConfig(**named).task()
     chosen = task if isinstance(task, Task) else found
-    if loss is not None and loss is not torch.nn.functional.cross_entropy:
+    if loss is torch.nn.functional.cross_entropy:
+        loss = classification_loss  # takes wrapped outputs, too
+    if loss is not None and loss is not chosen.loss:
         section["loss"] = FROM_PYTHON
         chosen = replace(chosen, loss=loss)
     if metric is not None:
@@ -189,18 +192,26 @@ def _clients(
         return {"num_clients": sum(device.count for device in devices)}
     if not len(ratios):
         raise ConfigError("ratios is empty; give one per client.")
-    own = [None] * len(ratios) if rates is None or len(rates) != len(ratios) else list(rates)
-    alike = groupby(zip(map(_ratio, ratios), own, strict=True))
-    groups = [
-        {"num_clients": len(list(clients)), **ratio, **({"learning_rate": rate} if rate else {})}
-        for (ratio, rate), clients in alike
+    known = rates is not None and len(rates) == len(ratios)  # else it is refused later
+    own = [
+        {"learning_rate": float(rate)} if rate > 0 else {}
+        for rate in (rates if known and rates is not None else [0.0] * len(ratios))
     ]
+    alike = groupby(
+        {**_ratio(*each), **rate} for each, rate in zip(enumerate(ratios), own, strict=True)
+    )
+    groups = [{"num_clients": len(list(clients)), **values} for values, clients in alike]
     return {"num_clients": len(ratios), "groups": groups}
 
 
-def _ratio(given: float | Allocation) -> dict[str, Any]:
+def _ratio(client: int, given: float | Allocation) -> dict[str, Any]:
     if isinstance(given, Allocation):
         return {"layer_ratios": [float(ratio) for ratio in given.layer_ratios]}
+    if not isinstance(given, numbers.Real) or not 0 < given <= 1:
+        raise ConfigError(
+            f"ratios: that of client {client} is {given!r}; it is the fraction of the model that "
+            "the client trains, above 0 and at most 1."
+        )
     return {"ratio": float(given)}
 
 

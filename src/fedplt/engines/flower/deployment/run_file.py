@@ -74,9 +74,8 @@ def run_text(values: dict[str, Any]) -> str:
 def node_text(config: RunConfig, node: Node, num_clients: int) -> str:
     """A node's ``node.toml``: its part of the run's data, and the run's model."""
     data = config.data.model_dump(exclude_unset=True, exclude_none=True)
-    model = config.model.model_dump(
-        exclude_unset=True, exclude={"weights"}
-    )  # the server sends them
+    # The server sends the weights.
+    model = config.model.model_dump(exclude_unset=True, exclude={"weights"})
     if config.data.split_file is not None:
         data["split_file"] = SPLIT_FILE
     values = {
