@@ -192,15 +192,13 @@ def _clients(
         return {"num_clients": sum(device.count for device in devices)}
     if not len(ratios):
         raise ConfigError("ratios is empty; give one per client.")
-    known = rates is not None and len(rates) == len(ratios)  # else it is refused later
-    own = [
-        {"learning_rate": float(rate)} if rate > 0 else {}
-        for rate in (rates if known and rates is not None else [0.0] * len(ratios))
-    ]
-    alike = groupby(
-        {**_ratio(*each), **rate} for each, rate in zip(enumerate(ratios), own, strict=True)
-    )
-    groups = [{"num_clients": len(list(clients)), **values} for values, clients in alike]
+    clients = [_ratio(client, ratio) for client, ratio in enumerate(ratios)]
+    if rates is not None and len(rates) == len(clients):  # all else is refused later
+        clients = [
+            {**values, **({"learning_rate": float(rate)} if rate > 0 else {})}
+            for values, rate in zip(clients, rates, strict=True)
+        ]
+    groups = [{"num_clients": len(list(same)), **values} for values, same in groupby(clients)]
     return {"num_clients": len(ratios), "groups": groups}
 
 

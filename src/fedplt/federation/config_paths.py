@@ -20,7 +20,6 @@ def make_absolute(values: dict[str, Any], folder: Path | None = None) -> None:
         if isinstance(inner, dict) and isinstance(given, str) and given and given[0] != "(":
             here, beside = Path(given).absolute(), (folder or Path()).absolute() / given
             inner[key] = str(here if here.exists() and not beside.exists() else beside)
-    if folder is not None and not isinstance(values.get("code"), str):
-        values["code"] = str(folder.absolute())
-    elif folder is not None:
-        values["code"] = str(folder.absolute() / values["code"])
+    code = values.get("code", ".")
+    if folder is not None and isinstance(code, str):
+        values["code"] = str((folder / code).absolute())

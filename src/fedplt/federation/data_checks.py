@@ -80,19 +80,16 @@ def _check_classes(part: str, start: int, targets: Tensor, outputs: Any, task: T
         return
     wrong = low if low < 0 else high
     first = start + int((targets == wrong).nonzero()[0, 0])
+    from_one = high == number and low > 0
     do = (
-        "Labels count from 0."
-        if low < 0 or (high == number and _smallest(targets) > 0)
+        f"Labels count from 0; {IGNORED} marks those to leave out."
+        if low < 0 or from_one
         else f"It needs at least {high + 1} outputs (model.options)."
     )
     raise DataError(
         f"{part}: label {wrong} (example {first}), but the model has {number} outputs, for labels "
         f"0 to {number - 1}. {do}"
     )
-
-
-def _smallest(targets: Tensor) -> int:
-    return int(targets.min())
 
 
 def _check_probabilities(part: str, targets: Tensor, logits: Tensor, task: Task) -> None:
