@@ -6,17 +6,29 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from fedplt.client import METRICS, TASKS, Task, is_labels, logits_of
+from fedplt.client import (
+    IGNORED,
+    METRICS,
+    TASKS,
+    Task,
+    class_scores,
+    is_labels,
+    logits_of,
+    next_tokens,
+    own_loss,
+)
 from fedplt.data import Samples, TensorSamples, TrainingData, first_examples
 from fedplt.errors import DataError
 
 BLOCK = 10_000
 """Examples that are looked at together."""
-IGNORED = -100
 CLASS_LOSSES = (TASKS["classification"].loss, TASKS["next-token"].loss)
-CLASS_METRICS = (METRICS["accuracy"].function, METRICS["perplexity"].function)
+CLASS_METRICS = tuple(
+    METRICS[name].function for name in ("accuracy", "perplexity", "token-accuracy")
+)
 FILL = "Remove such examples, or fill their gaps."
 
 
@@ -61,6 +73,25 @@ def check_targets(data: TrainingData, outputs: Any, task: Task) -> None:
                     f"{part} data: targets go from {float(targets.min()):g} to "
                     f"{float(targets.max()):g}; {task.name} needs 0 or 1 for each label."
                 )
+
+
+def check_shift(outputs: Any, targets: Any, task: Task) -> None:
+    """Refuse accuracy for a model that predicts the token that follows, not each token's label."""
+    if isinstance(outputs, Tensor) or task.metric.function is not METRICS["accuracy"].function:
+        return
+    if not is_labels(targets) or logits_of(outputs).ndim != 3:
+        return
+    follows, loss = task.loss is TASKS["next-token"].loss, own_loss(outputs)
+    if loss is not None and not follows:
+        shifted = float(F.cross_entropy(*next_tokens(outputs, targets)))
+        in_place = float(F.cross_entropy(*class_scores(outputs, targets)))
+        follows = abs(float(loss) - shifted) < 1e-4 < abs(float(loss) - in_place)
+    if follows:
+        raise DataError(
+            "the model predicts the token that follows, but accuracy compares each output with its "
+            "own token. Set task.name = 'next-token', whose metric is perplexity (or task.metric = "
+            "'token-accuracy')."
+        )
 
 
 def _check_classes(part: str, start: int, targets: Tensor, outputs: Any, task: Task) -> None:

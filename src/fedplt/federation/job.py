@@ -26,7 +26,7 @@ from fedplt.federation.checks import (
     uncompiled,
 )
 from fedplt.federation.config import RunConfig
-from fedplt.federation.data_checks import check_finite, check_targets
+from fedplt.federation.data_checks import check_finite, check_shift, check_targets
 from fedplt.federation.fleet import ClientDevices, nominal_workload
 from fedplt.federation.model import find_code, model_from_config
 from fedplt.federation.planning import method_from_config, plan_from_config
@@ -160,6 +160,7 @@ def _try_data(
     example = first_examples(data.validation)
     outputs = run_model(config, model, example[0])
     check_targets(data, outputs, task)
+    check_shift(outputs, example[1], task)
     try_task(config, outputs, example[1], task)
     return example[0], outputs
 
