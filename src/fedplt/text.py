@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+SAMPLE_STD = "sample standard deviation (n - 1)"
+"""What stands after ``+-`` everywhere: runs and clients are a sample of all that could be."""
+
 
 def bytes_text(number: float) -> str:
     """

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from fedplt.builtin import builtin_fleets
 from tests.support.pictures import svg_texts
 from tests.support.tiny import CONFIG
 
-KITCHEN = "configs/fleets/kitchen.csv"
+KITCHEN = builtin_fleets()["kitchen"]
 
 
 def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):
@@ -28,7 +29,7 @@ def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):
 
 def test_json_and_flags(fedplt):
     done = fedplt(
-        "fleet", KITCHEN, "--run", "configs/fashion-mnist.toml",
+        "fleet", KITCHEN, "--run", "fashion-mnist",
         "--deadline-seconds", 12, "--may-freeze", "--may-cut-steps", "--min-ratio", 0.05, "--json",
     )  # fmt: skip
     plan = json.loads(done.stdout)
@@ -42,12 +43,12 @@ def test_json_and_flags(fedplt):
 
 
 def test_the_papers_example(fedplt):
-    done = fedplt("fleet", "configs/fleets/paper-example.toml")
+    done = fedplt("fleet", "paper-example")
     for number in ("5.59", "9.52", "13.85", "17.65", "0.6930", "the paper's cost model"):
         assert number in done.stdout
-    exact = fedplt("fleet", "configs/fleets/paper-example.toml", "--model", "cnn")
+    exact = fedplt("fleet", "paper-example", "--model", "cnn")
     assert "exact FLOPs" in exact.stdout
-    half = fedplt("fleet", "configs/fleets/paper-example.toml", "--percentile", 50)
+    half = fedplt("fleet", "paper-example", "--percentile", 50)
     assert "Target 9.52 s" in half.stdout
 
 

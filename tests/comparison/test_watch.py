@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -182,7 +181,7 @@ def test_data_are_fetched_before_the_comparison_is_shown(tmp_path, monkeypatch):
 
     get = "fedplt.comparison.run.fetch_data_set"
     monkeypatch.setattr(get, lambda name, progress: progress(name, 0, None))
-    settings, methods = load_config(Path("configs/fashion-mnist.toml")), {"a": {"name": "fedavg"}}
+    settings, methods = load_config("fashion-mnist"), {"a": {"name": "fedavg"}}
     with pytest.raises(LookupError, match="enough"):
         compare(settings, methods, [1], tmp_path, fetching=fetching, watch=Begun())
     assert events == ["open", "fashion-mnist", "close"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedplt.builtin import builtin_fleets
 from fedplt.errors import FleetError
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.fleet import workload_from_config
@@ -25,7 +25,7 @@ from fedplt.fleet import (
     round_time,
 )
 
-EXAMPLE = Path("configs/fleets/paper-example.toml")
+EXAMPLE = builtin_fleets()["paper-example"]
 FULL_TIMES = [5.59, 4.35, 9.52, 13.85, 17.65]
 RATIOS = [0.69, 1.00, 0.21, 0.078, 0.03]
 

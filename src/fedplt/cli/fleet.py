@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedplt.cli.app import app, figures, save_picture
+from fedplt.cli.app import Devices, figures, out, print_json, save_picture, verb
 from fedplt.cli.model import key_values
 from fedplt.errors import ConfigError, CutError, ExampleError, FleetError
 
@@ -27,9 +26,9 @@ Shape = Annotated[
 ]
 
 
-@app.command()
+@verb()
 def fleet(
-    devices: Annotated[Path, typer.Argument(help="Devices: a .toml or .csv file.")],
+    devices: Devices,
     model: Model = None,
     shape: Shape = None,
     run: Annotated[
@@ -50,7 +49,6 @@ def fleet(
     may_cut_steps: Annotated[
         bool, typer.Option("--may-cut-steps", help="Slow devices may take fewer local steps.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     picture: Annotated[
         Path | None, typer.Option(help="Draw times into this .png, .svg or .pdf.")
     ] = None,
@@ -77,7 +75,8 @@ def fleet(
         flags["min_ratio"] = min_ratio
     workload = _run_workload(run) if run else _workload(file.work, model, shape, devices)
     made = plan_devices(file.devices, workload, file.target.model_copy(update=flags))
-    typer.echo(json.dumps(fleet_json(made), indent=2) if as_json else fleet_summary(made))
+    out.print(fleet_summary(made), soft_wrap=True)
+    print_json(lambda: fleet_json(made))
     if picture:
         figures()  # fails early if matplotlib is missing
         from fedplt.report.fleet_figures import fleet_figure
@@ -85,7 +84,7 @@ def fleet(
         save_picture(fleet_figure(made), picture)
 
 
-@app.command()
+@verb()
 def probe(
     model: Annotated[str, typer.Argument(help="A built-in model, or package.module:function.")],
     shape: Shape = None,
@@ -101,6 +100,8 @@ def probe(
     up: Annotated[str, typer.Option(help="Upload bandwidth (not measured).")] = "20 Mbit/s",
 ) -> None:
     """Measure how fast this machine trains a model, and print it as a device."""
+    import tomli_w
+
     from fedplt.client.probing import probe
     from fedplt.cutting.example import example_model
     from fedplt.fleet.quantities import DOWN, UP, parse_quantity
@@ -111,10 +112,17 @@ def probe(
         example = example_model(model, key_values("--option", option), known_shape)
     found = probe(*example, batch_size=batch_size, passes=passes)
     profile = found.profile(name, *bandwidths)  # refuses impossible values
-    typer.echo(found.summary() + "\n\nFor a fleet file (the bandwidths were not measured):\n")
-    typer.echo(f"[[device]]\nname = {json.dumps(profile.name)}")
-    typer.echo(f'speed = "{profile.flops_per_second / 1e9:.3g} GFLOP/s"')
-    typer.echo(f'down = "{down}"\nup = "{up}"')
+    device = {
+        "name": profile.name,
+        "speed": f"{profile.flops_per_second / 1e9:.3g} GFLOP/s",
+        "down": down,
+        "up": up,
+    }
+    # The text is a comment of the fleet file that `fedplt probe fcn > device.toml` makes.
+    lines = [*found.summary().splitlines(), "The bandwidths were not measured."]
+    out.print("\n".join(f"# {line}".rstrip() for line in lines), soft_wrap=True)
+    out.print(f"\n[[device]]\n{tomli_w.dumps(device)}", soft_wrap=True, end="")
+    print_json(device)
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

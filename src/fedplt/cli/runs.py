@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedplt.cli.app import NO_MATPLOTLIB, Config, Folder, Set, app, err, figures, out, save_picture
+from fedplt.cli.app import (
+    NO_MATPLOTLIB,
+    Config,
+    Folder,
+    Set,
+    err,
+    figures,
+    out,
+    print_json,
+    save_picture,
+    status,
+    verb,
+)
 from fedplt.errors import RunError
+from fedplt.text import SAMPLE_STD
 
 if TYPE_CHECKING:
     from fedplt.federation.folder import RunFolder
 
 
-@app.command()
+@verb()
 def plan(
     config: Config,
     set_: Set = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     picture: Annotated[
         Path | None,
         typer.Option(help="Draw which client trains what into this .png, .svg or .pdf."),
@@ -31,12 +42,13 @@ def plan(
     from fedplt.federation.job import plan_without_data
 
     made = plan_without_data(load_config(config, set_ or []))
-    typer.echo(json.dumps(made.to_json()) if as_json else made.summary())
+    out.print(made.summary(), soft_wrap=True)
+    print_json(made.to_json)
     if picture:
         save_picture(figures().plan_figure(made), picture)
 
 
-@app.command()
+@verb()
 def run(
     config: Config,
     set_: Set = None,
@@ -64,7 +76,7 @@ def run(
     settings = load_config(config, overrides)
     path = out_folder or default_folder(settings)
     RunFolder.refuse_existing(path)
-    with fetch_progress(err) as progress:
+    with fetch_progress(status) as progress:
         job = job_from_config(settings, progress)
     out.print(job.plan.summary() + "\n", soft_wrap=True)
     if job.devices and job.devices.plan:
@@ -74,7 +86,7 @@ def run(
     _finish(RunFolder.open(path))
 
 
-@app.command()
+@verb()
 def resume(folder: Folder, set_: Set = None) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
     from fedplt.engines.start import prepare_resume, run_job
@@ -86,7 +98,7 @@ def resume(folder: Folder, set_: Set = None) -> None:
     def change(config: RunConfig) -> RunConfig:
         return override(config, set_ or [])
 
-    with fetch_progress(err) as progress:
+    with fetch_progress(status) as progress:
         job, done = prepare_resume(RunFolder.open(folder), change, progress)
     out.print(f"{done} of {job.config.rounds} rounds are done.")
     with _stopping(folder), rounds_progress(out, done, job.config.rounds) as on_round:
@@ -94,15 +106,17 @@ def resume(folder: Folder, set_: Set = None) -> None:
     _finish(RunFolder.open(folder))
 
 
-@app.command()
+@verb()
 def report(folder: Folder) -> None:
     """Write an HTML page about a run: curve, plan, costs."""
     from fedplt.federation.folder import RunFolder
 
-    out.print(f"report: {_report(RunFolder.open(folder))}", soft_wrap=True)
+    path = _report(RunFolder.open(folder))
+    out.print(f"report: {path}", soft_wrap=True)
+    print_json({"report": str(path)})
 
 
-@app.command()
+@verb()
 def curve(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
     picture: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curve.png"),
@@ -112,28 +126,49 @@ def curve(
 
     different = {folder.resolve(): folder for folder in folders}
     groups = by_configuration([RunFolder.open(folder) for folder in different.values()])
+    found = {}
     for name, histories in groups.items():
         finals = [100 * history.final_accuracy() for history in histories]
+        spread = stdev(finals) if len(finals) > 1 else None
+        shown = "" if spread is None else f" +- {spread:.2f}"
+        note = "one run" if spread is None else f"{len(finals)} runs, +- {SAMPLE_STD}"
         out.print(
-            f"{name}: {fmean(finals):.2f} +- {pstdev(finals):.2f} % ({len(finals)} runs, "
-            f"mean of the last 10 evaluations: {', '.join(f'{value:.2f}' for value in finals)})",
+            f"{name}: {fmean(finals):.2f}{shown} % ({note}; mean of the last 10 evaluations: "
+            f"{', '.join(f'{value:.2f}' for value in finals)})",
             soft_wrap=True,
         )
+        found[name] = {"accuracy": finals, "mean": fmean(finals), "sample_std": spread}
     save_picture(figures().accuracy_figure(groups), picture)
+    print_json({"picture": str(picture), "runs": found})
 
 
 def _finish(folder: RunFolder) -> None:
-    history = folder.history()
+    """Print the result and write the report."""
+    history, model = folder.history(), folder.path / "model.safetensors"
     last = min(10, len(history.accuracy))
     text = f"accuracy {100 * history.final_accuracy():.2f} % (mean of the last {last} evaluations)"
     if history.test_accuracy is not None:
         text += f", {100 * history.test_accuracy:.2f} % on the test set"
     out.print(text)
-    out.print(f"model:  {folder.path / 'model.safetensors'}", soft_wrap=True)
+    out.print(f"model:  {model}", soft_wrap=True)
+    report = None
     try:
-        out.print(f"report: {_report(folder)}", soft_wrap=True)
+        report = str(_report(folder))
+        out.print(f"report: {report}", soft_wrap=True)
     except RunError as error:
         err.print(f"no report: {error}", soft_wrap=True)
+    record = history.rounds[-1]
+    print_json(
+        {
+            "folder": str(folder.path),
+            "rounds": record.round,
+            "accuracy_last_10": history.final_accuracy(),
+            "test_accuracy": history.test_accuracy,
+            "total": vars(record.total),
+            "model": str(model),
+            "report": report,
+        }
+    )
 
 
 def _report(folder: RunFolder) -> Path:

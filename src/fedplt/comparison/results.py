@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
 from fedplt.federation import History, RoundRecord, Totals
-from fedplt.text import bytes_text, flops_text, table
+from fedplt.text import SAMPLE_STD, bytes_text, flops_text, table
 
 FORMAT = 2
 
@@ -140,7 +140,8 @@ class Comparison:
         """The results as printed tables."""
         target = self.default_target() if accuracy is None else accuracy
         parts = [
-            "accuracy in %, mean +- std over seeds; in the end: mean of the last 10 evaluations;\n"
+            f"accuracy in %, mean +- {SAMPLE_STD} over seeds;\n"
+            "in the end: mean of the last 10 evaluations;\n"
             "<= costs: within the cost of the cheapest run of the same seed (shown: the mean)\n\n"
             + table(["method", "trained", "in the end", *self._equal_header()], self._rows()),
             f"cost until {100 * target:.0f} % accuracy, mean over the seeds that reach it\n\n"
@@ -199,7 +200,7 @@ class Comparison:
             "method": dict(contestant.method),
             "trained": contestant.trained,
             "accuracy_mean": fmean(finals),
-            "accuracy_std": pstdev(finals) if len(finals) > 1 else None,
+            "accuracy_std": stdev(finals) if len(finals) > 1 else None,
             "accuracy_at_equal": {m: self.at_equal(m)[label] for m in MEASURES},
             "cost_to_target": {m: self.costs_to(target, m)[label] for m in MEASURES},
             "failed": _by_seed(contestant.failed),
@@ -225,12 +226,12 @@ def _by_seed(values: Mapping[int, Any]) -> dict[str, Any]:
 
 
 def _spread(values: Sequence[float | None]) -> str:
-    """Mean and standard deviation; the mean alone for a single value."""
+    """Mean and sample standard deviation; the mean alone for a single value."""
     known = [100 * value for value in values if value is not None]
     if not known:
         return "-"
     mean = f"{fmean(known):.1f}"
-    return f"{mean} +- {pstdev(known):.1f}" if len(known) > 1 else mean
+    return f"{mean} +- {stdev(known):.1f}" if len(known) > 1 else mean
 
 
 def _cost_text(measure: str, cost: float) -> str:

@@ -9,22 +9,34 @@ from typing import Any
 
 import tomli_w
 
+from fedplt.builtin import find_config
 from fedplt.errors import ConfigError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.config_errors import parse_toml, read_text, validate
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The configuration in a file, with ``key.sub=value`` overrides applied."""
+    """The configuration in a file, or a built-in one by name, with ``key.sub=value`` overrides."""
+    path = find_config(path)
     text = read_text(path, ConfigError)
     values = parse_toml(text, path, ConfigError)
+    _find_devices(values, path)
     for override in overrides:
         _apply(values, override)
     return parse_config(values, text, str(path), _keys(overrides))
 
 
+def _find_devices(values: dict[str, Any], path: Path) -> None:
+    """A file of devices is looked for beside the configuration that names it."""
+    section = values.get("fleet")
+    if isinstance(section, dict) and isinstance(section.get("devices"), str):
+        beside = path.parent / section["devices"]
+        if beside.is_file():
+            section["devices"] = str(beside)
+
+
 ConfigLike = RunConfig | Mapping[str, Any] | str | Path
-"""A configuration, a dictionary of its sections, or the path of a TOML file."""
+"""A configuration, a dictionary of its sections, a TOML file, or a built-in one's name."""
 
 
 def as_config(config: ConfigLike) -> RunConfig:

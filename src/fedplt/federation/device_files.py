@@ -24,6 +24,7 @@ from typing import Any
 
 from pydantic import field_validator
 
+from fedplt.builtin import find_fleet
 from fedplt.errors import FleetError
 from fedplt.federation.config_errors import line_of, parse_toml, read_text, validate
 from fedplt.federation.csv_file import csv_rows
@@ -61,7 +62,8 @@ class _Tables(Section):
 
 
 def read_fleet(path: Path) -> FleetFile:
-    """The fleet in a ``.toml`` or ``.csv`` file."""
+    """The fleet in a ``.toml`` or ``.csv`` file, or a built-in one by name."""
+    path = find_fleet(path)
     kind = path.suffix.lower()
     if kind not in (".toml", ".csv"):
         raise FleetError(f"{path}: a fleet is a .toml or a .csv file.")
