@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 import typer
@@ -51,7 +52,7 @@ def test_init_copies_the_files_that_a_configuration_names(fedplt, empty):
     files = json.loads(done.stdout)["files"]
     assert files == ["my folder/fleet.toml", "my folder/fleets/kitchen.csv"]
     devices = load_config(files[0]).fleet.devices
-    assert os.path.samefile(devices, files[1])
+    assert Path(devices).samefile(files[1])
 
 
 def test_names_are_listed_and_mistakes_are_told(fedplt, empty):

@@ -63,6 +63,7 @@ def compare(
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
     from fedplt.comparison.run import compare as run_comparison
     from fedplt.federation.config_file import load_config
+    from fedplt.federation.config_places import placing
     from fedplt.methods import METHODS
     from fedplt.report.live import fetch_progress
     from fedplt.report.live_comparison import comparison_progress
@@ -74,7 +75,7 @@ def compare(
 
     numbers = parse_seeds(seeds)
     try:
-        with comparison_progress(status) as watch:
+        with placing(config, set_ or []), comparison_progress(status) as watch:
             found = run_comparison(
                 settings, chosen, numbers, folder,
                 accuracy=accuracy, processes=processes, watch=watch,

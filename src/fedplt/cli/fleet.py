@@ -166,6 +166,8 @@ def _shape_is_asked_for() -> Iterator[None]:
 
 def _run_workload(path: Path) -> Workload:
     from fedplt.federation.config_file import load_config
+    from fedplt.federation.config_places import placing
     from fedplt.federation.job import workload_without_data
 
-    return workload_without_data(load_config(path))
+    with placing(path):
+        return workload_without_data(load_config(path))

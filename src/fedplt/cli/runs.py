@@ -39,9 +39,11 @@ def plan(
 ) -> None:
     """Show which client would train what, before any training."""
     from fedplt.federation.config_file import load_config
+    from fedplt.federation.config_places import placing
     from fedplt.federation.job import plan_without_data
 
-    made = plan_without_data(load_config(config, set_ or []))
+    with placing(config, set_ or []):
+        made = plan_without_data(load_config(config, set_ or []))
     out.print(made.summary(), soft_wrap=True)
     print_json(made.to_json)
     if picture:
@@ -65,6 +67,7 @@ def run(
     from fedplt.engines.start import run_job
     from fedplt.federation.config import default_folder
     from fedplt.federation.config_file import load_config
+    from fedplt.federation.config_places import placing
     from fedplt.federation.folder import RunFolder
     from fedplt.federation.job import job_from_config
     from fedplt.fleet import fleet_summary
@@ -76,12 +79,16 @@ def run(
     settings = load_config(config, overrides)
     path = out_folder or default_folder(settings)
     RunFolder.refuse_existing(path)
-    with fetch_progress(status) as progress:
+    with placing(config, overrides), fetch_progress(status) as progress:
         job = job_from_config(settings, progress)
     out.print(job.plan.summary() + "\n", soft_wrap=True)
     if job.devices and job.devices.plan:
         out.print(fleet_summary(job.devices.plan) + "\n", soft_wrap=True)
-    with _stopping(path), rounds_progress(out, 0, settings.rounds) as on_round:
+    with (
+        placing(config, overrides),
+        _stopping(path),
+        rounds_progress(out, 0, settings.rounds) as on_round,
+    ):
         run_job(job, path, on_round=on_round)
     _finish(RunFolder.open(path))
 
@@ -92,13 +99,14 @@ def resume(folder: Folder, set_: Set = None) -> None:
     from fedplt.engines.start import prepare_resume, run_job
     from fedplt.federation.config import RunConfig
     from fedplt.federation.config_file import override
+    from fedplt.federation.config_places import placing
     from fedplt.federation.folder import RunFolder
     from fedplt.report.live import fetch_progress, rounds_progress
 
     def change(config: RunConfig) -> RunConfig:
         return override(config, set_ or [])
 
-    with fetch_progress(status) as progress:
+    with placing(folder / "config.toml", set_ or []), fetch_progress(status) as progress:
         job, done = prepare_resume(RunFolder.open(folder), change, progress)
     out.print(f"{done} of {job.config.rounds} rounds are done.")
     with _stopping(folder), rounds_progress(out, done, job.config.rounds) as on_round:

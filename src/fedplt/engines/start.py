@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from fedplt.federation import (
     job_from_config,
     make_server_job,
     override,
+    placing,
 )
 from fedplt.imports import import_object
 
@@ -51,12 +52,14 @@ def run(
     """Train as a configuration describes, like ``fedplt run``.
 
     Args:
-        config: a configuration, a dictionary of its sections, or the path of a TOML file.
+        config: a configuration, a dictionary of its sections, the path of a TOML file, or a
+            built-in one's name.
         out: a run folder; None: nothing on disk.
         engine: function that makes the engine; default: the one that ``engine.name`` names.
         on_round: called with every round's record.
     """
-    return run_job(job_of(as_config(config)), out, engine=engine, on_round=on_round)
+    with placing(config) if isinstance(config, (str, Path)) else nullcontext():
+        return run_job(job_of(as_config(config)), out, engine=engine, on_round=on_round)
 
 
 def resume(

@@ -27,6 +27,7 @@ from fedplt.federation.config_file import (
     override,
     parse_config,
 )
+from fedplt.federation.config_places import placing
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
@@ -102,6 +103,7 @@ __all__ = [
     "override",
     "parse_config",
     "parse_toml",
+    "placing",
     "plan_from_config",
     "plan_without_data",
     "read_fleet",

@@ -222,7 +222,7 @@ class EngineConfig(Section):
     name: Literal["simulator", "flower"] = "simulator"
     """``simulator``: worker processes on this machine. ``flower``: Flower's simulation of nodes
     on this machine, or, in a deployment, its nodes."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$", examples=["cuda:1"])] = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None
     """Worker processes; default: one per core (one on a GPU)."""

@@ -26,7 +26,8 @@ from pydantic import field_validator
 
 from fedplt.builtin import find_fleet
 from fedplt.errors import FleetError
-from fedplt.federation.config_errors import line_of, parse_toml, read_text, validate
+from fedplt.federation.config_errors import parse_toml, read_text, validate
+from fedplt.federation.config_places import line_of
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_columns import check_columns, device_profile
 from fedplt.federation.fleet_config import TargetConfig, WorkConfig
