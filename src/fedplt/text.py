@@ -43,6 +43,20 @@ def duration_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def shortened(name: str, width: int = 32) -> str:
+    """A long name with its middle left out: the beginning and the end tell names apart.
+
+    >>> shortened("base_model.model.encoder.layer.11.attention.self.query.lora_A.default")
+    'base_model.mo...ora_A.default'
+    >>> shortened("fc1")
+    'fc1'
+    """
+    if len(name) <= width:
+        return name
+    left = (width - 3) // 2
+    return f"{name[:left]}...{name[len(name) - (width - 3 - left) :]}"
+
+
 def _scaled(number: float, unit: str) -> str:
     for prefix in ("", "k", "M", "G", "T"):
         if abs(number) < 1000 or prefix == "T":

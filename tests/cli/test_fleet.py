@@ -24,7 +24,22 @@ def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):
     devices = [line.split(",")[0] for line in Path(KITCHEN).read_text().splitlines()]
     assert all(any(text.startswith(name) for text in shown) for name in devices[1:])
     assert sum("(late)" in text for text in shown) == 1  # the microcontroller
-    assert {"seconds per round", "download", "backward", "upload"} <= set(shown)
+    assert {"download", "backward", "upload"} <= set(shown)
+    assert any(text.startswith("seconds per round") for text in shown)
+
+
+def test_one_very_slow_device_leaves_plan_and_picture_readable(fedplt, tmp_path):
+    devices, picture = tmp_path / "devices.csv", tmp_path / "fleet.svg"
+    long = "a device with a name that is far too long for a picture or a table"
+    devices.write_text(KITCHEN.read_text() + f"{long},1,0.01,1,0.2,300,16\n")
+    done = fedplt("fleet", devices, "--picture", picture, "--local-steps", 8, "--batch-size", 32)
+    assert done.returncode == 0, done.stderr
+    assert "8 local steps of 32" in done.stdout
+    assert "deadlines to choose from" in done.stdout
+    shown = svg_texts(picture)
+    assert "seconds per round (longer bars are cut)" in shown
+    assert any("\N{RIGHTWARDS ARROW}" in text for text in shown)
+    assert long not in shown and any("..." in text for text in shown)
 
 
 def test_json_and_flags(fedplt):
@@ -58,6 +73,7 @@ def test_the_papers_example(fedplt):
         (["--deadline-seconds", -1], "more than 0"),
         (["--deadline-seconds", 1, "--percentile", 2], "give one of them"),
         (["--run", "x.toml", "--model", "fcn"], "give one of them"),
+        (["--run", "x.toml", "--local-steps", 3], "--run and --local-steps: give one of them"),
         (["--model", "fnc"], "Did you mean 'fcn'"),
         (["--model", "tests.support.tiny:model"], "--shape"),
         (["--model", "tests.support.tiny:model", "--shape", "7"], "does not take inputs of shape"),

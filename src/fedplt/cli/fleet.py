@@ -34,6 +34,12 @@ def fleet(
     run: Annotated[
         Path | None, typer.Option(help="Take model and local work from this run configuration.")
     ] = None,
+    local_steps: Annotated[
+        int | None, typer.Option(min=1, help="Local steps of a round (default: 16).")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Examples in a batch (default: 64).")
+    ] = None,
     deadline_seconds: Annotated[
         float | None, typer.Option(help="Plan for rounds of this length.")
     ] = None,
@@ -56,11 +62,13 @@ def fleet(
     """Plan what each device trains, so that all devices meet the round time."""
     from fedplt.federation.device_files import read_fleet
     from fedplt.federation.fleet import plan_devices
-    from fedplt.fleet import fleet_json, fleet_summary
+    from fedplt.fleet import fleet_json, fleet_summary, plan_deadlines
 
     if deadline_seconds is not None and percentile is not None:
         raise FleetError("--deadline-seconds and --percentile: give one of them.")
-    for name, value in (("--model", model), ("--shape", shape)):
+    work_flags: dict[str, Any] = {"--model": model, "--shape": shape}
+    work_flags |= {"--local-steps": local_steps, "--batch-size": batch_size}
+    for name, value in work_flags.items():
         if run is not None and value is not None:
             raise FleetError(f"--run and {name}: give one of them.")
     file = read_fleet(devices)
@@ -71,12 +79,14 @@ def fleet(
     }
     if deadline_seconds is not None or percentile is not None:
         flags |= {"deadline_seconds": deadline_seconds, "percentile": percentile}
-    if min_ratio is not None:
-        flags["min_ratio"] = min_ratio
-    workload = _run_workload(run) if run else _workload(file.work, model, shape, devices)
+    flags |= _given(min_ratio=min_ratio)
+    work = file.work.model_copy(update=_given(local_steps=local_steps, batch_size=batch_size))
+    workload = _run_workload(run) if run else _workload(work, model, shape, devices)
     made = plan_devices(file.devices, workload, file.target.model_copy(update=flags))
-    out.print(fleet_summary(made), soft_wrap=True)
-    print_json(lambda: fleet_json(made))
+    late = not all(entry.feasible for entry in made.devices)
+    choices = plan_deadlines(made, workload) if late else []
+    out.print(fleet_summary(made, choices), soft_wrap=True)
+    print_json(lambda: fleet_json(made, choices))
     if picture:
         figures()  # fails early if matplotlib is missing
         from fedplt.report.fleet_figures import fleet_figure
@@ -123,6 +133,10 @@ def probe(
     out.print("\n".join(f"# {line}".rstrip() for line in lines), soft_wrap=True)
     out.print(f"\n[[device]]\n{tomli_w.dumps(device)}", soft_wrap=True, end="")
     print_json(device)
+
+
+def _given(**flags: Any) -> dict[str, Any]:
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from fedplt.errors import ConfigError, RunError
 from fedplt.federation import (
     FROM_PYTHON,
     ON_NODES,
+    SAME_CALL,
     ConfigLike,
     Engine,
     Federation,
@@ -148,8 +149,8 @@ def prepare_resume(
         folder.refuse_unbegun()
         if FROM_PYTHON in (config.model.name, config.data.name):
             raise RunError(
-                f"{folder.path} was started from Python with a model or data of its own: call "
-                "fedplt.train with the same arguments and resume=True."
+                f"{folder.path} was started from Python with a model or data of its own: "
+                f"{SAME_CALL}."
             )
         job = job_of(config, progress)
         _, done, _ = folder.load_checkpoint(job)

@@ -28,6 +28,7 @@ from fedplt.federation.config_file import (
     parse_config,
 )
 from fedplt.federation.config_places import placing
+from fedplt.federation.continuing import SAME_CALL
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
@@ -57,6 +58,7 @@ from fedplt.federation.server_job import DataOnNodes, make_server_job
 __all__ = [
     "FROM_PYTHON",
     "ON_NODES",
+    "SAME_CALL",
     "ClientsConfig",
     "ConfigLike",
     "CutConfig",

@@ -26,6 +26,7 @@ from torch import Tensor
 from fedplt.errors import FedpltError, RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.config_file import dump_config, flatten, load_config
+from fedplt.federation.continuing import how_to_continue
 from fedplt.federation.job import Job
 from fedplt.federation.lock import LOCK, take_lock
 from fedplt.federation.records import History, RoundRecord, Totals
@@ -87,10 +88,7 @@ class RunFolder:
             if not files or ((path / LOCK).exists() and not others):
                 return
         if path.exists():
-            raise RunError(
-                f"{path} already exists. Continue it with 'fedplt resume {path}', "
-                "choose another folder with --out, or delete it."
-            )
+            raise RunError(f"{path} already exists. {how_to_continue(path)}")
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:

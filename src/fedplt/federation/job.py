@@ -92,6 +92,15 @@ class Job:
             return default  # the planner assumed more examples than this client has
         return replace(default, local_epochs=None, local_steps=steps)
 
+    def device_name(self, client: int) -> str:
+        """The client's device, with ``[fleet]``; else empty."""
+        return self.devices.profiles[client].name if self.devices else ""
+
+    def client_name(self, client: int) -> str:
+        """``client 3``, or ``client 3 (old-phone)``."""
+        name = self.device_name(client)
+        return f"client {client}" + (f" ({name})" if name else "")
+
     def learning_rate(self, client: int, round: int) -> float:
         return float(self.learning_rates[client] * self.config.training.rate_factor(round))
 

@@ -142,6 +142,9 @@ class Federation:
         self.rounds_done += 1
         seconds = time.perf_counter() - started
         record = outcome.record(self.rounds_done, self.total, seconds, diagnostics)
+        if self.job.devices:
+            away = [*record.dropped, *record.late, *map(int, record.rejected)]
+            record = replace(record, devices={str(k): self.job.device_name(k) for k in away})
         self.records.append(record)
         return record
 
@@ -189,7 +192,8 @@ class Federation:
     def _refuse_too_few(self, number: int, rejected: dict[str, str]) -> None:
         least = self.job.config.server.min_clients
         if number < least:
-            reasons = "; ".join(f"client {client}: {why}" for client, why in rejected.items())
+            names = {self.job.client_name(int(k)): why for k, why in rejected.items()}
+            reasons = "; ".join(f"{name}: {why}" for name, why in names.items())
             raise TooFewClientsError(
                 f"round {self.rounds_done + 1}: {number} of at least {least} updates came "
                 f"(server.min_clients). {reasons}"
@@ -209,7 +213,7 @@ class Federation:
             )
             raise DivergedError(
                 f"round {self.rounds_done + 1}: every client's update was refused; "
-                f"client {first}: {reason}{hint}"
+                f"{self.job.client_name(int(first))}: {reason}{hint}"
             )
 
     def _save(self) -> None:

@@ -54,6 +54,8 @@ class RoundRecord:
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
+    devices: dict[str, str] = field(default_factory=dict)
+    """With ``[fleet]``: the devices of the clients that dropped out, were late or refused."""
     sampling: dict[str, Any] | None = None
     """How the clients were chosen (``docs/sampling.md``); empty if all take part."""
     diagnostics: dict[str, Any] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedplt.text import table
+from fedplt.text import shortened, table
 
 if TYPE_CHECKING:
     from fedplt.planning.layers import Layers
@@ -15,7 +15,7 @@ def layers_summary(layers: Layers) -> str:
     notes = {note.name: note for note in layers.about if note.is_layer}
     rows = [
         [
-            layer.name,
+            shortened(layer.name),
             notes[layer.name].kind if layer.name in notes else "",
             f"{layer.size:,}",
             f"{layer.num_sublayers:,}",
@@ -29,7 +29,7 @@ def layers_summary(layers: Layers) -> str:
     ]
     left_out = [note for note in layers.about if not note.is_layer]
     if left_out:
-        rows = [[note.name, note.kind, f"{note.size:,}", note.how] for note in left_out]
+        rows = [[shortened(note.name), note.kind, f"{note.size:,}", note.how] for note in left_out]
         parts += [
             f"left out: {sum(note.size for note in left_out):,} values",
             table(["tensor", "kind", "size", "why"], rows, left=(0, 1, 3)),

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.text import table
+from fedplt.text import shortened, table
 
 if TYPE_CHECKING:
     from fedplt.planning.plan import Plan
 
 MAX_GROUPS = 12
+NAME = 16
+"""Width of a layer's name above its column."""
 
 
 def plan_summary(plan: Plan) -> str:
@@ -52,7 +54,12 @@ def _groups(plan: Plan) -> str:
                 *(f"{q:.3f}" for q in layer_ratios),
             ]
         )
-    header = ["clients", "ratio", "achieved", *(layer.name for layer in plan.layers)]
+    header = [
+        "clients",
+        "ratio",
+        "achieved",
+        *(shortened(layer.name, NAME) for layer in plan.layers),
+    ]
     return table(header, rows)
 
 
@@ -72,7 +79,7 @@ def _spread(values: NDArray[np.float64]) -> str:
 def _layers(plan: Plan) -> str:
     rows = [
         [
-            layer.name,
+            shortened(layer.name),
             f"{layer.size:,}",
             str(layer.num_sublayers),
             f"{layer.sublayer_size:,}",

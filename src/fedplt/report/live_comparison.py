@@ -43,7 +43,8 @@ class _LogWatch(Watch):
         """Rounds done, by run."""
         self.accuracy: dict[str, str] = {}
         """The last accuracy, by running run."""
-        self.steps = 0
+        self.steps: int | None = None
+        """Rounds since the first one."""
 
     def on_begin(self, rounds: int, done: Mapping[tuple[str, int], int]) -> None:
         self.rounds, self.done = rounds, {_name(*run): number for run, number in done.items()}
@@ -51,7 +52,9 @@ class _LogWatch(Watch):
 
     def on_round(self, label: str, seed: int, round: int, accuracy: float | None) -> None:
         self.done[_name(label, seed)] = round
-        self.steps += 1
+        if self.steps is None:  # the time before the first round is spent once, on starting
+            self.started = time.monotonic()
+        self.steps = 0 if self.steps is None else self.steps + 1
         if accuracy is not None:
             self.accuracy[_name(label, seed)] = f"{100 * accuracy:.1f} %"
         self.show_round(_name(label, seed))
@@ -64,7 +67,7 @@ class _LogWatch(Watch):
         self.console.print(line, soft_wrap=True, highlight=False)
 
     def time_left(self) -> str:
-        """Estimated from the rounds run since the start, without those that were already done."""
+        """Estimated from the rounds run since the first one of this start."""
         if not self.steps:
             return ""
         left = self.rounds * len(self.done) - sum(self.done.values())

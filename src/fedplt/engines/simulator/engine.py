@@ -245,6 +245,8 @@ class SimulatorEngine:
     def _died(self, connection: Connection) -> RunError:
         process = self._processes[self._connections.index(connection)]
         process.join(1)
+        if self.stop():  # a signal to all processes reached the worker before it could ignore it
+            raise Interrupted
         code = process.exitcode
         how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         if self._method == "spawn" and code == 1:  # it failed before its first task
@@ -258,12 +260,7 @@ class SimulatorEngine:
         for connection in self._connections:
             connection.close()
         for process in self._processes:
-            process.terminate()
+            process.kill()  # workers ignore SIGTERM; what they do in this round is discarded
         for process in self._processes:
             process.join(STOP_SECONDS)
-            if process.is_alive():
-                # A signal in a forked worker's first moment meets the parent's handler, which only
-                # takes note of it; a stopped worker does not even get it.
-                process.kill()
-                process.join(STOP_SECONDS)
         self._connections, self._processes = [], []

@@ -134,8 +134,8 @@ def _leave_shared_memory(model: nn.Module) -> None:
 
 def worker_main(connection: Connection, job: Job, shared: SharedMemory, parent: int) -> None:
     """Answer tasks until asked to stop, or until the parent process ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or a scheduler sends them to all:
+        signal.signal(number, signal.SIG_IGN)  # the parent saves the run, then ends its workers
     torch.set_num_threads(1)  # two threads become very slow when anything else needs a core
     worker = Worker(job, shared)
     while True:
