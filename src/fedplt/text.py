@@ -57,6 +57,33 @@ def shortened(name: str, width: int = 32) -> str:
     return f"{name[:left]}...{name[len(name) - (width - 3 - left) :]}"
 
 
+def short_names(names: Sequence[str], width: int = 32) -> list[str]:
+    """Dotted names for a table or a picture, without the beginning that all long ones share.
+
+    They stay different from each other: where that fails, the whole names are returned.
+
+    >>> layers = [f"base_model.model.encoder.layer.{i}.query.lora_A.default" for i in (0, 11)]
+    >>> short_names([*layers, "head"])
+    ['...layer.0.query.lora_A.default', '...ayer.11.query.lora_A.default', 'head']
+    >>> short_names(["fc1", "fc2"])
+    ['fc1', 'fc2']
+    """
+    long = [name.split(".") for name in names if len(name) > width]
+    most = min(map(len, long), default=1) - 1  # at least one part is left
+    start = 0
+    while start < most and len({parts[start] for parts in long}) == 1 < len(long):
+        start += 1
+    start = max(0, start - 1)  # the word before a number tells what it counts
+    result = []
+    for name in names:
+        if len(name) <= width:
+            result.append(name)
+            continue
+        text = ("..." if start else "") + ".".join(name.split(".")[start:])
+        result.append(text if len(text) <= width else "..." + text[3 - width :])
+    return result if len(set(result)) == len(set(names)) else list(names)
+
+
 def _scaled(number: float, unit: str) -> str:
     for prefix in ("", "k", "M", "G", "T"):
         if abs(number) < 1000 or prefix == "T":

@@ -192,3 +192,16 @@ def test_fingerprints_tell_plans_apart(fcn):
     assert one != two
     assert one.fingerprint == make_plan(fcn, [0.5, 0.29]).fingerprint
     assert len({one, two, make_plan(fcn, [0.5, 0.29])}) == 2
+
+
+def test_long_module_names_are_shortened_and_stay_different():
+    prefix = "base_model.model.encoder.layer"
+    names = [
+        f"{prefix}.{i}.attention.self.{part}.lora_A.default" for i in (0, 11) for part in "qkv"
+    ]
+    layers = Layers.from_counts(dict.fromkeys([*names, "head"], (4, 8)))
+    summary, cut = make_plan(layers, [1.0, 0.5]).summary(), layers.summary()
+    for text in (summary, cut):
+        assert "base_model" not in text
+        assert max(map(len, text.splitlines())) < 180
+        assert all(f"{part}.lora_A.default" in text for part in "qkv")

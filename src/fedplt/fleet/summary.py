@@ -75,7 +75,7 @@ def _times(plan: FleetPlan) -> str:
         parts = (time.latency, time.download, time.forward, time.backward, time.upload)
         rows.append(
             [
-                entry.device.name,
+                shortened(entry.device.name),
                 *([str(entry.device.count)] if counted else []),
                 f"{entry.ratio:.4f}",
                 seconds_text(entry.full.total),
@@ -95,7 +95,7 @@ def _costs(plan: FleetPlan) -> str:
         whole, work = entry.full_work, entry.work
         rows.append(
             [
-                entry.device.name,
+                shortened(entry.device.name),
                 bytes_text(work.bytes_down),
                 bytes_text(whole.bytes_up),
                 bytes_text(work.bytes_up),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.text import shortened, table
+from fedplt.text import short_names, table
 
 if TYPE_CHECKING:
     from fedplt.planning.plan import Plan
@@ -58,7 +58,7 @@ def _groups(plan: Plan) -> str:
         "clients",
         "ratio",
         "achieved",
-        *(shortened(layer.name, NAME) for layer in plan.layers),
+        *short_names([layer.name for layer in plan.layers], NAME),
     ]
     return table(header, rows)
 
@@ -77,15 +77,16 @@ def _spread(values: NDArray[np.float64]) -> str:
 
 
 def _layers(plan: Plan) -> str:
+    names = short_names([layer.name for layer in plan.layers])
     rows = [
         [
-            shortened(layer.name),
+            name,
             f"{layer.size:,}",
             str(layer.num_sublayers),
             f"{layer.sublayer_size:,}",
             f"{clients.min()}-{clients.max()}",
         ]
-        for layer, clients in zip(plan.layers, plan.coverage, strict=True)
+        for name, layer, clients in zip(names, plan.layers, plan.coverage, strict=True)
     ]
     header = ["layer", "parameters", "sub-layers", "each", "clients per sub-layer"]
     return table(header, rows)
