@@ -58,30 +58,41 @@ def shortened(name: str, width: int = 32) -> str:
 
 
 def short_names(names: Sequence[str], width: int = 32) -> list[str]:
-    """Dotted names for a table or a picture, without the beginning that all long ones share.
+    """Dotted names for a table or a picture, without what all long ones share.
 
-    They stay different from each other: where that fails, the whole names are returned.
+    They stay different from each other, if need be by being longer than ``width``.
 
     >>> layers = [f"base_model.model.encoder.layer.{i}.query.lora_A.default" for i in (0, 11)]
     >>> short_names([*layers, "head"])
-    ['...layer.0.query.lora_A.default', '...ayer.11.query.lora_A.default', 'head']
+    ['...layer.0...', '...layer.11...', 'head']
     >>> short_names(["fc1", "fc2"])
     ['fc1', 'fc2']
     """
     long = [name.split(".") for name in names if len(name) > width]
     most = min(map(len, long), default=1) - 1  # at least one part is left
-    start = 0
-    while start < most and len({parts[start] for parts in long}) == 1 < len(long):
-        start += 1
+    start = _shared(long, most)
+    end = _shared([parts[::-1] for parts in long], most - start)
     start = max(0, start - 1)  # the word before a number tells what it counts
+    end = max(0, end - (start + end >= most))
     result = []
     for name in names:
         if len(name) <= width:
             result.append(name)
             continue
-        text = ("..." if start else "") + ".".join(name.split(".")[start:])
+        parts = name.split(".")
+        text = ".".join(parts[start : len(parts) - end])
+        text = ("..." if start else "") + text + ("..." if end else "")
         result.append(text if len(text) <= width else "..." + text[3 - width :])
-    return result if len(set(result)) == len(set(names)) else list(names)
+    different = len(set(result)) == len(set(names))
+    return result if different else short_names(names, 2 * width)
+
+
+def _shared(names: Sequence[Sequence[str]], most: int) -> int:
+    """The number of leading parts that all names share."""
+    number = 0
+    while number < most and len(names) > 1 and len({parts[number] for parts in names}) == 1:
+        number += 1
+    return number
 
 
 def _scaled(number: float, unit: str) -> str:

@@ -6,6 +6,7 @@ import io
 
 from rich.console import Console
 
+from fedplt.client import accuracy
 from fedplt.federation import RoundRecord, Totals
 from fedplt.report.live import TimeLeft, rounds_progress
 from fedplt.report.live_comparison import comparison_progress
@@ -28,7 +29,7 @@ def test_a_comparison_does_not_count_its_start_as_rounds(monkeypatch):
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     with comparison_progress(Console(file=io.StringIO())) as watch:
-        watch.on_begin(10, {("a", 1): 0})
+        watch.on_begin(10, {("a", 1): 0}, accuracy)
         now = 60.0
         watch.on_round("a", 1, 1, 0.5)
         now = 62.0
@@ -38,7 +39,7 @@ def test_a_comparison_does_not_count_its_start_as_rounds(monkeypatch):
 
 def test_devices_are_named_where_a_client_is_refused_or_late():
     said = io.StringIO()
-    with rounds_progress(Console(file=said, width=200), 0, 3) as on_round:
+    with rounds_progress(Console(file=said, width=200), 0, 3, accuracy) as on_round:
         on_round(record(1, late=[3, 4, 5], devices={"3": "tv", "4": "phone", "5": "phone"}))
         on_round(record(2, late=[3, 4, 5], devices={"3": "tv", "4": "phone", "5": "phone"}))
         on_round(record(3, rejected={"7": "it is NaN"}, devices={"7": "old-phone"}))

@@ -52,9 +52,9 @@ def compare(
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of all runs (default: runs/compare-NAME).")
     ] = None,
-    accuracy: Annotated[
+    target: Annotated[
         float | None,
-        typer.Option(help="Report the cost to reach this accuracy, such as 0.7.", min=0, max=1),
+        typer.Option(help="Report the cost to reach this score, such as an accuracy of 0.7."),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
@@ -78,15 +78,15 @@ def compare(
         with placing(config, set_ or []), comparison_progress(status) as watch:
             found = run_comparison(
                 settings, chosen, numbers, folder,
-                accuracy=accuracy, processes=processes, watch=watch,
+                target=target, processes=processes, watch=watch,
                 fetching=lambda: fetch_progress(status),
             )  # fmt: skip
     except KeyboardInterrupt:
         err.print("stopped and saved. Start it again to continue.")
         raise typer.Exit(130) from None
-    out.print(found.text(accuracy), soft_wrap=True)
+    out.print(found.text(target), soft_wrap=True)
     out.print(f"\nresults: {folder / 'comparison.json'}", soft_wrap=True)
-    print_json(lambda: found.to_json(accuracy))
+    print_json(lambda: found.to_json(target))
     try:
         save_picture(figures().comparison_figure(found.histories), folder / "comparison.png")
     except RunError as error:

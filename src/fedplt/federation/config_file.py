@@ -13,6 +13,7 @@ from fedplt.builtin import find_config
 from fedplt.errors import ConfigError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.config_errors import parse_toml, read_text, unknown_key, validate
+from fedplt.federation.config_paths import make_absolute
 from fedplt.federation.config_places import keys_of
 
 
@@ -21,19 +22,11 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     path = find_config(path)
     text = read_text(path, ConfigError)
     values = parse_toml(text, path, ConfigError)
-    _find_devices(values, path)
+    make_absolute(values, Path(path).parent)
     for override in overrides:
         _apply(values, override)
+    make_absolute(values)
     return parse_config(values, text, str(path), keys_of(overrides))
-
-
-def _find_devices(values: dict[str, Any], path: Path) -> None:
-    """A file of devices is looked for beside the configuration that names it."""
-    section = values.get("fleet")
-    if isinstance(section, dict) and isinstance(section.get("devices"), str):
-        beside = path.parent / section["devices"]
-        if beside.is_file():
-            section["devices"] = str(beside)
 
 
 ConfigLike = RunConfig | Mapping[str, Any] | str | Path
@@ -54,6 +47,7 @@ def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     values = config.model_dump(exclude_none=True, mode="json")
     for entry in overrides:
         _apply(values, entry)
+    make_absolute(values)
     return parse_config(values, overridden=keys_of(overrides))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.progress import (
@@ -17,6 +17,7 @@ from rich.progress import (
     TextColumn,
 )
 
+from fedplt.client import MetricInfo
 from fedplt.data import Progress as OnFetch
 from fedplt.federation import OnRound, RoundRecord
 from fedplt.text import bytes_text, duration_text
@@ -27,11 +28,13 @@ RECENT_ROUNDS = 20
 
 
 @contextmanager
-def rounds_progress(console: Console, done: int, rounds: int) -> Iterator[OnRound]:
-    """Show after every round: accuracy, loss, bytes uploaded so far, time left."""
+def rounds_progress(
+    console: Console, done: int, rounds: int, metric: MetricInfo
+) -> Iterator[OnRound]:
+    """Show after every round: score, loss, bytes uploaded so far, time left."""
     left, away = TimeLeft(rounds), _Away(console)
     if not console.is_terminal:
-        yield _log_lines(console, rounds, left, away)
+        yield _log_lines(console, rounds, metric, left, away)
         return
     columns = [
         TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
@@ -46,24 +49,32 @@ def rounds_progress(console: Console, done: int, rounds: int) -> Iterator[OnRoun
 
         def show(record: RoundRecord) -> None:
             away.show(record)
-            if record.accuracy is not None:
-                progress.update(task, numbers=_numbers(record))
+            if record.score is not None:
+                progress.update(task, numbers=_numbers(record, metric))
             progress.update(task, completed=record.round, left=left.text(record))
 
         yield show
 
 
-def _log_lines(console: Console, rounds: int, left: TimeLeft, away: _Away) -> OnRound:
+def python_progress(done: int, rounds: int, metric: MetricInfo) -> AbstractContextManager[OnRound]:
+    """Progress on standard error, for runs that are started from Python."""
+    console = Console(stderr=True, highlight=False, markup=False)
+    return rounds_progress(console, done, rounds, metric)
+
+
+def _log_lines(
+    console: Console, rounds: int, metric: MetricInfo, left: TimeLeft, away: _Away
+) -> OnRound:
     last = -LOG_SECONDS
 
     def show(record: RoundRecord) -> None:
         nonlocal last
         now, text = time.monotonic(), left.text(record)
         away.show(record)
-        if record.round < rounds and (now - last < LOG_SECONDS or record.accuracy is None):
+        if record.round < rounds and (now - last < LOG_SECONDS or record.score is None):
             return
         last = now
-        line = f"round {record.round}/{rounds}  {_numbers(record)}  {text}"
+        line = f"round {record.round}/{rounds}  {_numbers(record, metric)}  {text}"
         console.print(line, soft_wrap=True, highlight=False)
 
     return show
@@ -109,10 +120,10 @@ class _Away:
             self.console.print(f"round {record.round}: late: {text}", soft_wrap=True)
 
 
-def _numbers(record: RoundRecord) -> str:
-    accuracy = "-" if record.accuracy is None else f"{100 * record.accuracy:.1f} %"
+def _numbers(record: RoundRecord, metric: MetricInfo) -> str:
+    score = "-" if record.score is None else metric.text(record.score)
     loss = "-" if record.loss is None else f"{record.loss:.3f}"
-    return f"accuracy {accuracy}  loss {loss}  up {bytes_text(record.total.bytes_up)}"
+    return f"{metric.name} {score}  loss {loss}  up {bytes_text(record.total.bytes_up)}"
 
 
 @contextmanager
