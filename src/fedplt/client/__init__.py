@@ -23,7 +23,7 @@ from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
-from fedplt.client.update import ClientUpdate, update_norm
+from fedplt.client.update import ClientUpdate, Origin, update_norm
 
 __all__ = [
     "CHUNK",
@@ -37,6 +37,7 @@ __all__ = [
     "LocalTraining",
     "Loss",
     "Metric",
+    "Origin",
     "TrainOrder",
     "TrainableSlices",
     "accuracy",

@@ -9,7 +9,6 @@ from fedplt.federation.config import (
     ClientsConfig,
     CutConfig,
     DataConfig,
-    DiagnosticsConfig,
     EngineConfig,
     EvaluationConfig,
     GroupConfig,
@@ -29,6 +28,7 @@ from fedplt.federation.config_file import (
 )
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
+from fedplt.federation.diagnostics_config import DiagnosticsConfig
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.folder import RunFolder, changed_keys
@@ -44,7 +44,14 @@ from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
 from fedplt.federation.planning import method_from_config, plan_from_config
+from fedplt.federation.privacy import (
+    noise_multiplier_for,
+    privacy_text,
+    probability_of,
+)
+from fedplt.federation.privacy_config import PrivacyConfig
 from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.robust import coverage_warnings
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
@@ -73,6 +80,7 @@ __all__ = [
     "Job",
     "ModelConfig",
     "OnRound",
+    "PrivacyConfig",
     "RoundRecord",
     "RunConfig",
     "RunFolder",
@@ -84,6 +92,7 @@ __all__ = [
     "as_config",
     "changed_keys",
     "check_job",
+    "coverage_warnings",
     "csv_rows",
     "dump_config",
     "evaluation_chunks",
@@ -99,11 +108,14 @@ __all__ = [
     "method_from_config",
     "most_clients",
     "most_numbers",
+    "noise_multiplier_for",
     "override",
     "parse_config",
     "parse_toml",
     "plan_from_config",
     "plan_without_data",
+    "privacy_text",
+    "probability_of",
     "read_fleet",
     "read_text",
     "split_data",
