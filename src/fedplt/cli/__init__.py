@@ -5,7 +5,18 @@ from __future__ import annotations
 import os
 import sys
 
-from fedplt.cli import comparing, data, deploy, fleet, flower, model, reproduce, runs, theory
+from fedplt.cli import (
+    comparing,
+    data,
+    deploy,
+    fleet,
+    flower,
+    model,
+    privacy,
+    reproduce,
+    runs,
+    theory,
+)
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 
@@ -18,6 +29,7 @@ __all__ = [
     "flower",
     "main",
     "model",
+    "privacy",
     "reproduce",
     "runs",
     "theory",

@@ -29,9 +29,12 @@ def plan(
     """Show which client would train what, before any training."""
     from fedplt.federation.config_file import load_config
     from fedplt.federation.job import plan_without_data
+    from fedplt.federation.robust import coverage_warnings
 
-    made = plan_without_data(load_config(config, set_ or []))
-    typer.echo(json.dumps(made.to_json()) if as_json else made.summary())
+    settings = load_config(config, set_ or [])
+    made = plan_without_data(settings)
+    lines = [made.summary(), *coverage_warnings(settings, made)]
+    typer.echo(json.dumps(made.to_json()) if as_json else "\n\n".join(lines))
     if picture:
         save_picture(figures().plan_figure(made), picture)
 
@@ -55,6 +58,7 @@ def run(
     from fedplt.federation.config_file import load_config
     from fedplt.federation.folder import RunFolder
     from fedplt.federation.job import job_from_config
+    from fedplt.federation.robust import coverage_warnings
     from fedplt.fleet import fleet_summary
     from fedplt.report.live import fetch_progress, rounds_progress
 
@@ -66,7 +70,8 @@ def run(
     RunFolder.refuse_existing(path)
     with fetch_progress(err) as progress:
         job = job_from_config(settings, progress)
-    out.print(job.plan.summary() + "\n", soft_wrap=True)
+    for text in [job.plan.summary(), *coverage_warnings(settings, job.plan)]:
+        out.print(text + "\n", soft_wrap=True)
     if job.devices and job.devices.plan:
         out.print(fleet_summary(job.devices.plan) + "\n", soft_wrap=True)
     with _stopping(path), rounds_progress(out, 0, settings.rounds) as on_round:
@@ -123,12 +128,16 @@ def curve(
 
 
 def _finish(folder: RunFolder) -> None:
+    from fedplt.federation.privacy import privacy_text
+
     history = folder.history()
     last = min(10, len(history.accuracy))
     text = f"accuracy {100 * history.final_accuracy():.2f} % (mean of the last {last} evaluations)"
     if history.test_accuracy is not None:
         text += f", {100 * history.test_accuracy:.2f} % on the test set"
     out.print(text)
+    if history.privacy is not None:
+        out.print(f"privacy: {privacy_text(history.privacy)}", soft_wrap=True)
     out.print(f"model:  {folder.path / 'model.safetensors'}", soft_wrap=True)
     try:
         out.print(f"report: {_report(folder)}", soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedplt.federation.checks import try_model
+from fedplt.federation.claims import most_believed, with_claims
 from fedplt.federation.config import (
     FROM_PYTHON,
     ON_NODES,
@@ -106,6 +107,7 @@ __all__ = [
     "make_job",
     "make_server_job",
     "method_from_config",
+    "most_believed",
     "most_clients",
     "most_numbers",
     "noise_multiplier_for",
@@ -122,4 +124,5 @@ __all__ = [
     "take_lock",
     "try_model",
     "validate",
+    "with_claims",
 ]

@@ -25,7 +25,7 @@ class PrivateRounds:
         assert job.config.privacy is not None
         self.job, self.settings = job, job.config.privacy
         _refuse_leaks(job)
-        self._epsilon = _accounting("epsilon_after")
+        _accounting("epsilon_after")  # refuse at once if it is not installed
         seed = self.settings.noise_seed
         self.secret = SecretStream.fresh() if seed is None else SecretStream.from_seed(seed)
 
@@ -47,23 +47,7 @@ class PrivateRounds:
         return made
 
     def record(self, rounds: int) -> dict[str, Any]:
-        """Epsilon and delta after so many rounds, and what they follow from."""
-        settings, probability = self.settings, probability_of(self.job.config)
-        epsilon = self._epsilon(
-            rounds,
-            noise_multiplier=settings.noise_multiplier,
-            probability=probability,
-            delta=settings.delta,
-        )
-        return {
-            "epsilon": float(f"{epsilon:.6g}"),
-            "delta": settings.delta,
-            "rounds": rounds,
-            "clip": settings.clip,
-            "noise_multiplier": settings.noise_multiplier,
-            "probability": probability,
-            "secret": settings.noise_seed is None,
-        }
+        return privacy_record(self.job.config, rounds)
 
     def tensors(self) -> dict[str, Tensor]:
         """The key, for the checkpoint; it is nowhere else."""
@@ -74,6 +58,28 @@ class PrivateRounds:
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         if self.settings.noise_seed is None:
             self.secret = SecretStream(tensors["privacy.key"].numpy().tobytes())
+
+
+def privacy_record(config: RunConfig, rounds: int | None = None) -> dict[str, Any]:
+    """Epsilon and delta after so many rounds (default: all), and what they follow from."""
+    assert config.privacy is not None
+    settings, probability = config.privacy, probability_of(config)
+    number = config.rounds if rounds is None else rounds
+    epsilon = _accounting("epsilon_after")(
+        number,
+        noise_multiplier=settings.noise_multiplier,
+        probability=probability,
+        delta=settings.delta,
+    )
+    return {
+        "epsilon": float(f"{epsilon:.6g}"),
+        "delta": settings.delta,
+        "rounds": number,
+        "clip": settings.clip,
+        "noise_multiplier": settings.noise_multiplier,
+        "probability": probability,
+        "secret": settings.noise_seed is None,
+    }
 
 
 def probability_of(config: RunConfig) -> float:

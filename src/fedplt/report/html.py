@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedplt.errors import RunError
-from fedplt.federation import History, RunFolder, dump_config
+from fedplt.federation import History, RunFolder, dump_config, privacy_text
 from fedplt.files import write_text
 from fedplt.planning import Plan, download_bytes, make_plan
 from fedplt.report.dynamics import diagnostics_figure, sampling_figure
@@ -39,6 +39,7 @@ def write_report(folder: RunFolder) -> Path:
     body = [
         f"<h1>{html.escape(config.name)}</h1>",
         _headline(history, config.rounds),
+        _privacy(history),
         "<h2>Accuracy</h2>",
         _image(accuracy_figure({label: [history]}), "accuracy by round"),
         "<h2>Which client trains what</h2>",
@@ -72,6 +73,12 @@ def _headline(history: History, rounds: int) -> str:
     if history.test_accuracy is not None:
         text += f"; {100 * history.test_accuracy:.1f} % on the test set"
     return text + ".</p>"
+
+
+def _privacy(history: History) -> str:
+    if history.privacy is None:
+        return ""
+    return f"<p><b>Privacy:</b> {html.escape(privacy_text(history.privacy))}</p>"
 
 
 def _sampling(history: History, name: str) -> str:
