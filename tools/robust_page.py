@@ -1,6 +1,6 @@
 """Figures of docs/robust.md: rules of aggregation against bad clients (``make robust``).
 
-Writes every run's accuracy into results/robust/figures.json, and the tables into the page. A
+Writes every run's accuracy into results/robust, and the tables into the page. A
 run that is in the file is not run again.
 """
 
@@ -36,7 +36,7 @@ from fedplt.report.results import replace_generated
 
 Figures = dict[str, float | None]
 ROOT = Path(__file__).parents[1]
-PAGE, FIGURES = ROOT / "docs" / "robust.md", ROOT / "results" / "robust" / "figures.json"
+PAGE, FOLDER = ROOT / "docs" / "robust.md", ROOT / "results" / "robust"
 NUM_CLIENTS, ROUNDS, SEEDS, LAST = 20, 15, (1, 2, 3), 3
 NUM_TRAIN, NUM_VALIDATION = 3000, 1000
 FLEETS = {"covered": [1.0] * 10 + [0.5] * 10, "thin": [0.15] * 20}
@@ -66,13 +66,12 @@ class Case:
         return f"{self.fleet}/{self.rule}/{self.attack}/{self.share}/{self.seed}"
 
 
-def cases() -> Iterator[Case]:
-    for seed in SEEDS:
-        for fleet in FLEETS:
-            for attack in ATTACKS:
-                for share in SHARES if attack != "none" else (0.0,):
-                    for rule in RULES:
-                        yield Case(fleet, rule, attack, share, seed)
+def cases(seed: int) -> Iterator[Case]:
+    for fleet in FLEETS:
+        for attack in ATTACKS:
+            for share in SHARES if attack != "none" else (0.0,):
+                for rule in RULES:
+                    yield Case(fleet, rule, attack, share, seed)
 
 
 @cache
@@ -116,15 +115,16 @@ def accuracy_of(case: Case) -> float | None:
         return None
 
 
-def measure() -> Figures:
-    known: Figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+def measure(seed: int) -> Figures:
+    path = FOLDER / f"seed{seed}.json"
+    known: Figures = json.loads(path.read_text()) if path.exists() else {}
     torch.set_num_threads(1)
-    for case in cases():
+    for case in cases(seed):
         if case.key not in known:
             known[case.key] = accuracy_of(case)
             print(case.key, known[case.key], flush=True)
-            FIGURES.parent.mkdir(parents=True, exist_ok=True)
-            write_text(FIGURES, json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps(dict(sorted(known.items())), indent=1) + "\n")
     return known
 
 
@@ -154,16 +154,21 @@ def page_text(figures: Figures) -> str:
     about = (
         f"Accuracy in % after {ROUNDS} rounds of FedPLT, mean ± standard deviation of {len(SEEDS)} "
         f"seeds: {NUM_TRAIN:,} images of Fashion-MNIST, {NUM_CLIENTS} clients, Dirichlet 1.0, a "
-        f"network of 784-64-32-10, `trim = {RULES['trimmed-mean']['trim']}`, `clip = 2.0`."
+        f"network of 784-64-32-10, `trim = {RULES['trimmed-mean']['trim']}`, `clip = 1.0`."
     )
     return "\n\n".join([about, *parts])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--page", action="store_true", help="only write the page")
-    only_page = parser.parse_args().page
-    figures = json.loads(FIGURES.read_text()) if only_page else measure()
+    parser.add_argument("--seed", type=int, help="only measure this seed; no page")
+    seed = parser.parse_args().seed
+    if seed is not None:
+        measure(seed)
+        return
+    figures: Figures = {}
+    for seed in SEEDS:
+        figures |= measure(seed)
     replace_generated(PAGE, page_text(figures))
 
 

@@ -17,7 +17,7 @@ class ServerConfig(Section):
     """``mean``, ``median``, ``trimmed-mean`` or ``clipped-mean`` (``docs/robust.md``)."""
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     """For ``trimmed-mean``: fraction of the contributors left out at each end."""
-    clip: Annotated[float, Field(gt=0)] = 2.0
+    clip: Annotated[float, Field(gt=0)] = 1.0
     """For ``clipped-mean``: largest root mean square of an update in a layer, in medians of the
     round's clients."""
     max_rms: Annotated[float, Field(gt=0)] | None = None

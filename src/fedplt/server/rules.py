@@ -21,7 +21,7 @@ class AggregationRule:
     name: RuleName = "mean"
     trim: float = 0.2
     """For ``trimmed-mean``: the fraction of the contributors left out at each end."""
-    clip: float = 2.0
+    clip: float = 1.0
     """For ``clipped-mean``: the largest root mean square, in medians of the round."""
     min_contributors: int = 1
     """A block that fewer clients trained keeps its values."""

@@ -14,7 +14,7 @@ from fedplt.federation import RunConfig, parse_config, parse_toml, read_text
 ROUND_TIMEOUT_SECONDS = 600.0
 MAX_RMS = 1.0
 """Weights are of this order at most: a change of it in one round is no training."""
-CLIP = 2.0
+CLIP = 1.0
 DEFAULT: dict[str, Any] = {
     "name": "deployment",
     "seed": 1,
