@@ -11,7 +11,6 @@ from fedplt.federation.config import (
     CutConfig,
     DataConfig,
     EngineConfig,
-    EvaluationConfig,
     GroupConfig,
     ModelConfig,
     RunConfig,
@@ -29,8 +28,8 @@ from fedplt.federation.config_file import (
 )
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
-from fedplt.federation.diagnostics_config import DiagnosticsConfig
 from fedplt.federation.engine import Engine, Interrupted
+from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.folder import RunFolder, changed_keys
 from fedplt.federation.job import (
@@ -44,14 +43,14 @@ from fedplt.federation.job import (
 from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
-from fedplt.federation.planning import method_from_config, plan_from_config
+from fedplt.federation.planning import method_from_config, plan_from_config, warn_of_gaps
 from fedplt.federation.privacy import (
     noise_multiplier_for,
     privacy_text,
     probability_of,
 )
 from fedplt.federation.privacy_config import PrivacyConfig
-from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.records import History, RoundRecord, Totals, one_metric
 from fedplt.federation.robust import coverage_warnings
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
@@ -60,6 +59,7 @@ from fedplt.federation.section import Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.server_job import DataOnNodes, make_server_job
+from fedplt.federation.trained_model import evaluate, load
 
 __all__ = [
     "FROM_PYTHON",
@@ -88,6 +88,7 @@ __all__ = [
     "SamplingConfig",
     "Section",
     "ServerConfig",
+    "TaskConfig",
     "Totals",
     "TrainingConfig",
     "as_config",
@@ -96,11 +97,13 @@ __all__ = [
     "coverage_warnings",
     "csv_rows",
     "dump_config",
+    "evaluate",
     "evaluation_chunks",
     "flatten",
     "ignore",
     "job_from_config",
     "learning_rates_of",
+    "load",
     "load_config",
     "load_data",
     "local_training_of",
@@ -111,6 +114,7 @@ __all__ = [
     "most_clients",
     "most_numbers",
     "noise_multiplier_for",
+    "one_metric",
     "override",
     "parse_config",
     "parse_toml",
@@ -124,5 +128,6 @@ __all__ = [
     "take_lock",
     "try_model",
     "validate",
+    "warn_of_gaps",
     "with_claims",
 ]
