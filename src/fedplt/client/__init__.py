@@ -24,7 +24,7 @@ from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
-from fedplt.client.update import ClientUpdate, update_norm
+from fedplt.client.update import ClientUpdate, Origin, update_norm
 
 __all__ = [
     "CHUNK",
@@ -42,6 +42,7 @@ __all__ = [
     "Loss",
     "Metric",
     "MetricInfo",
+    "Origin",
     "Sums",
     "Task",
     "TrainOrder",

@@ -12,6 +12,7 @@ from fedplt.client import OPTIMIZERS
 from fedplt.errors import did_you_mean
 from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.federation.fleet_config import FleetConfig
+from fedplt.federation.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.federation.section import Section
 from fedplt.federation.server_config import ServerConfig
@@ -231,6 +232,7 @@ class RunConfig(Section):
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
     server: ServerConfig = ServerConfig()
+    privacy: PrivacyConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     engine: EngineConfig = EngineConfig()
@@ -264,6 +266,20 @@ class RunConfig(Section):
                 "(clients.num_clients): each would always be chosen. Lower the budget, or set "
                 "sampling.name = 'all'."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rule_fits_the_sampling(self) -> RunConfig:
+        server, sampling = self.server, self.sampling
+        weighs = sampling.by_norm or sampling.estimator_used == "unbiased"
+        if server.rule.counts_clients and weighs:
+            raise ValueError(
+                f"server.aggregation = {server.aggregation!r} counts every client once, but "
+                f"sampling.name = {sampling.name!r} with the estimator {sampling.estimator_used!r} "
+                "weighs each by one over its probability. Set server.aggregation = 'clipped-mean', "
+                "or sample with 'uniform' or 'all'."
+            )
+        refuse_unprivate(self)
         return self
 
     @field_validator("method")

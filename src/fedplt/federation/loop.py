@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -18,7 +19,9 @@ from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
 from fedplt.federation.outcome import RoundOutcome
+from fedplt.federation.privacy import PrivateRounds
 from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.robust import clipped_clients, rule_of
 from fedplt.federation.sampler import ClientSampler, Selection
 from fedplt.kernels import bind_state, named_tensors
 from fedplt.planning import Assignment
@@ -40,7 +43,9 @@ class Federation:
         self.total = Totals()
         self.records: list[RoundRecord] = []
         self.state = bind_state(job.model, job.layers)
-        self.sampler = ClientSampler(job)
+        self.privacy = PrivateRounds(job) if job.config.privacy else None
+        self.sampler = ClientSampler(job, self.privacy.secret if self.privacy else None)
+        self.rule = rule_of(job)
         settings = job.config.diagnostics
         self.diagnostics = Diagnostics(job.layers, settings.window) if settings.enabled else None
         self.server = job.config.server.build()
@@ -64,6 +69,9 @@ class Federation:
         self.state.copy_(state)
         extras = self.folder.load_extras()
         self.sampler.restore(extras)
+        if self.privacy:
+            self.privacy.restore(extras)
+            self.sampler.secret = self.privacy.secret
         if self.diagnostics:
             self.diagnostics.restore(extras)
         self.memory = {name: extras[name] for name in self.memory}
@@ -131,9 +139,12 @@ class Federation:
         if selection is None:
             selection = self.sampler.after_training(round, results)
         # Collect and aggregate.
-        aggregator = Aggregator(job.layers, job.recipe.normalizer)
-        self.sampler.expect(aggregator, selection, everybody, there.present)
-        rejected, bytes_up = self._collect(assignments, selection, aggregator)
+        if self.privacy:
+            aggregator: Aggregator = self.privacy.aggregator(round, everybody)
+        else:
+            aggregator = self.rule.start(job.layers, job.recipe.normalizer)
+            self.sampler.expect(aggregator, selection, everybody, there.present)
+        added, rejected, bytes_up = self._collect(assignments, selection, aggregator)
         state, memory = self._aggregate(aggregator)
         # Evaluate, with the state that clients keep from this round.
         self.engine.keep_local([k for k in assignments if str(k) not in rejected])
@@ -143,6 +154,8 @@ class Federation:
         outcome = RoundOutcome(
             state, memory, results, selection, asked, rejected, aggregator.touched,
             replace(cost, simulated_seconds=seconds), evaluation, client_scores,
+            clipped_clients(aggregator, added),
+            self.privacy.record(round + 1) if self.privacy and evaluation else None,
         )  # fmt: skip
         return self._commit(outcome, started)
 
@@ -179,26 +192,30 @@ class Federation:
 
     def _collect(
         self, assignments: Mapping[int, Assignment], selection: Selection, aggregator: Aggregator
-    ) -> tuple[dict[str, str], int]:
-        """Aggregate the valid updates; return why others were rejected, and the bytes sent."""
+    ) -> tuple[list[int], dict[str, str], int]:
+        """Aggregate the valid updates; return whose, why others were rejected, the bytes sent."""
         rejected, bytes_up = dict(selection.refused), selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
-        num_added = 0
+        added, server, known = [], self.job.config.server, self.job.num_examples
+        weights = self.sampler.weights(selection)
         for client, update in self.engine.collect(selection.clients):
             bytes_up += update.num_bytes
             try:
-                validate(update, assignments[client])
+                validate(
+                    update, assignments[client], num_examples=int(known[client]),
+                    max_rms=server.max_rms,
+                )  # fmt: skip
             except UpdateError as error:
                 rejected[str(client)] = str(error)
                 continue
-            weight = self.sampler.weight(client, update, selection)
-            aggregator.add(update, assignments[client], weight)
-            num_added += 1
+            aggregator.add(update, assignments[client], float(weights[client]))
+            added.append(client)
         rejected |= {str(k): why for k, why in self.engine.failures.items() if k in assignments}
-        self._refuse_too_few(num_added, rejected)
-        self._stop_if_all_are_bad(len(assignments), rejected)
-        return rejected, bytes_up
+        self._refuse_too_few(len(added), rejected)
+        if not self.privacy:  # with noise, a round without updates is one like others
+            self._stop_if_all_are_bad(len(assignments), rejected)
+        return added, rejected, bytes_up
 
     def _aggregate(self, aggregator: Aggregator) -> tuple[Tensor, Memory]:
         """The next model state and server optimizer state; the current ones do not change."""
@@ -238,6 +255,8 @@ class Federation:
             extras = {**self.sampler.tensors(), **self.memory, **self.local}
             if self.diagnostics:
                 extras |= self.diagnostics.tensors()
+            if self.privacy:
+                extras |= self.privacy.tensors()
             self.folder.save_checkpoint(self.state, self.rounds_done, self.total, self.job, extras)
 
     def _finish(self) -> History:
@@ -248,8 +267,13 @@ class Federation:
                 result = {"test_score": test.score, "test_loss": test.loss}
         history = History(self.records, **result, metric=self.job.metric.info)
         if self.folder:
-            score = history.final_score()
-            final = {"rounds": self.rounds_done, "score_last_10": score, **result}
+            final: dict[str, Any] = {
+                "rounds": self.rounds_done,
+                "score_last_10": history.final_score(),
+                **result,
+            }
+            if self.privacy:
+                final["privacy"] = self.privacy.record(self.rounds_done)
             self.folder.finish(_all_tensors(self.job, self.state), final)
         return history
 

@@ -67,6 +67,10 @@ class RoundRecord:
     """How the clients were chosen (``docs/sampling.md``); empty if all take part."""
     diagnostics: dict[str, Any] | None = None
     """How the global model moved (``docs/diagnostics.md``), with ``[diagnostics]`` enabled."""
+    clipped: dict[str, float] = field(default_factory=dict)
+    """With ``clipped-mean``: clients whose update was scaled down, and the smallest factor."""
+    privacy: dict[str, Any] | None = None
+    """With ``[privacy]``, in evaluated rounds: epsilon and delta so far (``docs/privacy.md``)."""
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
@@ -120,6 +124,11 @@ class History:
     def scores(self) -> list[float]:
         """The score of each evaluated round."""
         return [r.score for r in self.rounds if r.score is not None]
+
+    @property
+    def privacy(self) -> dict[str, Any] | None:
+        """The last known epsilon and delta, with ``[privacy]``."""
+        return next((r.privacy for r in reversed(self.rounds) if r.privacy), None)
 
     @property
     def evaluated(self) -> list[RoundRecord]:

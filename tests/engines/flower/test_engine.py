@@ -33,6 +33,14 @@ JOBS = {
     "norms of the last round": lambda: fedplt(
         sampling={"name": "ocs", "budget": 2.0, "norms": "last"}
     ),
+    "clipped mean": lambda: fedplt(server={"aggregation": "clipped-mean", "clip": 0.8}),
+    "median": lambda: fedplt(server={"aggregation": "median", "min_contributors": 2}),
+    "private": lambda: fedplt(
+        server={"weights": "equal"},
+        sampling={"name": "bernoulli", "probability": 0.5},
+        privacy={"clip": 0.5, "noise_multiplier": 0.5, "noise_seed": 3},
+        checkpoint_every=1,
+    ),
     "heterofl": lambda: image_job("heterofl", "cnn"),
     "feddrop": lambda: image_job("feddrop", "resnet8"),
     "fedrolex": lambda: image_job("fedrolex", "cnn"),

@@ -26,6 +26,7 @@ from fedplt.federation import (
     RunConfig,
     RunFolder,
     load_config,
+    with_claims,
 )
 
 _log = logging.getLogger("flwr")
@@ -81,12 +82,9 @@ def run_on(wire: Wire, settings: Any) -> None:
 def _as_before(path: Path, old: RunConfig) -> RunConfig:
     """The configuration as it is now, with what the run learned from its nodes."""
     new = load_config(path)
-    return _with_examples(new, new.clients.num_examples or old.clients.num_examples)
-
-
-def _with_examples(config: RunConfig, numbers: list[int] | None) -> RunConfig:
-    clients = config.clients.model_copy(update={"num_examples": numbers})
-    return config.model_copy(update={"clients": clients})
+    if new.clients.num_examples is None and old.clients.num_examples is not None:
+        return with_claims(new, old.clients.num_examples)
+    return new
 
 
 def _path(settings: Any, key: str) -> Path:
@@ -100,7 +98,7 @@ def _job(wire: Wire, config: RunConfig) -> Job:
     if config.data.name == ON_NODES and config.clients.num_examples is None:
         seconds = config.engine.round_timeout_seconds
         numbers = announced_examples(wire, config.clients.num_clients, seconds)
-        config = _with_examples(config, numbers)  # kept in the run's folder
+        config = with_claims(config, numbers)  # kept in the run's folder
     return job_of(config)
 
 

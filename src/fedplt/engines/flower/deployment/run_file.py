@@ -12,6 +12,9 @@ from fedplt.errors import ConfigError
 from fedplt.federation import RunConfig, parse_config, parse_toml, read_text
 
 ROUND_TIMEOUT_SECONDS = 600.0
+MAX_RMS = 1.0
+"""Weights are of this order at most: a change of it in one round is no training."""
+CLIP = 1.0
 DEFAULT: dict[str, Any] = {
     "name": "deployment",
     "seed": 1,
@@ -40,10 +43,20 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
     engine = {"round_timeout_seconds": ROUND_TIMEOUT_SECONDS, **values.get("engine", {})}
     values |= {
         "clients": {"num_clients": len(nodes), "groups": client_groups(nodes)},
-        "server": {"min_clients": half, **values.get("server", {})},
+        "server": {**_bounds(values, half), **values.get("server", {})},
         "engine": {**engine, "name": "flower", "pin_nodes": True},
     }
     return values, parse_config(values, where=f"{where}, with the nodes' clients" if where else "")
+
+
+def _bounds(values: dict[str, Any], least: int) -> dict[str, Any]:
+    """What keeps one client from spoiling a round, unless the configuration says otherwise."""
+    if "privacy" in values:
+        return {}  # it has a clip of its own, and every round counts
+    bounds: dict[str, Any] = {"min_clients": least, "max_rms": MAX_RMS}
+    if "aggregation" not in values.get("server", {}):
+        bounds |= {"aggregation": "clipped-mean", "clip": CLIP}
+    return bounds
 
 
 def _refuse_lost_settings(config: RunConfig, path: Path) -> None:
