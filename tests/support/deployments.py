@@ -61,7 +61,8 @@ class Parts:
         self.running: dict[str, subprocess.Popen] = {}
         self.may_end: set[str] = set()
         self.ended: dict[str, subprocess.Popen] = {}
-        self.environment = {**os.environ, "FEDPLT_ENVIRONMENT": sys.prefix, "PYTHONPATH": str(ROOT)}
+        path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+        self.environment = {**os.environ, "FEDPLT_ENVIRONMENT": sys.prefix, "PYTHONPATH": path}
 
     def start(self, name: str, script: Path, **environment: object) -> subprocess.Popen:
         given = {key: str(value) for key, value in environment.items()}

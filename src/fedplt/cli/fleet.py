@@ -99,10 +99,14 @@ def probe(
     ] = "this-machine",
     down: Annotated[str, typer.Option(help="Download bandwidth (not measured).")] = "100 Mbit/s",
     up: Annotated[str, typer.Option(help="Upload bandwidth (not measured).")] = "20 Mbit/s",
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the device to this file (.toml).")
+    ] = None,
 ) -> None:
     """Measure how fast this machine trains a model, and print it as a device."""
     from fedplt.client.probing import probe
     from fedplt.cutting.example import example_model
+    from fedplt.files import write_text
     from fedplt.fleet.quantities import DOWN, UP, parse_quantity
 
     bandwidths = parse_quantity(DOWN, down), parse_quantity(UP, up)
@@ -111,10 +115,18 @@ def probe(
         example = example_model(model, key_values("--option", option), known_shape)
     found = probe(*example, batch_size=batch_size, passes=passes)
     profile = found.profile(name, *bandwidths)  # refuses impossible values
+    device = (
+        f"[[device]]\nname = {json.dumps(profile.name)}\n"
+        f'speed = "{profile.flops_per_second / 1e9:.3g} GFLOP/s"\n'
+        f'down = "{down}"\nup = "{up}"\n'
+    )
     typer.echo(found.summary() + "\n\nFor a fleet file (the bandwidths were not measured):\n")
-    typer.echo(f"[[device]]\nname = {json.dumps(profile.name)}")
-    typer.echo(f'speed = "{profile.flops_per_second / 1e9:.3g} GFLOP/s"')
-    typer.echo(f'down = "{down}"\nup = "{up}"')
+    typer.echo(device, nl=False)
+    if out is not None:
+        try:
+            write_text(out, device)
+        except OSError as error:
+            raise FleetError(f"--out {out} cannot be written: {error.strerror}") from error
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

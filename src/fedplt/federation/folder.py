@@ -66,7 +66,7 @@ class RunFolder:
             for scratch in path.glob(SCRATCH):
                 scratch.unlink()
             folder.write_config(job.config)
-            write_text(path / "plan.json", json.dumps(job.plan.to_json()))
+            folder.write_plan(job.plan)
         except BaseException:
             folder.unlock()
             raise
@@ -121,6 +121,9 @@ class RunFolder:
 
     def write_config(self, config: RunConfig) -> None:
         write_text(self.path / "config.toml", dump_config(config))
+
+    def write_plan(self, plan: Plan) -> None:
+        write_text(self.path / "plan.json", json.dumps(plan.to_json()))
 
     def plan(self) -> Plan:
         path = self.path / "plan.json"
@@ -275,11 +278,8 @@ def by_configuration(folders: Sequence[RunFolder]) -> dict[str, list[History]]:
         history, config = folder.history(), folder.config()
         if not history.evaluated:
             raise RunError(f"{folder.path} has no evaluated round yet: nothing to draw.")
-        kept = {
-            key: value
-            for key, value in flatten(config).items()
-            if key != "seed" and key not in MAY_CHANGE
-        }
+        unlike = ("seed", *MAY_CHANGE)
+        kept = {key: value for key, value in flatten(config).items() if key not in unlike}
         key = json.dumps(kept, sort_keys=True)
         label = f"{config.name} {config.method['name']}"
         if key not in names:

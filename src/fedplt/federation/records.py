@@ -49,7 +49,7 @@ class RoundRecord:
     client_accuracy: dict[str, float] | None = None
     """Mean (weighted by examples), std, min, median, max over clients."""
     dropped: list[int] = field(default_factory=list)
-    """Clients that were away by chance (``fleet.dropout``)."""
+    """Clients that were away: by chance (``fleet.dropout``), or as nodes (``fleet.replan``)."""
     late: list[int] = field(default_factory=list)
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
@@ -58,6 +58,8 @@ class RoundRecord:
     """How the clients were chosen (``docs/sampling.md``); empty if all take part."""
     diagnostics: dict[str, Any] | None = None
     """How the global model moved (``docs/diagnostics.md``), with ``[diagnostics]`` enabled."""
+    replanned: dict[str, Any] | None = None
+    """Who trains which fraction of the model from this round on, if the fleet was planned anew."""
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:

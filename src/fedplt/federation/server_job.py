@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from fedplt.client import accuracy
 from fedplt.errors import ConfigError, DataError
-from fedplt.federation.config import ON_NODES, RunConfig
+from fedplt.federation.config import RunConfig
 from fedplt.federation.job import Job, learning_rates_of, local_training_of
 from fedplt.federation.planning import plan_from_config
+from fedplt.federation.section import ON_NODES
 from fedplt.models import MODELS, build_model
 
 

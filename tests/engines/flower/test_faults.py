@@ -46,6 +46,23 @@ round_timeout_seconds = 90.0
 [server]
 min_clients = 2
 """
+TWO_PHASES = """
+name = "tiny"
+rounds = 3
+seed = 3
+
+[data]
+name = "tests.support.killed_server:data"
+alpha = 0.5
+
+[model]
+name = "tests.support.tiny:model"
+
+[sampling]
+name = "fedplt-ocs"
+budget = 1.0
+objective = "aggregate"
+"""
 
 
 @pytest.fixture
@@ -96,7 +113,9 @@ def test_a_node_killed_in_mid_round_is_left_out_and_comes_back(deployment, tmp_p
         started.wait_for("a round without it", lambda: without_it(folder), 200)
         # Flower refuses the node until the lease of the killed one has ended.
         started.may_end.add("n3")
+        deadline = time.monotonic() + 240
         while nodes_online(started, folder) < 3:
+            assert time.monotonic() < deadline, started.said
             start_node(started, folder, "n3", node_ports[2])
             time.sleep(15)
         ends(started, folder)
@@ -135,6 +154,22 @@ def test_a_killed_superlink_is_restarted_and_the_run_goes_on(deployment, tmp_pat
         started.start("superlink", folder / "server" / "superlink.sh")
         started.wait_for("SuperLink", lambda: answers(port), 60)
         started.wait_for("the run's end", model_of(folder).exists, 500)
+    assert same(load_file(model_of(folder)), simulated(folder, tmp_path))
+
+
+def test_a_server_app_killed_between_two_phases_goes_on_with_the_same_bits(tmp_path, monkeypatch):
+    """Updates that wait on the nodes belong to the old run: the round is trained again."""
+    killed = tmp_path / "killed"
+    monkeypatch.setenv("FEDPLT_TEST_KILLED", str(killed))
+    port, *node_ports = free_ports(4)
+    folder = make_deployment(tmp_path, config=TWO_PHASES, port=port)
+    with parts(tmp_path / "logs") as started:
+        start_federation(started, folder, port, node_ports)
+        begin(started, folder)
+        started.wait_for("the server app's death", killed.exists, 300)
+        assert [record["round"] for record in records(folder)] == [1]
+        done = started.run(folder / "server" / "start-run.sh", "--resume", timeout=400)
+        assert model_of(folder).exists(), done.stdout + done.stderr + started.said
     assert same(load_file(model_of(folder)), simulated(folder, tmp_path))
 
 

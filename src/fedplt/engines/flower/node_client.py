@@ -36,6 +36,7 @@ from fedplt.engines.flower.orders import (
 from fedplt.engines.flower.wire import Arrays
 from fedplt.errors import UpdateError
 from fedplt.federation import Job, evaluation_chunks
+from fedplt.fleet import DeviceProfile
 from fedplt.kernels import put
 from fedplt.planning import Assignment, Places, read_assignment
 
@@ -62,9 +63,13 @@ class NodeClient:
         examples: range,
         state_folder: Path,
         guard: Guard = _allow_all,
+        device: DeviceProfile | None = None,
     ) -> None:
-        """``guard(ratio, bytes down, bytes up)`` is entered for training; it may refuse."""
-        self.job, self.client, self.examples = job, client, examples
+        """``guard(ratio, bytes down, bytes up)`` is entered for training; it may refuse.
+
+        ``device`` is what the node says about itself when it joins.
+        """
+        self.job, self.client, self.examples, self.device = job, client, examples, device
         self.kept, self.guard = KeptState(state_folder, client), guard
         self._global = torch.zeros(job.layers.state_size)
 

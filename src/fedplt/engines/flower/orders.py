@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedplt.client import LocalTraining, TrainOrder
 from fedplt.errors import UpdateError
+from fedplt.federation import AnnouncedDevice
 from fedplt.planning import LocalRecipe
 
 Index = Annotated[int, Field(ge=0, le=2**31)]
@@ -95,6 +96,8 @@ class HelloAnswer(Strict):
     layers: Name | None
     """Fingerprint of how the node's model is cut; None: it takes the server's layers."""
     version: Name
+    profile: AnnouncedDevice | None = None
+    """What its device can do, if its owner says it."""
 
 
 class TrainAnswer(Strict):

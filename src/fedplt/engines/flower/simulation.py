@@ -63,6 +63,11 @@ class FlowerSimulation(FlowerEngine):
                 "functions by import path in a configuration (model.name, data.name) and use "
                 "fedplt.run."
             )
+        if job.config.fleet is not None and job.config.fleet.replan != "never":
+            raise RunError(
+                "fleet.replan = 'on-change' is for deployments: simulated nodes neither join nor "
+                "leave, and have no devices. Leave it out."
+            )
         workers = job.config.engine.workers or available_cores()
         wire = RelayWire(2 * workers, job.config.engine.timeout_seconds)
         super().__init__(job, wire, stop)

@@ -18,7 +18,7 @@ from fedplt.engines.flower.deployment.record import (
     RECORD,
     Record,
     installed_versions,
-    layers_fingerprint,
+    layers_of,
 )
 from fedplt.engines.flower.deployment.run_file import (
     LIMITS,
@@ -36,7 +36,7 @@ from fedplt.engines.flower.deployment.scripts import (
     server_units,
 )
 from fedplt.errors import ConfigError, FedpltError, RunError
-from fedplt.federation import RunConfig, plan_without_data
+from fedplt.federation import RunConfig
 
 
 def init_deployment(
@@ -83,7 +83,7 @@ def init_deployment(
 
 def _layers(run: RunConfig) -> tuple[str | None, str]:
     try:
-        return layers_fingerprint(plan_without_data(run).layers), ""
+        return layers_of(run).fingerprint, ""
     except FedpltError as error:
         return None, str(error)
 
