@@ -18,7 +18,7 @@ from fedplt.client.evaluation import (
     statistics_chunks,
 )
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining, Loss
-from fedplt.client.self_check import check
+from fedplt.client.self_check import check, check_assignment
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.train_only import train_only
@@ -41,6 +41,7 @@ __all__ = [
     "TrainableSlices",
     "accuracy",
     "check",
+    "check_assignment",
     "combine",
     "combine_statistics",
     "evaluate_chunk",

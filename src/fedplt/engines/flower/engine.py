@@ -26,7 +26,7 @@ from fedplt.engines.flower.orders import (
 )
 from fedplt.engines.flower.wire import EVALUATE, TRAIN, UPLOAD, Answer, Arrays, Order, Wire
 from fedplt.errors import UpdateError
-from fedplt.federation import Job
+from fedplt.federation import ON_NODES, Job
 from fedplt.fleet import DeviceProfile
 from fedplt.kernels import take
 from fedplt.planning import Assignment
@@ -113,6 +113,7 @@ class FlowerEngine:
             kept=int(self.kept_round[client]),
             oldest=self.oldest,
             upload=upload,
+            check=job.config.engine.check and job.config.data.name == ON_NODES,
         )
         return header.model_dump()
 

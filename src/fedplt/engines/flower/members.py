@@ -24,6 +24,8 @@ class Members:
     the place of the node that was a client before, even while that node is away.
     """
 
+    hello_seconds = HELLO_SECONDS
+
     def __init__(self, wire: Wire, job: Job, stop: Callable[[], bool], *, pin: bool) -> None:
         self.wire, self.job, self.stop, self.pin = wire, job, stop, pin
         self.node_of: dict[int, int] = {}
@@ -66,7 +68,7 @@ class Members:
             return
         header = {"layers": self._layers}
         orders = {node: Order(node, HELLO, header) for node in new}
-        for node, answer in exchange(self.wire, orders, HELLO_SECONDS, self.stop).items():
+        for node, answer in exchange(self.wire, orders, self.hello_seconds, self.stop).items():
             self._asked.add(node)
             try:
                 self._admit(node, answer)

@@ -14,7 +14,9 @@ from fedplt.planning import LocalRecipe
 
 Index = Annotated[int, Field(ge=0, le=2**31)]
 Name = Annotated[str, Field(max_length=1000)]
-NumExamples = Annotated[int, Field(ge=1, le=10**12)]
+MAX_EXAMPLES = 10**9
+"""More than a node has: a message that says so is refused."""
+NumExamples = Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]
 Kind = TypeVar("Kind", bound=BaseModel)
 Number = Annotated[float, Field(allow_inf_nan=True)]
 
@@ -71,6 +73,9 @@ class TrainHeader(Strict):
     """Kept states of rounds before this one are not needed again."""
     upload: bool
     """Send the update with the answer."""
+    check: bool
+    """Compare a step of this training with full gradients times mask first: the server, which has
+    no data, cannot."""
 
 
 class EvaluateHeader(Strict):
@@ -134,7 +139,7 @@ def read(kind: type[Kind], header: Any) -> Kind:
 
 
 def train_header(
-    order: TrainOrder, *, plan: str, kept: int, oldest: int, upload: bool
+    order: TrainOrder, *, plan: str, kept: int, oldest: int, upload: bool, check: bool
 ) -> TrainHeader:
     return TrainHeader(
         client=order.client,
@@ -148,4 +153,5 @@ def train_header(
         kept=kept,
         oldest=oldest,
         upload=upload,
+        check=check,
     )

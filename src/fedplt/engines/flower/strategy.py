@@ -16,7 +16,7 @@ from torch import nn
 
 from fedplt.client import accuracy
 from fedplt.engines.flower.app_engine import (
-    MAX_EXAMPLES,
+    DEFAULT_MAX_EXAMPLES,
     AppCalls,
     AppEngine,
     AppJob,
@@ -70,7 +70,8 @@ class FedPLT(Strategy):
             updates is tried again; default: all must join, and any number makes a round.
         num_examples: one per client, if the server knows them; default: what a client says in its
             first reply is taken, and must not change.
-        max_examples: a client that says it has more is refused.
+        max_examples: a client that says it has more is refused (its weight in the mean is what it
+            says).
         evaluate_on_nodes: call the clients' ``@app.evaluate()`` after a round.
         evaluate_every: rounds between evaluations.
         pin_nodes: with node authentication: a client stays with the node that was it first.
@@ -92,7 +93,7 @@ class FedPLT(Strategy):
         out: str | Path | None = None,
         min_clients: int | None = None,
         num_examples: Sequence[int] | None = None,
-        max_examples: int = MAX_EXAMPLES,
+        max_examples: int = DEFAULT_MAX_EXAMPLES,
         evaluate_on_nodes: bool = True,
         evaluate_every: int = 1,
         pin_nodes: bool = False,

@@ -115,15 +115,11 @@ def _write_server(scratch: Path, folder: Path, record: Record, nodes: tuple[Node
         RECORD: record.text(),
         **server_scripts(address, Path(sys.prefix)),
         **server_units(folder),
-        **{f"app/{path}": text for path, text in _app(folder, record).items()},
+        **{f"app/{path}": text for path, text in app_files(folder).items()},
     }
     if not address.on_this_machine:
         texts["nginx.conf"] = proxy_file(folder, address)
     _write(server, texts)
-
-
-def _app(folder: Path, record: Record) -> dict[str, str]:
-    return app_files(folder, record.versions["flwr"])
 
 
 def _write_node(
