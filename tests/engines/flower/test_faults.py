@@ -129,6 +129,39 @@ def test_a_node_killed_in_mid_round_is_left_out_and_comes_back(deployment, tmp_p
 
 def test_a_node_that_joins_late_takes_part_from_then_on(deployment, tmp_path):
     folder, port, node_ports = deployment
+    join_late(
+        *(tmp_path, folder, port, node_ports),
+        without=lambda: {"2"} in left_out(folder),
+        with_it=lambda: left_out(folder)[-1] == set(),
+    )
+
+
+def test_a_fleet_is_planned_anew_when_a_node_joins_late(tmp_path):
+    port, *node_ports = free_ports(4)
+    fleet = '[fleet]\ndevices = "nodes"\nreplan = "on-change"\n'
+    nodes = "name\n" + "\n".join(NAMES)
+    folder = make_deployment(tmp_path, nodes, CONFIG + fleet, port=port)
+    for name, speed in zip(NAMES, (1.2, 1.5, 2.0), strict=True):
+        device = f'[[device]]\nname = "{name}"\nspeed = "{speed} GFLOP/s"\n'
+        bandwidth = 'down = "1 Gbit/s"\nup = "1 Gbit/s"\n'
+        (folder / "nodes" / name / "profile.toml").write_text(device + bandwidth)
+
+    def planned():
+        """The ratios by client, of every round that was planned anew."""
+        return [r["replanned"]["ratios"] for r in records(folder) if "replanned" in r]
+
+    join_late(
+        *(tmp_path, folder, port, node_ports),
+        without=planned,
+        with_it=lambda: len(planned()) == 2,
+    )
+    first, second = planned()
+    assert first["1"] == 1 > first["0"] and "2" not in first
+    assert second["2"] == 1 > second["1"] > second["0"]
+
+
+def join_late(tmp_path, folder, port, node_ports, *, without, with_it):
+    """The third node starts when a round has counted without it."""
     set_rounds(folder, MANY)
     with parts(tmp_path / "logs") as started:
         start_server(started, folder, port)
@@ -136,9 +169,9 @@ def test_a_node_that_joins_late_takes_part_from_then_on(deployment, tmp_path):
             start_node(started, folder, name, node_port)
         started.wait_for("two nodes", lambda: nodes_online(started, folder) == 2, ROUND)
         begin(started, folder)
-        started.wait_for("a round without it", lambda: {"2"} in left_out(folder), ROUND)
+        started.wait_for("a round without it", without, ROUND)
         start_node(started, folder, "n3", node_ports[2])
-        started.wait_for("a round with it", lambda: left_out(folder)[-1] == set(), ROUND)
+        started.wait_for("a round with it", with_it, ROUND)
 
 
 def set_rounds(folder, number):
