@@ -8,9 +8,7 @@ from fedplt.federation.config import (
     ClientsConfig,
     CutConfig,
     DataConfig,
-    DiagnosticsConfig,
     EngineConfig,
-    EvaluationConfig,
     GroupConfig,
     ModelConfig,
     RunConfig,
@@ -29,6 +27,7 @@ from fedplt.federation.config_file import (
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
+from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.federation.fleet_config import AnnouncedDevice, FleetConfig
 from fedplt.federation.folder import RunFolder, changed_keys
 from fedplt.federation.job import (
@@ -42,8 +41,8 @@ from fedplt.federation.job import (
 from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
-from fedplt.federation.planning import method_from_config, plan_from_config
-from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.planning import method_from_config, plan_from_config, warn_of_gaps
+from fedplt.federation.records import History, RoundRecord, Totals, one_metric
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
@@ -51,6 +50,7 @@ from fedplt.federation.section import ON_NODES, Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.server_job import DataOnNodes, make_server_job
+from fedplt.federation.trained_model import evaluate, load
 
 __all__ = [
     "FROM_PYTHON",
@@ -79,6 +79,7 @@ __all__ = [
     "SamplingConfig",
     "Section",
     "ServerConfig",
+    "TaskConfig",
     "Totals",
     "TrainingConfig",
     "as_config",
@@ -86,11 +87,13 @@ __all__ = [
     "check_job",
     "csv_rows",
     "dump_config",
+    "evaluate",
     "evaluation_chunks",
     "flatten",
     "ignore",
     "job_from_config",
     "learning_rates_of",
+    "load",
     "load_config",
     "load_data",
     "local_training_of",
@@ -99,6 +102,7 @@ __all__ = [
     "method_from_config",
     "most_clients",
     "most_numbers",
+    "one_metric",
     "override",
     "parse_config",
     "parse_toml",
@@ -110,4 +114,5 @@ __all__ = [
     "take_lock",
     "try_model",
     "validate",
+    "warn_of_gaps",
 ]

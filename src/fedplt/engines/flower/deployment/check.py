@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedplt.client import accuracy
 from fedplt.data import first_examples
 from fedplt.engines.flower.deployment.address import LOCAL
 from fedplt.engines.flower.deployment.certificates import (
@@ -34,8 +33,8 @@ from fedplt.engines.flower.node import (
     load_node,
     node_data,
     node_device,
-    node_loss,
     node_model,
+    node_task,
 )
 from fedplt.engines.flower.power import power
 from fedplt.errors import FedpltError, RunError, did_you_mean
@@ -190,10 +189,10 @@ def _data_and_model(node: NodeConfig, record: Record) -> Iterator[Finding]:
     try:
         data = node_data(node)
         yield ok(f"data: {len(data.train):,} examples of this node")
-        model, loss = node_model(node), node_loss(node)
+        model, task = node_model(node), node_task(node)
         inputs, targets = first_examples(data.train)
         config = node.run_config()
-        try_model(config, model, inputs, targets, loss, accuracy)
+        try_model(config, model, inputs, targets, task)
         layers = plan_from_config(config, model, inputs)[0].layers
     except FedpltError as error:
         yield problem(str(error), "correct node.toml, or install what it names")
