@@ -18,7 +18,7 @@ from fedplt.client.evaluation import (
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining
 from fedplt.client.metrics import METRICS, Metric, MetricInfo, Sums, accuracy, as_metric
 from fedplt.client.outputs import is_labels, logits_of
-from fedplt.client.self_check import check
+from fedplt.client.self_check import check, check_assignment
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classification_loss
@@ -50,6 +50,7 @@ __all__ = [
     "accuracy",
     "as_metric",
     "check",
+    "check_assignment",
     "classification_loss",
     "combine",
     "combine_statistics",

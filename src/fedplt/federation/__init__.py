@@ -6,7 +6,6 @@ from fedplt.federation.checks import try_model
 from fedplt.federation.claims import most_believed, with_claims
 from fedplt.federation.config import (
     FROM_PYTHON,
-    ON_NODES,
     ClientsConfig,
     CutConfig,
     DataConfig,
@@ -32,7 +31,7 @@ from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
-from fedplt.federation.fleet_config import FleetConfig
+from fedplt.federation.fleet_config import AnnouncedDevice, FleetConfig
 from fedplt.federation.folder import RunFolder, changed_keys
 from fedplt.federation.job import (
     Job,
@@ -57,7 +56,7 @@ from fedplt.federation.robust import coverage_warnings
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
-from fedplt.federation.section import Section
+from fedplt.federation.section import ON_NODES, Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.server_job import DataOnNodes, make_server_job
@@ -67,6 +66,7 @@ __all__ = [
     "FROM_PYTHON",
     "ON_NODES",
     "SAME_CALL",
+    "AnnouncedDevice",
     "ClientsConfig",
     "ConfigLike",
     "CutConfig",

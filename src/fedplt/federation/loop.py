@@ -6,15 +6,16 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 from fedplt.client import ClientResult
 from fedplt.errors import DivergedError, RunError, TooFewClientsError, UpdateError
 from fedplt.federation.availability import Availability
+from fedplt.federation.changing_fleet import ChangingFleet
 from fedplt.federation.costs import RoundCosts
-from fedplt.federation.engine import Engine, Interrupted
+from fedplt.federation.engine import Engine, Interrupted, NodesEngine
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
@@ -39,6 +40,10 @@ class Federation:
 
     def __init__(self, job: Job, engine: Engine, folder: RunFolder | None = None) -> None:
         self.job, self.engine, self.folder = job, engine, folder
+        fleet = job.config.fleet
+        self.fleet: ChangingFleet | None = None
+        if fleet is not None and fleet.replan == "on-change":
+            self.fleet = ChangingFleet(job, cast("NodesEngine", engine))
         self.rounds_done = 0
         self.total = Totals()
         self.records: list[RoundRecord] = []
@@ -74,6 +79,8 @@ class Federation:
             self.sampler.secret = self.privacy.secret
         if self.diagnostics:
             self.diagnostics.restore(extras)
+        if self.fleet:
+            self._use(self.fleet.restore(extras))
         self.memory = {name: extras[name] for name in self.memory}
         self.local = {name: extras[name] for name in self.local}
         self.engine.restore_local(self.local)
@@ -126,7 +133,10 @@ class Federation:
 
     def round(self) -> RoundRecord:
         """One round: choose, train, collect, aggregate, evaluate, then commit."""
-        started, job, round = time.perf_counter(), self.job, self.rounds_done
+        started, round = time.perf_counter(), self.rounds_done
+        if self.fleet:
+            self._use(self.fleet.job_of_round())
+        job = self.job
         everybody = job.plan.in_round(round)
         # Choose: before training, unless the sampler needs the norms of this round's updates.
         there = self._availability.attend(round, everybody)
@@ -171,12 +181,21 @@ class Federation:
         self.total = self.total.plus(outcome.cost)
         self.rounds_done += 1
         seconds = time.perf_counter() - started
+        replanned = self.fleet.commit() if self.fleet else None
+        if replanned and self.folder:
+            self.folder.write_plan(self.job.plan)
         record = outcome.record(self.rounds_done, self.total, seconds, diagnostics)
         if self.job.devices:
             away = [*record.dropped, *record.late, *map(int, record.rejected)]
             record = replace(record, devices={str(k): self.job.device_name(k) for k in away})
+        record = replace(record, replanned=replanned)
         self.records.append(record)
         return record
+
+    def _use(self, job: Job) -> None:
+        """Go on with another plan for the same model, data and clients."""
+        self.job = self.sampler.job = self._costs.job = job
+        self._availability = Availability(job, self._costs)
 
     def _train(
         self,
@@ -257,7 +276,10 @@ class Federation:
                 extras |= self.diagnostics.tensors()
             if self.privacy:
                 extras |= self.privacy.tensors()
-            self.folder.save_checkpoint(self.state, self.rounds_done, self.total, self.job, extras)
+            if self.fleet:
+                extras |= self.fleet.tensors()
+            job = self.fleet.first if self.fleet else self.job
+            self.folder.save_checkpoint(self.state, self.rounds_done, self.total, job, extras)
 
     def _finish(self) -> History:
         result: dict[str, float | None] = {}

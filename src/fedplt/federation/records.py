@@ -56,7 +56,7 @@ class RoundRecord:
     client_scores: dict[str, float] | None = None
     """Mean (weighted by examples), sample std, min, median, max over clients."""
     dropped: list[int] = field(default_factory=list)
-    """Clients that were away by chance (``fleet.dropout``)."""
+    """Clients that were away: by chance (``fleet.dropout``), or as nodes (``fleet.replan``)."""
     late: list[int] = field(default_factory=list)
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
@@ -71,6 +71,8 @@ class RoundRecord:
     """With ``clipped-mean``: clients whose update was scaled down, and the smallest factor."""
     privacy: dict[str, Any] | None = None
     """With ``[privacy]``, in evaluated rounds: epsilon and delta so far (``docs/privacy.md``)."""
+    replanned: dict[str, Any] | None = None
+    """Who trains which fraction of the model from this round on, if the fleet was planned anew."""
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
