@@ -2,7 +2,7 @@
 
 Run a configuration, as ``fedplt run`` does::
 
-    history = fedplt.run("configs/fashion-mnist.toml", out="runs/mine")
+    history = fedplt.run("fashion-mnist", out="runs/mine")
 
 Train your own model on your own data::
 

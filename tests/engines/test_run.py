@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import tomli_w
 import torch
@@ -50,8 +52,30 @@ def test_resumes(tmp_path):
     whole = run(6)
     run(3, out=tmp_path / "run")
     assert torch.equal(run(6, out=tmp_path / "run", resume=True), whole)
-    with pytest.raises(RunError, match="already exists"):
+    advice = r"call fedplt\.train with the same arguments and resume=True"
+    with pytest.raises(RunError, match=f"already exists. To continue it, {advice}"):
         run(6, out=tmp_path / "run")
+    with pytest.raises(RunError, match=advice):  # and the other way says the same
+        fedplt.resume(tmp_path / "run")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "notes.txt").touch()
+    with pytest.raises(RunError, match=r"not a run's: choose another"):
+        run(6, out=tmp_path / "own")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_the_modes_of_all_files_follow_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        fedplt.train(
+            small_model(), blobs(90), blobs(30, 1), ratios=[0.5] * 3, rounds=1, **FAST,
+            out=tmp_path / "run",
+        )  # fmt: skip
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").iterdir()}
+    assert {"model.safetensors", "checkpoint.safetensors", "config.toml"} <= modes.keys()
+    assert set(modes.values()) == {0o666 & ~umask}
 
 
 def test_a_run_that_never_began_starts_again(tmp_path, monkeypatch):

@@ -26,13 +26,13 @@ from fedplt.client.outputs import (
     next_tokens,
     own_loss,
 )
-from fedplt.client.self_check import check
+from fedplt.client.self_check import check, check_assignment
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
-from fedplt.client.update import ClientUpdate, update_norm
+from fedplt.client.update import ClientUpdate, Origin, update_norm
 
 __all__ = [
     "CHUNK",
@@ -51,6 +51,7 @@ __all__ = [
     "Loss",
     "Metric",
     "MetricInfo",
+    "Origin",
     "Sums",
     "Task",
     "TrainOrder",
@@ -58,6 +59,7 @@ __all__ = [
     "accuracy",
     "as_metric",
     "check",
+    "check_assignment",
     "class_scores",
     "classification_loss",
     "combine",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from fedplt.errors import ConfigError, RunError
 from fedplt.federation import (
     FROM_PYTHON,
     ON_NODES,
+    SAME_CALL,
     ConfigLike,
     Engine,
     Federation,
@@ -31,6 +32,7 @@ from fedplt.federation import (
     job_from_config,
     make_server_job,
     override,
+    placing,
     warn_of_gaps,
 )
 from fedplt.imports import import_object
@@ -55,7 +57,8 @@ def run(
     """Train as a configuration describes, like ``fedplt run``.
 
     Args:
-        config: a configuration, a dictionary of its sections, or the path of a TOML file.
+        config: a configuration, a dictionary of its sections, the path of a TOML file, or a
+            built-in one's name.
         out: a run folder; None: nothing on disk.
         engine: function that makes the engine; default: the one that ``engine.name`` names.
         on_round: called with every round's record.
@@ -63,10 +66,11 @@ def run(
 
     Ctrl-C saves the run and raises KeyboardInterrupt.
     """
-    job = job_of(as_config(config))
-    warn_of_gaps(job.plan)
-    with shown_progress(job, verbose) as show:
-        return run_job(job, out, engine=engine, on_round=both(show, on_round))
+    with placing(config) if isinstance(config, (str, Path)) else nullcontext():
+        job = job_of(as_config(config))
+        warn_of_gaps(job.plan)
+        with shown_progress(job, verbose) as show:
+            return run_job(job, out, engine=engine, on_round=both(show, on_round))
 
 
 def resume(
@@ -167,8 +171,8 @@ def prepare_resume(
         task = config.task
         if FROM_PYTHON in (config.model.name, config.data.name, task.name, task.loss, task.metric):
             raise RunError(
-                f"{folder.path} was started from Python with a model or data of its own: call "
-                "fedplt.train with the same arguments and resume=True."
+                f"{folder.path} was started from Python with a model or data of its own: "
+                f"{SAME_CALL}."
             )
         job = job_of(config, progress)
         _, done, _ = folder.load_checkpoint(job)

@@ -28,6 +28,7 @@ from torch import Tensor
 from fedplt.errors import FedpltError, RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.config_file import dump_config, flatten, load_config
+from fedplt.federation.continuing import how_to_continue
 from fedplt.federation.job import Job
 from fedplt.federation.lock import LOCK, take_lock
 from fedplt.federation.metric_file import METRIC_FILE, read_metric, write_metric
@@ -70,7 +71,7 @@ class RunFolder:
             for scratch in path.glob(SCRATCH):
                 scratch.unlink()
             folder.write_config(job.config)
-            write_text(path / "plan.json", json.dumps(job.plan.to_json()))
+            folder.write_plan(job.plan)
             write_metric(path, job.metric.info)
         except BaseException:
             folder.unlock()
@@ -92,10 +93,7 @@ class RunFolder:
             if not files or ((path / LOCK).exists() and not others):
                 return
         if path.exists():
-            raise RunError(
-                f"{path} already exists. Continue it with 'fedplt resume {path}', "
-                "choose another folder with --out, or delete it."
-            )
+            raise RunError(f"{path} already exists. {how_to_continue(path)}")
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -126,6 +124,9 @@ class RunFolder:
 
     def write_config(self, config: RunConfig) -> None:
         write_text(self.path / "config.toml", dump_config(config))
+
+    def write_plan(self, plan: Plan) -> None:
+        write_text(self.path / "plan.json", json.dumps(plan.to_json()))
 
     def plan(self) -> Plan:
         path = self.path / "plan.json"

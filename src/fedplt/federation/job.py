@@ -73,6 +73,14 @@ class Job:
     def num_examples(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
 
+    @property
+    def weights(self) -> NDArray[np.int64]:
+        """What each client's update counts: what the server knows, never what an update says."""
+        server, numbers = self.config.server, self.num_examples
+        if server.weights == "equal":
+            return np.ones_like(numbers)
+        return numbers if server.max_examples is None else np.minimum(numbers, server.max_examples)
+
     def examples(self, client: int) -> range:
         return range(int(self.offsets[client]), int(self.offsets[client + 1]))
 
@@ -94,6 +102,15 @@ class Job:
         if default.local_steps is None and seen >= number * (default.local_epochs or 1):
             return default  # the planner assumed more examples than this client has
         return replace(default, local_epochs=None, local_steps=steps)
+
+    def device_name(self, client: int) -> str:
+        """The client's device, with ``[fleet]``; else empty."""
+        return self.devices.profiles[client].name if self.devices else ""
+
+    def client_name(self, client: int) -> str:
+        """``client 3``, or ``client 3 (old-phone)``."""
+        name = self.device_name(client)
+        return f"client {client}" + (f" ({name})" if name else "")
 
     def learning_rate(self, client: int, round: int) -> float:
         return float(self.learning_rates[client] * self.config.training.rate_factor(round))
