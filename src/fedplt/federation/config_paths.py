@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.builtin import builtin_fleets
-from fedplt.federation.config import FROM_PYTHON, ON_NODES
+from fedplt.federation.config import FROM_PYTHON
+from fedplt.federation.section import ON_NODES
 
 FILES = (("data", "split_file"), ("fleet", "devices"), ("model", "weights"))
 """Keys whose values are files."""
