@@ -19,12 +19,13 @@ from fedplt.federation.engine import Engine, Interrupted, NodesEngine
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
+from fedplt.federation.model import all_tensors
 from fedplt.federation.outcome import RoundOutcome
 from fedplt.federation.privacy import PrivateRounds
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.robust import clipped_clients, rule_of
 from fedplt.federation.sampler import ClientSampler, Selection
-from fedplt.kernels import bind_state, named_tensors
+from fedplt.kernels import bind_state
 from fedplt.planning import Assignment
 from fedplt.server import Aggregator, Diagnostics, Memory, validate
 
@@ -107,17 +108,14 @@ class Federation:
         return self._finish()
 
     def _keep_best(self, record: RoundRecord) -> None:
-        """Before the record of this round is on disk, a kept model of an older round is right."""
         if self.folder and self.job.config.evaluation.keep_best and self.history().best is record:
-            self.folder.save_best(_all_tensors(self.job, self.state), record.round)
+            tensors = all_tensors(self.job.model, self.job.layers, self.state)
+            self.folder.save_best(tensors, record.round)
 
     def _is_stuck(self) -> bool:
         """Whether ``evaluation.stop_after`` rounds have brought no better score."""
         patience = self.job.config.evaluation.stop_after
-        best = None if patience is None else self.history().best
-        if patience is None or best is None:
-            return False
-        return self.history().evaluated[-1].round - best.round >= patience
+        return patience is not None and self.history().rounds_since_best >= patience
 
     def history(self) -> History:
         return History(self.records, metric=self.job.metric.info)
@@ -296,16 +294,5 @@ class Federation:
             }
             if self.privacy:
                 final["privacy"] = self.privacy.record(self.rounds_done)
-            self.folder.finish(_all_tensors(self.job, self.state), final)
+            self.folder.finish(all_tensors(self.job.model, self.job.layers, self.state), final)
         return history
-
-
-def _all_tensors(job: Job, state: Tensor) -> dict[str, Tensor]:
-    """All tensors of ``model.state_dict()``, trained or not."""
-    trained = named_tensors(job.layers, state)
-    rest = {
-        name: tensor.detach().contiguous().clone()
-        for name, tensor in job.model.state_dict().items()
-        if name not in trained
-    }
-    return {**trained, **rest}

@@ -145,6 +145,11 @@ class History:
                 best = record
         return best
 
+    @property
+    def rounds_since_best(self) -> int:
+        """Rounds from the best evaluated one to the last evaluated one."""
+        return self.evaluated[-1].round - self.best.round if self.best else 0
+
     def final_score(self, last: int = 10) -> float:
         """Mean score of the last evaluated rounds."""
         tail = self.scores[-last:]
