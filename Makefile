@@ -30,7 +30,7 @@ setup: $(READY)  ## make .venv with fedplt and everything needed to work on it
 run: setup  ## train FedPLT on Fashion-MNIST with 50 unequal clients and leave a report
 	@if [ -f $(OUT)/model.safetensors ]; then $(VENV)/bin/fedplt report $(OUT); \
 	elif [ -d $(OUT) ]; then $(VENV)/bin/fedplt resume $(OUT); \
-	else $(VENV)/bin/fedplt run configs/fashion-mnist.toml --out $(OUT); fi
+	else $(VENV)/bin/fedplt run fashion-mnist --out $(OUT); fi
 
 test: setup  ## run all tests (a few minutes; TEST_PROCESSES=1: one after the other)
 	$(PYTEST) -m "not flower"

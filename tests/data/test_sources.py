@@ -65,7 +65,8 @@ def test_files_are_fetched_and_archives_read(tmp_path):
         (itertools.chain([b"HTTP/1.0 200 OK\r\n"], itertools.repeat(b"a: b\r\n")), "headers"),
     ],
     ids=[
-        "missing", "short", "chunk", "no chunk", "rubbish", "length", "address", "redirect", "redirects", "endless redirect",
+        "missing", "short", "chunk", "no chunk", "rubbish", "length", "address", "redirect",
+        "redirects", "endless redirect",
         "portal", "other", "endless", "endless headers",
     ],
 )  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from fedplt.comparison import processes
 from fedplt.comparison.processes import STOPPED, Processes
 
-SAY = """echo '{"alive": true}'; echo '{"round": ROUND, "accuracy": 0.5}'; """
+SAY = """echo '{"alive": true}'; echo '{"round": ROUND, "score": 0.5}'; """
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_killed_run_is_continued(run, tmp_path):
     first, second = SAY.replace("ROUND", "1"), SAY.replace("ROUND", "2")
     rounds = []
     script = f"[ -e there ] || {{ touch there; {first} kill -9 $$; }}; {second}"
-    assert run(script, lambda round, accuracy: rounds.append(round)) == ""
+    assert run(script, lambda round, score: rounds.append(round)) == ""
     assert rounds == [1, 2]
     assert "killed by signal 9" in (tmp_path / "run.log").read_text()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from fedplt.cli import comparing, data, deploy, fleet, flower, model, reproduce, runs, theory
+from fedplt.cli import comparing, data, deploy, fleet, flower, init, model, reproduce, runs, theory
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 
@@ -16,6 +16,7 @@ __all__ = [
     "deploy",
     "fleet",
     "flower",
+    "init",
     "main",
     "model",
     "reproduce",

@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 OnRound = Callable[[int, float | None], None]
-"""Called after each round with its number (from 1) and its accuracy."""
+"""Called after each round with its number (from 1) and its score."""
 STOPPED = "stopped; start the comparison again to continue"
 POLL_SECONDS = 0.2
 END_SECONDS = 10.0
@@ -44,11 +44,11 @@ class Processes:
         timeout = max(timeout, SILENT_SECONDS)
         last, deaths = 0, 0
 
-        def count(round: int, accuracy: float | None) -> None:
+        def count(round: int, score: float | None) -> None:
             nonlocal last, deaths
             if round > last:
                 last, deaths = round, 0
-            on_round(round, accuracy)
+            on_round(round, score)
 
         while True:
             problem, died = self._run(folder, count, timeout)
@@ -137,7 +137,7 @@ class _Listener:
             if "failed" in message:
                 self.problem = message["failed"]
             elif "round" in message:
-                self.on_round(message["round"], message["accuracy"])
+                self.on_round(message["round"], message["score"])
 
 
 def _read(log: Path) -> bytes:

@@ -26,8 +26,9 @@ from fedplt.data.decode import (
     decode_idx,
 )
 from fedplt.data.downloads import KnownFile, Progress, SourceError
-from fedplt.data.samples import Samples, TensorSamples, TrainingData
+from fedplt.data.samples import Samples, TensorSamples
 from fedplt.data.sources import DebianPackage, NpmPackage, Official, Source
+from fedplt.data.training_data import TrainingData
 from fedplt.errors import DataError, did_you_mean
 from fedplt.files import write_atomically
 

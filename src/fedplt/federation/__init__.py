@@ -9,9 +9,7 @@ from fedplt.federation.config import (
     ClientsConfig,
     CutConfig,
     DataConfig,
-    DiagnosticsConfig,
     EngineConfig,
-    EvaluationConfig,
     GroupConfig,
     ModelConfig,
     RunConfig,
@@ -27,9 +25,12 @@ from fedplt.federation.config_file import (
     override,
     parse_config,
 )
+from fedplt.federation.config_places import placing
+from fedplt.federation.continuing import SAME_CALL
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
+from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.folder import RunFolder, changed_keys
 from fedplt.federation.job import (
@@ -43,8 +44,8 @@ from fedplt.federation.job import (
 from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
-from fedplt.federation.planning import method_from_config, plan_from_config
-from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.planning import method_from_config, plan_from_config, warn_of_gaps
+from fedplt.federation.records import History, RoundRecord, Totals, one_metric
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
@@ -52,10 +53,12 @@ from fedplt.federation.section import Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.server_job import DataOnNodes, make_server_job
+from fedplt.federation.trained_model import evaluate, load
 
 __all__ = [
     "FROM_PYTHON",
     "ON_NODES",
+    "SAME_CALL",
     "ClientsConfig",
     "ConfigLike",
     "CutConfig",
@@ -79,6 +82,7 @@ __all__ = [
     "SamplingConfig",
     "Section",
     "ServerConfig",
+    "TaskConfig",
     "Totals",
     "TrainingConfig",
     "as_config",
@@ -86,11 +90,13 @@ __all__ = [
     "check_job",
     "csv_rows",
     "dump_config",
+    "evaluate",
     "evaluation_chunks",
     "flatten",
     "ignore",
     "job_from_config",
     "learning_rates_of",
+    "load",
     "load_config",
     "load_data",
     "local_training_of",
@@ -99,9 +105,11 @@ __all__ = [
     "method_from_config",
     "most_clients",
     "most_numbers",
+    "one_metric",
     "override",
     "parse_config",
     "parse_toml",
+    "placing",
     "plan_from_config",
     "plan_without_data",
     "read_fleet",
@@ -110,4 +118,5 @@ __all__ = [
     "take_lock",
     "try_model",
     "validate",
+    "warn_of_gaps",
 ]
