@@ -178,7 +178,7 @@ def test_refusals():
         run(ratios=[0.5] * 91)
     with pytest.raises(ConfigError, match="the split is for 2"):
         run(split=[[0], [1]])
-    with pytest.raises(ConfigError, match="does not fit the data"):
+    with pytest.raises(ConfigError, match="fails on the outputs"):
         run(loss=F.binary_cross_entropy)
     with pytest.raises(ConfigError, match=r"training\.optimizer_options"):
         run(training={"optimizer": "adam", "momentum": 0.9})

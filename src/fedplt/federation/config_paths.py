@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.builtin import builtin_fleets
+from fedplt.federation.section import ON_NODES
 
 FILES = (("data", "split_file"), ("fleet", "devices"), ("model", "weights"))
 """Keys whose values are files."""
@@ -19,12 +20,13 @@ def make_absolute(values: dict[str, Any], folder: Path | None = None) -> None:
     for section, key in FILES:
         inner = values.get(section)
         given = inner.get(key) if isinstance(inner, dict) else None
-        if isinstance(inner, dict) and isinstance(given, str) and given and given[0] != "(":
+        if not (isinstance(inner, dict) and isinstance(given, str)) or given == ON_NODES:
+            continue
+        if given and given[0] != "(":
             here, beside = Path(given).absolute(), (folder or Path()).absolute() / given
             found = here if here.exists() and not beside.exists() else beside
             known = builtin_fleets() if key == "devices" and not found.exists() else {}
             inner[key] = str(known.get(given, found))
-    if folder is not None and not isinstance(values.get("code"), str):
-        values["code"] = str(folder.absolute())
-    elif folder is not None:
-        values["code"] = str(folder.absolute() / values["code"])
+    code = values.get("code", ".")
+    if folder is not None and isinstance(code, str):
+        values["code"] = str((folder / code).absolute())
