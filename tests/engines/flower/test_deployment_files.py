@@ -71,13 +71,6 @@ def test_settings_of_the_given_configuration_stay(tmp_path):
     assert (config.server.min_clients, config.engine.round_timeout_seconds) == (3, 20.0)
 
 
-def test_the_task_is_the_nodes_too(tmp_path):
-    task = '[task]\nname = "regression"\nmetric = "mae"\n'
-    made = make_deployment(tmp_path, config=CONFIG + task)
-    for config in (load_config(made / "run.toml"), load_node(made / "nodes" / "n1" / "node.toml")):
-        assert (config.task.name, config.task.metric) == ("regression", "mae")
-
-
 def test_a_server_that_plans_by_devices_asks_the_nodes_for_them(tmp_path):
     fleet = CONFIG + '[fleet]\ndevices = "nodes"\nreplan = "on-change"\n'
     made = make_deployment(tmp_path, nodes="name\nn1\nn2\n", config=fleet)
@@ -100,6 +93,13 @@ def test_a_server_that_plans_by_devices_asks_the_nodes_for_them(tmp_path):
 def test_ratios_come_from_one_place(nodes, fleet, words, tmp_path):
     with pytest.raises(ConfigError, match=words):
         make_deployment(tmp_path, nodes=nodes, config=CONFIG + fleet)
+
+
+def test_the_task_is_the_nodes_too(tmp_path):
+    task = '[task]\nname = "regression"\nmetric = "mae"\n'
+    made = make_deployment(tmp_path, config=CONFIG + task)
+    for config in (load_config(made / "run.toml"), load_node(made / "nodes" / "n1" / "node.toml")):
+        assert (config.task.name, config.task.metric) == ("regression", "mae")
 
 
 def test_a_node_knows_itself_alone(folder):
