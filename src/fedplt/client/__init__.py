@@ -18,13 +18,13 @@ from fedplt.client.evaluation import (
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining
 from fedplt.client.metrics import METRICS, Metric, MetricInfo, Sums, accuracy, as_metric
 from fedplt.client.outputs import is_labels, logits_of
-from fedplt.client.self_check import check
+from fedplt.client.self_check import check, check_assignment
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
-from fedplt.client.update import ClientUpdate, update_norm
+from fedplt.client.update import ClientUpdate, Origin, update_norm
 
 __all__ = [
     "CHUNK",
@@ -42,6 +42,7 @@ __all__ = [
     "Loss",
     "Metric",
     "MetricInfo",
+    "Origin",
     "Sums",
     "Task",
     "TrainOrder",
@@ -49,6 +50,7 @@ __all__ = [
     "accuracy",
     "as_metric",
     "check",
+    "check_assignment",
     "classification_loss",
     "combine",
     "combine_statistics",

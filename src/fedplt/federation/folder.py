@@ -71,7 +71,7 @@ class RunFolder:
             for scratch in path.glob(SCRATCH):
                 scratch.unlink()
             folder.write_config(job.config)
-            write_text(path / "plan.json", json.dumps(job.plan.to_json()))
+            folder.write_plan(job.plan)
             write_metric(path, job.metric.info)
         except BaseException:
             folder.unlock()
@@ -124,6 +124,9 @@ class RunFolder:
 
     def write_config(self, config: RunConfig) -> None:
         write_text(self.path / "config.toml", dump_config(config))
+
+    def write_plan(self, plan: Plan) -> None:
+        write_text(self.path / "plan.json", json.dumps(plan.to_json()))
 
     def plan(self) -> Plan:
         path = self.path / "plan.json"

@@ -73,6 +73,14 @@ class Job:
     def num_examples(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
 
+    @property
+    def weights(self) -> NDArray[np.int64]:
+        """What each client's update counts: what the server knows, never what an update says."""
+        server, numbers = self.config.server, self.num_examples
+        if server.weights == "equal":
+            return np.ones_like(numbers)
+        return numbers if server.max_examples is None else np.minimum(numbers, server.max_examples)
+
     def examples(self, client: int) -> range:
         return range(int(self.offsets[client]), int(self.offsets[client + 1]))
 

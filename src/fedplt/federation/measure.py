@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedplt.client import CHUNK, Evaluation, Metric, Sums, label_shares
 from fedplt.errors import ConfigError, DataError
-from fedplt.federation.config import ON_NODES
 from fedplt.federation.engine import Engine
 from fedplt.federation.job import Job
+from fedplt.federation.section import ON_NODES
 from fedplt.kernels import buffer_positions
 
 Measured = tuple[Evaluation, dict[str, float] | None]

@@ -56,7 +56,7 @@ class RoundRecord:
     client_scores: dict[str, float] | None = None
     """Mean (weighted by examples), sample std, min, median, max over clients."""
     dropped: list[int] = field(default_factory=list)
-    """Clients that were away by chance (``fleet.dropout``)."""
+    """Clients that were away: by chance (``fleet.dropout``), or as nodes (``fleet.replan``)."""
     late: list[int] = field(default_factory=list)
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
@@ -67,6 +67,12 @@ class RoundRecord:
     """How the clients were chosen (``docs/sampling.md``); empty if all take part."""
     diagnostics: dict[str, Any] | None = None
     """How the global model moved (``docs/diagnostics.md``), with ``[diagnostics]`` enabled."""
+    clipped: dict[str, float] = field(default_factory=dict)
+    """With ``clipped-mean``: clients whose update was scaled down, and the smallest factor."""
+    privacy: dict[str, Any] | None = None
+    """With ``[privacy]``, in evaluated rounds: epsilon and delta so far (``docs/privacy.md``)."""
+    replanned: dict[str, Any] | None = None
+    """Who trains which fraction of the model from this round on, if the fleet was planned anew."""
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
@@ -120,6 +126,11 @@ class History:
     def scores(self) -> list[float]:
         """The score of each evaluated round."""
         return [r.score for r in self.rounds if r.score is not None]
+
+    @property
+    def privacy(self) -> dict[str, Any] | None:
+        """The last known epsilon and delta, with ``[privacy]``."""
+        return next((r.privacy for r in reversed(self.rounds) if r.privacy), None)
 
     @property
     def evaluated(self) -> list[RoundRecord]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedplt.errors import RunError
-from fedplt.federation import History, RoundRecord, RunFolder, dump_config
+from fedplt.federation import History, RoundRecord, RunFolder, dump_config, privacy_text
 from fedplt.files import write_text
 from fedplt.planning import Plan, download_bytes, make_plan
 from fedplt.report.dynamics import diagnostics_figure, sampling_figure
@@ -39,6 +39,7 @@ def write_report(folder: RunFolder) -> Path:
     body = [
         f"<h1>{html.escape(config.name)}</h1>",
         _headline(history, config.rounds),
+        _privacy(history),
         f"<h2>{html.escape(_capital(history.metric.name))}</h2>",
         _image(score_figure({label: [history]}), f"{history.metric.name} by round"),
         "<h2>Which client trains what</h2>",
@@ -73,6 +74,12 @@ def _headline(history: History, rounds: int) -> str:
     if history.test_score is not None:
         text += f"; {html.escape(metric.text(history.test_score))} on the test set"
     return text + ".</p>"
+
+
+def _privacy(history: History) -> str:
+    if history.privacy is None:
+        return ""
+    return f"<p><b>Privacy:</b> {html.escape(privacy_text(history.privacy))}</p>"
 
 
 def _capital(name: str) -> str:

@@ -33,7 +33,8 @@ from fedplt.engines.flower.orders import (
 )
 from fedplt.engines.flower.wire import EVALUATE, TRAIN, UPLOAD, Answer, Arrays, Order, Wire
 from fedplt.errors import UpdateError
-from fedplt.federation import Job
+from fedplt.federation import ON_NODES, Job
+from fedplt.fleet import DeviceProfile
 from fedplt.kernels import take
 from fedplt.planning import Assignment
 
@@ -70,6 +71,13 @@ class FlowerEngine:
     def seconds(self) -> float:
         return self.job.config.engine.round_timeout_seconds
 
+    def roster(self) -> dict[int, DeviceProfile]:
+        self._gather(least=1)
+        return {client: self.members.devices[client] for client in sorted(self.members.node_of)}
+
+    def use(self, job: Job) -> None:
+        self.job = job
+
     def train(
         self,
         round: int,
@@ -79,6 +87,7 @@ class FlowerEngine:
         *,
         upload: bool = True,
     ) -> list[ClientResult]:
+        self._gather()
         self.round, self._assignments = round, assignments
         self.failures, self._results, self._updates = {}, {}, {}
         orders = {}
@@ -95,6 +104,10 @@ class FlowerEngine:
                 self.failures[client] = str(error)
         return [self._results[client] for client in assignments if client in self._results]
 
+    def _gather(self, least: int = 0) -> None:
+        """Wait for as many clients as a round needs, but no longer than a round may take."""
+        self.members.gather(max(least, self.job.config.server.min_clients), self.seconds)
+
     def train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
         job = self.job
         order = TrainOrder(
@@ -107,6 +120,7 @@ class FlowerEngine:
             kept=int(self.kept_round[client]),
             oldest=self.oldest,
             upload=upload,
+            check=job.config.engine.check and job.config.data.name == ON_NODES,
         )
         return header.model_dump()
 
