@@ -68,7 +68,7 @@ def test_the_modes_of_all_files_follow_the_umask(tmp_path, umask):
     before = os.umask(umask)
     try:
         fedplt.train(
-            small_model(), blobs(90), blobs(30, 1), ratios=[0.5] * 3, rounds=1, **FAST,
+            small_model(), blobs(90), blobs(30, 1), ratios=[1.0] * 3, rounds=1, **FAST,
             out=tmp_path / "run",
         )  # fmt: skip
     finally:

@@ -107,6 +107,9 @@ class Job:
         """The client's device, with ``[fleet]``; else empty."""
         return self.devices.profiles[client].name if self.devices else ""
 
+    def device_names(self, clients: Sequence[int]) -> dict[str, str]:
+        return {str(k): self.device_name(k) for k in clients} if self.devices else {}
+
     def client_name(self, client: int) -> str:
         """``client 3``, or ``client 3 (old-phone)``."""
         name = self.device_name(client)

@@ -11,8 +11,9 @@ from typing import Any, cast
 from torch import Tensor
 
 from fedplt.client import ClientResult
-from fedplt.errors import DivergedError, RunError, TooFewClientsError, UpdateError
+from fedplt.errors import RunError, TooFewClientsError, UpdateError
 from fedplt.federation.availability import Availability
+from fedplt.federation.bad_rounds import refuse_too_few, stop_if_all_are_bad
 from fedplt.federation.changing_fleet import ChangingFleet
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.engine import Engine, Interrupted, NodesEngine
@@ -183,9 +184,7 @@ class Federation:
         if replanned and self.folder:
             self.folder.write_plan(self.job.plan)
         record = outcome.record(self.rounds_done, self.total, seconds, diagnostics)
-        if self.job.devices:
-            away = [*record.dropped, *record.late, *map(int, record.rejected)]
-            record = replace(record, devices={str(k): self.job.device_name(k) for k in away})
+        record = replace(record, devices=self.job.device_names(record.away))
         record = replace(record, replanned=replanned)
         self.records.append(record)
         return record
@@ -229,9 +228,9 @@ class Federation:
             aggregator.add(update, assignments[client], float(weights[client]))
             added.append(client)
         rejected |= {str(k): why for k, why in self.engine.failures.items() if k in assignments}
-        self._refuse_too_few(len(added), rejected)
+        refuse_too_few(self.job, self.rounds_done, len(added), rejected)
         if not self.privacy:  # with noise, a round without updates is one like others
-            self._stop_if_all_are_bad(len(assignments), rejected)
+            stop_if_all_are_bad(self.job, self.rounds_done, len(assignments), rejected)
         return added, rejected, bytes_up
 
     def _aggregate(self, aggregator: Aggregator) -> tuple[Tensor, Memory]:
@@ -239,33 +238,6 @@ class Federation:
         mean = self.state.clone()
         aggregator.apply(mean)
         return self.server.step(self.job.layers, self.state, mean, aggregator.touched, self.memory)
-
-    def _refuse_too_few(self, number: int, rejected: dict[str, str]) -> None:
-        least = self.job.config.server.min_clients
-        if number < least:
-            names = {self.job.client_name(int(k)): why for k, why in rejected.items()}
-            reasons = "; ".join(f"{name}: {why}" for name, why in names.items())
-            raise TooFewClientsError(
-                f"round {self.rounds_done + 1}: {number} of at least {least} updates came "
-                f"(server.min_clients). {reasons}"
-            )
-
-    def _stop_if_all_are_bad(self, num_trained: int, rejected: dict[str, str]) -> None:
-        """Stop if every update was rejected.
-
-        A sampler by norm may draw one client alone: rejecting that one does not stop the run.
-        """
-        alone = num_trained == 1 and self.job.config.sampling.by_norm
-        if rejected and len(rejected) == num_trained and not alone:
-            first, reason = next(iter(rejected.items()))
-            scaler = self.job.recipe.scaler != "none"
-            hint = (
-                " The scaler (method.scaler) makes steps larger; try it without." if scaler else ""
-            )
-            raise DivergedError(
-                f"round {self.rounds_done + 1}: every client's update was refused; "
-                f"{self.job.client_name(int(first))}: {reason}{hint}"
-            )
 
     def _save(self) -> None:
         if self.folder:

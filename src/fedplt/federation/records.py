@@ -75,6 +75,11 @@ class RoundRecord:
     """Who trains which fraction of the model from this round on, if the fleet was planned anew."""
     format: int = FORMAT
 
+    @property
+    def away(self) -> list[int]:
+        """Clients that dropped out, were late, or whose update was refused."""
+        return [*self.dropped, *self.late, *map(int, self.rejected)]
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; unknown values and NaN are left out (JSON has no NaN)."""
         values = asdict(self)
