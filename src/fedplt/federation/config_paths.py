@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from fedplt.federation.section import ON_NODES
+
 FILES = (("data", "split_file"), ("fleet", "devices"), ("model", "weights"))
 """Keys whose values are files."""
 
@@ -17,6 +19,8 @@ def make_absolute(values: dict[str, Any], folder: Path | None = None) -> None:
     for section, key in FILES:
         inner = values.get(section)
         given = inner.get(key) if isinstance(inner, dict) else None
+        if given == ON_NODES:
+            continue
         if isinstance(inner, dict) and isinstance(given, str) and given and given[0] != "(":
             here, beside = Path(given).absolute(), (folder or Path()).absolute() / given
             inner[key] = str(here if here.exists() and not beside.exists() else beside)
