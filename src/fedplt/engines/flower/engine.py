@@ -71,7 +71,7 @@ class FlowerEngine:
         return self.job.config.engine.round_timeout_seconds
 
     def roster(self) -> dict[int, DeviceProfile]:
-        self._gather(least=1)
+        self.members.gather(self.job.config.server.min_clients or 1, self.seconds)
         return {client: self.members.devices[client] for client in sorted(self.members.node_of)}
 
     def use(self, job: Job) -> None:
@@ -86,7 +86,7 @@ class FlowerEngine:
         *,
         upload: bool = True,
     ) -> list[ClientResult]:
-        self._gather()
+        self.members.gather(self.job.config.server.min_clients, self.seconds)
         self.round, self._assignments = round, assignments
         self.failures, self._results, self._updates = {}, {}, {}
         orders = {}
@@ -102,10 +102,6 @@ class FlowerEngine:
             except UpdateError as error:
                 self.failures[client] = str(error)
         return [self._results[client] for client in assignments if client in self._results]
-
-    def _gather(self, least: int = 0) -> None:
-        """Wait for as many clients as a round needs, but no longer than a round may take."""
-        self.members.gather(max(least, self.job.config.server.min_clients), self.seconds)
 
     def train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
         job = self.job
