@@ -108,7 +108,8 @@ def curve(
     picture: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curve.png"),
 ) -> None:
     """Draw accuracy curves; runs that differ only in their seed become mean and spread."""
-    from fedplt.federation.folder import RunFolder, by_configuration
+    from fedplt.federation.folder import RunFolder
+    from fedplt.federation.histories import by_configuration
 
     different = {folder.resolve(): folder for folder in folders}
     groups = by_configuration([RunFolder.open(folder) for folder in different.values()])

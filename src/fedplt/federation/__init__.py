@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedplt.federation.checkpoint import changed_keys
 from fedplt.federation.checks import try_model
 from fedplt.federation.config import (
     FROM_PYTHON,
@@ -31,7 +32,7 @@ from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.fleet_config import FleetConfig
-from fedplt.federation.folder import RunFolder, changed_keys
+from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import (
     Job,
     job_from_config,
@@ -48,6 +49,7 @@ from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
+from fedplt.federation.sealed import load_tensors, save_tensors
 from fedplt.federation.section import Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
@@ -93,6 +95,7 @@ __all__ = [
     "learning_rates_of",
     "load_config",
     "load_data",
+    "load_tensors",
     "local_training_of",
     "make_job",
     "make_server_job",
@@ -106,6 +109,7 @@ __all__ = [
     "plan_without_data",
     "read_fleet",
     "read_text",
+    "save_tensors",
     "split_data",
     "take_lock",
     "try_model",

@@ -16,7 +16,11 @@ from fedplt.federation.config_errors import parse_toml, read_text, validate
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in a file, with ``key.sub=value`` overrides applied."""
-    text = read_text(path, ConfigError)
+    return read_config(read_text(path, ConfigError), path, overrides)
+
+
+def read_config(text: str, path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration in a text; ``path`` is for messages."""
     values = parse_toml(text, path, ConfigError)
     for override in overrides:
         _apply(values, override)

@@ -39,6 +39,8 @@ class Federation:
         self.rounds_done = 0
         self.total = Totals()
         self.records: list[RoundRecord] = []
+        self._saved = -1
+        """Rounds done as of the last checkpoint."""
         self.state = bind_state(job.model, job.layers)
         self.sampler = ClientSampler(job)
         settings = job.config.diagnostics
@@ -60,16 +62,20 @@ class Federation:
         """Continue from the folder's checkpoint."""
         assert self.folder is not None
         job = self.job
-        state, self.rounds_done, self.total = self.folder.load_checkpoint(job)
-        self.state.copy_(state)
-        extras = self.folder.load_extras()
-        self.sampler.restore(extras)
-        if self.diagnostics:
-            self.diagnostics.restore(extras)
-        self.memory = {name: extras[name] for name in self.memory}
-        self.local = {name: extras[name] for name in self.local}
+        saved = self.folder.load_checkpoint(job)
+        self.rounds_done, self.total = saved.rounds_done, saved.total
+        self.state.copy_(saved.state)
+        try:
+            self.sampler.restore(saved.extras)
+            if self.diagnostics:
+                self.diagnostics.restore(saved.extras)
+            self.memory = {name: saved.extras[name] for name in self.memory}
+            self.local = {name: saved.extras[name] for name in self.local}
+        except KeyError as error:
+            raise RunError(f"{saved.path} lacks {error}: start a new run.") from error
         self.engine.restore_local(self.local)
-        self.records = self.folder.keep_rounds(self.rounds_done)
+        self.records = self.folder.go_on_from(saved)
+        self._saved = self.rounds_done
         if self.rounds_done < job.config.rounds:
             self.folder.reopen()
 
@@ -213,11 +219,12 @@ class Federation:
             )
 
     def _save(self) -> None:
-        if self.folder:
+        if self.folder and self._saved != self.rounds_done:
             extras = {**self.sampler.tensors(), **self.memory, **self.local}
             if self.diagnostics:
                 extras |= self.diagnostics.tensors()
             self.folder.save_checkpoint(self.state, self.rounds_done, self.total, self.job, extras)
+            self._saved = self.rounds_done
 
     def _finish(self) -> History:
         result: dict[str, float | None] = {}

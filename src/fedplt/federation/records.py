@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedplt.errors import DamagedError
+from fedplt.federation.record_fields import (
+    STRICT,
+    Amount,
+    ClientNumber,
+    Count,
+    Finite,
+    Movement,
+    RoundNumber,
+    Sampling,
+)
 
 FORMAT = 1
 
@@ -14,13 +29,15 @@ FORMAT = 1
 class Totals:
     """Costs that add up over rounds."""
 
-    bytes_up: int = 0
-    bytes_down: int = 0
-    flops: int = 0
+    __pydantic_config__: ClassVar = STRICT
+
+    bytes_up: Count = 0
+    bytes_down: Count = 0
+    flops: Count = 0
     """FLOPs of the clients' training: the matrix products and convolutions that really run."""
-    paper_flops: float = 0.0
+    paper_flops: Amount = 0.0
     """FLOPs by the paper's model, whose backward pass scales with the ratio."""
-    simulated_seconds: float = 0.0
+    simulated_seconds: Amount = 0.0
     """Time on the clients' devices: the slowest client's, per round; 0 without ``[fleet]``."""
 
     def plus(self, other: Totals) -> Totals:
@@ -37,26 +54,28 @@ class Totals:
 class RoundRecord:
     """One round. ``accuracy`` is the metric's mean, whatever metric the run uses."""
 
-    round: int
+    __pydantic_config__: ClassVar = STRICT
+
+    round: RoundNumber
     """The number of the round, from 1."""
-    num_clients: int
+    num_clients: Count
     train_loss: float
     cost: Totals
     total: Totals
-    seconds: float
-    accuracy: float | None = None
-    loss: float | None = None
-    client_accuracy: dict[str, float] | None = None
+    seconds: Amount
+    accuracy: Finite | None = None
+    loss: Finite | None = None
+    client_accuracy: dict[str, Finite] | None = None
     """Mean (weighted by examples), std, min, median, max over clients."""
-    dropped: list[int] = field(default_factory=list)
+    dropped: list[ClientNumber] = field(default_factory=list)
     """Clients that were away by chance (``fleet.dropout``)."""
-    late: list[int] = field(default_factory=list)
+    late: list[ClientNumber] = field(default_factory=list)
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
-    sampling: dict[str, Any] | None = None
+    sampling: Sampling | None = None
     """How the clients were chosen (``docs/sampling.md``); empty if all take part."""
-    diagnostics: dict[str, Any] | None = None
+    diagnostics: Movement | None = None
     """How the global model moved (``docs/diagnostics.md``), with ``[diagnostics]`` enabled."""
     format: int = FORMAT
 
@@ -67,8 +86,19 @@ class RoundRecord:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RoundRecord:
-        data = {"train_loss": math.nan, **data}
-        return cls(**{**data, "cost": Totals(**data["cost"]), "total": Totals(**data["total"])})
+        """A record whose every field is what :meth:`to_json` writes; else DamagedError."""
+        try:
+            text = json.dumps({"train_loss": math.nan, **data})  # strict mode reads JSON alone
+            return _RECORD.validate_json(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            if not isinstance(error, ValidationError):
+                raise DamagedError(f"this is no record: {error}") from error
+            first: Any = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise DamagedError(f"{place}: {first['msg']}") from None
+
+
+_RECORD = TypeAdapter(RoundRecord)
 
 
 def _is_nothing(value: Any) -> bool:
