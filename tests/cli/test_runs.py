@@ -168,8 +168,8 @@ def numbers(folder: Path) -> list[dict]:
         (["--set", "model.name=math:pi"], "name a function"),
         (["--set", "data.name=math:pi"], "name a function"),
         (["--set", "model.name=.x:y"], "cannot be imported"),
-        (["--set", "data.name=os:abort_", "--set", "model.name=fcn"], "cannot be imported"),
-        (["--set", "data.name=os:getcwd"], "not a TrainingData"),
+        (["--set", "data.name=no_such:abort", "--set", "model.name=fcn"], "cannot be imported"),
+        (["--set", "data.name=os:getcwd"], "part of Python itself"),
         (
             ["--set", "data.name=tests.support.tiny:fails"],
             "tests.support.tiny:fails' failed: OSError",

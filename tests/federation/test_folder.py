@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedplt import RunError
-from fedplt.errors import DamagedError
 from fedplt.data.samples import TensorSamples
+from fedplt.errors import DamagedError
 from fedplt.federation import lock as locks
 from fedplt.federation.config_file import override
 from fedplt.federation.folder import RunFolder

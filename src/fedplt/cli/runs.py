@@ -109,7 +109,7 @@ def curve(
 ) -> None:
     """Draw accuracy curves; runs that differ only in their seed become mean and spread."""
     from fedplt.federation.folder import RunFolder
-    from fedplt.federation.histories import by_configuration
+    from fedplt.federation.run_groups import by_configuration
 
     different = {folder.resolve(): folder for folder in folders}
     groups = by_configuration([RunFolder.open(folder) for folder in different.values()])

@@ -12,7 +12,7 @@ from fedplt.client import OPTIMIZERS
 from fedplt.errors import did_you_mean
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.sampling_config import SamplingConfig
-from fedplt.federation.section import Section
+from fedplt.federation.section import FolderName, Section
 from fedplt.federation.server_config import ServerConfig
 
 FROM_PYTHON = "(given from Python)"
@@ -96,7 +96,7 @@ class GroupConfig(Section):
 class ClientsConfig(Section):
     """How many clients there are, and their groups."""
 
-    num_clients: Annotated[int, Field(ge=1)] = 50
+    num_clients: Annotated[int, Field(ge=1, lt=10**7)] = 50
     num_examples: list[Annotated[int, Field(ge=1)]] | None = None
     """With data on the nodes: the examples of each client. Default: what the nodes say when they
     join for the first time."""
@@ -206,7 +206,7 @@ class DiagnosticsConfig(Section):
     """Whether each round records how the global model moves (``docs/diagnostics.md``)."""
 
     enabled: bool = False
-    window: Annotated[int, Field(ge=1)] = 10
+    window: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Rounds in the effective perturbation's window; one copy of the model is kept per round."""
 
     @model_validator(mode="after")
@@ -241,9 +241,9 @@ class EngineConfig(Section):
 class RunConfig(Section):
     """The whole configuration of a run."""
 
-    name: str = "run"
+    name: FolderName = "run"
     seed: Annotated[int, Field(ge=0)] = 0
-    rounds: Annotated[int, Field(ge=1)] = 60
+    rounds: Annotated[int, Field(ge=1, le=10**9)] = 60
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()

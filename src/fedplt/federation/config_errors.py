@@ -19,7 +19,7 @@ Model = TypeVar("Model", bound=BaseModel)
 def read_text(path: str | Path, error_type: type[FedpltError]) -> str:
     try:
         return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # no text, or NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise error_type(f"{path} cannot be read: {reason}") from error
 
@@ -29,6 +29,8 @@ def parse_toml(text: str, path: str | Path, error_type: type[FedpltError]) -> di
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise error_type(f"{path} is not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise error_type(f"{path} cannot be read: {error}") from error
 
 
 def validate(
@@ -79,10 +81,15 @@ def _message(
     if error["type"] == "missing":
         return "this key is missing; set it."
     if error["type"] == "model_type":
-        return f"this is a table: write [{key}], not {key} = {error['input']!r}."
+        return f"this is a table: write [{key}], not {key} = {_short(error['input'])}."
     _, field = _find(kind, location)
     example = f" Write it like {field.examples[0]!r}." if field and field.examples else ""
-    return f"{error['msg']}, but it is {error['input']!r}.{example}"
+    return f"{error['msg']}, but it is {_short(error['input'])}.{example}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _find(

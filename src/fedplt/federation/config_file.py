@@ -79,7 +79,7 @@ def parse_value(raw: str) -> Any:
     """A value as in TOML; a bare word is a string."""
     try:
         return tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # TOMLDecodeError, or thousands of digits or brackets
         return raw.strip()
 
 

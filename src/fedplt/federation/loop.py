@@ -12,6 +12,7 @@ from torch import Tensor
 from fedplt.client import ClientResult
 from fedplt.errors import DivergedError, RunError, TooFewClientsError, UpdateError
 from fedplt.federation.availability import Availability
+from fedplt.federation.checks import check_window
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.folder import RunFolder
@@ -44,6 +45,8 @@ class Federation:
         self.state = bind_state(job.model, job.layers)
         self.sampler = ClientSampler(job)
         settings = job.config.diagnostics
+        if settings.enabled:
+            check_window(settings.window, job.layers.state_size)
         self.diagnostics = Diagnostics(job.layers, settings.window) if settings.enabled else None
         self.server = job.config.server.build()
         self.memory = self.server.start(job.layers)
