@@ -116,9 +116,9 @@ def _resealed_tensors(path: Path, draw: random.Random) -> None:
 def _resealed_text(path: Path, draw: random.Random) -> None:
     """A field with a value that no run writes, with a right seal."""
     kind = KINDS[path.name]
-    *lines, last = path.read_text().rstrip("\n").split("\n") if kind == "record" else [
-        path.read_text()
-    ]
+    *lines, last = (
+        path.read_text().rstrip("\n").split("\n") if kind == "record" else [path.read_text()]
+    )
     run = run_of(last, kind, path)
     values = open_json(last, kind, path)
     values[draw.choice(sorted(values))] = draw.choice([odd for odd in ODD if odd != 10**400])

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from tools.reliability.small_run import plain, resume, same_state, small_job, state_of
-from tools.reliability.small_run import make_engine
+from tools.reliability.small_run import make_engine, plain, resume, same_state, small_job, state_of
 
 from fedplt.engines import run_job
 

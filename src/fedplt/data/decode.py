@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
 from pathlib import Path
 
@@ -49,8 +50,8 @@ def decode_idx(folder: Path) -> Arrays | None:
 def _idx(data: bytes, path: Path) -> NDArray[np.uint8]:
     dimensions = data[3] if len(data) > 4 else 0
     header = 4 + 4 * dimensions
-    shape = np.frombuffer(data[4:header], dtype=">i4")
-    if data[:3] != b"\0\0\x08" or len(data) != header + int(np.prod(shape, dtype=np.int64)):
+    shape = [int.from_bytes(data[i : i + 4], "big") for i in range(4, header, 4)]
+    if data[:3] != b"\0\0\x08" or not shape or len(data) != header + math.prod(shape):
         raise DataError(f"{path} is not a complete IDX file of bytes: delete it and fetch it again")
     return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(shape)
 
