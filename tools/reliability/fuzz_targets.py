@@ -23,7 +23,14 @@ from fedplt import ClientUpdate
 from fedplt.data.decode import _idx
 from fedplt.data.samples import TensorSamples
 from fedplt.errors import ConfigError, RunError
-from fedplt.federation import override, parse_config, parse_toml, read_fleet, split_data
+from fedplt.federation import (
+    override,
+    parse_config,
+    parse_toml,
+    plan_without_data,
+    read_fleet,
+    split_data,
+)
 from fedplt.federation.checkpoint import _about
 from fedplt.federation.config_file import load_config, read_config
 from fedplt.federation.records import RoundRecord, Totals
@@ -243,6 +250,9 @@ TARGETS: dict[str, Target] = {
     ),
     "configuration, values": Target(
         changed_values(config_values()), parse_config
+    ),
+    "configuration, to a plan": Target(
+        changed_values(config_values()), lambda values: plan_without_data(parse_config(values))
     ),
     "--set": Target(
         st.tuples(

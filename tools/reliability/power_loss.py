@@ -119,6 +119,8 @@ class Recorder:
 
 def left_behind(moment: Moment, way: str, draw: random.Random) -> dict[str, bytes]:
     """The files that a disk may be left with."""
+    if not moment.folder_synced and way != "names without data":
+        return {}  # the folder itself is lost
     if way == "unsynced lost":
         names = moment.synced_names[0]
     elif way == "names without data":
@@ -144,28 +146,32 @@ def run(count: int, seed: int) -> dict[str, int]:
     """Cut the power ``count`` times."""
     draw = random.Random(seed)
     figures = dict.fromkeys(
-        ["power cuts", "resumed to the same bits", "before the first checkpoint: said so",
+        ["power cuts", "resumed to the same bits", "before the first round: said so",
          "other bits", "not resumed", "rounds without a record, said so"], 0,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         recorder = Recorder(Path(scratch) / "runs" / "run")
         job = small_job()
+        begun: list[int] = []
+        """How many moments there were after each round."""
         with recorder.recording():
-            history = run_job(job, recorder.folder, engine=make_engine)
+            history = run_job(
+                job, recorder.folder, engine=make_engine,
+                on_round=lambda _: begun.append(len(recorder.moments)),
+            )  # fmt: skip
         state, records = state_of(job), plain(history)
         for number in range(count):
-            moment = draw.choice(recorder.moments)
-            files = left_behind(moment, draw.choice(WAYS), draw)
+            when = draw.randrange(len(recorder.moments))
+            files = left_behind(recorder.moments[when], draw.choice(WAYS), draw)
             copy = Path(scratch) / str(number)
             copy.mkdir()
             for name, data in files.items():
                 (copy / name).write_bytes(data)
             found = resume(copy)
-            began = moment.folder_synced and any("checkpoint" in name for name in _whole(files))
             figures["power cuts"] += 1
             if found.refused:
-                key = "not resumed" if began else "before the first checkpoint: said so"
-                figures[key] += 1
+                early = when < begun[0]
+                figures["before the first round: said so" if early else "not resumed"] += 1
             elif same_state(found.values[0], state):
                 figures["resumed to the same bits"] += 1
                 lost = found.values[1] != records
@@ -175,10 +181,6 @@ def run(count: int, seed: int) -> dict[str, int]:
             else:
                 figures["other bits"] += 1
     return figures
-
-
-def _whole(files: dict[str, bytes]) -> list[str]:
-    return [name for name, data in files.items() if data and not name.startswith(".")]
 
 
 if __name__ == "__main__":

@@ -18,7 +18,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def read_text(path: str | Path, error_type: type[FedpltError]) -> str:
     try:
+        if Path(path).is_char_device():  # such as /dev/zero, which never ends
+            raise error_type(f"{path} cannot be read: it is not an ordinary file.")
         return Path(path).read_text(encoding="utf-8-sig")
+    except FedpltError:
+        raise
     except (OSError, ValueError) as error:  # no text, or NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise error_type(f"{path} cannot be read: {reason}") from error

@@ -61,7 +61,10 @@ def split_data(config: RunConfig, train: Samples) -> Split:
                 train.labels(), number, shards_per_client=settings.shards_per_client, seed=seed
             )
         if settings.split == "given":
-            indices = json.loads(Path(settings.split_file or "").read_text(encoding="utf-8"))
+            path = Path(settings.split_file or "")
+            if path.exists() and not path.is_file():
+                raise OSError("it is not an ordinary file")
+            indices = json.loads(path.read_text(encoding="utf-8"))
             return split_given(indices, len(train))
         return split_dirichlet(
             train.labels(), number,
