@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import fedplt
 from fedplt import ConfigError
 from fedplt.federation import load_config, override, parse_config
 from fedplt.federation.loop import Federation
@@ -81,3 +84,12 @@ def test_a_foreign_name_in_a_file_of_ones_own(tmp_path, monkeypatch):
     assert import_object("own_file:build", "model.name")
     with pytest.raises(ConfigError, match="does not say"):
         build_model("own_file:build", {"command": "true"}, 0)
+
+
+def test_what_a_node_reads_from_the_server_names_no_code():
+    """Models, data and losses of a node are in its own node.toml, which ``node.py`` reads."""
+    folder = Path(fedplt.__file__).parent / "engines" / "flower"
+    for name in ("client_app", "node_client", "node_job", "slices_app", "orders", "app_orders"):
+        text = (folder / f"{name}.py").read_text()
+        for word in ("import_object", "importlib", "make_method", "build_model", "read_plan"):
+            assert word not in text, f"{name}.py uses {word}"
