@@ -80,6 +80,10 @@ class DamagedError(RunError):
     """A file of a run is not what fedplt wrote: damaged, edited, or of another run."""
 
 
+class UntrainedWarning(UserWarning):
+    """A part of the model that no client trains."""
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """A sentence that names the most similar known word (or two), or lists all known words.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,8 +26,9 @@ def write_atomically(
     make_folder(path.parent)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        scratch.unlink(missing_ok=True)  # a link left here is not followed
+        mode = _new_file_mode(scratch)  # it removes a link that was left here
         write(scratch)
+        scratch.chmod(mode)
         sync(scratch)
         if previous is not None and path.exists():
             path.replace(previous)
@@ -34,6 +36,15 @@ def write_atomically(
         sync_folder(path.parent)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def _new_file_mode(path: Path) -> int:
+    """The mode that the umask gives a new file: some writers make private files whatever it is."""
+    path.unlink(missing_ok=True)
+    path.touch(exist_ok=False)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    path.unlink()
+    return mode
 
 
 def write_text(path: Path, text: str) -> None:

@@ -170,7 +170,7 @@ def record_values() -> dict[str, Any]:
     moved = {"update_magnitude": 1.0, "layers": {"0": layer}}
     total = Totals(1, 2, 3, 4.0)
     record = RoundRecord(
-        1, 5, 1.0, total, total, 0.1, accuracy=0.5, loss=1.0, client_accuracy={"mean": 0.5},
+        1, 5, 1.0, total, total, 0.1, score=0.5, loss=1.0, client_scores={"mean": 0.5},
         dropped=[1], late=[2], rejected={"3": "why"}, sampling=sampling, diagnostics=moved,
     )  # fmt: skip
     return record.to_json()
@@ -263,7 +263,7 @@ TARGETS: dict[str, Target] = {
     ),
     "records": Target(changed_values(record_values()), _records),
     "result": Target(
-        changed_values({"format": 2, "rounds": 3, "accuracy_last_10": 0.5, "test_loss": 1.0}),
+        changed_values({"format": 2, "rounds": 3, "score_last_10": 0.5, "test_loss": 1.0}),
         _result,
     ),
     "plan": Target(changed_values(job().plan.to_json()), _plan),

@@ -10,7 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedplt.cli import comparing, data, deploy, fleet, flower, model, reproduce, runs, theory
+from fedplt.cli import (
+    comparing,
+    data,
+    deploy,
+    fleet,
+    flower,
+    init,
+    model,
+    privacy,
+    reproduce,
+    runs,
+    theory,
+)
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 
@@ -21,8 +33,10 @@ __all__ = [
     "deploy",
     "fleet",
     "flower",
+    "init",
     "main",
     "model",
+    "privacy",
     "reproduce",
     "runs",
     "theory",

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from fedplt.federation.checkpoint import changed_keys
 from fedplt.federation.checks import try_model
+from fedplt.federation.claims import most_believed, with_claims
 from fedplt.federation.config import (
     FROM_PYTHON,
-    ON_NODES,
     ClientsConfig,
     CutConfig,
     DataConfig,
-    DiagnosticsConfig,
     EngineConfig,
-    EvaluationConfig,
     GroupConfig,
     ModelConfig,
     RunConfig,
@@ -28,10 +26,13 @@ from fedplt.federation.config_file import (
     override,
     parse_config,
 )
+from fedplt.federation.config_places import placing
+from fedplt.federation.continuing import SAME_CALL
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
-from fedplt.federation.fleet_config import FleetConfig
+from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
+from fedplt.federation.fleet_config import AnnouncedDevice, FleetConfig
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import (
     Job,
@@ -44,20 +45,30 @@ from fedplt.federation.job import (
 from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
-from fedplt.federation.planning import method_from_config, plan_from_config
-from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.planning import method_from_config, plan_from_config, warn_of_gaps
+from fedplt.federation.privacy import (
+    noise_multiplier_for,
+    privacy_text,
+    probability_of,
+)
+from fedplt.federation.privacy_config import PrivacyConfig
+from fedplt.federation.records import History, RoundRecord, Totals, one_metric
+from fedplt.federation.robust import coverage_warnings
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.federation.sealed import load_tensors, save_tensors
-from fedplt.federation.section import Section
+from fedplt.federation.section import ON_NODES, Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.server_job import DataOnNodes, make_server_job
+from fedplt.federation.trained_model import evaluate, load
 
 __all__ = [
     "FROM_PYTHON",
     "ON_NODES",
+    "SAME_CALL",
+    "AnnouncedDevice",
     "ClientsConfig",
     "ConfigLike",
     "CutConfig",
@@ -75,24 +86,29 @@ __all__ = [
     "Job",
     "ModelConfig",
     "OnRound",
+    "PrivacyConfig",
     "RoundRecord",
     "RunConfig",
     "RunFolder",
     "SamplingConfig",
     "Section",
     "ServerConfig",
+    "TaskConfig",
     "Totals",
     "TrainingConfig",
     "as_config",
     "changed_keys",
     "check_job",
+    "coverage_warnings",
     "csv_rows",
     "dump_config",
+    "evaluate",
     "evaluation_chunks",
     "flatten",
     "ignore",
     "job_from_config",
     "learning_rates_of",
+    "load",
     "load_config",
     "load_data",
     "load_tensors",
@@ -100,13 +116,19 @@ __all__ = [
     "make_job",
     "make_server_job",
     "method_from_config",
+    "most_believed",
     "most_clients",
     "most_numbers",
+    "noise_multiplier_for",
+    "one_metric",
     "override",
     "parse_config",
     "parse_toml",
+    "placing",
     "plan_from_config",
     "plan_without_data",
+    "privacy_text",
+    "probability_of",
     "read_fleet",
     "read_text",
     "save_tensors",
@@ -114,4 +136,6 @@ __all__ = [
     "take_lock",
     "try_model",
     "validate",
+    "warn_of_gaps",
+    "with_claims",
 ]

@@ -24,7 +24,8 @@ from fedplt.federation.section import Section
 FORMAT = 2
 KIND = "checkpoint"
 MAY_CHANGE = (
-    "name", "rounds", "checkpoint_every", "server.attempts",
+    "name", "rounds", "checkpoint_every", "code", "server.attempts",
+    "evaluation.keep_best", "evaluation.stop_after",
     "engine.name", "engine.workers", "engine.check", "engine.start_method",
     "engine.timeout_seconds", "engine.round_timeout_seconds", "engine.pin_nodes",
 )  # fmt: skip
@@ -105,6 +106,10 @@ class CheckpointFiles:
                 stacklevel=2,
             )
             self.previous.replace(self.newest)
+
+    def extras(self) -> dict[str, Tensor]:
+        """The extras of the newest whole checkpoint, of any job."""
+        return self._read()[1]
 
     def run_and_config(self) -> tuple[str, RunConfig]:
         """The id of the run, and the configuration that the checkpoint was written with."""

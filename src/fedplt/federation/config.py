@@ -10,15 +10,15 @@ from pydantic import Field, field_validator, model_validator
 
 from fedplt.client import OPTIMIZERS
 from fedplt.errors import did_you_mean
+from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.federation.fleet_config import FleetConfig
+from fedplt.federation.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.federation.sampling_config import SamplingConfig
-from fedplt.federation.section import FolderName, Section
+from fedplt.federation.section import ON_NODES, FolderName, Section
 from fedplt.federation.server_config import ServerConfig
 
 FROM_PYTHON = "(given from Python)"
 """The name of a model or of data that a run was given as an object."""
-ON_NODES = "nodes"
-"""The name of data that the server does not have."""
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -66,6 +66,8 @@ class ModelConfig(CutConfig):
     """``fcn``, ``cnn``, ``resnet8``, ``vit``, ``text``, or ``package.module:function`` that
     returns a torch module."""
     options: dict[str, Any] = {}
+    weights: str | None = None
+    """Start from this safetensors file instead of random weights."""
     input_shape: list[Annotated[int, Field(ge=1)]] | None = None
     """The shape of one example, for a server without data and a model of one's own."""
     input_type: Literal["float", "integer"] = "float"
@@ -188,41 +190,13 @@ class TrainingConfig(Section):
         return self.decay_rounds / (self.decay_rounds + falling)
 
 
-class EvaluationConfig(Section):
-    """When and how the global model is evaluated."""
-
-    every: Annotated[int, Field(ge=1)] = 1
-    """Rounds between evaluations (the last round is always evaluated)."""
-    on: Literal["server", "nodes", "both"] = "server"
-    """``flower``: evaluate on the server's data, on each node's own (weighted by their examples),
-    or on both. Without data on the server: ``nodes``."""
-    per_client: bool = False
-    """Also report a score per client, weighted by its label distribution."""
-    client_examples: Annotated[int, Field(ge=1)] | None = None
-    """With ``local_norms``: evaluate each client on about this many examples (default: all)."""
-
-
-class DiagnosticsConfig(Section):
-    """Whether each round records how the global model moves (``docs/diagnostics.md``)."""
-
-    enabled: bool = False
-    window: Annotated[int, Field(ge=1, le=10_000)] = 10
-    """Rounds in the effective perturbation's window; one copy of the model is kept per round."""
-
-    @model_validator(mode="after")
-    def _enabled(self) -> DiagnosticsConfig:
-        if not self.enabled:
-            self.refuse_unused(["window"], "enabled = false", "or set enabled = true")
-        return self
-
-
 class EngineConfig(Section):
     """What runs the clients, and how. Only ``device`` may change the results."""
 
     name: Literal["simulator", "flower"] = "simulator"
     """``simulator``: worker processes on this machine. ``flower``: Flower's simulation of nodes
     on this machine, or, in a deployment, its nodes."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$", examples=["cuda:1"])] = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None
     """Worker processes; default: one per core (one on a GPU)."""
@@ -245,30 +219,34 @@ class RunConfig(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     rounds: Annotated[int, Field(ge=1, le=10**9)] = 60
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
+    code: str | None = None
+    """Folder of the modules that are named by import path; default: that of the TOML file."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
+    task: TaskConfig = TaskConfig()
     clients: ClientsConfig = ClientsConfig()
     fleet: FleetConfig | None = None
     method: dict[str, Any] = {"name": "fedplt"}
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
     server: ServerConfig = ServerConfig()
+    privacy: PrivacyConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
     def _needs_nodes(self) -> RunConfig:
-        if self.engine.name == "simulator":
-            if self.data.name == ON_NODES:
+        replan = self.fleet.replan if self.fleet else "never"
+        for key, value, on_nodes in (
+            ("data.name", self.data.name, self.data.name == ON_NODES),
+            ("evaluation.on", self.evaluation.on, self.evaluation.on != "server"),
+            ("fleet.replan", replan, replan != "never"),
+        ):
+            if on_nodes and self.engine.name == "simulator":
                 raise ValueError(
-                    f"data.name is {ON_NODES!r}, but the simulator has no nodes: name data, or "
-                    "set engine.name = 'flower'."
-                )
-            if self.evaluation.on != "server":
-                raise ValueError(
-                    f"evaluation.on is {self.evaluation.on!r}, but the simulator has no nodes: "
-                    "set engine.name = 'flower', or leave it out."
+                    f"{key} is {value!r}, but the simulator has no nodes: set engine.name = "
+                    "'flower', or another value here."
                 )
         return self
 
@@ -286,6 +264,20 @@ class RunConfig(Section):
                 "(clients.num_clients): each would always be chosen. Lower the budget, or set "
                 "sampling.name = 'all'."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rule_fits_the_sampling(self) -> RunConfig:
+        server, sampling = self.server, self.sampling
+        weighs = sampling.by_norm or sampling.estimator_used == "unbiased"
+        if server.rule.counts_clients and weighs:
+            raise ValueError(
+                f"server.aggregation = {server.aggregation!r} counts every client once, but "
+                f"sampling.name = {sampling.name!r} with the estimator {sampling.estimator_used!r} "
+                "weighs each by one over its probability. Set server.aggregation = 'clipped-mean', "
+                "or sample with 'uniform' or 'all'."
+            )
+        refuse_unprivate(self)
         return self
 
     @field_validator("method")

@@ -3,9 +3,11 @@
     runs/<name>/
         config.toml             the whole configuration, defaults included
         plan.json               which client trains what
+        metric.json             what the scores are: name, unit, direction, format
         rounds.jsonl            one line per round
         checkpoint.safetensors  the state after some round (checkpoint.previous: the one before)
         model.safetensors       the final model, by parameter name
+        best.safetensors        that of the best round, with evaluation.keep_best
         result.json             final numbers
         report.html             a report to open in a browser
 
@@ -27,8 +29,10 @@ from fedplt.errors import DamagedError, FedpltError, RunError
 from fedplt.federation.checkpoint import Checkpoint, CheckpointFiles
 from fedplt.federation.config import RunConfig
 from fedplt.federation.config_file import dump_config, read_config
+from fedplt.federation.continuing import how_to_continue
 from fedplt.federation.job import Job
 from fedplt.federation.lock import LOCK, is_of, take_lock
+from fedplt.federation.metric_file import METRIC_FILE, read_metric, write_metric
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.records_file import RecordsFile
 from fedplt.federation.result_file import read_result, write_result
@@ -74,9 +78,9 @@ class RunFolder:
             cls.refuse_existing(path)  # another run may have begun before the lock was taken
             remove_scratch(path)
             folder.write_config(job.config)
-            with folder._writing("plan.json"):
-                text = seal_json(job.plan.to_json(), folder.run, "plan")
-                write_text(path / "plan.json", text)
+            folder.write_plan(job.plan)
+            with folder._writing(METRIC_FILE):
+                write_metric(path, job.metric.info, folder.run)
         except BaseException:
             folder.unlock()
             raise
@@ -91,16 +95,13 @@ class RunFolder:
     def refuse_existing(cls, path: Path) -> None:
         """Accept a missing folder, an empty one, or that of a run that never began."""
         if path.is_dir() and not cls.has_begun(path):
-            files, ours = list(path.iterdir()), (LOCK, "config.toml", "plan.json")
+            files, ours = list(path.iterdir()), (LOCK, "config.toml", "plan.json", METRIC_FILE)
             others = [file for file in files if file.name not in ours and not file.match(SCRATCH)]
             # A run writes its lock first: a config.toml without a lock is not from a run.
             if not files or ((path / LOCK).exists() and not others):
                 return
         if path.exists():
-            raise RunError(
-                f"{path} already exists. Continue it with 'fedplt resume {path}', "
-                "choose another folder with --out, or delete it."
-            )
+            raise RunError(f"{path} already exists. {how_to_continue(path)}")
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -169,6 +170,10 @@ class RunFolder:
             text = seal_lines(dump_config(config), self.run, "config")
             write_text(self.path / "config.toml", text)
 
+    def write_plan(self, plan: Plan) -> None:
+        with self._writing("plan.json"):
+            write_text(self.path / "plan.json", seal_json(plan.to_json(), self.run, "plan"))
+
     def plan(self) -> Plan:
         """The plan; it imports no method that the file names."""
         path = self.path / "plan.json"
@@ -208,20 +213,24 @@ class RunFolder:
                 f"{result.rounds} rounds: the last records are lost.",
                 stacklevel=2,
             )
+        metric = read_metric(self.path, self.run)
         if result is None or result.rounds != last:
-            return History(records)
-        return History(records, result.test_accuracy, result.test_loss)
+            return History(records, metric=metric)
+        return History(records, result.test_score, result.test_loss, metric)
 
     def check_model(self) -> None:
         """Raise DamagedError if the final model is there and is not what the run wrote."""
-        path = self.path / "model.safetensors"
-        if path.exists():
+        if (self.path / "model.safetensors").exists():
             try:
-                load_tensors(path, "model", self.run)
+                self.model("model.safetensors")
             except DamagedError as error:
                 raise DamagedError(
                     f"{error} 'fedplt resume {self.path}' writes it again."
                 ) from error
+
+    def model(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors of a model that the run kept, and what is known about it."""
+        return load_tensors(self.path / name, "model", self.run)
 
     def reopen(self) -> None:
         """Delete the final artifacts (model, result, report): the run is being extended."""
@@ -255,6 +264,12 @@ class RunFolder:
     @property
     def _checkpoints(self) -> CheckpointFiles:
         return CheckpointFiles(self.path, self.run)
+
+    def save_best(self, tensors: dict[str, Tensor], round: int) -> None:
+        """Keep a model besides the last one; ``round`` counts from 1."""
+        with self._writing("best.safetensors"):
+            path = self.path / "best.safetensors"
+            save_tensors(path, tensors, {"round": round}, self.run, "model")
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
         with self._writing("model.safetensors"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,7 +31,9 @@ class RoundOutcome:
     """Mask of the coordinates that at least one client trained."""
     cost: Totals
     evaluation: Evaluation | None
-    client_accuracy: dict[str, float] | None
+    client_scores: dict[str, float] | None
+    clipped: dict[str, float] = field(default_factory=dict)
+    privacy: dict[str, Any] | None = None
 
     def record(
         self, round: int, total: Totals, seconds: float, diagnostics: dict[str, Any] | None
@@ -44,12 +46,14 @@ class RoundOutcome:
             cost=self.cost,
             total=total,
             seconds=seconds,
-            accuracy=self.evaluation.score if self.evaluation else None,
+            score=self.evaluation.score if self.evaluation else None,
             loss=self.evaluation.loss if self.evaluation else None,
-            client_accuracy=self.client_accuracy,
+            client_scores=self.client_scores,
             rejected=self.rejected,
             sampling=self.selection.record,
             diagnostics=diagnostics,
+            clipped=self.clipped,
+            privacy=self.privacy,
             dropped=self.asked.dropped,
             late=self.asked.late,
         )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedplt.errors import DamagedError
+from fedplt.client import MetricInfo, accuracy
+from fedplt.errors import DamagedError, RunError
 from fedplt.federation.record_fields import (
     STRICT,
     Amount,
@@ -22,7 +25,7 @@ from fedplt.federation.record_fields import (
     Sampling,
 )
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round. ``accuracy`` is the metric's mean, whatever metric the run uses."""
+    """One round. ``score`` is the value of the run's metric (:attr:`History.metric`)."""
 
     __pydantic_config__: ClassVar = STRICT
 
@@ -63,20 +66,29 @@ class RoundRecord:
     cost: Totals
     total: Totals
     seconds: Amount
-    accuracy: Finite | None = None
+    score: Finite | None = None
+    """None: the round was not evaluated."""
     loss: Finite | None = None
-    client_accuracy: dict[str, Finite] | None = None
-    """Mean (weighted by examples), std, min, median, max over clients."""
+    client_scores: dict[str, float] | None = None
+    """Mean (weighted by examples), sample std, min, median, max over clients."""
     dropped: list[ClientNumber] = field(default_factory=list)
-    """Clients that were away by chance (``fleet.dropout``)."""
+    """Clients that were away: by chance (``fleet.dropout``), or as nodes (``fleet.replan``)."""
     late: list[ClientNumber] = field(default_factory=list)
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
+    devices: dict[str, str] = field(default_factory=dict)
+    """With ``[fleet]``: the devices of the clients that dropped out, were late or refused."""
     sampling: Sampling | None = None
     """How the clients were chosen (``docs/sampling.md``); empty if all take part."""
     diagnostics: Movement | None = None
     """How the global model moved (``docs/diagnostics.md``), with ``[diagnostics]`` enabled."""
+    clipped: dict[str, float] = field(default_factory=dict)
+    """With ``clipped-mean``: clients whose update was scaled down, and the smallest factor."""
+    privacy: dict[str, Any] | None = None
+    """With ``[privacy]``, in evaluated rounds: epsilon and delta so far (``docs/privacy.md``)."""
+    replanned: dict[str, Any] | None = None
+    """Who trains which fraction of the model from this round on, if the fleet was planned anew."""
     format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
@@ -105,24 +117,59 @@ def _is_nothing(value: Any) -> bool:
     return value in (None, {}, []) or (isinstance(value, float) and not math.isfinite(value))
 
 
+def one_metric(histories: Iterable[History]) -> MetricInfo:
+    """The metric of all these histories; scores of different metrics cannot be compared."""
+    found = {history.metric.name: history.metric for history in histories}
+    if len(found) > 1:
+        raise RunError(
+            f"these runs have different metrics ({', '.join(sorted(found))}): their scores cannot "
+            "be compared."
+        )
+    return next(iter(found.values()), accuracy.info)
+
+
 @dataclass(frozen=True)
 class History:
     """All rounds of a run."""
 
     rounds: Sequence[RoundRecord]
-    test_accuracy: float | None = None
+    test_score: float | None = None
     test_loss: float | None = None
+    metric: MetricInfo = accuracy.info
+    """What the scores are: name, unit, direction, format."""
+
+    @classmethod
+    def load(cls, folder: str | Path) -> History:
+        """The history of a run on disk, finished or not."""
+        # By name: a folder's reader needs the records of this module.
+        reader: Any = import_module("fedplt.federation.folder")
+        found: History = reader.RunFolder.open(Path(folder)).history()
+        return found
 
     @property
-    def accuracy(self) -> list[float]:
-        """The accuracy of each evaluated round."""
-        return [r.accuracy for r in self.rounds if r.accuracy is not None]
+    def scores(self) -> list[float]:
+        """The score of each evaluated round."""
+        return [r.score for r in self.rounds if r.score is not None]
+
+    @property
+    def privacy(self) -> dict[str, Any] | None:
+        """The last known epsilon and delta, with ``[privacy]``."""
+        return next((r.privacy for r in reversed(self.rounds) if r.privacy), None)
 
     @property
     def evaluated(self) -> list[RoundRecord]:
-        return [r for r in self.rounds if r.accuracy is not None]
+        return [r for r in self.rounds if r.score is not None]
 
-    def final_accuracy(self, last: int = 10) -> float:
-        """Mean accuracy of the last evaluated rounds."""
-        tail = self.accuracy[-last:]
+    @property
+    def best(self) -> RoundRecord | None:
+        """The evaluated round with the best score, the first of equals."""
+        best: RoundRecord | None = None
+        for record in self.evaluated:
+            if best is None or self.metric.better(record.score or 0.0, best.score or 0.0):
+                best = record
+        return best
+
+    def final_score(self, last: int = 10) -> float:
+        """Mean score of the last evaluated rounds."""
+        tail = self.scores[-last:]
         return sum(tail) / len(tail) if tail else math.nan

@@ -23,8 +23,8 @@ class Result(Section):
 
     format: Literal[2]
     rounds: Annotated[int, Field(ge=0)]
-    accuracy_last_10: float | None = None
-    test_accuracy: Finite | None = None
+    score_last_10: float | None = None
+    test_score: Finite | None = None
     test_loss: float | None = None
 
 

@@ -1,4 +1,4 @@
-"""The histories of several runs, by configuration."""
+"""Runs that differ only in their seed belong together."""
 
 from __future__ import annotations
 

@@ -25,6 +25,9 @@ def _folder_name(name: str) -> str:
 
 FolderName = Annotated[str, AfterValidator(_folder_name)]
 
+ON_NODES = "nodes"
+"""The name of data, or of devices, that only the nodes of a deployment know."""
+
 
 class Section(BaseModel):
     """A section that refuses unknown keys and never converts values (``"3"`` is no number)."""

@@ -12,7 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.client import ClientResult, ClientUpdate, Evaluation, TrainOrder, update_norm
+from fedplt.client import (
+    ClientResult,
+    ClientUpdate,
+    Evaluation,
+    Metric,
+    TrainOrder,
+    update_norm,
+)
 from fedplt.engines.flower.evaluation import ServerModel
 from fedplt.engines.flower.exchange import exchange
 from fedplt.engines.flower.members import Members
@@ -26,7 +33,8 @@ from fedplt.engines.flower.orders import (
 )
 from fedplt.engines.flower.wire import EVALUATE, TRAIN, UPLOAD, Answer, Arrays, Order, Wire
 from fedplt.errors import UpdateError
-from fedplt.federation import Job
+from fedplt.federation import ON_NODES, Job
+from fedplt.fleet import DeviceProfile
 from fedplt.kernels import take
 from fedplt.planning import Assignment
 
@@ -63,6 +71,13 @@ class FlowerEngine:
     def seconds(self) -> float:
         return self.job.config.engine.round_timeout_seconds
 
+    def roster(self) -> dict[int, DeviceProfile]:
+        self._gather(least=1)
+        return {client: self.members.devices[client] for client in sorted(self.members.node_of)}
+
+    def use(self, job: Job) -> None:
+        self.job = job
+
     def train(
         self,
         round: int,
@@ -72,6 +87,7 @@ class FlowerEngine:
         *,
         upload: bool = True,
     ) -> list[ClientResult]:
+        self._gather()
         self.round, self._assignments = round, assignments
         self.failures, self._results, self._updates = {}, {}, {}
         orders = {}
@@ -88,6 +104,10 @@ class FlowerEngine:
                 self.failures[client] = str(error)
         return [self._results[client] for client in assignments if client in self._results]
 
+    def _gather(self, least: int = 0) -> None:
+        """Wait for as many clients as a round needs, but no longer than a round may take."""
+        self.members.gather(max(least, self.job.config.server.min_clients), self.seconds)
+
     def train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
         job = self.job
         order = TrainOrder(
@@ -100,6 +120,7 @@ class FlowerEngine:
             kept=int(self.kept_round[client]),
             oldest=self.oldest,
             upload=upload,
+            check=job.config.engine.check and job.config.data.name == ON_NODES,
         )
         return header.model_dump()
 
@@ -208,7 +229,7 @@ class FlowerEngine:
         def take_evaluation(client: int, answer: Answer) -> Evaluation:
             told = read(EvaluateAnswer, answer.header)
             self._refuse_other(client, told)
-            return _evaluation(told)
+            return _evaluation(told, self.job.metric)
 
         numbers = {"state": state.numpy()}
         return self.ask_to_evaluate(EVALUATE, part, clients, numbers, take_evaluation)
@@ -263,11 +284,20 @@ class FlowerEngine:
         self.wire.close()
 
 
-def _evaluation(told: EvaluateAnswer) -> Evaluation:
-    counts, scores = told.label_counts, told.label_scores
+def _evaluation(told: EvaluateAnswer, metric: Metric) -> Evaluation:
+    counts, scores, sums = told.label_counts, told.label_scores, np.asarray(told.sums)
+    try:
+        with np.errstate(all="ignore"):
+            score = metric.score(sums, told.count)
+    except (ValueError, LookupError, ArithmeticError) as error:
+        raise UpdateError(f"its sums are not those of {metric.name}: {error}") from error
+    if not np.isfinite(score):
+        raise UpdateError(f"its sums give {score} as {metric.name}.")
     return Evaluation(
         told.loss,
-        told.score,
+        score,
         None if counts is None else np.asarray(counts, dtype=np.int64),
         None if scores is None else np.asarray(scores, dtype=np.float64),
+        count=told.count,
+        sums=sums,
     )
