@@ -30,7 +30,10 @@ from tools.reliability.small_run import (
 
 from fedplt.federation.sealed import load_tensors, open_json, run_of, save_tensors, seal_json
 
-KINDS = {"plan.json": "plan", "result.json": "result", "rounds.jsonl": "record"}
+KINDS = {
+    "plan.json": "plan", "metric.json": "metric", "result.json": "result",
+    "rounds.jsonl": "record",
+}  # fmt: skip
 TENSORS = ("checkpoint.safetensors", "checkpoint.previous.safetensors", "model.safetensors")
 FILES = ("config.toml", *KINDS, *TENSORS, ".lock")
 
@@ -171,11 +174,18 @@ def _outcome(before: Seen, read: Seen, resumed: Seen, goal: Seen) -> str:
     ended_well = not resumed.refused and same_state(resumed.values[0], goal.values[0])
     if not resumed.refused and not ended_well:
         return "unnoticed"
-    if not read.refused and read.values != before.values and not said:
+    if not (said or read.refused or _is_earlier(read, before)):
         return "unnoticed"
     if said:
         return "noticed"
     return "harmless" if resumed.values[1] == goal.values[1] else "unnoticed"
+
+
+def _is_earlier(read: Seen, before: Seen) -> bool:
+    """The same, but for last records: so it looks if a run is killed a little earlier."""
+    (records, _), *rest = read.values
+    (all_records, _), *all_rest = before.values
+    return bool(records == all_records[: len(records)] and rest == all_rest)
 
 
 def _words(text: str) -> str:
