@@ -111,6 +111,7 @@ _PUBLIC = {
         "ConfigError",
         "CutError",
         "DataError",
+        "DamagedError",
         "DivergedError",
         "ExampleError",
         "FedpltError",
@@ -157,6 +158,7 @@ if TYPE_CHECKING:
     from fedplt.engines import train as train
     from fedplt.errors import ConfigError as ConfigError
     from fedplt.errors import CutError as CutError
+    from fedplt.errors import DamagedError as DamagedError
     from fedplt.errors import DataError as DataError
     from fedplt.errors import DivergedError as DivergedError
     from fedplt.errors import ExampleError as ExampleError

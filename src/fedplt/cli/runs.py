@@ -232,6 +232,7 @@ def _report(folder: RunFolder) -> Path:
         from fedplt.report.html import write_report
     except ImportError as error:
         raise RunError(NO_MATPLOTLIB) from error
+    folder.check_model()
     return write_report(folder)
 
 

@@ -113,6 +113,8 @@ def run_job(
     if folder:
         folder.lock()
     try:
+        if folder:
+            folder.restore_config()
         has_data = job.config.data.name != ON_NODES
         if job.config.engine.check and has_data and not resume:
             check_job(job)
@@ -164,9 +166,10 @@ def prepare_resume(
     progress: Progress | None = None,
 ) -> tuple[Job, int]:
     """The job of a run on disk, and its rounds done; refuses changes that would alter its bits."""
-    config = change(folder.config())
     folder.lock()
     try:
+        folder.restore_config()
+        config = change(folder.config())
         folder.refuse_unbegun()
         task = config.task
         if FROM_PYTHON in (config.model.name, config.data.name, task.name, task.loss, task.metric):
@@ -175,7 +178,7 @@ def prepare_resume(
                 f"{SAME_CALL}."
             )
         job = job_of(config, progress)
-        _, done, _ = folder.load_checkpoint(job)
+        done = folder.load_checkpoint(job).rounds_done
     finally:
         folder.unlock()
     return job, done

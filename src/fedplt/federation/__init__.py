@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedplt.federation.checkpoint import changed_keys
 from fedplt.federation.checks import try_model
 from fedplt.federation.claims import most_believed, with_claims
 from fedplt.federation.config import (
@@ -33,7 +34,7 @@ from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.federation.fleet_config import AnnouncedDevice, FleetConfig
-from fedplt.federation.folder import RunFolder, changed_keys
+from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import (
     Job,
     job_from_config,
@@ -57,6 +58,7 @@ from fedplt.federation.robust import coverage_warnings
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
+from fedplt.federation.sealed import load_tensors, save_tensors
 from fedplt.federation.section import ON_NODES, Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
@@ -110,6 +112,7 @@ __all__ = [
     "load",
     "load_config",
     "load_data",
+    "load_tensors",
     "local_training_of",
     "make_absolute",
     "make_job",
@@ -130,6 +133,7 @@ __all__ = [
     "probability_of",
     "read_fleet",
     "read_text",
+    "save_tensors",
     "split_data",
     "take_lock",
     "try_model",
