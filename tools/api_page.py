@@ -18,7 +18,7 @@ GROUPS = {
     "Run": ["run", "resume", "train", "compare", "History", "RoundRecord"],
     "A loop of your own": [
         "cut", "make_plan", "check", "CheckReport", "train_only", "TrainableSlices",
-        "ClientUpdate", "validate",
+        "ClientUpdate", "Origin", "validate",
         "Aggregator", "bind_state", "HeldModels",
     ],
     "Planning": [
