@@ -143,7 +143,8 @@ def cell(values: list[float | None]) -> str:
     known = [100 * value for value in values if value is not None]
     if len(known) < len(values):
         return f"diverged ({len(values) - len(known)} of {len(values)})"
-    return f"{fmean(known):.1f} ± {pstdev(known):.1f}"
+    spread = f" ± {pstdev(known):.1f}" if len(known) > 1 else ""
+    return f"{fmean(known):.1f}{spread}"
 
 
 def page_text(figures: Figures) -> str:

@@ -15,6 +15,7 @@ from functools import cache
 
 import numpy as np
 import torch
+from tests.support.jobs import blob_data, small_model
 from tools.reliability.attacks import boastful, with_bad
 from torch import nn
 
@@ -96,7 +97,6 @@ def run(count: int, seed: int) -> dict[str, float]:
 
 def boast(seed: int) -> dict[str, float]:
     """The score without and with a client that is sign-flipped and claims 10^12 examples."""
-    from tests.support.jobs import blob_data, small_model
 
     def score(bad: list[int]) -> tuple[float, int]:
         values = {
