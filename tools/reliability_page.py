@@ -225,7 +225,7 @@ def _recorded() -> dict[str, Any]:
 
 
 def _note(module: str, entry: dict[str, Any]) -> None:
-    text = json.dumps({**_recorded(), module: entry}, indent=1, sort_keys=True)
+    text = json.dumps({**_recorded(), module: entry}, indent=1)
     RESULTS.write_text(text + "\n", encoding="utf-8")
 
 
