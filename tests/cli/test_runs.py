@@ -129,7 +129,9 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(
         patched.setattr(Federation, "start", lambda _: os.kill(os.getpid(), signal.SIGKILL))
         killed = start("run", config, "--out", folder)
     assert killed.wait() == -signal.SIGKILL
-    assert {path.name for path in folder.iterdir()} == {"config.toml", "plan.json", ".lock"}
+    assert {path.name for path in folder.iterdir()} == {
+        "config.toml", "plan.json", "metric.json", ".lock",
+    }  # fmt: skip
     done = fedplt("resume", folder)
     assert done.returncode == 2
     advice = f"fedplt run {folder / 'config.toml'} --out {folder}"

@@ -117,7 +117,7 @@ def run_all(
             with telling:
                 watch.on_start(label, seed)
             write_text(beside(run.folder, ".toml"), dump_config(run.config))
-            return processes.run(run.folder, on_round)
+            return processes.run(run.folder, on_round, run.config.engine.timeout_seconds)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # before this thread takes the next run
             raise

@@ -21,6 +21,7 @@ from fedplt.federation import (
     Engine,
     Federation,
     History,
+    Interrupted,
     Job,
     OnRound,
     RunConfig,
@@ -105,6 +106,8 @@ def run_job(
     folder behind.
     """
     out = None if out is None else Path(out)
+    if out is None and job.config.evaluation.keep_best:
+        raise ConfigError("evaluation.keep_best: the best model is kept in a folder; give out=.")
     make_engine: MakeEngine = engine or _engine_of(job.config)
     folder = RunFolder.open(out) if out and resume else None
     if folder:
@@ -126,6 +129,10 @@ def run_job(
             else:
                 federation.start()
             return federation.run(on_round)
+    except Interrupted as error:
+        if folder:
+            error.args = (f"stopped and saved in {folder.path}; resume it from there.",)
+        raise
     finally:
         if folder:
             folder.unlock()

@@ -26,6 +26,7 @@ from fedplt.federation.config_file import (
     override,
     parse_config,
 )
+from fedplt.federation.config_paths import make_absolute
 from fedplt.federation.config_places import placing
 from fedplt.federation.continuing import SAME_CALL
 from fedplt.federation.csv_file import csv_rows
@@ -113,6 +114,7 @@ __all__ = [
     "load_data",
     "load_tensors",
     "local_training_of",
+    "make_absolute",
     "make_job",
     "make_server_job",
     "method_from_config",

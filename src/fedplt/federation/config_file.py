@@ -42,7 +42,9 @@ def as_config(config: ConfigLike) -> RunConfig:
     if isinstance(config, RunConfig):
         return config
     if isinstance(config, Mapping):
-        return parse_config(dict(config))
+        values = {k: dict(v) if isinstance(v, Mapping) else v for k, v in config.items()}
+        make_absolute(values)
+        return parse_config(values)
     return load_config(config)
 
 

@@ -22,7 +22,7 @@ class TaskConfig(Section):
     """Instead of the task's: ``package.module:function`` (outputs, targets) -> mean loss."""
     metric: str | None = None
     """Instead of the task's: ``accuracy``, ``rmse``, ``mae``, ``r2``, ``f1``, ``macro-f1``,
-    ``perplexity``, or ``package.module:object``, a :class:`fedplt.Metric`."""
+    ``perplexity``, ``token-accuracy``, or ``package.module:object``, a :class:`fedplt.Metric`."""
 
     def task(self) -> Task:
         """The task itself; imports what is named by import path."""

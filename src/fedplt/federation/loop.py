@@ -13,6 +13,7 @@ from torch import Tensor
 from fedplt.client import ClientResult
 from fedplt.errors import RunError, TooFewClientsError, UpdateError
 from fedplt.federation.availability import Availability
+from fedplt.federation.bad_rounds import refuse_too_few, stop_if_all_are_bad
 from fedplt.federation.changing_fleet import ChangingFleet
 from fedplt.federation.checks import check_window
 from fedplt.federation.costs import RoundCosts
@@ -20,13 +21,13 @@ from fedplt.federation.engine import Engine, Interrupted, NodesEngine
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
+from fedplt.federation.model import all_tensors
 from fedplt.federation.outcome import RoundOutcome
 from fedplt.federation.privacy import PrivateRounds
 from fedplt.federation.records import History, RoundRecord, Totals
-from fedplt.federation.refused_rounds import refuse_too_few, stop_if_all_are_bad
 from fedplt.federation.robust import clipped_clients, rule_of
 from fedplt.federation.sampler import ClientSampler, Selection
-from fedplt.kernels import bind_state, named_tensors
+from fedplt.kernels import bind_state
 from fedplt.planning import Assignment
 from fedplt.server import Aggregator, Diagnostics, Memory, validate
 
@@ -118,17 +119,14 @@ class Federation:
         return self._finish()
 
     def _keep_best(self, record: RoundRecord) -> None:
-        """Before the record of this round is on disk, a kept model of an older round is right."""
         if self.folder and self.job.config.evaluation.keep_best and self.history().best is record:
-            self.folder.save_best(_all_tensors(self.job, self.state), record.round)
+            tensors = all_tensors(self.job.model, self.job.layers, self.state)
+            self.folder.save_best(tensors, record.round)
 
     def _is_stuck(self) -> bool:
         """Whether ``evaluation.stop_after`` rounds have brought no better score."""
         patience = self.job.config.evaluation.stop_after
-        best = None if patience is None else self.history().best
-        if patience is None or best is None:
-            return False
-        return self.history().evaluated[-1].round - best.round >= patience
+        return patience is not None and self.history().rounds_since_best >= patience
 
     def history(self) -> History:
         return History(self.records, metric=self.job.metric.info)
@@ -196,9 +194,7 @@ class Federation:
         if replanned and self.folder:
             self.folder.write_plan(self.job.plan)
         record = outcome.record(self.rounds_done, self.total, seconds, diagnostics)
-        if self.job.devices:
-            away = [*record.dropped, *record.late, *map(int, record.rejected)]
-            record = replace(record, devices={str(k): self.job.device_name(k) for k in away})
+        record = replace(record, devices=self.job.device_names(record.away))
         record = replace(record, replanned=replanned)
         self.records.append(record)
         return record
@@ -242,9 +238,9 @@ class Federation:
             aggregator.add(update, assignments[client], float(weights[client]))
             added.append(client)
         rejected |= {str(k): why for k, why in self.engine.failures.items() if k in assignments}
-        refuse_too_few(self.job, self.rounds_done + 1, len(added), rejected)
+        refuse_too_few(self.job, self.rounds_done, len(added), rejected)
         if not self.privacy:  # with noise, a round without updates is one like others
-            stop_if_all_are_bad(self.job, self.rounds_done + 1, len(assignments), rejected)
+            stop_if_all_are_bad(self.job, self.rounds_done, len(assignments), rejected)
         return added, rejected, bytes_up
 
     def _aggregate(self, aggregator: Aggregator) -> tuple[Tensor, Memory]:
@@ -281,16 +277,5 @@ class Federation:
             }
             if self.privacy:
                 final["privacy"] = self.privacy.record(self.rounds_done)
-            self.folder.finish(_all_tensors(self.job, self.state), final)
+            self.folder.finish(all_tensors(self.job.model, self.job.layers, self.state), final)
         return history
-
-
-def _all_tensors(job: Job, state: Tensor) -> dict[str, Tensor]:
-    """All tensors of ``model.state_dict()``, trained or not."""
-    trained = named_tensors(job.layers, state)
-    rest = {
-        name: tensor.detach().contiguous().clone()
-        for name, tensor in job.model.state_dict().items()
-        if name not in trained
-    }
-    return {**trained, **rest}

@@ -91,6 +91,11 @@ class RoundRecord:
     """Who trains which fraction of the model from this round on, if the fleet was planned anew."""
     format: int = FORMAT
 
+    @property
+    def away(self) -> list[int]:
+        """Clients that dropped out, were late, or whose update was refused."""
+        return [*self.dropped, *self.late, *map(int, self.rejected)]
+
     def to_json(self) -> dict[str, Any]:
         """Plain values; unknown values and NaN are left out (JSON has no NaN)."""
         values = asdict(self)
@@ -168,6 +173,11 @@ class History:
             if best is None or self.metric.better(record.score or 0.0, best.score or 0.0):
                 best = record
         return best
+
+    @property
+    def rounds_since_best(self) -> int:
+        """Rounds from the best evaluated one to the last evaluated one."""
+        return self.evaluated[-1].round - self.best.round if self.best else 0
 
     def final_score(self, last: int = 10) -> float:
         """Mean score of the last evaluated rounds."""

@@ -15,12 +15,13 @@ from tests.support.runs import same
 
 pytestmark = pytest.mark.slow
 
+GROUPS = [{"num_clients": 1, "ratio": 1.0}, {"num_clients": 2, "ratio": 0.5}]
 CONFIG = parse_config(
     {
         "rounds": 2,
         "data": {"name": "tests.support.tiny:data", "alpha": 0.5},
         "model": {"name": "tests.support.tiny:model", "input_shape": [6]},
-        "clients": {"num_clients": 3, "groups": [{"share": 1.0, "ratio": 0.5}]},
+        "clients": {"num_clients": 3, "groups": GROUPS},
         "training": {"batch_size": 16, "learning_rate": 0.1},
     }
 )

@@ -95,6 +95,13 @@ def test_ratios_come_from_one_place(nodes, fleet, words, tmp_path):
         make_deployment(tmp_path, nodes=nodes, config=CONFIG + fleet)
 
 
+def test_the_task_is_the_nodes_too(tmp_path):
+    task = '[task]\nname = "regression"\nmetric = "mae"\n'
+    made = make_deployment(tmp_path, config=CONFIG + task)
+    for config in (load_config(made / "run.toml"), load_node(made / "nodes" / "n1" / "node.toml")):
+        assert (config.task.name, config.task.metric) == ("regression", "mae")
+
+
 def test_a_node_knows_itself_alone(folder):
     node = load_node(folder / "nodes" / "n2" / "node.toml")
     assert (node.name, node.client, node.num_clients) == ("n2", 1, 3)

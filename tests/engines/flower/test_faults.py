@@ -46,7 +46,7 @@ alpha = 0.5
 name = "tests.support.tiny:model"
 
 [engine]
-round_timeout_seconds = 90.0
+round_timeout_seconds = 300.0
 
 [server]
 min_clients = 2

@@ -133,7 +133,7 @@ def test_a_fleet_that_is_planned_once_is_the_same_in_the_simulator(tmp_path):
     path.write_text(dump_config(config))
     run_on(wire, {"config": str(path), "out": str(out)})
     found = RunFolder.open(out)
-    assert found.config() == announced(config)
+    assert found.config().fleet == announced(config).fleet
     assert found.plan().ratios[0] == 1 > found.plan().ratios[1] > found.plan().ratios[2]
     run(override(found.config(), ["engine.name=simulator"]), tmp_path / "simulated")
     models = [load_file(folder / "model.safetensors") for folder in (out, tmp_path / "simulated")]
@@ -200,4 +200,4 @@ def test_settings_without_a_meaning_are_refused(changes, words):
 
 def test_flowers_simulation_does_not_replan():
     with pytest.raises(RunError, match="simulated nodes neither join nor leave"):
-        run(settings(fleet=ON_CHANGE))
+        run_job(job_of(settings(fleet=ON_CHANGE)))

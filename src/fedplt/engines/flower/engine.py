@@ -16,11 +16,10 @@ from fedplt.client import (
     ClientResult,
     ClientUpdate,
     Evaluation,
-    Metric,
     TrainOrder,
     update_norm,
 )
-from fedplt.engines.flower.evaluation import ServerModel
+from fedplt.engines.flower.evaluation import ServerModel, evaluation_of
 from fedplt.engines.flower.exchange import exchange
 from fedplt.engines.flower.members import Members
 from fedplt.engines.flower.orders import (
@@ -72,7 +71,7 @@ class FlowerEngine:
         return self.job.config.engine.round_timeout_seconds
 
     def roster(self) -> dict[int, DeviceProfile]:
-        self._gather(least=1)
+        self.members.gather(self.job.config.server.min_clients or 1, self.seconds)
         return {client: self.members.devices[client] for client in sorted(self.members.node_of)}
 
     def use(self, job: Job) -> None:
@@ -87,7 +86,7 @@ class FlowerEngine:
         *,
         upload: bool = True,
     ) -> list[ClientResult]:
-        self._gather()
+        self.members.gather(self.job.config.server.min_clients, self.seconds)
         self.round, self._assignments = round, assignments
         self.failures, self._results, self._updates = {}, {}, {}
         orders = {}
@@ -103,10 +102,6 @@ class FlowerEngine:
             except UpdateError as error:
                 self.failures[client] = str(error)
         return [self._results[client] for client in assignments if client in self._results]
-
-    def _gather(self, least: int = 0) -> None:
-        """Wait for as many clients as a round needs, but no longer than a round may take."""
-        self.members.gather(max(least, self.job.config.server.min_clients), self.seconds)
 
     def train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
         job = self.job
@@ -229,7 +224,7 @@ class FlowerEngine:
         def take_evaluation(client: int, answer: Answer) -> Evaluation:
             told = read(EvaluateAnswer, answer.header)
             self._refuse_other(client, told)
-            return _evaluation(told, self.job.metric)
+            return evaluation_of(told, self.job.metric)
 
         numbers = {"state": state.numpy()}
         return self.ask_to_evaluate(EVALUATE, part, clients, numbers, take_evaluation)
@@ -282,22 +277,3 @@ class FlowerEngine:
 
     def close(self) -> None:
         self.wire.close()
-
-
-def _evaluation(told: EvaluateAnswer, metric: Metric) -> Evaluation:
-    counts, scores, sums = told.label_counts, told.label_scores, np.asarray(told.sums)
-    try:
-        with np.errstate(all="ignore"):
-            score = metric.score(sums, told.count)
-    except (ValueError, LookupError, ArithmeticError) as error:
-        raise UpdateError(f"its sums are not those of {metric.name}: {error}") from error
-    if not np.isfinite(score):
-        raise UpdateError(f"its sums give {score} as {metric.name}.")
-    return Evaluation(
-        told.loss,
-        score,
-        None if counts is None else np.asarray(counts, dtype=np.int64),
-        None if scores is None else np.asarray(scores, dtype=np.float64),
-        count=told.count,
-        sums=sums,
-    )

@@ -127,7 +127,7 @@ server/start-run.sh                # Ctrl-C stops the log, not the run
 
 ## Follow it
 
-- `fedplt report server/run`, at any time: accuracy, costs, who took part (also, one line per
+- `fedplt report server/run`, at any time: scores, costs, who took part (also, one line per
   round, in `server/run/rounds.jsonl`).
 - `FLWR_HOME="$PWD/server/flwr-home" flwr supernode list`: which nodes are online.
 - `FLWR_HOME="$PWD/server/flwr-home" flwr list`: the runs of this server; in the same way

@@ -9,7 +9,14 @@ import tomli_w
 
 from fedplt.engines.flower.deployment.nodes_file import Node, client_groups
 from fedplt.errors import ConfigError
-from fedplt.federation import ON_NODES, RunConfig, parse_config, parse_toml, read_text
+from fedplt.federation import (
+    ON_NODES,
+    RunConfig,
+    make_absolute,
+    parse_config,
+    parse_toml,
+    read_text,
+)
 
 ROUND_TIMEOUT_SECONDS = 600.0
 MAX_RMS = 1.0
@@ -38,6 +45,8 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
         where = str(path)
         text = read_text(path, ConfigError)
         values = parse_toml(text, path, ConfigError)
+        make_absolute(values, path.parent)
+        del values["code"]  # the server and the nodes have their own
         values["engine"] = {**values.get("engine", {}), "name": "flower"}
         _refuse_lost_settings(parse_config(values, text, where), path)
         if "checkpoint_every" not in values:
@@ -116,6 +125,8 @@ def run_text(values: dict[str, Any]) -> str:
 def node_text(config: RunConfig, node: Node, num_clients: int) -> str:
     """A node's ``node.toml``: its part of the run's data, and the run's model."""
     data = config.data.model_dump(exclude_unset=True, exclude_none=True)
+    # The server sends the weights.
+    model = config.model.model_dump(exclude_unset=True, exclude={"weights"})
     if config.data.split_file is not None:
         data["split_file"] = SPLIT_FILE
     values = {
@@ -124,7 +135,7 @@ def node_text(config: RunConfig, node: Node, num_clients: int) -> str:
         "num_clients": num_clients,
         "profile": None if config.fleet is None else PROFILE,
         "data": {**data, "name": config.data.name, "seed": config.seed},
-        "model": {"name": config.model.name, **config.model.model_dump(exclude_unset=True)},
+        "model": {"name": config.model.name, **model},
         **({"task": task} if (task := config.task.model_dump(exclude_unset=True)) else {}),
     }
     return f"{NODE_ABOUT}\n{tomli_w.dumps(_without_none(values))}{NODE_MORE}"

@@ -1,4 +1,4 @@
-"""Rounds that do not count: too few updates came, or all of them were refused."""
+"""Rounds that do not count: too few updates came, or every one was refused."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from fedplt.federation.job import Job
 
 
 def refuse_too_few(job: Job, round: int, number: int, rejected: Mapping[str, str]) -> None:
-    """Raise if fewer updates came than ``server.min_clients``; ``round`` counts from 1."""
+    """Refuse a round with fewer updates than ``server.min_clients``."""
     least = job.config.server.min_clients
     if number < least:
-        names = {job.client_name(int(k)): why for k, why in rejected.items()}
-        reasons = "; ".join(f"{name}: {why}" for name, why in names.items())
+        reasons = "; ".join(f"{job.client_name(int(k))}: {why}" for k, why in rejected.items())
         raise TooFewClientsError(
-            f"round {round}: {number} of at least {least} updates came "
+            f"round {round + 1}: {number} of at least {least} updates came "
             f"(server.min_clients). {reasons}"
         )
 
@@ -23,7 +22,7 @@ def refuse_too_few(job: Job, round: int, number: int, rejected: Mapping[str, str
 def stop_if_all_are_bad(
     job: Job, round: int, num_trained: int, rejected: Mapping[str, str]
 ) -> None:
-    """Raise if every update was rejected.
+    """Stop if every update was rejected.
 
     A sampler by norm may draw one client alone: rejecting that one does not stop the run.
     """
@@ -33,6 +32,6 @@ def stop_if_all_are_bad(
         scaler = job.recipe.scaler != "none"
         hint = " The scaler (method.scaler) makes steps larger; try it without." if scaler else ""
         raise DivergedError(
-            f"round {round}: every client's update was refused; "
+            f"round {round + 1}: every client's update was refused; "
             f"{job.client_name(int(first))}: {reason}{hint}"
         )
