@@ -10,7 +10,7 @@ PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-flower check fix same-numbers step-times bench bench-quick bench-peers results \
-	api-page correctness reliability fuzz lock licenses audit docs clean
+	api-page robust correctness reliability fuzz lock licenses audit docs clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ results: setup  ## rebuild tables, figures and claims of the experiments from re
 
 api-page: setup  ## write docs/api.md from the docstrings
 	$(PYTHON) tools/api_page.py
+
+robust: setup  ## rules of aggregation against bad clients, into results/robust and docs/robust.md
+	$(PYTHON) -m tools.robust_page
 
 correctness: setup  ## compare with slow references and write docs/correctness.md (a few minutes)
 	$(PYTHON) -m tools.correctness_page
