@@ -90,8 +90,8 @@ ATTACKS = (
     ),
     Attack(
         "Hostile downloads", "hostile_downloads", 200,
-        "A data source that sends an endless reply, a bomb, a path outside of its folder or nonsense "
-        "is refused in words, in bounded time and space; nothing is written elsewhere.",
+        "A data source that sends an endless reply, a bomb, a path outside of its folder or "
+        "nonsense is refused in words, in bounded time and space; nothing is written elsewhere.",
         "Replies and archives are made hostile at random.",
         (), ("attacks", "held"),
     ),
