@@ -83,10 +83,12 @@ correctness: setup  ## compare with slow references and write docs/correctness.m
 	$(PYTHON) -m tools.correctness_page
 
 reliability: setup  ## attack runs (power loss, damage, kills, odd inputs) and write docs/reliability.md (half an hour)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
 	$(PYTHON) -m tools.reliability_page
 
 FUZZ_SEED ?= 1
 fuzz: setup  ## 100,000 odd inputs for all that reads one: no traceback, no hang, no 2 GB
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
 	$(PYTHON) -m tools.reliability.fuzz 100000 $(FUZZ_SEED)
 	$(PYTHON) -m tools.reliability.fuzz_decoders 100000 $(FUZZ_SEED)
 
