@@ -10,7 +10,7 @@ PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-flower check fix same-numbers step-times bench bench-quick bench-peers results \
-	api-page robust correctness lock licenses audit docs clean
+	api-page robust correctness reliability fuzz lock licenses audit docs clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ setup: $(READY)  ## make .venv with fedplt and everything needed to work on it
 run: setup  ## train FedPLT on Fashion-MNIST with 50 unequal clients and leave a report
 	@if [ -f $(OUT)/model.safetensors ]; then $(VENV)/bin/fedplt report $(OUT); \
 	elif [ -d $(OUT) ]; then $(VENV)/bin/fedplt resume $(OUT); \
-	else $(VENV)/bin/fedplt run configs/fashion-mnist.toml --out $(OUT); fi
+	else $(VENV)/bin/fedplt run fashion-mnist --out $(OUT); fi
 
 test: setup  ## run all tests (a few minutes; TEST_PROCESSES=1: one after the other)
 	$(PYTEST) -m "not flower"
@@ -81,6 +81,14 @@ robust: setup  ## rules of aggregation against bad clients, into results/robust 
 
 correctness: setup  ## compare with slow references and write docs/correctness.md (a few minutes)
 	$(PYTHON) -m tools.correctness_page
+
+reliability: setup  ## attack runs (power loss, damage, kills, odd inputs) and write docs/reliability.md (half an hour)
+	$(PYTHON) -m tools.reliability_page
+
+FUZZ_SEED ?= 1
+fuzz: setup  ## 100,000 odd inputs for all that reads one: no traceback, no hang, no 2 GB
+	$(PYTHON) -m tools.reliability.fuzz 100000 $(FUZZ_SEED)
+	$(PYTHON) -m tools.reliability.fuzz_decoders 100000 $(FUZZ_SEED)
 
 lock: setup  ## write requirements-dev.txt anew, after a change of pyproject.toml or constraints.txt
 	$(PYTHON) tools/lock.py $(UPGRADE)

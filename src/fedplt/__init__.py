@@ -2,7 +2,7 @@
 
 Run a configuration, as ``fedplt run`` does::
 
-    history = fedplt.run("configs/fashion-mnist.toml", out="runs/mine")
+    history = fedplt.run("fashion-mnist", out="runs/mine")
 
 Train your own model on your own data::
 
@@ -113,6 +113,7 @@ _PUBLIC = {
         "ConfigError",
         "CutError",
         "DataError",
+        "DamagedError",
         "DivergedError",
         "ExampleError",
         "FedpltError",
@@ -160,6 +161,7 @@ if TYPE_CHECKING:
     from fedplt.engines import train as train
     from fedplt.errors import ConfigError as ConfigError
     from fedplt.errors import CutError as CutError
+    from fedplt.errors import DamagedError as DamagedError
     from fedplt.errors import DataError as DataError
     from fedplt.errors import DivergedError as DivergedError
     from fedplt.errors import ExampleError as ExampleError

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from fedplt.cli.app import Config, Set, app, out
+from fedplt.cli.app import Config, Set, out, print_json, verb
 from fedplt.errors import ConfigError
 
 
-@app.command()
+@verb()
 def privacy(
     config: Config,
     set_: Set = None,
@@ -26,7 +26,10 @@ def privacy(
     settings = load_config(config, set_ or [])
     if settings.privacy is None:
         raise ConfigError(f"{config} has no [privacy]; docs/privacy.md shows one.")
-    out.print(privacy_text(privacy_record(settings)), soft_wrap=True)
+    record = privacy_record(settings)
+    out.print(privacy_text(record), soft_wrap=True)
+    noise = None
     if epsilon is not None:
         noise = math.ceil(1000 * noise_multiplier_for(settings, epsilon)) / 1000
         out.print(f"privacy.noise_multiplier = {noise:g} gives epsilon {epsilon:g} at most.")
+    print_json({"privacy": record, "noise_multiplier": noise})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ from fedplt.errors import ConfigError, RunError
 from fedplt.federation import (
     FROM_PYTHON,
     ON_NODES,
+    SAME_CALL,
     ConfigLike,
     Engine,
     Federation,
     History,
+    Interrupted,
     Job,
     OnRound,
     RunConfig,
@@ -30,6 +32,7 @@ from fedplt.federation import (
     job_from_config,
     make_server_job,
     override,
+    placing,
     warn_of_gaps,
 )
 from fedplt.imports import import_object
@@ -54,7 +57,8 @@ def run(
     """Train as a configuration describes, like ``fedplt run``.
 
     Args:
-        config: a configuration, a dictionary of its sections, or the path of a TOML file.
+        config: a configuration, a dictionary of its sections, the path of a TOML file, or a
+            built-in one's name.
         out: a run folder; None: nothing on disk.
         engine: function that makes the engine; default: the one that ``engine.name`` names.
         on_round: called with every round's record.
@@ -62,10 +66,11 @@ def run(
 
     Ctrl-C saves the run and raises KeyboardInterrupt.
     """
-    job = job_of(as_config(config))
-    warn_of_gaps(job.plan)
-    with shown_progress(job, verbose) as show:
-        return run_job(job, out, engine=engine, on_round=both(show, on_round))
+    with placing(config) if isinstance(config, (str, Path)) else nullcontext():
+        job = job_of(as_config(config))
+        warn_of_gaps(job.plan)
+        with shown_progress(job, verbose) as show:
+            return run_job(job, out, engine=engine, on_round=both(show, on_round))
 
 
 def resume(
@@ -101,11 +106,15 @@ def run_job(
     folder behind.
     """
     out = None if out is None else Path(out)
+    if out is None and job.config.evaluation.keep_best:
+        raise ConfigError("evaluation.keep_best: the best model is kept in a folder; give out=.")
     make_engine: MakeEngine = engine or _engine_of(job.config)
     folder = RunFolder.open(out) if out and resume else None
     if folder:
         folder.lock()
     try:
+        if folder:
+            folder.restore_config()
         has_data = job.config.data.name != ON_NODES
         if job.config.engine.check and has_data and not resume:
             check_job(job)
@@ -120,6 +129,10 @@ def run_job(
             else:
                 federation.start()
             return federation.run(on_round)
+    except Interrupted as error:
+        if folder:
+            error.args = (f"stopped and saved in {folder.path}; resume it from there.",)
+        raise
     finally:
         if folder:
             folder.unlock()
@@ -153,18 +166,19 @@ def prepare_resume(
     progress: Progress | None = None,
 ) -> tuple[Job, int]:
     """The job of a run on disk, and its rounds done; refuses changes that would alter its bits."""
-    config = change(folder.config())
     folder.lock()
     try:
+        folder.restore_config()
+        config = change(folder.config())
         folder.refuse_unbegun()
         task = config.task
         if FROM_PYTHON in (config.model.name, config.data.name, task.name, task.loss, task.metric):
             raise RunError(
-                f"{folder.path} was started from Python with a model or data of its own: call "
-                "fedplt.train with the same arguments and resume=True."
+                f"{folder.path} was started from Python with a model or data of its own: "
+                f"{SAME_CALL}."
             )
         job = job_of(config, progress)
-        _, done, _ = folder.load_checkpoint(job)
+        done = folder.load_checkpoint(job).rounds_done
     finally:
         folder.unlock()
     return job, done

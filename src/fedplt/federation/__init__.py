@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fedplt.federation.checkpoint import changed_keys
 from fedplt.federation.checks import try_model
 from fedplt.federation.claims import most_believed, with_claims
 from fedplt.federation.config import (
     FROM_PYTHON,
-    ON_NODES,
     ClientsConfig,
     CutConfig,
     DataConfig,
@@ -26,12 +26,15 @@ from fedplt.federation.config_file import (
     override,
     parse_config,
 )
+from fedplt.federation.config_paths import make_absolute
+from fedplt.federation.config_places import placing
+from fedplt.federation.continuing import SAME_CALL
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
-from fedplt.federation.fleet_config import FleetConfig
-from fedplt.federation.folder import RunFolder, changed_keys
+from fedplt.federation.fleet_config import AnnouncedDevice, FleetConfig
+from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import (
     Job,
     job_from_config,
@@ -55,7 +58,8 @@ from fedplt.federation.robust import coverage_warnings
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
-from fedplt.federation.section import Section
+from fedplt.federation.sealed import load_tensors, save_tensors
+from fedplt.federation.section import ON_NODES, Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.server_job import DataOnNodes, make_server_job
@@ -64,6 +68,8 @@ from fedplt.federation.trained_model import evaluate, load
 __all__ = [
     "FROM_PYTHON",
     "ON_NODES",
+    "SAME_CALL",
+    "AnnouncedDevice",
     "ClientsConfig",
     "ConfigLike",
     "CutConfig",
@@ -106,7 +112,9 @@ __all__ = [
     "load",
     "load_config",
     "load_data",
+    "load_tensors",
     "local_training_of",
+    "make_absolute",
     "make_job",
     "make_server_job",
     "method_from_config",
@@ -118,12 +126,14 @@ __all__ = [
     "override",
     "parse_config",
     "parse_toml",
+    "placing",
     "plan_from_config",
     "plan_without_data",
     "privacy_text",
     "probability_of",
     "read_fleet",
     "read_text",
+    "save_tensors",
     "split_data",
     "take_lock",
     "try_model",

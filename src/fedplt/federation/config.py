@@ -14,13 +14,11 @@ from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationCon
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.federation.sampling_config import SamplingConfig
-from fedplt.federation.section import Section
+from fedplt.federation.section import ON_NODES, FolderName, Section
 from fedplt.federation.server_config import ServerConfig
 
 FROM_PYTHON = "(given from Python)"
 """The name of a model or of data that a run was given as an object."""
-ON_NODES = "nodes"
-"""The name of data that the server does not have."""
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -100,7 +98,7 @@ class GroupConfig(Section):
 class ClientsConfig(Section):
     """How many clients there are, and their groups."""
 
-    num_clients: Annotated[int, Field(ge=1)] = 50
+    num_clients: Annotated[int, Field(ge=1, lt=10**7)] = 50
     num_examples: list[Annotated[int, Field(ge=1)]] | None = None
     """With data on the nodes: the examples of each client. Default: what the nodes say when they
     join for the first time."""
@@ -198,7 +196,7 @@ class EngineConfig(Section):
     name: Literal["simulator", "flower"] = "simulator"
     """``simulator``: worker processes on this machine. ``flower``: Flower's simulation of nodes
     on this machine, or, in a deployment, its nodes."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$", examples=["cuda:1"])] = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None
     """Worker processes; default: one per core (one on a GPU)."""
@@ -217,9 +215,9 @@ class EngineConfig(Section):
 class RunConfig(Section):
     """The whole configuration of a run."""
 
-    name: str = "run"
+    name: FolderName = "run"
     seed: Annotated[int, Field(ge=0)] = 0
-    rounds: Annotated[int, Field(ge=1)] = 60
+    rounds: Annotated[int, Field(ge=1, le=10**9)] = 60
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
     code: str | None = None
     """Folder of the modules that are named by import path; default: that of the TOML file."""
@@ -239,16 +237,16 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _needs_nodes(self) -> RunConfig:
-        if self.engine.name == "simulator":
-            if self.data.name == ON_NODES:
+        replan = self.fleet.replan if self.fleet else "never"
+        for key, value, on_nodes in (
+            ("data.name", self.data.name, self.data.name == ON_NODES),
+            ("evaluation.on", self.evaluation.on, self.evaluation.on != "server"),
+            ("fleet.replan", replan, replan != "never"),
+        ):
+            if on_nodes and self.engine.name == "simulator":
                 raise ValueError(
-                    f"data.name is {ON_NODES!r}, but the simulator has no nodes: name data, or "
-                    "set engine.name = 'flower'."
-                )
-            if self.evaluation.on != "server":
-                raise ValueError(
-                    f"evaluation.on is {self.evaluation.on!r}, but the simulator has no nodes: "
-                    "set engine.name = 'flower', or leave it out."
+                    f"{key} is {value!r}, but the simulator has no nodes: set engine.name = "
+                    "'flower', or another value here."
                 )
         return self
 

@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 
 from fedplt.errors import RunError
+from fedplt.federation.checkpoint import MAY_CHANGE
 from fedplt.federation.config_file import flatten
-from fedplt.federation.folder import MAY_CHANGE, RunFolder
+from fedplt.federation.folder import RunFolder
 from fedplt.federation.records import History
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedplt.errors import RunError
-from fedplt.federation import History, RunFolder, dump_config, privacy_text
+from fedplt.federation import History, RoundRecord, RunFolder, dump_config, privacy_text
 from fedplt.files import write_text
 from fedplt.planning import Plan, download_bytes, make_plan
 from fedplt.report.dynamics import diagnostics_figure, sampling_figure
@@ -164,7 +164,7 @@ def _costs(history: History, plan: Plan) -> str:
 
 def _rejected(history: History) -> str:
     refused = [
-        f"round {record.round}, client {client}: {reason}"
+        f"round {record.round}, client {client}{_device(record, client)}: {reason}"
         for record in history.rounds
         for client, reason in record.rejected.items()
     ]
@@ -172,6 +172,11 @@ def _rejected(history: History) -> str:
         return ""
     items = "".join(f"<li>{html.escape(line)}</li>" for line in refused[:50])
     return f"<h2>Refused updates ({len(refused)})</h2><ul>{items}</ul>"
+
+
+def _device(record: RoundRecord, client: str) -> str:
+    name = record.devices.get(client)
+    return f" ({name})" if name else ""
 
 
 def _image(figure: Figure, description: str) -> str:

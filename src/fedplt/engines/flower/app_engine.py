@@ -27,7 +27,7 @@ from fedplt.engines.flower.app_orders import (
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.grid_wire import GridWire
 from fedplt.engines.flower.members import Members
-from fedplt.engines.flower.orders import HelloAnswer
+from fedplt.engines.flower.orders import MAX_EXAMPLES, HelloAnswer
 from fedplt.engines.flower.records import answer_of
 from fedplt.engines.flower.wire import Answer, Order
 from fedplt.errors import UpdateError
@@ -35,7 +35,8 @@ from fedplt.federation import Job, most_believed
 from fedplt.kernels import named_tensors
 from fedplt.planning import Assignment, SubmodelAssignment
 
-MAX_EXAMPLES = 10**12
+DEFAULT_MAX_EXAMPLES = 1_000_000
+"""Of a client that has not said before how many it has."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -137,7 +138,7 @@ class AppEngine(FlowerEngine):
         calls: AppCalls,
         stop: Callable[[], bool] = lambda: False,
         *,
-        max_examples: int = MAX_EXAMPLES,
+        max_examples: int = DEFAULT_MAX_EXAMPLES,
     ) -> None:
         super().__init__(job, wire, stop, pin=job.config.engine.pin_nodes)
         self.calls, self.max_examples = calls, max_examples

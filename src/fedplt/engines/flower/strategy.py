@@ -16,7 +16,7 @@ from torch import nn
 
 from fedplt.client import accuracy
 from fedplt.engines.flower.app_engine import (
-    MAX_EXAMPLES,
+    DEFAULT_MAX_EXAMPLES,
     AppCalls,
     AppEngine,
     AppJob,
@@ -92,7 +92,7 @@ class FedPLT(Strategy):
         out: str | Path | None = None,
         min_clients: int | None = None,
         num_examples: Sequence[int] | None = None,
-        max_examples: int = MAX_EXAMPLES,
+        max_examples: int = DEFAULT_MAX_EXAMPLES,
         evaluate_on_nodes: bool = True,
         evaluate_every: int = 1,
         pin_nodes: bool = False,

@@ -154,8 +154,8 @@ def _leave_shared_memory(model: nn.Module) -> None:
 
 def worker_main(end: socket.socket, job: Job, shared: SharedMemory, parent: int) -> None:
     """Answer tasks until the parent process ends this one, or ends itself."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or a scheduler sends them to all:
+        signal.signal(number, signal.SIG_IGN)  # the parent saves the run, then ends its workers
     torch.set_num_threads(1)  # two threads become very slow when anything else needs a core
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     channel, worker = Channel(end), Worker(job, shared)
