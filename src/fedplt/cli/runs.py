@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedplt.cli.app import NO_MATPLOTLIB, Config, Folder, Set, app, err, figures, out, save_picture
-from fedplt.errors import RunError
+from fedplt.cli.app import Config, Folder, Set, app, err, figures, out, save_picture
 
 if TYPE_CHECKING:
     from fedplt.federation.folder import RunFolder
@@ -95,11 +94,17 @@ def resume(folder: Folder, set_: Set = None) -> None:
 
 
 @app.command()
-def report(folder: Folder) -> None:
-    """Write an HTML page about a run: curve, plan, costs."""
-    from fedplt.federation.folder import RunFolder
-
-    out.print(f"report: {_report(RunFolder.open(folder))}", soft_wrap=True)
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of one or more runs.")],
+    page: Annotated[
+        Path | None,
+        typer.Option("--out", help="The page (default: report.html in the first folder)."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Its title.")] = None,
+) -> None:
+    """Write an HTML page about runs: curves, who trains what, costs, differences."""
+    path = write_report(folders, page or folders[0] / "report.html", title)
+    out.print(f"report: {path}", soft_wrap=True)
 
 
 @app.command()
@@ -108,10 +113,9 @@ def curve(
     picture: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curve.png"),
 ) -> None:
     """Draw accuracy curves; runs that differ only in their seed become mean and spread."""
-    from fedplt.federation.folder import RunFolder, by_configuration
+    from fedplt.report.page import read_groups
 
-    different = {folder.resolve(): folder for folder in folders}
-    groups = by_configuration([RunFolder.open(folder) for folder in different.values()])
+    groups = {name: [run.history for run in runs] for name, runs in read_groups(folders).items()}
     for name, histories in groups.items():
         finals = [100 * history.final_accuracy() for history in histories]
         out.print(
@@ -122,6 +126,16 @@ def curve(
     save_picture(figures().accuracy_figure(groups), picture)
 
 
+def write_report(folders: list[Path], page: Path, title: str | None = None) -> Path:
+    """Write the page of these runs, and say where it is."""
+    from fedplt.report.page import content_of, read_groups, write_page
+
+    groups = read_groups(folders)
+    only = next(iter(groups.values()))[0] if len(groups) == 1 else None
+    named = only.config.name if only and only.config else " and ".join(groups)
+    return write_page(page, content_of(title or named, groups))
+
+
 def _finish(folder: RunFolder) -> None:
     history = folder.history()
     last = min(10, len(history.accuracy))
@@ -130,18 +144,8 @@ def _finish(folder: RunFolder) -> None:
         text += f", {100 * history.test_accuracy:.2f} % on the test set"
     out.print(text)
     out.print(f"model:  {folder.path / 'model.safetensors'}", soft_wrap=True)
-    try:
-        out.print(f"report: {_report(folder)}", soft_wrap=True)
-    except RunError as error:
-        err.print(f"no report: {error}", soft_wrap=True)
-
-
-def _report(folder: RunFolder) -> Path:
-    try:
-        from fedplt.report.html import write_report
-    except ImportError as error:
-        raise RunError(NO_MATPLOTLIB) from error
-    return write_report(folder)
+    page = write_report([folder.path], folder.path / "report.html")
+    out.print(f"report: {page}", soft_wrap=True)
 
 
 class _stopping:  # noqa: N801 (used as a verb)

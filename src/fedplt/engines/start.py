@@ -28,7 +28,9 @@ from fedplt.federation import (
     ignore,
     job_from_config,
     make_server_job,
+    note_session,
     override,
+    write_devices,
 )
 from fedplt.imports import import_object
 
@@ -105,6 +107,9 @@ def run_job(
                 folder.write_config(job.config)
             else:
                 federation.start()
+            if folder:
+                note_session(folder.path, federation.rounds_done)
+                write_devices(folder.path, job)
             return federation.run(on_round)
     finally:
         if folder:

@@ -29,6 +29,7 @@ from fedplt.federation.config_file import (
 )
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
+from fedplt.federation.device_times import DeviceTimes, read_devices, write_devices
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.folder import RunFolder, changed_keys
@@ -44,6 +45,7 @@ from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
 from fedplt.federation.planning import method_from_config, plan_from_config
+from fedplt.federation.processor import note_processor, processor_name
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
@@ -52,6 +54,7 @@ from fedplt.federation.section import Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.server_job import DataOnNodes, make_server_job
+from fedplt.federation.sessions import note_session, read_sessions
 
 __all__ = [
     "FROM_PYTHON",
@@ -61,6 +64,7 @@ __all__ = [
     "CutConfig",
     "DataConfig",
     "DataOnNodes",
+    "DeviceTimes",
     "DiagnosticsConfig",
     "Engine",
     "EngineConfig",
@@ -99,15 +103,21 @@ __all__ = [
     "method_from_config",
     "most_clients",
     "most_numbers",
+    "note_processor",
+    "note_session",
     "override",
     "parse_config",
     "parse_toml",
     "plan_from_config",
     "plan_without_data",
+    "processor_name",
+    "read_devices",
     "read_fleet",
+    "read_sessions",
     "read_text",
     "split_data",
     "take_lock",
     "try_model",
     "validate",
+    "write_devices",
 ]

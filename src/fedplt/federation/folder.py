@@ -7,6 +7,7 @@
         checkpoint.safetensors  the state after some round; written atomically
         model.safetensors       the final model, by parameter name
         result.json             final numbers
+        sessions.json           versions and machine; devices.json: devices, with [fleet]
         report.html             a report to open in a browser
 
 A lock allows one writer at a time. No pickle is read or written.
@@ -15,7 +16,7 @@ A lock allows one writer at a time. No pickle is read or written.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -265,28 +266,6 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
-
-
-def by_configuration(folders: Sequence[RunFolder]) -> dict[str, list[History]]:
-    """Histories of runs by label; runs that differ only in the seed share one."""
-    groups: dict[str, list[History]] = {}
-    names: dict[str, str] = {}
-    for folder in folders:
-        history, config = folder.history(), folder.config()
-        if not history.evaluated:
-            raise RunError(f"{folder.path} has no evaluated round yet: nothing to draw.")
-        kept = {
-            key: value
-            for key, value in flatten(config).items()
-            if key != "seed" and key not in MAY_CHANGE
-        }
-        key = json.dumps(kept, sort_keys=True)
-        label = f"{config.name} {config.method['name']}"
-        if key not in names:
-            taken = sum(name.startswith(label) for name in names.values())
-            names[key] = f"{label} ({taken + 1})" if taken else label
-        groups.setdefault(names[key], []).append(history)
-    return groups
 
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -1,0 +1,113 @@
+"""Clients: how their scores are distributed, who is worst off, who was refused, late or away."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from fedplt.experiments import Table
+from fedplt.report.page.chart import Chart, axis, evenly, label, line
+from fedplt.report.page.runs import ShownRun
+from fedplt.report.page.scores import client_scores, client_summary, metric_of
+
+MAX_LISTED = 50
+REASON_LETTERS = 200
+
+
+def client_charts(run: ShownRun) -> list[Chart]:
+    """The distribution at the last evaluation, and its spread by round."""
+    charts = [_histogram(run), _by_round(run)]
+    return [chart for chart in charts if chart is not None]
+
+
+def _last_scores(run: ShownRun) -> tuple[int, dict[int, float]]:
+    for record in reversed(run.history.rounds):
+        if found := client_scores(record):
+            return record.round, found
+    return 0, {}
+
+
+def _histogram(run: ShownRun) -> Chart | None:
+    round_number, scores = _last_scores(run)
+    if not scores:
+        return None
+    metric = metric_of(run.history)
+    values = np.array(list(scores.values()))
+    counts, edges = np.histogram(metric.scale * values, bins=min(20, 4 + len(values) // 4))
+    ranges = [f"{a:.4g} to {b:.4g}" for a, b in pairwise(edges)]
+    trace = {
+        "type": "bar", "x": (edges[:-1] + edges[1:]) / 2, "y": counts, "width": np.diff(edges),
+        "customdata": ranges, "showlegend": False,
+        "hovertemplate": f"{label(metric.name)} %{{customdata}}: %{{y}} clients<extra></extra>",
+    }  # fmt: skip
+    low, middle, high = np.quantile(values, [0, 0.5, 1])
+    alt = (
+        f"{metric.name} of {len(values)} clients in round {round_number}: {metric.text(low)} to "
+        f"{metric.text(high)}, median {metric.text(middle)}."
+    )
+    layout = {"xaxis": axis(f"{metric.label} of a client"), "yaxis": axis("clients")}
+    return Chart("distribution", "Scores of the clients", alt, [trace], layout, alt, 260)
+
+
+def _by_round(run: ShownRun) -> Chart | None:
+    """Minimum, median and maximum over clients by round."""
+    metric = metric_of(run.history)
+    records = [(r.round, found) for r in run.history.rounds if (found := client_summary(r))]
+    if len(records) < 2:
+        return None
+    kept = [records[i] for i in evenly(len(records))]
+    rounds = [number for number, _ in kept]
+    traces = [
+        line(key, rounds, [metric.scale * found.get(key, np.nan) for _, found in kept])
+        for key in ("max", "median", "mean", "min")
+    ]
+    layout = {"xaxis": axis("round"), "yaxis": axis(metric.label), "hovermode": "x unified"}
+    alt = f"Lowest, median, mean and highest {metric.name} over the clients, by round."
+    return Chart("spread", "Spread over clients", alt, traces, layout, "", 260)
+
+
+def worst_table(run: ShownRun) -> Table | None:
+    """The worst tenth of the clients, by name."""
+    round_number, scores = _last_scores(run)
+    if not scores:
+        return None
+    metric = metric_of(run.history)
+    order = sorted(scores, key=lambda k: scores[k], reverse=not metric.higher_is_better)
+    worst = order[: min(MAX_LISTED, max(1, len(order) // 10))]
+    rows = tuple((run.client_name(k), metric.number(scores[k])) for k in worst)
+    title = f"The worst tenth of the clients, round {round_number}"
+    return Table("worst", title, ("client", metric.label), rows)
+
+
+def away_table(run: ShownRun) -> Table | None:
+    """Clients whose update was refused, who dropped out or were late: how often, and why."""
+    counts: dict[str, Counter[int]] = {kind: Counter() for kind in ("refused", "dropped", "late")}
+    reasons: dict[int, str] = {}
+    for record in run.history.rounds:
+        for client, reason in record.rejected.items():
+            number = int(client) if client.isdecimal() else -1
+            counts["refused"][number] += 1
+            reasons.setdefault(number, f"round {record.round}: {reason[:REASON_LETTERS]}")
+        counts["dropped"].update(record.dropped)
+        counts["late"].update(record.late)
+    total: Counter[int] = sum(counts.values(), Counter())
+    if not total:
+        return None
+    order = sorted(total, key=lambda k: (-counts["refused"][k], -total[k], k))
+    rows: Any = tuple(
+        (
+            run.client_name(k),
+            *(str(counts[kind][k] or "-") for kind in counts),
+            reasons.get(k, "-"),
+        )
+        for k in order[:MAX_LISTED]
+    )
+    sums = ", ".join(f"{counts[kind].total()} {kind}" for kind in counts)
+    notes: tuple[str, ...] = (f"In all rounds together: {sums}.",)
+    if len(order) > MAX_LISTED:
+        notes = (*notes, f"{MAX_LISTED} of {len(order)} clients are listed.")
+    header = ("client", "refused", "dropped", "late", "first refusal")
+    return Table("away", "Refused, dropped and late clients", header, rows, notes)

@@ -1,0 +1,133 @@
+"""Headline numbers, costs, and what a reproducibility checklist asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from fedplt.experiments import Table
+from fedplt.planning import download_bytes, make_plan
+from fedplt.report.page.runs import ShownRun
+from fedplt.report.page.scores import final_score, metric_of, test_score
+from fedplt.text import bytes_text, duration_text, flops_text, seconds_text
+
+Groups = Mapping[str, Sequence[ShownRun]]
+
+
+def headline(groups: Groups) -> list[tuple[str, str]]:
+    """Numbers and what they are, for one group of runs; for several, how much there is."""
+    runs = [run for members in groups.values() for run in members]
+    metric = metric_of(runs[0].history)
+    if len(groups) > 1:
+        best = max if metric.higher_is_better else min
+        finals = {name: fmean(final_score(r.history) for r in rs) for name, rs in groups.items()}
+        winner = best(finals, key=lambda name: finals[name])
+        return [
+            (metric.text(finals[winner]), f"best final {metric.name}: {winner}"),
+            (str(len(groups)), "configurations"),
+            (str(len(runs)), "runs"),
+        ]
+    finals_of = [final_score(run.history) for run in runs]
+    spread = f" ± {metric.scale * stdev(finals_of):.2f}" if len(finals_of) > 1 else ""
+    last = min(10, len(runs[0].history.evaluated))
+    shown = [(metric.text(fmean(finals_of)) + spread, f"{metric.name}, mean of the last {last}")]
+    tests = [score for run in runs if (score := test_score(run.history)) is not None]
+    if tests:
+        shown.append((metric.text(fmean(tests)), f"{metric.name} on the test set"))
+    first = runs[0]
+    total = first.history.rounds[-1].total
+    shown.append((f"{first.rounds_done} / {first.rounds}", "rounds"))
+    shown.append((bytes_text(total.bytes_up), "uploaded by clients"))
+    shown.append((flops_text(total.flops), "computed by clients"))
+    if total.simulated_seconds:
+        shown.append((duration_text(total.simulated_seconds), "on the devices (simulated)"))
+    shown.append((duration_text(sum(r.seconds for r in first.history.rounds)), "measured here"))
+    return shown + _privacy(first)
+
+
+def _privacy(run: ShownRun) -> list[tuple[str, str]]:
+    """The privacy that was spent, where the run was private."""
+    found = run.result.get("privacy")
+    source: Mapping[str, Any] = found if isinstance(found, Mapping) else run.result
+    epsilon, delta = source.get("epsilon"), source.get("delta")
+    if not isinstance(epsilon, int | float) or not isinstance(delta, int | float):
+        return []
+    return [(f"ε = {epsilon:.3g}", f"privacy spent, at δ = {delta:.2g}")]
+
+
+def cost_table(run: ShownRun) -> Table:
+    """Bytes, FLOPs and times, in all and per round, next to those of FedAvg where known."""
+    total, number = run.history.rounds[-1].total, max(1, run.rounds_done)
+    measured = sum(record.seconds for record in run.history.rounds)
+    rows = [
+        ("uploaded", bytes_text(total.bytes_up), bytes_text(total.bytes_up / number)),
+        ("downloaded", bytes_text(total.bytes_down), bytes_text(total.bytes_down / number)),
+        ("computed, exact", flops_text(total.flops), flops_text(total.flops / number)),
+        (
+            "computed, the paper's model",
+            flops_text(total.paper_flops),
+            flops_text(total.paper_flops / number),
+        ),
+        ("measured time", duration_text(measured), f"{seconds_text(measured / number)} s"),
+    ]
+    if total.simulated_seconds:
+        each = f"{seconds_text(total.simulated_seconds / number)} s"
+        rows.append(("simulated time", duration_text(total.simulated_seconds), each))
+    notes: tuple[str, ...] = ()
+    if run.plan is not None:
+        plan = run.plan
+        whole = make_plan(plan.layers, [1.0]).assignment(0)
+        notes = (
+            f"A client trains {float(plan.achieved_ratios.mean()):.1%} of the model on average; "
+            f"the whole model is {bytes_text(download_bytes(whole))}. Exact: the products and "
+            "convolutions that really run. The paper's model lets the whole backward pass scale "
+            "with the trained fraction.",
+        )
+    return Table("costs", "Costs", ("", "all rounds", "per round"), tuple(rows), notes)
+
+
+def checklist(groups: Groups) -> Table:
+    """Per run: seed, state, duration, machine, versions."""
+    rows = []
+    for name, runs in groups.items():
+        for run in runs:
+            session = run.sessions[-1] if run.sessions else {}
+            state = "finished" if run.is_finished else "not finished"
+            seconds = sum(record.seconds for record in run.history.rounds)
+            rows.append(
+                (
+                    name,
+                    run.name,
+                    str(run.seed),
+                    f"{run.rounds_done} of {run.rounds} rounds, {state}",
+                    duration_text(seconds),
+                    str(run.sessions[0].get("started", "-")) if run.sessions else "-",
+                    _machine(session),
+                    _versions(session),
+                )
+            )
+    header = ("run", "folder", "seed", "state", "duration", "started", "machine", "versions")
+    several = any(len(run.sessions) > 1 for runs in groups.values() for run in runs)
+    notes = ("Some runs were resumed: the last session's machine is listed.",) if several else ()
+    return Table("checklist", "How it was computed", header, tuple(rows), notes)
+
+
+def _machine(session: Mapping[str, Any]) -> str:
+    if not session:
+        return "-"
+    memory = session.get("memory_bytes")
+    parts = [
+        session.get("processor"),
+        f"{session.get('cores')} cores",
+        bytes_text(memory) if isinstance(memory, int | float) else None,
+        session.get("system"),
+    ]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _versions(session: Mapping[str, Any]) -> str:
+    packages = session.get("packages")
+    found = dict(packages) if isinstance(packages, Mapping) else {}
+    names = {"python": session.get("python"), **found}
+    return ", ".join(f"{name} {number}" for name, number in names.items() if number) or "-"
