@@ -5,7 +5,18 @@ from __future__ import annotations
 import os
 import sys
 
-from fedplt.cli import comparing, data, deploy, fleet, flower, model, reproduce, runs, theory
+from fedplt.cli import (
+    comparing,
+    data,
+    deploy,
+    fleet,
+    flower,
+    model,
+    reproduce,
+    runs,
+    theory,
+    watching,
+)
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 
@@ -21,6 +32,7 @@ __all__ = [
     "reproduce",
     "runs",
     "theory",
+    "watching",
 ]
 
 

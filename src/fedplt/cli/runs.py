@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Annotated
@@ -10,9 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedplt.cli.app import Config, Folder, Set, app, err, figures, out, save_picture
+from fedplt.errors import RunError
 
 if TYPE_CHECKING:
-    from fedplt.federation.folder import RunFolder
+    from fedplt.federation import OnRound, RoundRecord, RunFolder
+
+Tensorboard = Annotated[
+    bool, typer.Option("--tensorboard", help="Log every round into the run's tensorboard/ folder.")
+]
 
 
 @app.command()
@@ -47,6 +54,7 @@ def run(
         str | None,
         typer.Option(help="simulator (default) or flower. Same as --set engine.name=NAME."),
     ] = None,
+    tensorboard: Tensorboard = False,
 ) -> None:
     """Train as a configuration describes and write a report."""
     from fedplt.engines.start import run_job
@@ -68,13 +76,17 @@ def run(
     out.print(job.plan.summary() + "\n", soft_wrap=True)
     if job.devices and job.devices.plan:
         out.print(fleet_summary(job.devices.plan) + "\n", soft_wrap=True)
-    with _stopping(path), rounds_progress(out, 0, settings.rounds) as on_round:
+    with (
+        _stopping(path),
+        rounds_progress(out, 0, settings.rounds) as show,
+        _tracked(path, tensorboard, 0, show) as on_round,
+    ):
         run_job(job, path, on_round=on_round)
     _finish(RunFolder.open(path))
 
 
 @app.command()
-def resume(folder: Folder, set_: Set = None) -> None:
+def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
     from fedplt.engines.start import prepare_resume, run_job
     from fedplt.federation.config import RunConfig
@@ -88,7 +100,11 @@ def resume(folder: Folder, set_: Set = None) -> None:
     with fetch_progress(err) as progress:
         job, done = prepare_resume(RunFolder.open(folder), change, progress)
     out.print(f"{done} of {job.config.rounds} rounds are done.")
-    with _stopping(folder), rounds_progress(out, done, job.config.rounds) as on_round:
+    with (
+        _stopping(folder),
+        rounds_progress(out, done, job.config.rounds) as show,
+        _tracked(folder, tensorboard, done, show) as on_round,
+    ):
         run_job(job, folder, resume=True, on_round=on_round)
     _finish(RunFolder.open(folder))
 
@@ -132,7 +148,7 @@ def write_report(folders: list[Path], page: Path, title: str | None = None) -> P
 
     groups = read_groups(folders)
     only = next(iter(groups.values()))[0] if len(groups) == 1 else None
-    named = only.config.name if only and only.config else " and ".join(groups)
+    named = only.config.name if only and only.config else ", ".join(groups)
     return write_page(page, content_of(title or named, groups))
 
 
@@ -146,6 +162,26 @@ def _finish(folder: RunFolder) -> None:
     out.print(f"model:  {folder.path / 'model.safetensors'}", soft_wrap=True)
     page = write_report([folder.path], folder.path / "report.html")
     out.print(f"report: {page}", soft_wrap=True)
+
+
+@contextmanager
+def _tracked(folder: Path, wanted: bool, done: int, show: OnRound) -> Iterator[OnRound]:
+    """Log every round for TensorBoard too, if that is wanted."""
+    if not wanted:
+        yield show
+        return
+    try:
+        from fedplt.report.tracking import tensorboard_rounds
+    except ImportError as error:
+        why = "--tensorboard needs TensorBoard: pip install 'fedplt[tracking]'"
+        raise RunError(why) from error
+    with tensorboard_rounds(folder / "tensorboard", done) as log:
+
+        def both(record: RoundRecord) -> None:
+            log(record)
+            show(record)
+
+        yield both
 
 
 class _stopping:  # noqa: N801 (used as a verb)

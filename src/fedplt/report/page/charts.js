@@ -26,12 +26,12 @@ function isTouch() {
 
 function baseLayout(height) {
   const axis = { gridcolor: css("grid"), linecolor: css("line"), zerolinecolor: css("line"), automargin: true,
-    title: { standoff: 8 } };
+    title: { standoff: 8, font: { size: 13 } } };
   return {
-    height, autosize: true, margin: { l: 56, r: 14, t: 10, b: 44 },
+    height, autosize: true, margin: { l: 56, r: 14, t: 32, b: 44 },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", colorway: COLORS[theme()],
     font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: css("fg") },
-    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal" },
     hoverlabel: { bgcolor: css("card"), bordercolor: css("line"), font: { color: css("fg") }, align: "left" },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: css("muted"), activecolor: css("accent") },
     dragmode: isTouch() ? false : "zoom", uirevision: "keep", xaxis: axis, yaxis: axis, yaxis2: axis,
@@ -50,7 +50,7 @@ function merged(base, more) {
 
 function config() {
   return { displaylogo: false, responsive: true, displayModeBar: isTouch() ? true : "hover",
-    modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
+    modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
 }
 
 function themedTrace(trace) {

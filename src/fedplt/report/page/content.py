@@ -29,7 +29,8 @@ class Part:
     tables: Sequence[Table] = ()
     texts: Sequence[str] = ()
     listing: str = ""
-    """A text in a fixed-width font."""
+    """A text in a fixed-width font, folded away under its name."""
+    listing_name: str = "As text"
 
     def __bool__(self) -> bool:
         return bool(self.charts or self.tables or any(self.texts) or self.listing)
@@ -104,12 +105,14 @@ def _parts(run: ShownRun) -> list[Part]:
     worst, away = worst_table(run), away_table(run)
     summary = run.plan.summary() if run.plan else ""
     parts = [
-        Part("Who trains what", plan_charts(run), (), [run.plan_problem], summary),
+        Part(
+            "Who trains what", plan_charts(run), (), [run.plan_problem], summary, "The plan as text"
+        ),
         Part("Time by device", [device] if device else []),
         Part("Clients", client_charts(run), [table for table in (worst, away) if table]),
         Part("Client sampling", sampling_charts(run)),
         Part("How the model moved", dynamics_charts(run), (), [dynamics_note(run)]),
         Part("Costs", (), [cost_table(run)]),
-        Part("Settings", listing=dump_config(run.config)),
+        Part("Settings", listing=dump_config(run.config), listing_name="config.toml"),
     ]
     return [part for part in parts if part]

@@ -19,6 +19,11 @@ QUANTITIES = {
     "mean_age": ("Age of sub-layers", "rounds since trained, mean"),
 }
 
+_SCALES = {
+    "update_magnitude": {"type": "log", "exponentformat": "power"},
+    "mean_age": {"rangemode": "tozero"},
+}
+
 
 def dynamics_charts(run: ShownRun) -> list[Chart]:
     """One chart per quantity; none if diagnostics were not recorded."""
@@ -67,7 +72,7 @@ def _chart(key: str, records: Sequence[RoundRecord]) -> Chart:
         if any(value is not None for value in whole):
             color = {"meta": {"color": "text"}, "line": {"width": 2.5}}
             traces.append(line("whole model", rounds, whole, **color))
-        layout["yaxis"] = axis(what, **({"type": "log"} if logarithmic else {}))
+        layout["yaxis"] = axis(what, **_SCALES.get(key, {}))
         layout["hovermode"] = "x unified"
     alt = f"{title} of {len(layers)} layers, rounds {rounds[0]} to {rounds[-1]}."
     return Chart(key, title, alt, traces, layout, what if many else "", 300)

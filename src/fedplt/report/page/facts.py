@@ -88,34 +88,41 @@ def cost_table(run: ShownRun) -> Table:
 
 
 def checklist(groups: Groups) -> Table:
-    """Per run: seed, state, duration, machine, versions."""
-    rows = []
-    for name, runs in groups.items():
-        for run in runs:
-            session = run.sessions[-1] if run.sessions else {}
-            state = "finished" if run.is_finished else "not finished"
-            seconds = sum(record.seconds for record in run.history.rounds)
-            rows.append(
-                (
-                    name,
-                    run.name,
-                    str(run.seed),
-                    f"{run.rounds_done} of {run.rounds} rounds, {state}",
-                    duration_text(seconds),
-                    str(run.sessions[0].get("started", "-")) if run.sessions else "-",
-                    _machine(session),
-                    _versions(session),
-                )
-            )
-    header = ("run", "folder", "seed", "state", "duration", "started", "machine", "versions")
-    several = any(len(run.sessions) > 1 for runs in groups.values() for run in runs)
-    notes = ("Some runs were resumed: the last session's machine is listed.",) if several else ()
-    return Table("checklist", "How it was computed", header, tuple(rows), notes)
+    """Per run: seed, state, duration, machine, versions; once below where all runs agree."""
+    runs = [(name, run) for name, members in groups.items() for run in members]
+    columns = {
+        "run": [name for name, _ in runs],
+        "folder": [run.name for _, run in runs],
+        "seed": [str(run.seed) for _, run in runs],
+        "rounds": [_state(run) for _, run in runs],
+        "duration": [duration_text(sum(r.seconds for r in run.history.rounds)) for _, run in runs],
+        "started": [_started(run) for _, run in runs],
+    }
+    notes = []
+    for title, text in (("machine", _machine), ("versions", _versions)):
+        cells = [text(run.sessions[-1] if run.sessions else {}) for _, run in runs]
+        if len(set(cells)) == 1:
+            notes.append(f"{title.capitalize()}: {cells[0]}.")
+        else:
+            columns[title] = cells
+    if any(len(run.sessions) > 1 for _, run in runs):
+        notes.append("Some runs were resumed; machine and versions are the last session's.")
+    rows = tuple(zip(*columns.values(), strict=True))
+    return Table("checklist", "How it was computed", tuple(columns), rows, tuple(notes))
+
+
+def _state(run: ShownRun) -> str:
+    return f"{run.rounds_done} of {run.rounds}" + ("" if run.is_finished else ", not finished")
+
+
+def _started(run: ShownRun) -> str:
+    text = str(run.sessions[0].get("started", "-")) if run.sessions else "-"
+    return text.replace("T", " ").replace("+00:00", " UTC")
 
 
 def _machine(session: Mapping[str, Any]) -> str:
     if not session:
-        return "-"
+        return "not recorded"
     memory = session.get("memory_bytes")
     parts = [
         session.get("processor"),
@@ -130,4 +137,6 @@ def _versions(session: Mapping[str, Any]) -> str:
     packages = session.get("packages")
     found = dict(packages) if isinstance(packages, Mapping) else {}
     names = {"python": session.get("python"), **found}
-    return ", ".join(f"{name} {number}" for name, number in names.items() if number) or "-"
+    return (
+        ", ".join(f"{name} {number}" for name, number in names.items() if number) or "not recorded"
+    )

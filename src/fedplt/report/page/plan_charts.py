@@ -153,7 +153,7 @@ def who_trains_what(run: ShownRun, plan: Plan) -> Chart:
         "yaxis": {"autorange": "reversed", "showgrid": False, "type": "category", "nticks": 12},
     }
     height = int(min(620, max(220, 90 + 9 * len(rows))))
-    return Chart("plan", "Who trains what", alt, [trace], layout, note.strip(), height)
+    return Chart("plan", "Clients by sub-layers", alt, [trace], layout, note.strip(), height)
 
 
 def coverage(plan: Plan) -> Chart:

@@ -59,7 +59,7 @@ def page_html(content: Content, *, live: bool = False) -> str:
         .get_template("page.html")
         .render(
             content=content,
-            style=Markup(_text("page.css")),
+            style=style(),
             script=Markup(page_script()),
             plotly=library,
             data=Markup(embedded_json(page_data(content))),
@@ -67,6 +67,10 @@ def page_html(content: Content, *, live: bool = False) -> str:
             live=live,
         )
     )
+
+
+def style() -> Markup:
+    return Markup(_text("page.css"))
 
 
 def page_script() -> str:
