@@ -47,7 +47,7 @@ class RoundRecord:
     accuracy: float | None = None
     loss: float | None = None
     client_accuracy: dict[str, float] | None = None
-    """Mean (weighted by examples), std, min, median, max over clients."""
+    """Mean (weighted by examples), std and quantiles over clients; scores by client number."""
     dropped: list[int] = field(default_factory=list)
     """Clients that were away by chance (``fleet.dropout``)."""
     late: list[int] = field(default_factory=list)

@@ -35,13 +35,17 @@ def scalars(record: RoundRecord, metric: str = "score") -> dict[str, float]:
 @contextmanager
 def tensorboard_rounds(folder: Path, rounds_done: int = 0) -> Iterator[OnRound]:
     """Gives a callback that logs rounds into a folder; a resumed run replaces later rounds."""
-    writer = SummaryWriter(str(folder), purge_step=rounds_done + 1 if rounds_done else None)
+    writers: list[SummaryWriter] = []
 
     def log(record: RoundRecord) -> None:
+        if not writers:  # only now: a run makes its folder itself
+            purge = rounds_done + 1 if rounds_done else None
+            writers.append(SummaryWriter(str(folder), purge_step=purge))
         for tag, value in scalars(record).items():
-            writer.add_scalar(tag, value, record.round)
+            writers[0].add_scalar(tag, value, record.round)
 
     try:
         yield log
     finally:
-        writer.close()
+        for writer in writers:
+            writer.close()

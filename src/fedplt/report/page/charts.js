@@ -48,6 +48,11 @@ function merged(base, more) {
   return result;
 }
 
+// On a phone the legend is below, where it leaves room for the buttons.
+function narrowLayout() {
+  return { font: { size: 11 }, margin: { l: 40, r: 6 }, legend: { yref: "container", y: 0, yanchor: "bottom" } };
+}
+
 function config() {
   return { displaylogo: false, responsive: true, displayModeBar: isTouch() ? true : "hover",
     modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
@@ -82,7 +87,7 @@ function themedLayout(chart, width) {
     delete layout.xaxis.meta;
   }
   if (width < NARROW) {
-    layout = merged(layout, { font: { size: 11 }, margin: { l: 40, r: 6 } });
+    layout = merged(layout, narrowLayout());
     const names = chart.traces[0] && chart.traces[0].y;
     if (layout.yaxis.type === "category" && names) {
       if (names.length > 12) layout.yaxis.showticklabels = false; // a tap shows them

@@ -14,6 +14,8 @@ from fedplt.report.page.runs import ShownRun
 from fedplt.report.page.scores import client_scores, client_summary, metric_of
 
 MAX_LISTED = 50
+ALL_RECORDED = 200
+"""The scores of more clients are not recorded one by one."""
 REASON_LETTERS = 200
 
 
@@ -32,7 +34,7 @@ def _last_scores(run: ShownRun) -> tuple[int, dict[int, float]]:
 
 def _histogram(run: ShownRun) -> Chart | None:
     round_number, scores = _last_scores(run)
-    if not scores:
+    if not scores or _num_clients(run) > ALL_RECORDED:
         return None
     metric = metric_of(run.history)
     values = np.array(list(scores.values()))
@@ -62,11 +64,15 @@ def _by_round(run: ShownRun) -> Chart | None:
     rounds = [number for number, _ in kept]
     traces = [
         line(key, rounds, [metric.scale * found.get(key, np.nan) for _, found in kept])
-        for key in ("max", "median", "mean", "min")
+        for key in ("max", "p90", "median", "mean", "p10", "min")
     ]
     layout = {"xaxis": axis("round"), "yaxis": axis(metric.label), "hovermode": "x unified"}
-    alt = f"Lowest, median, mean and highest {metric.name} over the clients, by round."
+    alt = f"Quantiles and mean of the clients' {metric.name}, by round."
     return Chart("spread", "Spread over clients", alt, traces, layout, "", 260)
+
+
+def _num_clients(run: ShownRun) -> int:
+    return run.config.clients.num_clients if run.config else 0
 
 
 def worst_table(run: ShownRun) -> Table | None:
@@ -76,10 +82,12 @@ def worst_table(run: ShownRun) -> Table | None:
         return None
     metric = metric_of(run.history)
     order = sorted(scores, key=lambda k: scores[k], reverse=not metric.higher_is_better)
-    worst = order[: min(MAX_LISTED, max(1, len(order) // 10))]
+    tenth = max(1, max(len(order), _num_clients(run)) // 10)
+    worst = order[: min(tenth, max(1, len(order) // 2))]
     rows = tuple((run.client_name(k), metric.number(scores[k])) for k in worst)
     title = f"The worst tenth of the clients, round {round_number}"
-    return Table("worst", title, ("client", metric.label), rows)
+    notes = (f"{len(worst)} of {tenth} are listed.",) if len(worst) < tenth else ()
+    return Table("worst", title, ("client", metric.label), rows, notes)
 
 
 def away_table(run: ShownRun) -> Table | None:

@@ -1,6 +1,6 @@
 // The main chart: scores and losses against rounds and costs, with a target.
 
-const MOST_POINTS = 2000; // of a curve, on the screen
+const MOST_POINTS = 1200; // of a curve, on the screen: more than its width in pixels
 
 // Seeds of a group become mean, lowest and highest, over the rounds that all of them have.
 function combine(group, axisKey, valueKey, scale) {
@@ -101,7 +101,7 @@ class Curves {
         tickformat: axis.unit ? "~s" : "" },
       yaxis: { title: { text: value.label }, type: this.log ? "log" : "linear" },
     });
-    if (this.node.clientWidth < NARROW) Object.assign(layout, merged(layout, { font: { size: 11 }, margin: { l: 44, r: 6 } }));
+    if (this.node.clientWidth < NARROW) Object.assign(layout, merged(layout, narrowLayout()));
     if (range) layout.xaxis.range = [...range];
     if (this.isTargetShown) {
       layout.shapes = [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: this.target, y1: this.target,

@@ -54,10 +54,12 @@ def test_score(history: History) -> float | None:
 
 
 def client_summary(record: RoundRecord) -> dict[str, float]:
-    """Mean, std, min, median, max over clients; empty if they were not evaluated."""
-    return record.client_accuracy or {}
+    """Mean, std and quantiles over clients; empty if they were not evaluated."""
+    found = record.client_accuracy or {}
+    return {key: value for key, value in found.items() if not key.isdecimal()}
 
 
 def client_scores(record: RoundRecord) -> dict[int, float]:
-    """Scores by client; empty if they were not recorded."""
-    return {}
+    """Scores by client; of a large fleet only the lowest and the highest."""
+    found = record.client_accuracy or {}
+    return {int(key): value for key, value in found.items() if key.isdecimal()}
