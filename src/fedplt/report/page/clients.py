@@ -13,7 +13,7 @@ from fedplt.report.page.chart import Chart, axis, evenly, label, line
 from fedplt.report.page.runs import ShownRun
 from fedplt.report.page.scores import client_scores, client_summary, metric_of
 
-MAX_LISTED = 50
+MAX_LISTED = 20
 ALL_RECORDED = 200
 """The scores of more clients are not recorded one by one."""
 REASON_LETTERS = 200
@@ -65,6 +65,7 @@ def _by_round(run: ShownRun) -> Chart | None:
     traces = [
         line(key, rounds, [metric.scale * found.get(key, np.nan) for _, found in kept])
         for key in ("max", "p90", "median", "mean", "p10", "min")
+        if any(key in found for _, found in kept)
     ]
     layout = {"xaxis": axis("round"), "yaxis": axis(metric.label), "hovermode": "x unified"}
     alt = f"Quantiles and mean of the clients' {metric.name}, by round."
