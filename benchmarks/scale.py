@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedplt.data.samples import TensorSamples, TrainingData
+from fedplt.data.samples import TensorSamples
 from fedplt.data.splits import Split
+from fedplt.data.training_data import TrainingData
 from fedplt.engines.simulator.engine import SimulatorEngine
 from fedplt.federation.config_file import parse_config
 from fedplt.federation.job import make_job
@@ -60,7 +61,7 @@ def run(num_clients: int, connection: Any) -> None:
         started = time.perf_counter()
         federation.round()
         connection.send(time.perf_counter() - started)
-    pids = [os.getpid(), *(process.pid for process in engine._processes)]
+    pids = [os.getpid(), *(process.pid for process in engine._pool.processes)]
     data_bytes = train.inputs.numel() * 4 + train.targets.numel() * 8
     connection.send((sum(_proportional_kilobytes(pid) for pid in pids) / 1000, data_bytes / 1e6))
     engine.close()

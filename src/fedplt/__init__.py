@@ -2,7 +2,7 @@
 
 Run a configuration, as ``fedplt run`` does::
 
-    history = fedplt.run("configs/fashion-mnist.toml", out="runs/mine")
+    history = fedplt.run("fashion-mnist", out="runs/mine")
 
 Train your own model on your own data::
 
@@ -61,6 +61,9 @@ _PUBLIC = {
         "CheckReport",
         "ClientUpdate",
         "HeldModels",
+        "Metric",
+        "MetricInfo",
+        "Task",
         "TrainableSlices",
         "check",
         "train_only",
@@ -89,7 +92,10 @@ _PUBLIC = {
         "RunConfig",
         "SamplingConfig",
         "ServerConfig",
+        "TaskConfig",
         "TrainingConfig",
+        "evaluate",
+        "load",
         "load_config",
         "read_fleet",
     ],
@@ -113,6 +119,7 @@ _PUBLIC = {
         "PlanError",
         "RunError",
         "SamplingError",
+        "UntrainedWarning",
         "UpdateError",
     ],
 }
@@ -135,6 +142,9 @@ if TYPE_CHECKING:
     from fedplt.client import CheckReport as CheckReport
     from fedplt.client import ClientUpdate as ClientUpdate
     from fedplt.client import HeldModels as HeldModels
+    from fedplt.client import Metric as Metric
+    from fedplt.client import MetricInfo as MetricInfo
+    from fedplt.client import Task as Task
     from fedplt.client import TrainableSlices as TrainableSlices
     from fedplt.client import check as check
     from fedplt.client import train_only as train_only
@@ -156,6 +166,7 @@ if TYPE_CHECKING:
     from fedplt.errors import PlanError as PlanError
     from fedplt.errors import RunError as RunError
     from fedplt.errors import SamplingError as SamplingError
+    from fedplt.errors import UntrainedWarning as UntrainedWarning
     from fedplt.errors import UpdateError as UpdateError
     from fedplt.federation import ClientsConfig as ClientsConfig
     from fedplt.federation import CutConfig as CutConfig
@@ -172,7 +183,10 @@ if TYPE_CHECKING:
     from fedplt.federation import RunConfig as RunConfig
     from fedplt.federation import SamplingConfig as SamplingConfig
     from fedplt.federation import ServerConfig as ServerConfig
+    from fedplt.federation import TaskConfig as TaskConfig
     from fedplt.federation import TrainingConfig as TrainingConfig
+    from fedplt.federation import evaluate as evaluate
+    from fedplt.federation import load as load
     from fedplt.federation import load_config as load_config
     from fedplt.federation import read_fleet as read_fleet
     from fedplt.fleet import DeviceProfile as DeviceProfile

@@ -292,8 +292,18 @@ def test_replaced_parameters_are_refused():
     values = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(CutError, match=r"0\.weight was replaced by another tensor"), block(model):
         model.load_state_dict(values, assign=True)
-    with pytest.raises(CutError, match="cannot be pickled inside train_only"), block(model):
-        torch.save(model, "never-written.pt")
+
+
+def test_a_model_can_be_saved_inside_the_block(tmp_path):
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    with block(model):
+        torch.save(model, tmp_path / "model.pt")
+        copies = [copy.deepcopy(model), torch.load(tmp_path / "model.pt", weights_only=False)]
+    x = torch.randn(5, 6)
+    for copied in copies:
+        assert torch.equal(copied(x), model(x))
+        with block(copied):  # as trainable as the model
+            copied(x).sum().backward()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from fedplt import RunError
+from fedplt.client import accuracy
 from fedplt.comparison.run import compare
 from fedplt.comparison.watch import Watch
 from fedplt.engines.start import prepare_resume
@@ -47,20 +47,20 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
     settings = load_config(config)
     found = compare(settings, methods, [2, 1], tmp_path / "out", processes=1, watch=watch)
     runs = [(label, seed) for seed in (2, 1) for label in ("fedavg", "heterofl")]
-    assert watch.begun == [(3, dict.fromkeys(runs, 0))]
+    assert watch.begun == [(3, dict.fromkeys(runs, 0), accuracy.info)]
     assert watch.started == runs
     assert watch.ended == [(*run, "done") for run in runs]
     assert list(found.contestants) == list(methods)
 
     # Every round was told, in order, with its accuracy.
     assert [told[:3] for told in watch.rounds] == [(*run, i) for run in runs for i in (1, 2, 3)]
-    for label, seed, number, accuracy in watch.rounds:
+    for label, seed, number, score in watch.rounds:
         history = found.contestants[label].histories[seed]
-        assert history.rounds[number - 1].accuracy == accuracy
+        assert history.rounds[number - 1].score == score
 
     again = Recorder()
     compare(settings, methods, [2, 1], tmp_path / "out", watch=again)
-    assert again.begun == [(3, dict.fromkeys(runs, 3))]
+    assert again.begun == [(3, dict.fromkeys(runs, 3), accuracy.info)]
     assert not again.started and not again.rounds
     assert sorted(again.ended) == sorted(watch.ended)
 
@@ -127,7 +127,7 @@ def test_a_run_that_was_killed_before_it_began_is_started_again(config, tmp_path
             path.unlink()
     watch = Recorder()
     second = compare(load_config(config), methods, [1], tmp_path / "out", watch=watch)
-    assert watch.begun == [(3, {("fedplt", 1): 0})] and len(watch.rounds) == 3
+    assert watch.begun == [(3, {("fedplt", 1): 0}, accuracy.info)] and len(watch.rounds) == 3
     assert second.to_json() == first.to_json()
 
 
@@ -140,7 +140,7 @@ def test_progress_of_a_comparison(terminal, monkeypatch):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
     with comparison_progress(console) as watch:
         assert not console.file.getvalue()  # data are fetched first, with a display of their own
-        watch.on_begin(4, {("fedplt", 1): 0, ("fedavg", 1): 2, ("fedbn", 1): 4})
+        watch.on_begin(4, {("fedplt", 1): 0, ("fedavg", 1): 2, ("fedbn", 1): 4}, accuracy)
         watch.on_end("fedbn", 1, "done")
         watch.on_start("fedplt", 1)
         watch.on_start("fedavg", 1)
@@ -158,8 +158,8 @@ def test_progress_of_a_comparison(terminal, monkeypatch):
         assert "all 3 runs" in shown and "round 12/12" in shown
     else:
         lines = shown.splitlines()
-        # One round in 20 s (two looks at the clock), so the five that are left take 100 s.
-        assert lines[1] == "round 7 of 12, 1:40 left"
+        # One round in 30 s (three looks at the clock), so the five that are left take 150 s.
+        assert lines[1] == "round 7 of 12, 2:30 left"
         assert lines[2].startswith("round 8 of 12, ") and lines[2].endswith(
             "; fedavg, seed 1: 50.0 %"
         )
@@ -182,7 +182,7 @@ def test_data_are_fetched_before_the_comparison_is_shown(tmp_path, monkeypatch):
 
     get = "fedplt.comparison.run.fetch_data_set"
     monkeypatch.setattr(get, lambda name, progress: progress(name, 0, None))
-    settings, methods = load_config(Path("configs/fashion-mnist.toml")), {"a": {"name": "fedavg"}}
+    settings, methods = load_config("fashion-mnist"), {"a": {"name": "fedavg"}}
     with pytest.raises(LookupError, match="enough"):
         compare(settings, methods, [1], tmp_path, fetching=fetching, watch=Begun())
     assert events == ["open", "fashion-mnist", "close"]

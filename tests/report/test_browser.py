@@ -8,10 +8,9 @@ import time
 
 import pytest
 
+from fedplt.comparison import cost_to_reach
 from fedplt.engines.start import run_job
 from fedplt.report.page import content_of, read_groups, read_run, write_page
-from fedplt.report.page.compared import cost_until
-from fedplt.report.page.scores import metric_of
 from tests.support.jobs import blob_job
 
 pytestmark = pytest.mark.browser
@@ -99,8 +98,7 @@ n.dispatchEvent(new Event(arguments[2])); })()"
     shown = browser.js("curves.costs().map(c => c.means[1])")
     groups = read_groups(sorted(runs.glob("*-seed*")))
     for found, members in zip(shown, groups.values(), strict=True):
-        metric = metric_of(members[0].history)
-        costs = [cost_until(metric, run, 0.7, "bytes up") for run in members]
+        costs = [cost_to_reach(run.history, "bytes up", 0.7) for run in members]
         reached = [cost for cost in costs if cost is not None]
         assert found == pytest.approx(sum(reached) / len(reached), rel=1e-5)
     browser.js(choose, "value", "loss", "change")

@@ -35,7 +35,7 @@ def test_one_row_per_observation(fedplt, folder, tmp_path):
         assert len(rows) == number
         assert {row["run"] for row in rows} == {"run"}
     rows = rows_of(tmp_path / "rounds.csv")
-    assert [float(row["score"]) for row in rows] == [record.accuracy for record in records]
+    assert [float(row["score"]) for row in rows] == [record.score for record in records]
     assert [int(row["total_bytes_up"]) for row in rows] == [r.total.bytes_up for r in records]
     chosen = [int(row["client"]) for row in rows_of(tmp_path / "clients.csv")]
     assert chosen == [client for r in records for client in r.sampling["chosen"]]
@@ -78,5 +78,5 @@ def test_rounds_are_logged_for_tensorboard(folder, tmp_path):
     events.Reload()
     scores = events.Scalars("validation/score")
     assert [event.step for event in scores] == [1, 2, 3]
-    assert [event.value for event in scores] == pytest.approx([r.accuracy for r in records])
+    assert [event.value for event in scores] == pytest.approx([r.score for r in records])
     assert "effective_perturbation/0" in events.Tags()["scalars"]

@@ -28,7 +28,7 @@ from tests.support.jobs import blob_job
 def shown(scores, seed=1, name="run", **more):
     """A run that is made up of its scores."""
     records = [
-        RoundRecord(i, 1, 1.0, Totals(), Totals(bytes_up=100 * i), 0.5, accuracy=score, loss=0.1)
+        RoundRecord(i, 1, 1.0, Totals(), Totals(bytes_up=100 * i), 0.5, score=score, loss=0.1)
         for i, score in enumerate(scores, start=1)
     ]
     return ShownRun(name, seed, History(records), len(records), **more)
@@ -126,7 +126,7 @@ def test_refused_late_and_dropped_clients_have_names():
     time = RoundTime(0, 1, 1, 1, 1)
     run = shown([0.5], devices=[DeviceTimes("<old> phone", [3, 4], 0.1, time, time)])
     record = RoundRecord(
-        1, 1, 1.0, Totals(), Totals(), 0.5, accuracy=0.5,
+        1, 1, 1.0, Totals(), Totals(), 0.5, score=0.5,
         rejected={"4": "not finite"}, dropped=[3], late=[0],
     )  # fmt: skip
     run = ShownRun("run", 1, History([record]), 1, devices=run.devices)

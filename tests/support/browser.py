@@ -98,5 +98,5 @@ def long_run(name: str, number: int, seed: int = 1) -> ShownRun:
     for i in range(1, number + 1):
         total = Totals(1000 * i, 3000 * i, 10**6 * i, 9e5 * i)
         score = 0.9 * (1 - math.exp(-5 * i / number)) + 0.03 * math.sin(i * (7 + seed))
-        records.append(RoundRecord(i, 5, 2.0, Totals(), total, 0.5, accuracy=score, loss=1 - score))
+        records.append(RoundRecord(i, 5, 2.0, Totals(), total, 0.5, score=score, loss=1 - score))
     return ShownRun(name, seed, History(records), number)

@@ -7,11 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from fedplt.cli.app import Config, Set, app, err, figures, out, save_picture
+from fedplt.cli.app import (
+    Config,
+    Set,
+    err,
+    figures,
+    out,
+    print_json,
+    save_picture,
+    status,
+    verb,
+)
 from fedplt.errors import ConfigError, RunError, did_you_mean
 
 
-@app.command()
+@verb()
 def methods() -> None:
     """List the methods: what a client holds and trains. To add your own: docs/methods.md."""
     from fedplt.methods import METHODS
@@ -21,10 +31,12 @@ def methods() -> None:
     rows += [[name, kind.holds, kind.trains] for name, kind in METHODS.items()]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     header, *lines = [[cell.ljust(w) for cell, w in zip(r, widths, strict=True)] for r in rows]
-    typer.echo(table(header, lines))
+    out.print(table(header, lines), soft_wrap=True)
+    kinds = METHODS.items()
+    print_json(lambda: {name: {"holds": k.holds, "trains": k.trains} for name, k in kinds})
 
 
-@app.command()
+@verb()
 def compare(
     config: Config,
     methods: Annotated[
@@ -40,9 +52,9 @@ def compare(
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of all runs (default: runs/compare-NAME).")
     ] = None,
-    accuracy: Annotated[
+    target: Annotated[
         float | None,
-        typer.Option(help="Report the cost to reach this accuracy, such as 0.7.", min=0, max=1),
+        typer.Option(help="Report the cost to reach this score, such as an accuracy of 0.7."),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
@@ -51,6 +63,7 @@ def compare(
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
     from fedplt.comparison.run import compare as run_comparison
     from fedplt.federation.config_file import load_config
+    from fedplt.federation.config_places import placing
     from fedplt.methods import METHODS
     from fedplt.report.live import fetch_progress
     from fedplt.report.live_comparison import comparison_progress
@@ -63,16 +76,16 @@ def compare(
 
     numbers = parse_seeds(seeds)
     try:
-        with comparison_progress(err) as watch:
+        with placing(config, set_ or []), comparison_progress(status) as watch:
             found = run_comparison(
                 settings, chosen, numbers, folder,
-                accuracy=accuracy, processes=processes, watch=watch,
-                fetching=lambda: fetch_progress(err),
+                target=target, processes=processes, watch=watch,
+                fetching=lambda: fetch_progress(status),
             )  # fmt: skip
     except KeyboardInterrupt:
         err.print("stopped and saved. Start it again to continue.")
         raise typer.Exit(130) from None
-    out.print(found.text(accuracy), soft_wrap=True)
+    out.print(found.text(target), soft_wrap=True)
     out.print(f"\nresults: {folder / 'comparison.json'}", soft_wrap=True)
     folders = {
         label: [folder / f"{label}-seed{seed}" for seed in contestant.histories]
@@ -81,6 +94,7 @@ def compare(
     groups = {label: [read_run(path) for path in paths] for label, paths in folders.items()}
     page = write_page(folder / "report.html", content_of(f"Comparison: {settings.name}", groups))
     out.print(f"report: {page}", soft_wrap=True)
+    print_json(lambda: found.to_json(target))
     try:
         save_picture(figures().comparison_figure(found.histories), folder / "comparison.png")
     except RunError as error:

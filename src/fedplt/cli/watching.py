@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from fedplt.cli.app import app, out
+from fedplt.cli.app import out, print_json, verb
 from fedplt.errors import ConfigError, RunError
 
 NO_SERVER = "fedplt watch needs a web server: pip install 'fedplt[watch]'"
 
 
-@app.command()
+@verb()
 def watch(
     folder: Annotated[Path, typer.Argument(help="Folder with the folders of runs.")] = Path("runs"),
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
@@ -58,10 +58,11 @@ def watch(
     sockets = [server.config.bind_socket()] if port == 0 else None
     shown = sockets[0].getsockname()[1] if sockets else port
     out.print(f"http://{host}:{shown}  (Ctrl-C ends it)", soft_wrap=True)
+    print_json({"address": f"http://{host}:{shown}"})
     server.run(sockets)
 
 
-@app.command()
+@verb()
 def export(
     folders: Annotated[list[Path], typer.Argument(help="Folders of one or more runs.")],
     table: Annotated[str, typer.Option(help="rounds, layers (diagnostics) or clients.")] = "rounds",
@@ -79,3 +80,4 @@ def export(
     path = file or Path(f"{table}.csv")
     number = export([read_run(folder) for folder in folders], table, path)
     out.print(f"{path}: {number} rows", soft_wrap=True)
+    print_json({"file": str(path), "rows": number})

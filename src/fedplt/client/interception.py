@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -26,6 +27,7 @@ from fedplt.errors import CutError
 from fedplt.kernels import OPERATIONS
 
 _TENSOR: Any = Tensor
+_LINEAR, _EMBEDDING = F.linear, F.embedding
 _TOLD = (
     "shape", "dtype", "device", "layout", "ndim", "is_leaf", "is_sparse", "is_nested", "is_cuda",
     "is_quantized", "is_meta", "grad_fn", "_backward_hooks", "size", "dim", "numel", "stride",
@@ -136,12 +138,33 @@ class Interception(TorchFunctionMode):
             self.part.state.may_leave_out = False
         return func(*args, **kwargs)
 
-    def layer_norm(self, module: nn.LayerNorm, input: Any) -> Any:
-        """The module's forward: what this mode would do for it, without being asked by torch.
+    # Forwards of modules: what this mode would do for them, without being asked by torch, which
+    # needs as long to ask as for a small operation.
 
-        Torch needs as long to ask as for a small operation, and transformers have many norms.
-        """
-        if type(input) is not Tensor or torch._C._len_torch_function_stack() != 1:
+    def linear(self, module: nn.Linear, input: Any) -> Any:
+        own = module._parameters
+        if "weight" in own and "bias" in own:  # else one of them is a buffer, or computed
+            return self._direct(_LINEAR, module, (input, own["weight"], own["bias"]))
+        return nn.Linear.forward(module, input)
+
+    def embedding(self, module: nn.Embedding, input: Any) -> Any:
+        options = (
+            module.padding_idx, module.max_norm, module.norm_type,
+            module.scale_grad_by_freq, module.sparse,
+        )  # fmt: skip
+        return self._direct(_EMBEDDING, module, (input, module._parameters.get("weight"), *options))
+
+    def _direct(self, func: Callable[..., Any], module: nn.Module, args: tuple[Any, ...]) -> Any:
+        if _is_alone(args[0]) and getattr(F, func.__name__) is func:
+            with torch._C.DisableTorchFunction():
+                result = OPERATIONS[func](self.part, *args)
+                if result is not NotImplemented:
+                    self.part.ways.note(args, result)
+                    return result
+        return type(module).forward(module, args[0])
+
+    def layer_norm(self, module: nn.LayerNorm, input: Any) -> Any:
+        if not _is_alone(input):
             return nn.LayerNorm.forward(module, input)
         with torch._C.DisableTorchFunction():
             self._note_uses(module._parameters.values())
@@ -222,6 +245,11 @@ class Interception(TorchFunctionMode):
         for target in targets:
             if id(target) not in self._leaves and memory_of(target) in self._memories:
                 self.part.own_writes.note()
+
+
+def _is_alone(input: Any) -> bool:
+    """Nobody but the block sees or changes what is done with this input."""
+    return type(input) is Tensor and torch._C._len_torch_function_stack() == 1
 
 
 def _call(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

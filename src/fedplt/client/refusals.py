@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -19,19 +19,22 @@ _WHOLE_MATRICES = ("Adafactor", "Muon")
 """Optimizers of torch whose step of a row depends on the other rows of its matrix."""
 
 
-def tensor_of(model: nn.Module, name: str) -> Any:
+def modules_of(model: nn.Module) -> dict[str, nn.Module]:
+    """All modules under all of their names."""
+    return dict(model.named_modules(remove_duplicate=False))
+
+
+def tensor_of(modules: Mapping[str, nn.Module], name: str) -> Any:
     """The tensor of this name; None where there is none."""
     owner, key = split_name(name)
-    try:
-        return getattr(model.get_submodule(owner), key)
-    except AttributeError:
-        return None
+    return getattr(modules.get(owner), key, None)
 
 
 def refuse_replaced(model: nn.Module, trained: Iterable[Slices]) -> None:
     """Tensors that were replaced inside the block: training went on without them."""
+    modules = modules_of(model)
     for slices in trained:
-        now, own = tensor_of(model, slices.name), slices.parameter
+        now, own = tensor_of(modules, slices.name), slices.parameter
         if now is not own:
             raise CutError(
                 f"{slices.name} was replaced by another tensor while its slices were trained "

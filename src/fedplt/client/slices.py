@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 
 from fedplt.client.own_writes import OwnWrites
-from fedplt.client.refusals import refuse_hidden_use, refuse_lost_gradient, tensor_of
+from fedplt.client.refusals import modules_of, refuse_hidden_use, refuse_lost_gradient, tensor_of
 from fedplt.client.update import ClientUpdate, change_since, shared_segments, update_norm
 from fedplt.client.ways import Ways
 from fedplt.errors import CutError
@@ -48,8 +48,9 @@ class TrainableSlices:
         self.slices: dict[int, Slices] = {}  # by the parameter's identity: it may be tied
         self._rows: dict[tuple[int, int], TrainedRows] = {}  # of a weight with a bias
         try:
+            modules = modules_of(model)
             for tensor, rows in self.assignment.trained_rows:
-                self._take(tensor, rows)
+                self._take(tensor, rows, tensor_of(modules, tensor.name))
         except BaseException:
             self.release()
             raise
@@ -62,8 +63,7 @@ class TrainableSlices:
             {name: p for name, p in model.named_parameters() if id(p) in self._frozen}
         )
 
-    def _take(self, tensor: TensorSpec, rows: Rows) -> None:
-        parameter = tensor_of(self.model, tensor.name)
+    def _take(self, tensor: TensorSpec, rows: Rows, parameter: Any) -> None:
         if parameter is None or tuple(parameter.shape) != tensor.shape:
             there = "missing" if parameter is None else f"of shape {tuple(parameter.shape)}"
             raise CutError(
@@ -228,10 +228,15 @@ class TrainableSlices:
         """The part of a fused step that could not be done in the backward pass."""
         rate = self.state.rate or 0.0
         with torch.no_grad():
+            moved: list[Tensor] = []
+            gradients: list[Tensor] = []
             for leaf in self._parameters.values():
                 if leaf.grad is not None:
-                    leaf.sub_(leaf.grad, alpha=rate)
+                    moved.append(leaf)
+                    gradients.append(leaf.grad)
                     leaf.grad = None
+            if moved:
+                torch._foreach_sub_(moved, gradients, alpha=rate)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The trained slices, for any optimizer that treats every coordinate alone."""

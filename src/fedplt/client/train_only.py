@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 from weakref import WeakSet
 
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from fedplt.client.interception import Interception
 from fedplt.client.refusals import refuse_replaced, refused_optimizers
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
-from fedplt.kernels import Chained, eagerly, has_running_statistics
+from fedplt.kernels import BlockForward, Chained, eagerly, has_running_statistics
 from fedplt.planning import Assignment
 
 
@@ -62,7 +62,7 @@ def train_only(
         for module in model.modules():
             faster = _faster_forward(module, part, interception)
             if faster is not None and "forward" not in vars(module):
-                module.forward = _Patched(module, faster)
+                module.forward = BlockForward(module, faster)
                 patched.append(module)
         own = {id(parameter) for parameter, _ in required}
         with _batches_counted(model), eagerly(), refused_optimizers(own), interception:
@@ -87,9 +87,13 @@ def _faster_forward(
     """Does what the module's own does, and looks in every call whether it may."""
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         return Chained(module, part.rows_of)
-    if type(module) is nn.LayerNorm:
-        return functools.partial(interception.layer_norm, module)
-    return None
+    direct: dict[Any, Callable[[Any, Any], Any]] = {
+        nn.Linear: interception.linear,
+        nn.Embedding: interception.embedding,
+        nn.LayerNorm: interception.layer_norm,
+    }
+    found = direct.get(type(module))
+    return None if found is None else functools.partial(found, module)
 
 
 _being_trained: WeakSet[nn.Module] = WeakSet()
@@ -112,22 +116,3 @@ def _batches_counted(model: nn.Module) -> Iterator[None]:
     finally:
         for counter, before in zip(counters, old, strict=True):
             counter.copy_(before)
-
-
-class _Patched:
-    """A forward inside the block; a copy of its module gets its own."""
-
-    def __init__(self, module: nn.Module, forward: Callable[[Any], Any]) -> None:
-        self.module, self.forward = module, forward
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs:
-            return self.forward(args[0])
-        return type(self.module).forward(self.module, *args, **kwargs)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        copied: nn.Module = memo[id(self.module)]
-        return functools.partial(type(copied).forward, copied)
-
-    def __reduce__(self) -> NoReturn:
-        raise CutError("a model cannot be pickled inside train_only; do it after the block.")

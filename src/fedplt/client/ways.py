@@ -51,7 +51,11 @@ class Ways:
         names = self._names
         if not names:
             return
-        name = next((names[id(arg)] for arg in args[1:4] if id(arg) in names), None)
+        name = None
+        for arg in args[1:4]:  # no generator: asked for every operation
+            if id(arg) in names:
+                name = names[id(arg)]
+                break
         if name is None or not isinstance(result, Tensor) or result.grad_fn is None:
             return
         self.outputs = {node: other for node, other in self.outputs.items() if other != name}

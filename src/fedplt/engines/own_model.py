@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from fedplt.client import Loss, Metric, accuracy
-from fedplt.data import Augment, Split, TrainingData, as_samples, split_given
+from fedplt.client import Loss, Metric, Task, as_metric
+from fedplt.data import Augment, Split, TrainingData, split_given
+from fedplt.engines.progress import both, shown_progress
 from fedplt.engines.start import MakeEngine, run_job
 from fedplt.errors import ConfigError
 from fedplt.federation import (
@@ -26,16 +29,19 @@ from fedplt.federation import (
     OnRound,
     SamplingConfig,
     ServerConfig,
+    TaskConfig,
     TrainingConfig,
     ignore,
     make_job,
     parse_config,
     read_fleet,
+    warn_of_gaps,
 )
 from fedplt.planning import Allocation
 
 Values = Mapping[str, Any]
 """A section as a dictionary, with the keys of the TOML file."""
+_GIVEN_SPLIT = {"split": "given", "split_file": FROM_PYTHON}
 
 
 def train(
@@ -49,8 +55,9 @@ def train(
     test_data: Any = None,
     split: str | Split | Sequence[Any] = "iid",
     learning_rates: Sequence[float] | None = None,
-    loss: Loss = torch.nn.functional.cross_entropy,
-    metric: Metric = accuracy,
+    task: str | Task = "classification",
+    loss: Loss | None = None,
+    metric: str | Metric | None = None,
     augment: Augment | None = None,
     seed: int = 0,
     name: str = "run",
@@ -68,6 +75,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     on_round: OnRound = ignore,
+    verbose: bool | None = None,
 ) -> History:
     """Train your own model on your own data with partial layer training.
 
@@ -77,15 +85,19 @@ def train(
 
     Args:
         model: any torch module that :func:`fedplt.cut` can cut; it is trained in place.
-        train_data, validation_data, test_data: ``(inputs, targets)`` tensors or Datasets.
+        train_data, validation_data: what the clients train on, and what every round is evaluated
+            on: ``(inputs, targets)`` of tensors, arrays or pandas objects, or a Dataset.
+        test_data: the same; evaluated once, at the end.
         rounds: total number, including those already done when a run is resumed.
         ratios: one per client: the fraction of the model it trains.
         fleet: instead of ratios, the devices to plan them from:
             ``{"devices": "devices.csv", "deadline_seconds": 30.0}``.
         split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client.
         learning_rates: one per client (default: ``training["learning_rate"]`` for all).
-        loss: mean loss from outputs and targets.
-        metric: score per example, or their mean.
+        task: ``"classification"``, ``"regression"``, ``"multi-label"``, ``"next-token"``, or a
+            :class:`fedplt.Task`: a loss and a metric.
+        loss: instead of the task's: ``loss(outputs, targets)``, the mean over a batch.
+        metric: instead of the task's: a name such as ``"mae"``, or a :class:`fedplt.Metric`.
         augment: changes a batch of training inputs: ``augment(inputs, generator)``.
         seed: seed of all random draws.
         name, checkpoint_every: as in a configuration.
@@ -95,26 +107,27 @@ def train(
         sampling, training, server, evaluation, diagnostics, engine: sections of a configuration.
         run_with: function that makes the engine (default: the one that ``engine`` names).
         out: a run folder (config, plan, records, checkpoints, final model); None: nothing on disk.
-        resume: continue the run in ``out``.
+        resume: continue the run in ``out``, with the same arguments; ends with the same bits.
         on_round: called with every round's record.
+        verbose: show progress; default: on a terminal and in a notebook.
+
+    Ctrl-C saves the run (with ``out``) and raises KeyboardInterrupt.
     """
     if resume and out is None:
         raise ConfigError("resume=True needs out: the folder of the run to continue.")
-    samples = TrainingData(
-        as_samples(train_data),
-        as_samples(validation_data),
-        None if test_data is None else as_samples(test_data),
-    )
+    samples = TrainingData(train_data, validation_data, test_data)
     if isinstance(split, (str, Split)):
         given = None if isinstance(split, str) else split
     else:
         given = split_given(split, len(samples.train))
+    named_task, chosen = _task(task, loss, metric)
     planned = _values(fleet)
-    named_split = {"split": split} if isinstance(split, str) else {}
+    named_split = {"split": split} if given is None else _GIVEN_SPLIT
     sections = {
         "data": {"name": FROM_PYTHON, **named_split, **_values(data)},
         "model": {"name": FROM_PYTHON, **_values(cut)},
-        "clients": {"num_clients": _num_clients(ratios, planned)},
+        "task": named_task,
+        "clients": _clients(ratios, planned, learning_rates),
         **({"fleet": planned} if planned else {}),
         "method": {"name": method} if isinstance(method, str) else dict(method),
         "sampling": _values(sampling),
@@ -129,21 +142,63 @@ def train(
     job = make_job(
         config, model, samples,
         split=given, ratios=ratios, learning_rates=learning_rates,
-        loss=loss, metric=metric, augment=augment,
+        task=chosen, augment=augment,
     )  # fmt: skip
-    return run_job(job, out, resume=resume, engine=run_with, on_round=on_round)
+    warn_of_gaps(job.plan)
+    with shown_progress(job, verbose) as show:
+        return run_job(job, out, resume=resume, engine=run_with, on_round=both(show, on_round))
 
 
-def _num_clients(ratios: Sequence[float | Allocation] | None, fleet: Values) -> int:
+def _task(task: str | Task, loss: Loss | None, metric: str | Metric | None) -> tuple[Values, Task]:
+    """The section ``[task]`` that describes these, and the task itself."""
+    section = {"name": task if isinstance(task, str) else FROM_PYTHON}
+    named = dict(section) if isinstance(task, str) else {}
+    if isinstance(metric, str):
+        section["metric"] = named["metric"] = metric
+    found = TaskConfig(**named).task()
+    chosen = task if isinstance(task, Task) else found
+    if loss is not None and loss is not torch.nn.functional.cross_entropy:
+        section["loss"] = FROM_PYTHON
+        chosen = replace(chosen, loss=loss)
+    if metric is not None:
+        section["metric"] = metric if isinstance(metric, str) else FROM_PYTHON
+        chosen = replace(
+            chosen, metric=found.metric if isinstance(metric, str) else as_metric(metric)
+        )
+    return section, chosen
+
+
+def _clients(
+    ratios: Sequence[float | Allocation] | None, fleet: Values, rates: Sequence[float] | None
+) -> Values:
+    """The section ``[clients]`` that describes these; neighbors that are alike form a group."""
+    if isinstance(ratios, (int, float, Allocation)):
+        raise ConfigError(
+            f"ratios is one value, {ratios!r}; give one per client: [{ratios!r}] * 10 for ten."
+        )
     if (ratios is None) == (not fleet):
         raise ConfigError(
             "ratios, fleet: give one of them: the fraction of the model that every client trains, "
             "or the devices to plan it from."
         )
-    if ratios is not None:
-        return len(ratios)
-    devices = read_fleet(Path(str(fleet.get("devices", "")))).devices
-    return sum(device.count for device in devices)
+    if ratios is None:
+        devices = read_fleet(Path(str(fleet.get("devices", "")))).devices
+        return {"num_clients": sum(device.count for device in devices)}
+    if not len(ratios):
+        raise ConfigError("ratios is empty; give one per client.")
+    own = [None] * len(ratios) if rates is None or len(rates) != len(ratios) else list(rates)
+    alike = groupby(zip(map(_ratio, ratios), own, strict=True))
+    groups = [
+        {"num_clients": len(list(clients)), **ratio, **({"learning_rate": rate} if rate else {})}
+        for (ratio, rate), clients in alike
+    ]
+    return {"num_clients": len(ratios), "groups": groups}
+
+
+def _ratio(given: float | Allocation) -> dict[str, Any]:
+    if isinstance(given, Allocation):
+        return {"layer_ratios": [float(ratio) for ratio in given.layer_ratios]}
+    return {"ratio": float(given)}
 
 
 def _values(section: BaseModel | Values | None) -> Values:

@@ -9,9 +9,7 @@ from fedplt.federation.config import (
     ClientsConfig,
     CutConfig,
     DataConfig,
-    DiagnosticsConfig,
     EngineConfig,
-    EvaluationConfig,
     GroupConfig,
     ModelConfig,
     RunConfig,
@@ -27,10 +25,13 @@ from fedplt.federation.config_file import (
     override,
     parse_config,
 )
+from fedplt.federation.config_places import placing
+from fedplt.federation.continuing import SAME_CALL
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.device_times import DeviceTimes, read_devices, write_devices
 from fedplt.federation.engine import Engine, Interrupted
+from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.folder import RunFolder, changed_keys
 from fedplt.federation.job import (
@@ -44,9 +45,10 @@ from fedplt.federation.job import (
 from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
-from fedplt.federation.planning import method_from_config, plan_from_config
+from fedplt.federation.metric_file import read_metric
+from fedplt.federation.planning import method_from_config, plan_from_config, warn_of_gaps
 from fedplt.federation.processor import note_processor, processor_name
-from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.records import History, RoundRecord, Totals, one_metric
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
@@ -55,10 +57,12 @@ from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.server_job import DataOnNodes, make_server_job
 from fedplt.federation.sessions import note_session, read_sessions
+from fedplt.federation.trained_model import evaluate, load
 
 __all__ = [
     "FROM_PYTHON",
     "ON_NODES",
+    "SAME_CALL",
     "ClientsConfig",
     "ConfigLike",
     "CutConfig",
@@ -83,6 +87,7 @@ __all__ = [
     "SamplingConfig",
     "Section",
     "ServerConfig",
+    "TaskConfig",
     "Totals",
     "TrainingConfig",
     "as_config",
@@ -90,11 +95,13 @@ __all__ = [
     "check_job",
     "csv_rows",
     "dump_config",
+    "evaluate",
     "evaluation_chunks",
     "flatten",
     "ignore",
     "job_from_config",
     "learning_rates_of",
+    "load",
     "load_config",
     "load_data",
     "local_training_of",
@@ -105,19 +112,23 @@ __all__ = [
     "most_numbers",
     "note_processor",
     "note_session",
+    "one_metric",
     "override",
     "parse_config",
     "parse_toml",
+    "placing",
     "plan_from_config",
     "plan_without_data",
     "processor_name",
     "read_devices",
     "read_fleet",
+    "read_metric",
     "read_sessions",
     "read_text",
     "split_data",
     "take_lock",
     "try_model",
     "validate",
+    "warn_of_gaps",
     "write_devices",
 ]

@@ -44,9 +44,10 @@ class Availability:
         self._predictions: tuple[int, NDArray[np.float64]] | None = None
         limit = self.settings.late_after_seconds if self.settings else None
         if limit is not None and not in_time(self.predicted(0).min(), limit):
+            fastest = job.client_name(int(self.predicted(0).argmin()))
             raise ConfigError(
-                f"fleet.late_after_seconds: nobody finishes within {limit:g} s; the fastest "
-                f"client takes {self.predicted(0).min():.3g} s. Raise it."
+                f"fleet.late_after_seconds: nobody finishes within {limit:g} s; the fastest, "
+                f"{fastest}, takes {self.predicted(0).min():.3g} s. Raise it."
             )
 
     def attend(self, round: int, assignments: RoundAssignments | None = None) -> Attendance:

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedplt.client import OPTIMIZERS
 from fedplt.errors import did_you_mean
+from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.federation.section import Section
@@ -66,6 +67,8 @@ class ModelConfig(CutConfig):
     """``fcn``, ``cnn``, ``resnet8``, ``vit``, ``text``, or ``package.module:function`` that
     returns a torch module."""
     options: dict[str, Any] = {}
+    weights: str | None = None
+    """Start from this safetensors file instead of random weights."""
     input_shape: list[Annotated[int, Field(ge=1)]] | None = None
     """The shape of one example, for a server without data and a model of one's own."""
     input_type: Literal["float", "integer"] = "float"
@@ -188,41 +191,13 @@ class TrainingConfig(Section):
         return self.decay_rounds / (self.decay_rounds + falling)
 
 
-class EvaluationConfig(Section):
-    """When and how the global model is evaluated."""
-
-    every: Annotated[int, Field(ge=1)] = 1
-    """Rounds between evaluations (the last round is always evaluated)."""
-    on: Literal["server", "nodes", "both"] = "server"
-    """``flower``: evaluate on the server's data, on each node's own (weighted by their examples),
-    or on both. Without data on the server: ``nodes``."""
-    per_client: bool = False
-    """Also report a score per client, weighted by its label distribution."""
-    client_examples: Annotated[int, Field(ge=1)] | None = None
-    """With ``local_norms``: evaluate each client on about this many examples (default: all)."""
-
-
-class DiagnosticsConfig(Section):
-    """Whether each round records how the global model moves (``docs/diagnostics.md``)."""
-
-    enabled: bool = False
-    window: Annotated[int, Field(ge=1)] = 10
-    """Rounds in the effective perturbation's window; one copy of the model is kept per round."""
-
-    @model_validator(mode="after")
-    def _enabled(self) -> DiagnosticsConfig:
-        if not self.enabled:
-            self.refuse_unused(["window"], "enabled = false", "or set enabled = true")
-        return self
-
-
 class EngineConfig(Section):
     """What runs the clients, and how. Only ``device`` may change the results."""
 
     name: Literal["simulator", "flower"] = "simulator"
     """``simulator``: worker processes on this machine. ``flower``: Flower's simulation of nodes
     on this machine, or, in a deployment, its nodes."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$", examples=["cuda:1"])] = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None
     """Worker processes; default: one per core (one on a GPU)."""
@@ -245,8 +220,11 @@ class RunConfig(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     rounds: Annotated[int, Field(ge=1)] = 60
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
+    code: str | None = None
+    """Folder of the modules that are named by import path; default: that of the TOML file."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
+    task: TaskConfig = TaskConfig()
     clients: ClientsConfig = ClientsConfig()
     fleet: FleetConfig | None = None
     method: dict[str, Any] = {"name": "fedplt"}

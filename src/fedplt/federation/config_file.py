@@ -9,22 +9,28 @@ from typing import Any
 
 import tomli_w
 
+from fedplt.builtin import find_config
 from fedplt.errors import ConfigError
 from fedplt.federation.config import RunConfig
-from fedplt.federation.config_errors import parse_toml, read_text, validate
+from fedplt.federation.config_errors import parse_toml, read_text, unknown_key, validate
+from fedplt.federation.config_paths import make_absolute
+from fedplt.federation.config_places import keys_of
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The configuration in a file, with ``key.sub=value`` overrides applied."""
+    """The configuration in a file, or a built-in one by name, with ``key.sub=value`` overrides."""
+    path = find_config(path)
     text = read_text(path, ConfigError)
     values = parse_toml(text, path, ConfigError)
+    make_absolute(values, Path(path).parent)
     for override in overrides:
         _apply(values, override)
-    return parse_config(values, text, str(path), _keys(overrides))
+    make_absolute(values)
+    return parse_config(values, text, str(path), keys_of(overrides))
 
 
 ConfigLike = RunConfig | Mapping[str, Any] | str | Path
-"""A configuration, a dictionary of its sections, or the path of a TOML file."""
+"""A configuration, a dictionary of its sections, a TOML file, or a built-in one's name."""
 
 
 def as_config(config: ConfigLike) -> RunConfig:
@@ -41,11 +47,8 @@ def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     values = config.model_dump(exclude_none=True, mode="json")
     for entry in overrides:
         _apply(values, entry)
-    return parse_config(values, overridden=_keys(overrides))
-
-
-def _keys(overrides: Sequence[str]) -> list[str]:
-    return [override.partition("=")[0].strip() for override in overrides]
+    make_absolute(values)
+    return parse_config(values, overridden=keys_of(overrides))
 
 
 def parse_config(
@@ -83,8 +86,11 @@ def _apply(values: dict[str, Any], override: str) -> None:
     key, equals, raw = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {override}: write key=value, such as training.batch_size=32.")
-    value = parse_value(raw)
     *path, last = key.strip().split(".")
+    if not raw.strip():
+        _unset(values, path, last)
+        return
+    value = parse_value(raw)
     target: Any = values
     try:
         for part in path:
@@ -95,3 +101,16 @@ def _apply(values: dict[str, Any], override: str) -> None:
             target[last] = value
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise ConfigError(f"--set {override}: there is nothing at {key!r} to set.") from error
+
+
+def _unset(values: dict[str, Any], path: Sequence[str], last: str) -> None:
+    """``--set key=``: back to the default."""
+    key = ".".join([*path, last])
+    target: Any = values
+    for part in path:
+        target = target.get(part, {}) if isinstance(target, dict) else target
+    if not isinstance(target, dict):
+        raise ConfigError(f"--set {key}=: an entry of a list cannot be unset; set the whole list.")
+    if last not in target and (problem := unknown_key(RunConfig, [*path, last])):
+        raise ConfigError(f"--set {key}=: {problem}")
+    target.pop(last, None)

@@ -11,8 +11,8 @@ from fedplt.client import ClientResult, ClientUpdate, Evaluation
 from fedplt.planning import Assignment
 
 
-class Interrupted(Exception):
-    """The user asked to stop; the current round is discarded."""
+class Interrupted(KeyboardInterrupt):
+    """The user asked to stop; the current round is discarded, and all before it is saved."""
 
 
 class Engine(Protocol):

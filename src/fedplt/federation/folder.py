@@ -3,9 +3,11 @@
     runs/<name>/
         config.toml             the whole configuration, defaults included
         plan.json               which client trains what
+        metric.json             what the scores are: name, unit, direction, format
         rounds.jsonl            one line per round
         checkpoint.safetensors  the state after some round; written atomically
         model.safetensors       the final model, by parameter name
+        best.safetensors        that of the best round, with evaluation.keep_best
         result.json             final numbers
         sessions.json           versions and machine; devices.json: devices, with [fleet]
         report.html             a report to open in a browser
@@ -27,8 +29,10 @@ from torch import Tensor
 from fedplt.errors import FedpltError, RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.config_file import dump_config, flatten, load_config
+from fedplt.federation.continuing import how_to_continue
 from fedplt.federation.job import Job
 from fedplt.federation.lock import LOCK, take_lock
+from fedplt.federation.metric_file import METRIC_FILE, read_metric, write_metric
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.files import write_atomically, write_text
 from fedplt.methods import read_plan
@@ -38,7 +42,8 @@ FORMAT = 1
 SCRATCH = ".*.part"
 """Temporary files that a killed run leaves behind."""
 MAY_CHANGE = (
-    "name", "rounds", "checkpoint_every", "server.attempts",
+    "name", "rounds", "checkpoint_every", "code", "server.attempts",
+    "evaluation.keep_best", "evaluation.stop_after",
     "engine.name", "engine.workers", "engine.check", "engine.start_method",
     "engine.timeout_seconds", "engine.round_timeout_seconds", "engine.pin_nodes",
 )  # fmt: skip
@@ -68,6 +73,7 @@ class RunFolder:
                 scratch.unlink()
             folder.write_config(job.config)
             write_text(path / "plan.json", json.dumps(job.plan.to_json()))
+            write_metric(path, job.metric.info)
         except BaseException:
             folder.unlock()
             raise
@@ -82,16 +88,13 @@ class RunFolder:
     def refuse_existing(cls, path: Path) -> None:
         """Accept a missing folder, an empty one, or that of a run that never began."""
         if path.is_dir() and not cls.has_begun(path):
-            files, ours = list(path.iterdir()), (LOCK, "config.toml", "plan.json")
+            files, ours = list(path.iterdir()), (LOCK, "config.toml", "plan.json", METRIC_FILE)
             others = [file for file in files if file.name not in ours and not file.match(SCRATCH)]
             # A run writes its lock first: a config.toml without a lock is not from a run.
             if not files or ((path / LOCK).exists() and not others):
                 return
         if path.exists():
-            raise RunError(
-                f"{path} already exists. Continue it with 'fedplt resume {path}', "
-                "choose another folder with --out, or delete it."
-            )
+            raise RunError(f"{path} already exists. {how_to_continue(path)}")
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -160,7 +163,8 @@ class RunFolder:
                 raise RunError(f"{path} is damaged: {error}") from error
         if not records or result.get("rounds") != records[-1].round:
             result = {}
-        return History(records, result.get("test_accuracy"), result.get("test_loss"))
+        test = result.get("test_score", result.get("test_accuracy"))
+        return History(records, test, result.get("test_loss"), read_metric(self.path))
 
     def keep_rounds(self, number: int) -> list[RoundRecord]:
         """Drop the records of rounds after the checkpoint, which are run again."""
@@ -252,6 +256,13 @@ class RunFolder:
         with safe_open(self.path / "checkpoint.safetensors", "pt") as file:
             names = set(file.keys()) - {"state"}
             return {name: file.get_tensor(name).clone() for name in sorted(names)}
+
+    def save_best(self, tensors: dict[str, Tensor], round: int) -> None:
+        """Keep a model besides the last one; ``round`` counts from 1."""
+        write_atomically(
+            self.path / "best.safetensors",
+            lambda path: save_file(tensors, path, {"format": str(FORMAT), "round": str(round)}),
+        )
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
         write_atomically(

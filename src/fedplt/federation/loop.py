@@ -77,10 +77,11 @@ class Federation:
         """Run all remaining rounds. On :class:`Interrupted`, save the last complete round."""
         config = self.job.config
         try:
-            while self.rounds_done < config.rounds:
+            while self.rounds_done < config.rounds and not self._is_stuck():
                 record = self._try_round()
                 if self.folder:
                     self.folder.append(record)
+                self._keep_best(record)
                 if self.rounds_done % config.checkpoint_every == 0:
                     self._save()
                 on_round(record)
@@ -89,6 +90,22 @@ class Federation:
             raise
         self._save()
         return self._finish()
+
+    def _keep_best(self, record: RoundRecord) -> None:
+        """Before the record of this round is on disk, a kept model of an older round is right."""
+        if self.folder and self.job.config.evaluation.keep_best and self.history().best is record:
+            self.folder.save_best(_all_tensors(self.job, self.state), record.round)
+
+    def _is_stuck(self) -> bool:
+        """Whether ``evaluation.stop_after`` rounds have brought no better score."""
+        patience = self.job.config.evaluation.stop_after
+        best = None if patience is None else self.history().best
+        if patience is None or best is None:
+            return False
+        return self.history().evaluated[-1].round - best.round >= patience
+
+    def history(self) -> History:
+        return History(self.records, metric=self.job.metric.info)
 
     def _try_round(self) -> RoundRecord:
         """A round that too few clients take part in does not count, and is tried again."""
@@ -120,12 +137,12 @@ class Federation:
         state, memory = self._aggregate(aggregator)
         # Evaluate, with the state that clients keep from this round.
         self.engine.keep_local([k for k in assignments if str(k) not in rejected])
-        evaluation, client_accuracy = self._measurement.of_round(round, state)
+        evaluation, client_scores = self._measurement.of_round(round, state)
         cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down)
         seconds = self._availability.round_seconds(assignments, selection.clients)
         outcome = RoundOutcome(
             state, memory, results, selection, asked, rejected, aggregator.touched,
-            replace(cost, simulated_seconds=seconds), evaluation, client_accuracy,
+            replace(cost, simulated_seconds=seconds), evaluation, client_scores,
         )  # fmt: skip
         return self._commit(outcome, started)
 
@@ -142,6 +159,9 @@ class Federation:
         self.rounds_done += 1
         seconds = time.perf_counter() - started
         record = outcome.record(self.rounds_done, self.total, seconds, diagnostics)
+        if self.job.devices:
+            away = [*record.dropped, *record.late, *map(int, record.rejected)]
+            record = replace(record, devices={str(k): self.job.device_name(k) for k in away})
         self.records.append(record)
         return record
 
@@ -189,7 +209,8 @@ class Federation:
     def _refuse_too_few(self, number: int, rejected: dict[str, str]) -> None:
         least = self.job.config.server.min_clients
         if number < least:
-            reasons = "; ".join(f"client {client}: {why}" for client, why in rejected.items())
+            names = {self.job.client_name(int(k)): why for k, why in rejected.items()}
+            reasons = "; ".join(f"{name}: {why}" for name, why in names.items())
             raise TooFewClientsError(
                 f"round {self.rounds_done + 1}: {number} of at least {least} updates came "
                 f"(server.min_clients). {reasons}"
@@ -209,7 +230,7 @@ class Federation:
             )
             raise DivergedError(
                 f"round {self.rounds_done + 1}: every client's update was refused; "
-                f"client {first}: {reason}{hint}"
+                f"{self.job.client_name(int(first))}: {reason}{hint}"
             )
 
     def _save(self) -> None:
@@ -224,11 +245,11 @@ class Federation:
         if self.job.test is not None and self.job.test is not self.job.validation:
             test, _ = self._measurement.of("test", self.state)
             if test is not None:
-                result = {"test_accuracy": test.score, "test_loss": test.loss}
-        history = History(self.records, **result)
+                result = {"test_score": test.score, "test_loss": test.loss}
+        history = History(self.records, **result, metric=self.job.metric.info)
         if self.folder:
-            accuracy = history.final_accuracy()
-            final = {"rounds": self.rounds_done, "accuracy_last_10": accuracy, **result}
+            score = history.final_score()
+            final = {"rounds": self.rounds_done, "score_last_10": score, **result}
             self.folder.finish(_all_tensors(self.job, self.state), final)
         return history
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedplt.client import accuracy
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.config import ON_NODES, RunConfig
 from fedplt.federation.job import Job, learning_rates_of, local_training_of
+from fedplt.federation.model import find_code, model_from_config
 from fedplt.federation.planning import plan_from_config
-from fedplt.models import MODELS, build_model
+from fedplt.models import MODELS
 
 
 class DataOnNodes:
@@ -57,10 +57,12 @@ def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
             f"clients.num_examples: {len(num_examples)} numbers for {number} clients; give each "
             "client's number of examples, at least 1."
         )
-    model = build_model(config.model.name, config.model.options, config.seed)
+    find_code(config)
+    model = model_from_config(config)
     plan, devices = plan_from_config(
         config, model, example_input(config), num_examples=sum(num_examples)
     )
+    task = config.task.task()
     nowhere = DataOnNodes(sum(num_examples))
     offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(num_examples)]).astype(np.int64)
     return Job(
@@ -71,9 +73,9 @@ def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
         offsets=offsets,
         validation=nowhere,
         test=None,
-        training=local_training_of(config),
+        training=local_training_of(config, task.loss),
         learning_rates=learning_rates_of(config, None, number),
-        metric=accuracy,
+        metric=task.metric,
         devices=devices,
     )
 

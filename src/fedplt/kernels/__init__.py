@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedplt.kernels.block_forward import BlockForward
 from fedplt.kernels.flat_state import (
     add_at,
     bind_state,
@@ -46,6 +47,7 @@ from fedplt.kernels.trained_rows import (
 __all__ = [
     "OPERATIONS",
     "RUNNING_STATISTICS",
+    "BlockForward",
     "Chained",
     "Pass",
     "Slices",

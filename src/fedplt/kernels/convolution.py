@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from fedplt.kernels.plain import unwatched_backward
+from fedplt.kernels.plain import applied, unwatched_backward
 from fedplt.kernels.second_order import differentiable_gradients
 from fedplt.kernels.trained_rows import TrainedRows
 from fedplt.planning import Rows
@@ -66,6 +66,9 @@ class _Convolution(torch.autograd.Function):
         for rows, gradient in zip(moved, gradients, strict=True):
             rows.sub_(gradient, alpha=rate)
         return grad_x, *[None] * (len(ctx.needs_input_grad) - 1)
+
+
+_apply = applied(_Convolution)
 
 
 def _convolution(geometry: Geometry, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
@@ -131,7 +134,7 @@ def sliced_convolution(
         x, padding = _padded(x, padding, kernel, dilation), 0
     zeros = (0,) * dimensions
     geometry = (stride, _each(padding, dimensions), dilation, False, zeros, groups)
-    y = _apply(x, trained, columns, geometry)
+    y: Tensor = _apply(x, trained, columns, geometry, *trained.all_leaves())
     return y if input.ndim == dimensions + 2 else y[0]
 
 
@@ -149,7 +152,7 @@ def sliced_transposed_convolution(
     x = input if input.ndim == dimensions + 2 else input[None]
     sizes = (_each(value, dimensions) for value in (stride, padding, dilation))
     geometry = (*sizes, True, _each(output_padding, dimensions), 1)
-    y = _apply(x, trained, None, geometry)
+    y: Tensor = _apply(x, trained, None, geometry, *trained.all_leaves())
     return y if input.ndim == dimensions + 2 else y[0]
 
 
@@ -168,10 +171,3 @@ def _padded(x: Tensor, padding: str, kernel: Any, dilation: Any) -> Tensor:
         total = step * (size - 1)
         pads += [total // 2, total - total // 2]
     return F.pad(x, pads)
-
-
-def _apply(x: Tensor, trained: TrainedRows, columns: Rows | None, geometry: Geometry) -> Tensor:
-    result: Tensor = _Convolution.apply(  # type: ignore[no-untyped-call]
-        x, trained, columns, geometry, *trained.all_leaves()
-    )
-    return result

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from fedplt.kernels.plain import unwatched_backward
+from fedplt.kernels.plain import applied, unwatched_backward
 from fedplt.kernels.second_order import differentiable_gradients
 from fedplt.kernels.trained_rows import TrainedRows
 
@@ -47,6 +47,9 @@ class _Embedding(torch.autograd.Function):
         return None, None, None, *gradients
 
 
+_apply = applied(_Embedding)
+
+
 def _embedding(padding: int | None, indices: Tensor, tensors: dict[str, Tensor]) -> Tensor:
     return F.embedding(indices, tensors["weight"], padding)
 
@@ -55,7 +58,5 @@ def sliced_embedding(input: Tensor, trained: TrainedRows, padding: int | None) -
     trained.used(input)
     if padding is not None and padding < 0:
         padding += len(trained.tensors["weight"])
-    result: Tensor = _Embedding.apply(  # type: ignore[no-untyped-call]
-        input, trained, padding, *trained.all_leaves()
-    )
+    result: Tensor = _apply(input, trained, padding, *trained.all_leaves())
     return result

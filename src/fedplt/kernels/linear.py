@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own convention)
 from torch import Tensor
 
-from fedplt.kernels.plain import unwatched_backward
+from fedplt.kernels.plain import applied, unwatched_backward
 from fedplt.kernels.second_order import differentiable_gradients
 from fedplt.kernels.trained_rows import TrainedRows
 from fedplt.planning import Rows
@@ -40,6 +40,9 @@ class _Linear(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = input_gradient(grad, trained.tensors["weight"], trained.needed(ctx.columns))
         return grad_x, None, None, *move_rows(trained, grad, x)
+
+
+_apply = applied(_Linear)
 
 
 def _linear(x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
@@ -82,7 +85,5 @@ def sliced_linear(input: Tensor, trained: TrainedRows) -> Tensor:
     columns = trained.used(input)
     # Reshaped here, outside of the autograd function: its output may be changed in place.
     x = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
-    y: Tensor = _Linear.apply(  # type: ignore[no-untyped-call]
-        x, trained, columns, *trained.all_leaves()
-    )
+    y: Tensor = _apply(x, trained, columns, *trained.all_leaves())
     return y if input.ndim == 2 else y.view(*input.shape[:-1], y.shape[-1])

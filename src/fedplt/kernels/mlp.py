@@ -16,8 +16,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.modules import module as _modules
 
+from fedplt.kernels.block_forward import has_own_forward
 from fedplt.kernels.linear import input_gradient, move_rows
-from fedplt.kernels.plain import has_other_modes, is_plain, unwatched_backward
+from fedplt.kernels.plain import applied, has_other_modes, is_plain, unwatched_backward
 from fedplt.kernels.second_order import differentiable_gradients
 from fedplt.kernels.trained_rows import TrainedRows
 from fedplt.planning import Rows
@@ -77,6 +78,9 @@ class _Chain(torch.autograd.Function):
         return grad_x, None, None, *gradients
 
 
+_apply = applied(_Chain)
+
+
 def _compute(links: list[Link], x: Tensor, *tensors: dict[str, Tensor]) -> Tensor:
     for link, own in zip(links, tensors, strict=True):
         x = F.linear(x, own["weight"], own.get("bias"))
@@ -91,7 +95,7 @@ def _forward(links: list[Link], x: Tensor) -> Tensor:
         columns.append(link.trained.used(x, previous=previous))
         previous = link.trained
     leaves = [leaf for link in links for leaf in link.trained.all_leaves()]
-    result: Tensor = _Chain.apply(x, links, columns, *leaves)  # type: ignore[no-untyped-call]
+    result: Tensor = _apply(x, links, columns, *leaves)
     return result
 
 
@@ -161,7 +165,7 @@ class Chained:
 
 def is_observed(module: nn.Module) -> bool:
     """Whether somebody looks at what the module takes and gives, or computes it otherwise."""
-    return "forward" in module.__dict__ or has_hooks(module)
+    return has_own_forward(module) or has_hooks(module)
 
 
 def has_global_hooks() -> bool:

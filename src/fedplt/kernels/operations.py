@@ -19,6 +19,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedplt.kernels.attention import catching
+from fedplt.kernels.block_forward import has_own_forward
 from fedplt.kernels.convolution import sliced_convolution, sliced_transposed_convolution
 from fedplt.kernels.embedding import sliced_embedding
 from fedplt.kernels.linear import sliced_linear
@@ -229,7 +230,7 @@ def has_kernel(module: nn.Module) -> bool:
     """
     if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "parametrizations"):
         return False
-    if set(module._parameters) - {"weight", "bias"} or "forward" in vars(module):
+    if set(module._parameters) - {"weight", "bias"} or has_own_forward(module):
         return False
     if is_transposed_linear(module):
         return True

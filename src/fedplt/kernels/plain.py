@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
+from torch.autograd import Function, forward_ad
 from torch.utils._device import DeviceContext
 
 
@@ -22,6 +22,9 @@ def is_plain(x: Any) -> bool:
         and x.layout is torch.strided
         and not torch.is_autocast_enabled(x.device.type)
         and not torch._C._are_functorch_transforms_active()
+        and not torch._C._functorch.is_functorch_wrapped_tensor(
+            x
+        )  # one that outlived its transform
         and forward_ad._current_level < 0
     )
 
@@ -59,6 +62,12 @@ def num_function_modes() -> int:
         if isinstance(torch._C._get_function_stack_at(place), DeviceContext):
             number -= 1
     return number
+
+
+def applied(function: type[Function]) -> Callable[..., Any]:
+    """``function.apply`` for plain inputs, without its preparations for functional transforms."""
+    apply: Callable[..., Any] = super(Function, function).apply  # type: ignore[misc]
+    return apply
 
 
 Given = ParamSpec("Given")

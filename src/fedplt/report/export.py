@@ -11,7 +11,7 @@ from typing import Any
 from fedplt.errors import RunError
 from fedplt.files import write_atomically
 from fedplt.report.page.runs import ShownRun
-from fedplt.report.page.scores import client_scores, metric_of, score_of
+from fedplt.report.page.scores import scores_by_client
 
 Row = dict[str, Any]
 
@@ -23,14 +23,14 @@ def _run_columns(run: ShownRun) -> Row:
 
 def round_rows(run: ShownRun) -> Iterator[Row]:
     """One row per round: score, losses, costs of the round and in all so far."""
-    metric, measured = metric_of(run.history).name, 0.0
+    metric, measured = run.history.metric.name, 0.0
     for record in run.history.rounds:
         measured += record.seconds
         yield {
             **_run_columns(run),
             "round": record.round,
             "metric": metric,
-            "score": score_of(record),
+            "score": record.score,
             "loss": record.loss,
             "train_loss": record.train_loss,
             "num_clients": record.num_clients,
@@ -64,7 +64,7 @@ def client_rows(run: ShownRun) -> Iterator[Row]:
         sampling: Any = record.sampling or {}
         listed = sampling.get("probabilities")
         probabilities = dict(enumerate(listed)) if isinstance(listed, list) else {}
-        chosen, scores = set(sampling.get("chosen", ())), client_scores(record)
+        chosen, scores = set(sampling.get("chosen", ())), scores_by_client(record)
         refused = {int(key): why for key, why in record.rejected.items() if key.isdecimal()}
         known = {*probabilities, *chosen, *scores, *refused, *record.dropped, *record.late}
         for client in sorted(known):

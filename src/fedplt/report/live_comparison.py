@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from fedplt.client import MetricInfo
 from fedplt.comparison import Watch
 from fedplt.text import duration_text
 
@@ -41,30 +42,40 @@ class _LogWatch(Watch):
         self.console = console
         self.done: dict[str, int] = {}
         """Rounds done, by run."""
-        self.accuracy: dict[str, str] = {}
-        """The last accuracy, by running run."""
+        self.scores: dict[str, str] = {}
+        """The last score as text, by running run."""
         self.steps = 0
+        """Rounds since the start; after the second one, since the first."""
+        self.first: float | None = None
+        """When the first round ended."""
 
-    def on_begin(self, rounds: int, done: Mapping[tuple[str, int], int]) -> None:
+    def on_begin(
+        self, rounds: int, done: Mapping[tuple[str, int], int], metric: MetricInfo
+    ) -> None:
         self.rounds, self.done = rounds, {_name(*run): number for run, number in done.items()}
+        self.metric = metric
         self.started = self.shown = time.monotonic()
 
-    def on_round(self, label: str, seed: int, round: int, accuracy: float | None) -> None:
+    def on_round(self, label: str, seed: int, round: int, score: float | None) -> None:
         self.done[_name(label, seed)] = round
         self.steps += 1
-        if accuracy is not None:
-            self.accuracy[_name(label, seed)] = f"{100 * accuracy:.1f} %"
+        if self.first is None:
+            self.first = time.monotonic()
+        elif self.started < self.first:  # the time before is spent once, on starting
+            self.started, self.steps = self.first, self.steps - 1
+        if score is not None:
+            self.scores[_name(label, seed)] = self.metric.text(score)
         self.show_round(_name(label, seed))
 
     def on_end(self, label: str, seed: int, text: str) -> None:
         name = _name(label, seed)
         self.done[name] = self.rounds
-        accuracy = self.accuracy.pop(name, "")
-        line = f"{name}: {accuracy and f'accuracy {accuracy}, '}{text}"
+        score = self.scores.pop(name, "")
+        line = f"{name}: {score and f'{self.metric.name} {score}, '}{text}"
         self.console.print(line, soft_wrap=True, highlight=False)
 
     def time_left(self) -> str:
-        """Estimated from the rounds run since the start, without those that were already done."""
+        """Estimated from the rounds of this start."""
         if not self.steps:
             return ""
         left = self.rounds * len(self.done) - sum(self.done.values())
@@ -76,7 +87,7 @@ class _LogWatch(Watch):
             return
         self.shown = now
         rounds = f"round {sum(self.done.values())} of {self.rounds * len(self.done)}"
-        running = [f"{run}: {accuracy}" for run, accuracy in self.accuracy.items()]
+        running = [f"{run}: {score}" for run, score in self.scores.items()]
         line = "; ".join([f"{rounds}, {self.time_left()}", *running])
         self.console.print(line, soft_wrap=True, highlight=False)
 
@@ -89,8 +100,10 @@ class _LiveWatch(_LogWatch):
         self.progress = progress
         self.bars: dict[str, TaskID] = {}
 
-    def on_begin(self, rounds: int, done: Mapping[tuple[str, int], int]) -> None:
-        super().on_begin(rounds, done)
+    def on_begin(
+        self, rounds: int, done: Mapping[tuple[str, int], int], metric: MetricInfo
+    ) -> None:
+        super().on_begin(rounds, done, metric)
         total = rounds * len(done)
         self.all = self.progress.add_task(f"all {len(done)} runs", total=total, text="")
         self.show_all()
@@ -109,7 +122,7 @@ class _LiveWatch(_LogWatch):
         self.show_all()
 
     def show_round(self, name: str) -> None:
-        text = self.accuracy.get(name, "")
+        text = self.scores.get(name, "")
         self.progress.update(self.bars[name], completed=self.done[name], text=text)
         self.show_all()
 

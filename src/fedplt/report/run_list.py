@@ -11,8 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from fedplt.errors import FedpltError
-from fedplt.federation import History, RoundRecord, RunFolder
-from fedplt.report.page.scores import metric_of, score_of
+from fedplt.federation import RoundRecord, RunFolder, read_metric
 from fedplt.text import duration_text
 
 MAX_DEPTH = 4
@@ -69,15 +68,14 @@ def listed_run(name: str, path: Path) -> ListedRun:
         str(config.method["name"]),
         str(config.seed),
         f"{done} of {config.rounds}",
-        _score(last) if last else "",
+        _score(path, last) if last else "",
         "finished" if finished else f"last written {ago} ago",
         updated,
     )
 
 
-def _score(record: RoundRecord) -> str:
-    score = score_of(record)
-    return "" if score is None else metric_of(History([record])).text(score)
+def _score(path: Path, record: RoundRecord) -> str:
+    return "" if record.score is None else read_metric(path).text(record.score, 1)
 
 
 def last_record(path: Path) -> RoundRecord | None:

@@ -10,13 +10,13 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from fedplt.federation import OnRound, RoundRecord
-from fedplt.report.page.scores import client_summary, score_of
+from fedplt.report.page.scores import client_summary
 
 
 def scalars(record: RoundRecord, metric: str = "score") -> dict[str, float]:
     """What is logged of a round, by TensorBoard's tags."""
     values: dict[str, float | None] = {
-        f"validation/{metric}": score_of(record),
+        f"validation/{metric}": record.score,
         "validation/loss": record.loss,
         "training/loss": record.train_loss,
         "training/clients": record.num_clients,

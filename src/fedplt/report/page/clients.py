@@ -11,7 +11,7 @@ import numpy as np
 from fedplt.experiments import Table
 from fedplt.report.page.chart import Chart, axis, evenly, label, line
 from fedplt.report.page.runs import ShownRun
-from fedplt.report.page.scores import client_scores, client_summary, metric_of
+from fedplt.report.page.scores import client_summary, scores_by_client
 
 MAX_LISTED = 20
 ALL_RECORDED = 200
@@ -27,7 +27,7 @@ def client_charts(run: ShownRun) -> list[Chart]:
 
 def _last_scores(run: ShownRun) -> tuple[int, dict[int, float]]:
     for record in reversed(run.history.rounds):
-        if found := client_scores(record):
+        if found := scores_by_client(record):
             return record.round, found
     return 0, {}
 
@@ -36,7 +36,7 @@ def _histogram(run: ShownRun) -> Chart | None:
     round_number, scores = _last_scores(run)
     if not scores or _num_clients(run) > ALL_RECORDED:
         return None
-    metric = metric_of(run.history)
+    metric = run.history.metric
     values = np.array(list(scores.values()))
     counts, edges = np.histogram(metric.scale * values, bins=min(20, 4 + len(values) // 4))
     ranges = [f"{a:.4g} to {b:.4g}" for a, b in pairwise(edges)]
@@ -56,7 +56,7 @@ def _histogram(run: ShownRun) -> Chart | None:
 
 def _by_round(run: ShownRun) -> Chart | None:
     """Minimum, median and maximum over clients by round."""
-    metric = metric_of(run.history)
+    metric = run.history.metric
     records = [(r.round, found) for r in run.history.rounds if (found := client_summary(r))]
     if len(records) < 2:
         return None
@@ -81,8 +81,8 @@ def worst_table(run: ShownRun) -> Table | None:
     round_number, scores = _last_scores(run)
     if not scores:
         return None
-    metric = metric_of(run.history)
-    order = sorted(scores, key=lambda k: scores[k], reverse=not metric.higher_is_better)
+    metric = run.history.metric
+    order = sorted(scores, key=lambda k: scores[k], reverse=metric.direction == "lower")
     tenth = max(1, max(len(order), _num_clients(run)) // 10)
     worst = order[: min(tenth, max(1, len(order) // 2))]
     rows = tuple((run.client_name(k), metric.number(scores[k])) for k in worst)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from fedplt.comparison import MEASURES
+from fedplt.client import MetricInfo
+from fedplt.comparison import MEASURES, cost_to_reach
 from fedplt.experiments import Interval, Table, mean_interval, spread
+from fedplt.federation import one_metric
 from fedplt.report.page.chart import Chart, axis, label
 from fedplt.report.page.curves import default_target
 from fedplt.report.page.runs import ShownRun
-from fedplt.report.page.scores import Metric, final_score, metric_of, score_of, test_score
 from fedplt.text import bytes_text, flops_text
 
 Groups = Mapping[str, Sequence[ShownRun]]
@@ -18,21 +19,21 @@ Groups = Mapping[str, Sequence[ShownRun]]
 
 def comparison_table(groups: Groups) -> Table:
     """Final and test scores, and the cost until a common target."""
-    metric = metric_of(next(iter(groups.values()))[0].history)
+    metric = one_metric(run.history for runs in groups.values() for run in runs)
     target = default_target(metric, groups)
-    tested = any(test_score(run.history) is not None for runs in groups.values() for run in runs)
+    tested = any(run.history.test_score is not None for runs in groups.values() for run in runs)
     header = ["run", "seeds", f"final {metric.label}"]
     header += [f"test {metric.label}"] if tested else []
     rows = []
     for name, runs in groups.items():
-        tests = [score for run in runs if (score := test_score(run.history)) is not None]
+        tests = [score for run in runs if (score := run.history.test_score) is not None]
         rows.append(
             (
                 name,
                 ", ".join(str(run.seed) for run in runs),
-                _spread(metric, [final_score(run.history) for run in runs]),
+                _spread(metric, [run.history.final_score() for run in runs]),
                 *([_spread(metric, tests)] if tested else []),
-                *(_cost(metric, runs, target, measure) for measure in MEASURES),
+                *(_cost(runs, target, measure) for measure in MEASURES),
             )
         )
     notes = (
@@ -44,17 +45,18 @@ def comparison_table(groups: Groups) -> Table:
     return Table("comparison", "Comparison", columns, tuple(rows), notes)
 
 
-def _spread(metric: Metric, values: Sequence[float]) -> str:
+def _spread(metric: MetricInfo, values: Sequence[float]) -> str:
     if not values:
         return "-"
-    found = spread([metric.scale * value for value in values])
-    mean = f"{found.mean:.{metric.digits}f}"
-    return mean if found.std is None else f"{mean} ± {found.std:.{metric.digits}f}"
+    found = spread(values)
+    mean = metric.number(found.mean, 1)
+    return mean if found.std is None else f"{mean} ± {metric.number(found.std, 1)}"
 
 
-def _cost(metric: Metric, runs: Sequence[ShownRun], target: float, measure: str) -> str:
+def _cost(runs: Sequence[ShownRun], target: float, measure: str) -> str:
     """The mean cost over the runs that reach the target, and how many never do."""
-    costs = [cost for run in runs if (cost := cost_until(metric, run, target, measure)) is not None]
+    found = [cost_to_reach(run.history, measure, target) for run in runs]
+    costs = [cost for cost in found if cost is not None]
     if not costs:
         return "never"
     text = (flops_text if "FLOPs" in measure else bytes_text)(fmean(costs))
@@ -62,18 +64,7 @@ def _cost(metric: Metric, runs: Sequence[ShownRun], target: float, measure: str)
     return f"{text} ({missing} never)" if missing else text
 
 
-def cost_until(metric: Metric, run: ShownRun, target: float, measure: str) -> float | None:
-    """Total cost when an evaluated round first reaches the target; None if none does."""
-    for record in run.history.evaluated:
-        score = score_of(record)
-        if score is not None and metric.reaches(score, target):
-            return MEASURES[measure](record.total)
-    return None
-
-
-def paired(
-    metric: Metric, first: Sequence[ShownRun], second: Sequence[ShownRun]
-) -> Interval | None:
+def paired(first: Sequence[ShownRun], second: Sequence[ShownRun]) -> Interval | None:
     """Final scores of the second minus the first, paired by seed on one kind of processor."""
     before = {run.seed: run for run in first}
     pairs = [
@@ -83,8 +74,7 @@ def paired(
     ]
     if not pairs:
         return None
-    scores = [final_score(b.history) - final_score(a.history) for a, b in pairs]
-    return mean_interval([metric.scale * score for score in scores])
+    return mean_interval([b.history.final_score() - a.history.final_score() for a, b in pairs])
 
 
 def _pair(first: ShownRun, second: ShownRun) -> bool:
@@ -95,11 +85,11 @@ def _pair(first: ShownRun, second: ShownRun) -> bool:
 def differences_chart(groups: Groups) -> Chart | None:
     """Differences to the first group, with 95 % intervals; None for a single group."""
     reference, *others = groups
-    metric = metric_of(groups[reference][0].history)
+    metric = groups[reference][0].history.metric
     found = {
         name: interval
         for name in others
-        if (interval := paired(metric, groups[reference], groups[name])) is not None
+        if (interval := paired(groups[reference], groups[name])) is not None
     }
     if not found:
         return None
@@ -108,6 +98,8 @@ def differences_chart(groups: Groups) -> Chart | None:
         for i in found.values()
     ]
     estimates = [interval.estimate for interval in found.values()]
+    ends = [(metric.scale * low, metric.scale * high) for low, high in ends]
+    estimates = [metric.scale * estimate for estimate in estimates]
     trace = {
         "type": "scatter", "mode": "markers", "x": estimates,
         "y": [label(name) for name in found], "marker": {"size": 9}, "showlegend": False,
@@ -133,10 +125,13 @@ def differences_chart(groups: Groups) -> Chart | None:
     return Chart("differences", title, note, [trace], layout, note, 110 + 46 * len(found))
 
 
-def _interval_text(metric: Metric, interval: Interval) -> str:
+def _interval_text(metric: MetricInfo, interval: Interval) -> str:
     seeds = f"{interval.number} seed{'s' if interval.number > 1 else ''}"
-    text = f"{interval.estimate:+.{metric.digits}f}"
+    text = _signed(metric, interval.estimate)
     if interval.low is None or interval.high is None:
         return f"{text} ({seeds}: no interval)"
-    low, high = (f"{end:+.{metric.digits}f}" for end in (interval.low, interval.high))
-    return f"{text} [{low}, {high}] ({seeds})"
+    return f"{text} [{_signed(metric, interval.low)}, {_signed(metric, interval.high)}] ({seeds})"
+
+
+def _signed(metric: MetricInfo, difference: float) -> str:
+    return ("+" if difference >= 0 else "") + metric.number(difference, 1)

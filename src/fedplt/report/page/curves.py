@@ -8,9 +8,10 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
+from fedplt.client import MetricInfo
+from fedplt.federation import one_metric
 from fedplt.report.page.chart import label, plain
 from fedplt.report.page.runs import ShownRun
-from fedplt.report.page.scores import Metric, final_score, metric_of, score_of
 
 AXES = {
     "round": ("round", ""),
@@ -26,7 +27,7 @@ AXES = {
 
 def curves_of(groups: Mapping[str, Sequence[ShownRun]]) -> dict[str, Any]:
     """Everything that the main chart switches between; the page computes means and bands."""
-    metric = metric_of(next(iter(groups.values()))[0].history)
+    metric = one_metric(run.history for runs in groups.values() for run in runs)
     found: list[Any] = [
         {"label": label(name), "runs": [_run_columns(run) for run in runs]}
         for name, runs in groups.items()
@@ -48,8 +49,7 @@ def curves_of(groups: Mapping[str, Sequence[ShownRun]]) -> dict[str, Any]:
             "name": metric.name,
             "unit": metric.unit,
             "scale": metric.scale,
-            "higher": metric.higher_is_better,
-            "digits": metric.digits,
+            "higher": metric.direction == "higher",
         },
         "target": default_target(metric, groups),
     }
@@ -61,7 +61,7 @@ def _run_columns(run: ShownRun) -> dict[str, Any]:
     kept = [
         (record, seconds)
         for record, seconds in zip(run.history.rounds, ends, strict=True)
-        if score_of(record) is not None
+        if record.score is not None
     ]
     return {
         "name": label(run.name),
@@ -76,7 +76,7 @@ def _run_columns(run: ShownRun) -> dict[str, Any]:
             "measured": [seconds for _, seconds in kept],
         },
         "y": {
-            "score": [score_of(record) for record, _ in kept],
+            "score": [record.score for record, _ in kept],
             "loss": [record.loss for record, _ in kept],
             "train_loss": [record.train_loss for record, _ in kept],
         },
@@ -93,20 +93,19 @@ def _is_known(groups: Sequence[Mapping[str, Any]], side: str, key: str) -> bool:
     )
 
 
-def default_target(metric: Metric, groups: Mapping[str, Sequence[ShownRun]]) -> float:
-    """A score that most groups reach: 90 % of the best mean, or for errors 110 %."""
-    means = [fmean(final_score(run.history) for run in runs) for runs in groups.values()]
-    if metric.higher_is_better:
-        return float(f"{0.9 * max(means):.2g}")
-    return float(f"{1.1 * min(means):.2g}")
+def default_target(metric: MetricInfo, groups: Mapping[str, Sequence[ShownRun]]) -> float:
+    """A score that most groups reach: a tenth worse than the best mean."""
+    best = metric.best(fmean(r.history.final_score() for r in runs) for runs in groups.values())
+    worse = best - 0.1 * abs(best) if metric.direction == "higher" else best + 0.1 * abs(best)
+    return float(f"{worse:.2g}")
 
 
 def curve_alt(groups: Mapping[str, Sequence[ShownRun]]) -> str:
     """The main chart in a sentence."""
-    metric = metric_of(next(iter(groups.values()))[0].history)
+    metric = one_metric(run.history for runs in groups.values() for run in runs)
     parts = []
     for name, runs in groups.items():
-        first = fmean(score_of(run.history.evaluated[0]) or 0.0 for run in runs)
-        last = fmean(final_score(run.history) for run in runs)
+        first = fmean(run.history.evaluated[0].score or 0.0 for run in runs)
+        last = fmean(run.history.final_score() for run in runs)
         parts.append(f"{name} from {metric.text(first)} to {metric.text(last)}")
     return f"{metric.name} by round: {'; '.join(parts)}."

@@ -9,7 +9,6 @@ from typing import Any
 from fedplt.experiments import Table
 from fedplt.planning import download_bytes, make_plan
 from fedplt.report.page.runs import ShownRun
-from fedplt.report.page.scores import final_score, metric_of, test_score
 from fedplt.text import bytes_text, duration_text, flops_text, seconds_text
 
 Groups = Mapping[str, Sequence[ShownRun]]
@@ -18,23 +17,23 @@ Groups = Mapping[str, Sequence[ShownRun]]
 def headline(groups: Groups) -> list[tuple[str, str]]:
     """Numbers and what they are, for one group of runs; for several, how much there is."""
     runs = [run for members in groups.values() for run in members]
-    metric = metric_of(runs[0].history)
+    metric = runs[0].history.metric
     if len(groups) > 1:
-        best = max if metric.higher_is_better else min
-        finals = {name: fmean(final_score(r.history) for r in rs) for name, rs in groups.items()}
+        best = max if metric.direction == "higher" else min
+        finals = {name: fmean(r.history.final_score() for r in rs) for name, rs in groups.items()}
         winner = best(finals, key=lambda name: finals[name])
         return [
-            (metric.text(finals[winner]), f"best final {metric.name}: {winner}"),
+            (metric.text(finals[winner], 1), f"best final {metric.name}: {winner}"),
             (str(len(groups)), "configurations"),
             (str(len(runs)), "runs"),
         ]
-    finals_of = [final_score(run.history) for run in runs]
-    spread = f" ± {metric.scale * stdev(finals_of):.2f}" if len(finals_of) > 1 else ""
+    finals_of = [run.history.final_score() for run in runs]
+    spread = f" ± {metric.number(stdev(finals_of), 1)}" if len(finals_of) > 1 else ""
     last = min(10, len(runs[0].history.evaluated))
-    shown = [(metric.text(fmean(finals_of)) + spread, f"{metric.name}, mean of the last {last}")]
-    tests = [score for run in runs if (score := test_score(run.history)) is not None]
+    shown = [(metric.text(fmean(finals_of), 1) + spread, f"{metric.name}, mean of the last {last}")]
+    tests = [score for run in runs if (score := run.history.test_score) is not None]
     if tests:
-        shown.append((metric.text(fmean(tests)), f"{metric.name} on the test set"))
+        shown.append((metric.text(fmean(tests), 1), f"{metric.name} on the test set"))
     first = runs[0]
     total = first.history.rounds[-1].total
     shown.append((f"{first.rounds_done} / {first.rounds}", "rounds"))
