@@ -7,10 +7,9 @@ import threading
 import time
 
 import pytest
-import uvicorn
 
 from fedplt.engines.start import run_job
-from fedplt.report.watch import watch_app
+from fedplt.report.watch import make_server, watch_app
 from tests.support.jobs import blob_job
 
 
@@ -22,12 +21,11 @@ def port(tmp_path_factory):
     for name in ("config.toml", "plan.json"):
         (folder / "broken" / name).write_text("nonsense")
     (folder / "secret.json").write_text("secret")
-    config = uvicorn.Config(watch_app(folder), port=0, log_level="error", lifespan="off")
-    server = uvicorn.Server(config)
-    socket = config.bind_socket()
+    server = make_server(watch_app(folder))
+    socket = server.config.bind_socket()
     thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not server.started:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -29,9 +29,7 @@ def watch(
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder. Name the one that has your runs.")
     try:
-        import uvicorn
-
-        from fedplt.report.watch import watch_app
+        from fedplt.report.watch import make_server, watch_app
     except ImportError as error:
         raise RunError(NO_SERVER) from error
     names = [*(name or []), *([] if host in ("0.0.0.0", "::") else [host])]
@@ -40,21 +38,7 @@ def watch(
             f"--host {host}: say with --name under which host name or address the page is reached, "
             "such as --name lab-server; requests for other names are refused."
         )
-    server = uvicorn.Server(
-        uvicorn.Config(
-            watch_app(folder.resolve(), names),
-            host=host,
-            port=port,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            limit_concurrency=64,
-            backlog=64,
-            timeout_keep_alive=10,
-            timeout_graceful_shutdown=3,
-            h11_max_incomplete_event_size=16_384,
-        )
-    )
+    server = make_server(watch_app(folder.resolve(), names), host, port)
     sockets = [server.config.bind_socket()] if port == 0 else None
     shown = sockets[0].getsockname()[1] if sockets else port
     out.print(f"http://{host}:{shown}  (Ctrl-C ends it)", soft_wrap=True)

@@ -33,7 +33,7 @@ class DeviceTimes:
     """Trained fraction of the model of that client."""
     planned: RoundTime
     full: RoundTime
-    """If it trained the whole model."""
+    """If it trained the whole model, with all local steps."""
 
 
 _DEVICES = TypeAdapter(list[DeviceTimes])
@@ -46,8 +46,8 @@ def device_times(job: Job) -> list[DeviceTimes]:
     costs, plan = RoundCosts(job), job.plan
     whole = sublayers_assignment(plan.layers, plan.layers.num_sublayers)
 
-    def time(client: int, assignment: Assignment) -> RoundTime:
-        examples, each = job.examples_seen(client), costs.flops(assignment)
+    def time(client: int, assignment: Assignment, *, uncut: bool = False) -> RoundTime:
+        examples, each = job.examples_seen(client, uncut=uncut), costs.flops(assignment)
         work = Work(
             examples * each.forward,
             examples * (each.total - each.forward),
@@ -64,7 +64,7 @@ def device_times(job: Job) -> list[DeviceTimes]:
     for name, members in clients.items():
         busiest = max(members, key=job.examples_seen)
         part = plan.assignment(busiest)
-        planned, full = time(busiest, part), time(busiest, whole)
+        planned, full = time(busiest, part), time(busiest, whole, uncut=True)
         found.append(DeviceTimes(name, members, part.ratio, planned, full))
     return found
 

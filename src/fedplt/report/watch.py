@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -46,6 +47,27 @@ def watch_app(folder: Path, names: Sequence[str] = ()) -> Starlette:
             Route("/plotly.js", _plotly),
         ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, *names])],
+    )
+
+
+def make_server(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> uvicorn.Server:
+    """A small server with limits: few connections, short headers, no web sockets."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=64,
+            backlog=64,
+            timeout_keep_alive=10,
+            timeout_graceful_shutdown=3,
+            h11_max_incomplete_event_size=16_384,
+        )
     )
 
 
