@@ -221,8 +221,12 @@ def _finish(folder: RunFolder) -> None:
         text += f", {metric.text(history.test_score, 1)} on the test set"
     out.print(text)
     out.print(f"model:  {model}", soft_wrap=True)
-    page = write_report([folder.path], folder.path / "report.html")
-    out.print(f"report: {page}", soft_wrap=True)
+    report = None
+    try:
+        report = str(write_report([folder.path], folder.path / "report.html"))
+        out.print(f"report: {report}", soft_wrap=True)
+    except RunError as error:  # no round was evaluated; the run has ended well all the same
+        err.print(f"no report: {error}", soft_wrap=True)
     record = history.rounds[-1]
     print_json(
         {
@@ -233,7 +237,7 @@ def _finish(folder: RunFolder) -> None:
             "test_score": history.test_score,
             "total": vars(record.total),
             "model": str(model),
-            "report": str(page),
+            "report": report,
         }
     )
 

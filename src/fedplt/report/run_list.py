@@ -61,7 +61,7 @@ def listed_run(name: str, path: Path) -> ListedRun:
     except FedpltError as error:
         return ListedRun(name, state=str(error), updated=updated)
     done = last.round if last else 0
-    finished = (path / "result.json").is_file() and done >= config.rounds
+    finished = (path / "result.json").is_file()
     ago = duration_text(max(0.0, time.time() - updated))
     return ListedRun(
         name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class ShownRun:
         name = self._device_names.get(client)
         return f"client {client} ({name})" if name else f"client {client}"
 
-    @property
+    @cached_property
     def _device_names(self) -> dict[int, str]:
         return {client: device.name for device in self.devices for client in device.clients}
 
