@@ -10,7 +10,7 @@ PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-flower test-browser check fix same-numbers step-times bench bench-quick \
-	bench-peers results api-page correctness lock licenses audit docs clean
+	bench-peers results api-page robust correctness reliability fuzz lock licenses audit docs clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,8 +80,19 @@ results: setup  ## rebuild tables, figures and claims of the experiments from re
 api-page: setup  ## write docs/api.md from the docstrings
 	$(PYTHON) tools/api_page.py
 
+robust: setup  ## rules of aggregation against bad clients, into results/robust and docs/robust.md
+	$(PYTHON) -m tools.robust_page
+
 correctness: setup  ## compare with slow references and write docs/correctness.md (a few minutes)
 	$(PYTHON) -m tools.correctness_page
+
+reliability: setup  ## attack runs (power loss, damage, kills, odd inputs) and write docs/reliability.md (half an hour)
+	$(PYTHON) -m tools.reliability_page
+
+FUZZ_SEED ?= 1
+fuzz: setup  ## 100,000 odd inputs for all that reads one: no traceback, no hang, no 2 GB
+	$(PYTHON) -m tools.reliability.fuzz 100000 $(FUZZ_SEED)
+	$(PYTHON) -m tools.reliability.fuzz_decoders 100000 $(FUZZ_SEED)
 
 lock: setup  ## write requirements-dev.txt anew, after a change of pyproject.toml or constraints.txt
 	$(PYTHON) tools/lock.py $(UPGRADE)

@@ -15,10 +15,12 @@ import fedplt
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 GROUPS = {
-    "Run": ["run", "resume", "train", "compare", "History", "RoundRecord"],
+    "Run": [
+        "run", "resume", "train", "compare", "History", "RoundRecord", "load", "evaluate",
+    ],
     "A loop of your own": [
         "cut", "make_plan", "check", "CheckReport", "train_only", "TrainableSlices",
-        "ClientUpdate", "validate",
+        "ClientUpdate", "Origin", "validate",
         "Aggregator", "bind_state", "HeldModels",
     ],
     "Planning": [
@@ -28,7 +30,7 @@ GROUPS = {
     "Methods and engines of your own": [
         "Method", "PlanRequest", "submodel_plan", "LocalRecipe", "Engine",
     ],
-    "Data": ["TrainingData"],
+    "Data and tasks": ["TrainingData", "Task", "Metric", "MetricInfo"],
 }  # fmt: skip
 """Configurations and errors follow by themselves."""
 

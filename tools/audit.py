@@ -1,6 +1,7 @@
 """Ask for known vulnerabilities of the locked packages: ``make audit``.
 
-pip-audit asks the package index. Mirrors often have no such list: that is said, never taken for "none".
+pip-audit asks the package index. Mirrors often have no such list: that is said, and is never taken
+for "none".
 """
 
 from __future__ import annotations

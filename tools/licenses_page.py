@@ -13,9 +13,9 @@ LOCK = ROOT / "requirements-dev.txt"
 INTRO = """\
 # Licenses
 
-To see what you get with fedplt, and under which terms: fedplt itself is under the Apache License 2.0
-([LICENSE](../LICENSE)). No code of another project is part of it; the packages below are installed beside it.
-This page is written by `make licenses` from what each installed package says about itself.
+To see under which terms you get fedplt and what it needs: fedplt itself is under the Apache License
+2.0 ([LICENSE](../LICENSE)). The packages below are installed beside it. `make licenses` writes this
+page from what each installed package says about itself.
 """
 
 

@@ -1,7 +1,7 @@
 """Write requirements-dev.txt: every package of the development environment, with all its digests.
 
-Run it (``make lock``) after a change of pyproject.toml or constraints.txt. Versions that are already in
-the file stay where they can; ``make lock UPGRADE=--upgrade`` takes the newest ones.
+Run it (``make lock``) after a change of pyproject.toml or constraints.txt. Versions that are
+already in the file stay where they can; ``make lock UPGRADE=--upgrade`` takes the newest ones.
 """
 
 from __future__ import annotations

@@ -138,12 +138,12 @@ def test_a_run_on_devices_shows_the_plan_and_the_simulated_time(fedplt, tmp_path
 
 
 def test_probe_prints_a_device_that_fleet_reads(fedplt, tmp_path):
-    model = ["tests.support.tiny:model", "--shape", "6"]
-    done = fedplt("probe", *model, "--passes", 1, "--name", "my box", "--up", "3 Mbit/s")
+    model, path = ["tests.support.tiny:model", "--shape", "6"], tmp_path / "devices.toml"
+    more = ["--passes", 1, "--name", "my box", "--up", "3 Mbit/s", "--out", path]
+    done = fedplt("probe", *model, *more)
     assert done.returncode == 0, done.stderr
     assert "on average over the ratios" in done.stdout
-    path = tmp_path / "devices.toml"
-    path.write_text(done.stdout[done.stdout.index("[[device]]") :])
+    assert path.read_text() == done.stdout[done.stdout.index("[[device]]") :]
     shown = fedplt("fleet", path)
     assert shown.returncode == 0, shown.stderr
     assert "my box" in shown.stdout

@@ -123,7 +123,7 @@ def test_a_run_that_was_killed_before_it_began_is_started_again(config, tmp_path
     methods, folder = {"fedplt": {"name": "fedplt"}}, tmp_path / "out" / "fedplt-seed1"
     first = compare(load_config(config), methods, [1], tmp_path / "out")
     for path in folder.iterdir():
-        if path.name not in ("config.toml", "plan.json", ".lock"):
+        if path.name not in ("config.toml", "plan.json", "metric.json", ".lock"):
             path.unlink()
     watch = Recorder()
     second = compare(load_config(config), methods, [1], tmp_path / "out", watch=watch)

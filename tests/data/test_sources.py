@@ -28,6 +28,10 @@ WANTED = {"inside.bin": 100_000}
 def ignore(*_): ...
 
 
+def endless(head):
+    return itertools.chain([head], itertools.repeat(bytes(10_000)))
+
+
 def test_files_are_fetched_and_archives_read(tmp_path):
     content, seen = os.urandom(3_000_000), []
     with serving([ok(content)]) as site:
@@ -53,13 +57,16 @@ def test_files_are_fetched_and_archives_read(tmp_path):
         ([b"HTTP/1.0 200 OK\r\nContent-Length: lots\r\n\r\n"], "ended after 0"),
         ([b"HTTP/1.0 302 Found\r\nLocation: http://[::\r\n\r\n"], "http://127"),
         ([b"HTTP/1.0 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n"], "not allowed"),
+        ([b"HTTP/1.0 302 Found\r\nLocation: /again\r\n\r\n"], "too many redirections"),
+        (endless(b"HTTP/1.0 302 Found\r\nLocation: a:b\r\n\r\n"), "not allowed"),
         ([ok(b"<html>please log in</html>")], "ended after 26"),
         ([ok(bytes(3000))], "SHA-256 digest"),
-        (itertools.chain([ok(b"", 10**9)], itertools.repeat(bytes(10_000))), "more than"),
+        (endless(b"HTTP/1.0 200 OK\r\n\r\n"), "more than"),
         (itertools.chain([b"HTTP/1.0 200 OK\r\n"], itertools.repeat(b"a: b\r\n")), "headers"),
     ],
     ids=[
         "missing", "short", "chunk", "no chunk", "rubbish", "length", "address", "redirect",
+        "redirects", "endless redirect",
         "portal", "other", "endless", "endless headers",
     ],
 )  # fmt: skip
@@ -96,9 +103,10 @@ def link(name, target, kind):
         [member("inside.bin", type=tarfile.FIFOTYPE), member("inside.bin", type=tarfile.CHRTYPE)],
         [member("inside.bin", bytes(200_000))],
         [member("inside.bin", bytes(99_000))],
+        [member("other", pax_headers={"size": "9" * 30})],
         [member("other", pax_headers={"GNU.sparse.map": "0,9", "GNU.sparse.size": "x"})],
     ],
-    ids=["symlink", "hardlink", "folder", "outside", "device", "large", "short", "sparse"],
+    ids=["symlink", "hardlink", "folder", "outside", "device", "large", "short", "huge", "sparse"],
 )
 def test_only_wanted_regular_files_leave_an_archive(tmp_path, members):
     folder = tmp_path / "scratch"

@@ -52,7 +52,7 @@ class Items(Dataset):
         (X.numpy(), Y.numpy().astype(np.uint16)),
         (Column(X.tolist()), Column(Y.tolist())),
         (X.tolist(), Y.tolist()),
-        ([x for x in X], Y.numpy() == 1),
+        (list(X), Y.numpy() == 1),
         ({"x": X, "mask": X > 3}, Y.int()),
         {"x": X, "labels": Y.numpy()},
         Items([{"x": x, "labels": int(y)} for x, y in zip(X, Y, strict=True)]),
@@ -73,7 +73,7 @@ def test_what_is_taken(data):
 
 
 def test_doubles_are_converted_and_it_is_said_once():
-    with pytest.warns(UserWarning, match="inputs are float64") as said:
+    with pytest.warns(UserWarning, match="data is float64") as said:
         samples = as_samples((X.double().numpy(), Y))
     assert len(said) == 1 and samples.inputs.dtype is torch.float32
 
@@ -89,7 +89,7 @@ def test_doubles_are_converted_and_it_is_said_once():
         (Column(X.tolist()), r"alone; give \(inputs, targets\)"),
         (X, "Tensor alone"),
         ({"x": X}, "alone"),
-        (([[1.0], [1.0, 2.0]], [0, 1]), "different lengths"),
+        (([[1.0], [1.0, 2.0], [3.0]], [0, 1, 0]), "different lengths"),
         ((X, torch.tensor(3)), "a single number"),
         (({"x": X, "y": X[:4]}, Y), "4 inputs 'y' and 6 targets"),
     ],

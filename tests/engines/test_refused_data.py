@@ -30,8 +30,11 @@ def train(data, model=None, **settings):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ((X, Y.float()), ["training data: targets are torch.float32", "'regression'", ".long()"]),
-        ((X, X[:, :3]), ["training data: targets are torch.float32", "'multi-label'"]),
+        (
+            (X, Y.float()),
+            ["training data: targets are floats, one per example", "'regression'", ".long()"],
+        ),
+        ((X, X[:, :3]), ["training data: targets are floats of shape (3,)", "'multi-label'"]),
         ((X, Y + 1), ["label 3", "example 2", "has 3 outputs", "count from 0"]),
         ((X, Y * 4), ["label 8", "at least 9 outputs"]),
         ((X, with_value(Y, -1)), ["label -1 (example 7)"]),
@@ -82,6 +85,8 @@ def test_probabilities_of_classes_are_targets():
 def test_one_number_for_ratios():
     with pytest.raises(fedplt.ConfigError, match=r"ratios is one value, 0.5.*\[0.5\] \* 10"):
         fedplt.train(nn.Linear(6, 3), (X, Y), (X, Y), ratios=0.5, rounds=1)
+    with pytest.raises(fedplt.ConfigError, match=r"ratios: that of client 1 is 1\.5"):
+        fedplt.train(nn.Linear(6, 3), (X, Y), (X, Y), ratios=[0.5, 1.5], rounds=1)
     with pytest.raises(fedplt.ConfigError, match="ratios, fleet: give one of them"):
         fedplt.train(
             nn.Linear(6, 3), (X, Y), (X, Y), ratios=[0.5], fleet={"devices": "x.csv"}, rounds=1

@@ -75,10 +75,40 @@ def test_wrapped_outputs_are_trained_like_plain_ones():
     assert history.scores[-1] > 0.9
 
 
+def test_a_masked_loss_needs_a_tensor():
+    masked = {"name": "fedplt", "masked_loss": True}
+    with pytest.raises(fedplt.ConfigError, match="not a Output"):
+        train(Wrapping(), Tokenized(60), Tokenized(9), method=masked)
+
+
 def test_a_models_own_loss_is_used():
     history = train(WithLoss(), Tokenized(60), Tokenized(30, 1))
     assert history.scores[-1] > 0.9
     assert history.rounds[-1].loss > 0.25  # the smallest loss with these smoothed labels
+
+
+class NextToken(nn.Module):
+    """Its labels are its inputs, as those of a causal language model."""
+
+    def __init__(self):
+        super().__init__()
+        self.next = nn.Embedding(5, 5)
+
+    def forward(self, tokens, labels=None):
+        logits = self.next(tokens)
+        loss = None if labels is None else F.cross_entropy(logits[:, :-1].mT, labels[:, 1:])
+        return Output(logits, loss)
+
+
+def test_models_that_predict_the_next_token():
+    tokens = (torch.arange(40)[:, None] + torch.arange(9)) % 5
+    data = {"tokens": tokens, "labels": tokens}
+    settings = {"training": {"learning_rate": 20.0}}
+    history = train(NextToken(), data, data, task="next-token", metric="token-accuracy", **settings)
+    assert history.scores[-1] == 1.0
+    for task, metric in (("classification", None), ("next-token", "accuracy")):
+        with pytest.raises(fedplt.DataError, match="'next-token'"):
+            train(NextToken(), data, data, task=task, metric=metric)
 
 
 @pytest.mark.slow

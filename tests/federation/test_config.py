@@ -217,3 +217,14 @@ def test_schedules():
 def test_parse_from_python():
     with pytest.raises(ConfigError, match="rounds"):
         parse_config({"rounds": 0})
+
+
+def test_words_that_are_no_files_stay(tmp_path):
+    (tmp_path / "run.toml").write_text(
+        '[data]\nname = "nodes"\n[fleet]\ndevices = "nodes"\n[engine]\nname = "flower"\n'
+        '[model]\nweights = "start.safetensors"\n'
+    )
+    config = load_config(tmp_path / "run.toml")
+    assert config.fleet.devices == "nodes"
+    assert config.model.weights == str(tmp_path / "start.safetensors")  # beside the file
+    assert config.code == str(tmp_path)

@@ -12,9 +12,11 @@ import pytest
 
 from fedplt import History, RunError, make_plan
 from fedplt.engines.start import run_job
+from fedplt.federation.config_file import parse_config
 from fedplt.federation.device_times import DeviceTimes
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.records import RoundRecord, Totals
+from fedplt.federation.sealed import seal_json
 from fedplt.fleet import RoundTime
 from fedplt.report.page import content_of, page_html, read_groups, read_run
 from fedplt.report.page.clients import away_table, worst_table
@@ -145,14 +147,14 @@ def test_no_code_that_a_file_names_is_run(folder, tmp_path, monkeypatch):
             (path / file.name).write_bytes(file.read_bytes())
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "evil_module.py").write_text("raise SystemExit('it was imported')")
-    text = (path / "config.toml").read_text()
-    text = text.replace('name = "fedplt"', 'name = "evil_module:Method"')
-    (path / "config.toml").write_text(text)
-    plan = json.loads((path / "plan.json").read_text())
-    (path / "plan.json").write_text(json.dumps({**plan, "method": {"name": "evil_module:Method"}}))
+    opened, evil = RunFolder.open(path), {"name": "evil_module:Method"}
+    plan = {**opened.plan().to_json(), "method": evil}
+    (path / "plan.json").write_text(seal_json(plan, opened.run, "plan"))
+    values = opened.config().model_dump(exclude_none=True, mode="json")
+    opened.write_config(parse_config({**values, "method": evil}))
     html = page_html(content_of("foreign", read_groups([path])))
     assert "evil_module" not in sys.modules
-    assert "a report runs no code that a file names" in html
+    assert "Who trains what is not shown: " in html
 
 
 def test_nothing_to_report_is_said(tmp_path):

@@ -108,12 +108,16 @@ def probe(
     ] = "this-machine",
     down: Annotated[str, typer.Option(help="Download bandwidth (not measured).")] = "100 Mbit/s",
     up: Annotated[str, typer.Option(help="Upload bandwidth (not measured).")] = "20 Mbit/s",
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="Also write the device to this file (.toml).")
+    ] = None,
 ) -> None:
     """Measure how fast this machine trains a model, and print it as a device."""
     import tomli_w
 
     from fedplt.client.probing import probe
     from fedplt.cutting.example import example_model
+    from fedplt.files import write_text
     from fedplt.fleet.quantities import DOWN, UP, parse_quantity
 
     bandwidths = parse_quantity(DOWN, down), parse_quantity(UP, up)
@@ -128,11 +132,17 @@ def probe(
         "down": down,
         "up": up,
     }
+    text = f"[[device]]\n{tomli_w.dumps(device)}"
     # The text is a comment of the fleet file that `fedplt probe fcn > device.toml` makes.
     lines = [*found.summary().splitlines(), "The bandwidths were not measured."]
     out.print("\n".join(f"# {line}".rstrip() for line in lines), soft_wrap=True)
-    out.print(f"\n[[device]]\n{tomli_w.dumps(device)}", soft_wrap=True, end="")
+    out.print("\n" + text, soft_wrap=True, end="")
     print_json(device)
+    if out_file is not None:
+        try:
+            write_text(out_file, text)
+        except OSError as error:
+            raise FleetError(f"--out {out_file} cannot be written: {error.strerror}") from error
 
 
 def _given(**flags: Any) -> dict[str, Any]:

@@ -46,10 +46,13 @@ def plan(
     from fedplt.federation.config_file import load_config
     from fedplt.federation.config_places import placing
     from fedplt.federation.job import plan_without_data
+    from fedplt.federation.robust import coverage_warnings
 
     with placing(config, set_ or []):
-        made = plan_without_data(load_config(config, set_ or []))
-    out.print(made.summary(), soft_wrap=True)
+        settings = load_config(config, set_ or [])
+        made = plan_without_data(settings)
+    for text in [made.summary(), *coverage_warnings(settings, made)]:
+        out.print(text, soft_wrap=True)
     print_json(made.to_json)
     if picture:
         save_picture(figures().plan_figure(made), picture)
@@ -76,6 +79,7 @@ def run(
     from fedplt.federation.config_places import placing
     from fedplt.federation.folder import RunFolder
     from fedplt.federation.job import job_from_config
+    from fedplt.federation.robust import coverage_warnings
     from fedplt.fleet import fleet_summary
     from fedplt.report.live import fetch_progress, rounds_progress
 
@@ -87,7 +91,8 @@ def run(
     RunFolder.refuse_existing(path)
     with placing(config, overrides), fetch_progress(status) as progress:
         job = job_from_config(settings, progress)
-    out.print(job.plan.summary() + "\n", soft_wrap=True)
+    for text in [job.plan.summary(), *coverage_warnings(settings, job.plan)]:
+        out.print(text + "\n", soft_wrap=True)
     if job.devices and job.devices.plan:
         out.print(fleet_summary(job.devices.plan) + "\n", soft_wrap=True)
     with (
@@ -197,8 +202,11 @@ def curve(
 
 def write_report(folders: list[Path], page: Path, title: str | None = None) -> Path:
     """Write the page of these runs, and say where it is."""
+    from fedplt.federation.folder import RunFolder
     from fedplt.report.page import content_of, read_groups, write_page
 
+    for folder in folders:
+        RunFolder.open(folder).check_model()
     groups = read_groups(folders)
     only = next(iter(groups.values()))[0] if len(groups) == 1 else None
     named = only.config.name if only and only.config else ", ".join(groups)
@@ -207,6 +215,8 @@ def write_report(folders: list[Path], page: Path, title: str | None = None) -> P
 
 def _finish(folder: RunFolder) -> None:
     """Print the result and write the report."""
+    from fedplt.federation.privacy import privacy_text
+
     history, model = folder.history(), folder.path / "model.safetensors"
     last, metric = min(10, len(history.scores)), history.metric
     final = metric.text(history.final_score(), 1)
@@ -220,6 +230,8 @@ def _finish(folder: RunFolder) -> None:
     if history.test_score is not None:
         text += f", {metric.text(history.test_score, 1)} on the test set"
     out.print(text)
+    if history.privacy is not None:
+        out.print(f"privacy: {privacy_text(history.privacy)}", soft_wrap=True)
     out.print(f"model:  {model}", soft_wrap=True)
     report = None
     try:

@@ -117,7 +117,7 @@ def run_all(
             with telling:
                 watch.on_start(label, seed)
             write_text(beside(run.folder, ".toml"), dump_config(run.config))
-            return processes.run(run.folder, on_round)
+            return processes.run(run.folder, on_round, run.config.engine.timeout_seconds)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # before this thread takes the next run
             raise
@@ -160,7 +160,7 @@ class Run:
     def diverged(self) -> str:
         """Why the run cannot be continued; empty if it can."""
         path = beside(self.folder, ".diverged")
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     @property
     def is_finished(self) -> bool:

@@ -52,14 +52,20 @@ def copy_members(archive: Readable, wanted: Mapping[str, int], folder: Path, nam
 
 
 class _Limited(io.RawIOBase):
-    """A stream that ends with an error instead of becoming too long."""
+    """A stream that is an error where it becomes too long, or is read beyond its end.
+
+    tarfile would read on and on for a member that claims to be huge.
+    """
 
     def __init__(self, stream: Readable, limit: int) -> None:
-        self._stream, self._left = stream, limit
+        self._stream, self._left, self._after_end = stream, limit, 0
 
     def read(self, size: int = -1) -> bytes:
         if size < 0 or size > self._left:
             raise SourceError("it is larger than the published one")
         data = self._stream.read(size)
         self._left -= len(data)
+        self._after_end += not data
+        if self._after_end > 10:
+            raise SourceError("it ends too early")
         return data

@@ -7,9 +7,15 @@ import threading
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import HTTPResponse
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urljoin, urlsplit
 
 CONNECT_SECONDS = 20
+REDIRECTS = (301, 302, 303, 307, 308)
+MOST_REDIRECTS = 5
 DOWNLOAD_SECONDS = 3600
 """For a whole file, so that a server that sends a byte now and then does not hold us for ever."""
 
@@ -72,12 +78,8 @@ def download(address: str, known: KnownFile, folder: Path, progress: Progress) -
 def _fetch(
     address: str, known: KnownFile, target: Path, progress: Progress, given_up: threading.Event
 ) -> None:
-    request = urllib.request.Request(address, headers={"User-Agent": "fedplt"})
     done = 0
-    with (
-        urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as reply,
-        target.open("wb") as out,
-    ):
+    with _open(address) as reply, target.open("wb") as out:
         while (block := reply.read1(1 << 20)) and not given_up.is_set():
             done += len(block)
             if done > known.size:
@@ -86,3 +88,28 @@ def _fetch(
             progress(known.name, done, known.size)
     if done < known.size:
         raise SourceError(f"the connection ended after {done:,} of {known.size:,} bytes")
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """urllib's own redirects first read the whole reply, however long it is."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _open(address: str) -> HTTPResponse:
+    opener = urllib.request.build_opener(_NoRedirects)
+    for _ in range(MOST_REDIRECTS + 1):
+        if urlsplit(address).scheme not in ("http", "https"):
+            raise SourceError(f"a redirection to {address[:100]} is not allowed")
+        request = urllib.request.Request(address, headers={"User-Agent": "fedplt"})
+        try:
+            reply: HTTPResponse = opener.open(request, timeout=CONNECT_SECONDS)
+        except HTTPError as error:
+            error.close()
+            if error.code not in REDIRECTS or not error.headers.get("Location"):
+                raise
+            address = urljoin(address, error.headers["Location"])
+        else:
+            return reply
+    raise SourceError("too many redirections")

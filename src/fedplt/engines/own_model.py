@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -12,7 +13,7 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from fedplt.client import Loss, Metric, Task, as_metric
+from fedplt.client import Loss, Metric, Task, as_metric, classification_loss
 from fedplt.data import Augment, Split, TrainingData, split_given
 from fedplt.engines.progress import both, shown_progress
 from fedplt.engines.start import MakeEngine, run_job
@@ -32,6 +33,7 @@ from fedplt.federation import (
     TaskConfig,
     TrainingConfig,
     ignore,
+    make_absolute,
     make_job,
     parse_config,
     read_fleet,
@@ -138,7 +140,9 @@ def train(
         "engine": _values(engine),
     }
     top = {"name": name, "seed": seed, "rounds": rounds, "checkpoint_every": checkpoint_every}
-    config = parse_config({**top, **{key: dict(values) for key, values in sections.items()}})
+    values = {**top, **{key: dict(section) for key, section in sections.items()}}
+    make_absolute(values)
+    config = parse_config(values)
     job = make_job(
         config, model, samples,
         split=given, ratios=ratios, learning_rates=learning_rates,
@@ -157,7 +161,9 @@ def _task(task: str | Task, loss: Loss | None, metric: str | Metric | None) -> t
         section["metric"] = named["metric"] = metric
     found = TaskConfig(**named).task()
     chosen = task if isinstance(task, Task) else found
-    if loss is not None and loss is not torch.nn.functional.cross_entropy:
+    if loss is torch.nn.functional.cross_entropy:
+        loss = classification_loss  # takes wrapped outputs, too
+    if loss is not None and loss is not chosen.loss:
         section["loss"] = FROM_PYTHON
         chosen = replace(chosen, loss=loss)
     if metric is not None:
@@ -186,18 +192,24 @@ def _clients(
         return {"num_clients": sum(device.count for device in devices)}
     if not len(ratios):
         raise ConfigError("ratios is empty; give one per client.")
-    own = [None] * len(ratios) if rates is None or len(rates) != len(ratios) else list(rates)
-    alike = groupby(zip(map(_ratio, ratios), own, strict=True))
-    groups = [
-        {"num_clients": len(list(clients)), **ratio, **({"learning_rate": rate} if rate else {})}
-        for (ratio, rate), clients in alike
-    ]
+    clients = [_ratio(client, ratio) for client, ratio in enumerate(ratios)]
+    if rates is not None and len(rates) == len(clients):  # all else is refused later
+        clients = [
+            {**values, **({"learning_rate": float(rate)} if rate > 0 else {})}
+            for values, rate in zip(clients, rates, strict=True)
+        ]
+    groups = [{"num_clients": len(list(same)), **values} for values, same in groupby(clients)]
     return {"num_clients": len(ratios), "groups": groups}
 
 
-def _ratio(given: float | Allocation) -> dict[str, Any]:
+def _ratio(client: int, given: float | Allocation) -> dict[str, Any]:
     if isinstance(given, Allocation):
         return {"layer_ratios": [float(ratio) for ratio in given.layer_ratios]}
+    if not isinstance(given, numbers.Real) or not 0 < given <= 1:
+        raise ConfigError(
+            f"ratios: that of client {client} is {given!r}; it is the fraction of the model that "
+            "the client trains, above 0 and at most 1."
+        )
     return {"ratio": float(given)}
 
 

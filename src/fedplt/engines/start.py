@@ -21,6 +21,7 @@ from fedplt.federation import (
     Engine,
     Federation,
     History,
+    Interrupted,
     Job,
     OnRound,
     RunConfig,
@@ -107,11 +108,15 @@ def run_job(
     folder behind.
     """
     out = None if out is None else Path(out)
+    if out is None and job.config.evaluation.keep_best:
+        raise ConfigError("evaluation.keep_best: the best model is kept in a folder; give out=.")
     make_engine: MakeEngine = engine or _engine_of(job.config)
     folder = RunFolder.open(out) if out and resume else None
     if folder:
         folder.lock()
     try:
+        if folder:
+            folder.restore_config()
         has_data = job.config.data.name != ON_NODES
         if job.config.engine.check and has_data and not resume:
             check_job(job)
@@ -129,6 +134,10 @@ def run_job(
                 note_session(folder.path, federation.rounds_done)
                 write_devices(folder.path, job)
             return federation.run(on_round)
+    except Interrupted as error:
+        if folder:
+            error.args = (f"stopped and saved in {folder.path}; resume it from there.",)
+        raise
     finally:
         if folder:
             folder.unlock()
@@ -162,9 +171,10 @@ def prepare_resume(
     progress: Progress | None = None,
 ) -> tuple[Job, int]:
     """The job of a run on disk, and its rounds done; refuses changes that would alter its bits."""
-    config = change(folder.config())
     folder.lock()
     try:
+        folder.restore_config()
+        config = change(folder.config())
         folder.refuse_unbegun()
         task = config.task
         if FROM_PYTHON in (config.model.name, config.data.name, task.name, task.loss, task.metric):
@@ -173,7 +183,7 @@ def prepare_resume(
                 f"{SAME_CALL}."
             )
         job = job_of(config, progress)
-        _, done, _ = folder.load_checkpoint(job)
+        done = folder.load_checkpoint(job).rounds_done
     finally:
         folder.unlock()
     return job, done

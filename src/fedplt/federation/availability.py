@@ -1,8 +1,9 @@
 """Which clients are available in a round, and how long the round takes on their devices.
 
-A client is away if it drops out (at random, ``fleet.dropout``) or if its device is predicted to
-take too long, upload included (``fleet.late_after_seconds``). A client that is away receives and
-sends nothing in that round. A simulated round lasts as long as its slowest client.
+A client is away if it drops out (at random, ``fleet.dropout``), if its device is predicted to take
+too long, upload included (``fleet.late_after_seconds``), or if its node was not connected when the
+round began (``fleet.replan``). A client that is away receives and sends nothing in that round. A
+simulated round lasts as long as its slowest client.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class Availability:
             late = np.array([not in_time(each, settings.late_after_seconds) for each in seconds])
         chances = generator(self.job.config.seed, "dropout", round=round).random(number)
         dropped = ~late & (chances < settings.dropout)
+        assert self.job.devices is not None
+        dropped[list(self.job.devices.away)] = True
         parts = (~late & ~dropped, dropped, late)
         return Attendance(*(np.flatnonzero(part).tolist() for part in parts))
 

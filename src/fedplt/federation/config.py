@@ -12,14 +12,13 @@ from fedplt.client import OPTIMIZERS
 from fedplt.errors import did_you_mean
 from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.federation.fleet_config import FleetConfig
+from fedplt.federation.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.federation.sampling_config import SamplingConfig
-from fedplt.federation.section import Section
+from fedplt.federation.section import ON_NODES, FolderName, Section
 from fedplt.federation.server_config import ServerConfig
 
 FROM_PYTHON = "(given from Python)"
 """The name of a model or of data that a run was given as an object."""
-ON_NODES = "nodes"
-"""The name of data that the server does not have."""
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -99,7 +98,7 @@ class GroupConfig(Section):
 class ClientsConfig(Section):
     """How many clients there are, and their groups."""
 
-    num_clients: Annotated[int, Field(ge=1)] = 50
+    num_clients: Annotated[int, Field(ge=1, lt=10**7)] = 50
     num_examples: list[Annotated[int, Field(ge=1)]] | None = None
     """With data on the nodes: the examples of each client. Default: what the nodes say when they
     join for the first time."""
@@ -216,9 +215,9 @@ class EngineConfig(Section):
 class RunConfig(Section):
     """The whole configuration of a run."""
 
-    name: str = "run"
+    name: FolderName = "run"
     seed: Annotated[int, Field(ge=0)] = 0
-    rounds: Annotated[int, Field(ge=1)] = 60
+    rounds: Annotated[int, Field(ge=1, le=10**9)] = 60
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
     code: str | None = None
     """Folder of the modules that are named by import path; default: that of the TOML file."""
@@ -231,22 +230,23 @@ class RunConfig(Section):
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
     server: ServerConfig = ServerConfig()
+    privacy: PrivacyConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
     def _needs_nodes(self) -> RunConfig:
-        if self.engine.name == "simulator":
-            if self.data.name == ON_NODES:
+        replan = self.fleet.replan if self.fleet else "never"
+        for key, value, on_nodes in (
+            ("data.name", self.data.name, self.data.name == ON_NODES),
+            ("evaluation.on", self.evaluation.on, self.evaluation.on != "server"),
+            ("fleet.replan", replan, replan != "never"),
+        ):
+            if on_nodes and self.engine.name == "simulator":
                 raise ValueError(
-                    f"data.name is {ON_NODES!r}, but the simulator has no nodes: name data, or "
-                    "set engine.name = 'flower'."
-                )
-            if self.evaluation.on != "server":
-                raise ValueError(
-                    f"evaluation.on is {self.evaluation.on!r}, but the simulator has no nodes: "
-                    "set engine.name = 'flower', or leave it out."
+                    f"{key} is {value!r}, but the simulator has no nodes: set engine.name = "
+                    "'flower', or another value here."
                 )
         return self
 
@@ -264,6 +264,20 @@ class RunConfig(Section):
                 "(clients.num_clients): each would always be chosen. Lower the budget, or set "
                 "sampling.name = 'all'."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rule_fits_the_sampling(self) -> RunConfig:
+        server, sampling = self.server, self.sampling
+        weighs = sampling.by_norm or sampling.estimator_used == "unbiased"
+        if server.rule.counts_clients and weighs:
+            raise ValueError(
+                f"server.aggregation = {server.aggregation!r} counts every client once, but "
+                f"sampling.name = {sampling.name!r} with the estimator {sampling.estimator_used!r} "
+                "weighs each by one over its probability. Set server.aggregation = 'clipped-mean', "
+                "or sample with 'uniform' or 'all'."
+            )
+        refuse_unprivate(self)
         return self
 
     @field_validator("method")

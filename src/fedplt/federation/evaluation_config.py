@@ -22,7 +22,7 @@ class TaskConfig(Section):
     """Instead of the task's: ``package.module:function`` (outputs, targets) -> mean loss."""
     metric: str | None = None
     """Instead of the task's: ``accuracy``, ``rmse``, ``mae``, ``r2``, ``f1``, ``macro-f1``,
-    ``perplexity``, or ``package.module:object``, a :class:`fedplt.Metric`."""
+    ``perplexity``, ``token-accuracy``, or ``package.module:object``, a :class:`fedplt.Metric`."""
 
     def task(self) -> Task:
         """The task itself; imports what is named by import path."""
@@ -69,7 +69,7 @@ class DiagnosticsConfig(Section):
     """Whether each round records how the global model moves (``docs/diagnostics.md``)."""
 
     enabled: bool = False
-    window: Annotated[int, Field(ge=1)] = 10
+    window: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Rounds in the effective perturbation's window; one copy of the model is kept per round."""
 
     @model_validator(mode="after")

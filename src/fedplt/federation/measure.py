@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedplt.client import CHUNK, Evaluation, Metric, Sums, label_shares
 from fedplt.errors import ConfigError, DataError
-from fedplt.federation.config import ON_NODES
 from fedplt.federation.engine import Engine
 from fedplt.federation.job import Job
+from fedplt.federation.section import ON_NODES
 from fedplt.kernels import buffer_positions
 
 Measured = tuple[Evaluation, dict[str, float] | None]
@@ -73,10 +73,15 @@ class Measurement:
         wanted = self.job.config.evaluation.per_client or self._is_local
         if not wanted or self._where != "server":
             return None
+        key = "method.local_norms" if self._is_local else "evaluation.per_client"
+        if not self.job.metric.is_mean:
+            raise ConfigError(
+                f"{key}: clients are scored by their labels, which needs a metric that is a mean "
+                f"over examples, such as accuracy; {self.job.metric.name} is not."
+            )
         try:
             return label_shares(self.job.samples.labels(), self.job.offsets)
         except DataError as error:
-            key = "method.local_norms" if self._is_local else "evaluation.per_client"
             raise ConfigError(f"{key}: {error}") from error
 
 

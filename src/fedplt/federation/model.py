@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from fedplt.errors import ConfigError, did_you_mean
 from fedplt.federation.config import RunConfig
 from fedplt.imports import search_first
+from fedplt.kernels import named_tensors
 from fedplt.models import build_model
+from fedplt.planning import Layers
 
 
 def find_code(config: RunConfig) -> None:
@@ -25,6 +27,17 @@ def model_from_config(config: RunConfig) -> nn.Module:
     if config.model.weights is not None:
         load_weights(model, Path(config.model.weights), "model.weights")
     return model
+
+
+def all_tensors(model: nn.Module, layers: Layers, state: Tensor) -> dict[str, Tensor]:
+    """All tensors of ``model.state_dict()``, trained or not; those of the layers from a state."""
+    trained = named_tensors(layers, state)
+    rest = {
+        name: tensor.detach().contiguous().clone()
+        for name, tensor in model.state_dict().items()
+        if name not in trained
+    }
+    return {**trained, **rest}
 
 
 def load_weights(model: nn.Module, path: Path, key: str) -> None:

@@ -75,7 +75,9 @@ def listed_run(name: str, path: Path) -> ListedRun:
 
 
 def _score(path: Path, record: RoundRecord) -> str:
-    return "" if record.score is None else read_metric(path).text(record.score, 1)
+    if record.score is None:
+        return ""
+    return read_metric(path, RunFolder.open(path).run).text(record.score, 1)
 
 
 def last_record(path: Path) -> RoundRecord | None:
@@ -89,7 +91,9 @@ def last_record(path: Path) -> RoundRecord | None:
         return None
     for line in reversed(lines):
         try:
-            return RoundRecord.from_json(json.loads(line))
+            values = json.loads(line)
+            values.pop("seal", None)  # the page of the run checks it
+            return RoundRecord.from_json(values)
         except (ValueError, TypeError, KeyError, AttributeError, FedpltError):
             continue  # empty, incomplete, or cut at its start
     return None

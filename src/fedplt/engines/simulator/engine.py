@@ -82,7 +82,7 @@ class SimulatorEngine:
             raise RunError(
                 f"round {round + 1}: {len(assignments)} clients were drawn, far above the budget, "
                 "and their updates do not fit into the shared memory. Set sampling.norms = "
-                "'fresh'."
+                "'fresh', or sampling.probability higher."
             )
         self._results = {}
         for _, result in self._pool.do(self._train_tasks(round, assignments)):

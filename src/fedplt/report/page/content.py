@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedplt.experiments import Table
-from fedplt.federation import dump_config
+from fedplt.federation import dump_config, privacy_text
 from fedplt.report.page.chart import Chart
 from fedplt.report.page.clients import away_table, client_charts, worst_table
 from fedplt.report.page.compared import comparison_table, differences_chart
@@ -113,6 +113,7 @@ def _parts(run: ShownRun) -> list[Part]:
         Part("Client sampling", sampling_charts(run)),
         Part("How the model moved", dynamics_charts(run), (), [dynamics_note(run)]),
         Part("Costs", (), [cost_table(run)]),
+        Part("Privacy", texts=[privacy_text(run.history.privacy)] if run.history.privacy else []),
         Part("Settings", listing=dump_config(run.config), listing_name="config.toml"),
     ]
     return [part for part in parts if part]

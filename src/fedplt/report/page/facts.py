@@ -47,12 +47,10 @@ def headline(groups: Groups) -> list[tuple[str, str]]:
 
 def _privacy(run: ShownRun) -> list[tuple[str, str]]:
     """The privacy that was spent, where the run was private."""
-    found = run.result.get("privacy")
-    source: Mapping[str, Any] = found if isinstance(found, Mapping) else run.result
-    epsilon, delta = source.get("epsilon"), source.get("delta")
-    if not isinstance(epsilon, int | float) or not isinstance(delta, int | float):
+    spent = run.history.privacy
+    if spent is None:
         return []
-    return [(f"ε = {epsilon:.3g}", f"privacy spent, at δ = {delta:.2g}")]
+    return [(f"ε = {spent['epsilon']:.3g}", f"privacy spent, at δ = {spent['delta']:.2g}")]
 
 
 def cost_table(run: ShownRun) -> Table:

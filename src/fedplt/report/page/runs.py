@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,8 @@ class ShownRun:
     """Why the plan is not shown."""
     devices: Sequence[DeviceTimes] = ()
     sessions: Sequence[Mapping[str, Any]] = ()
-    result: Mapping[str, Any] = field(default_factory=dict)
-    """The final numbers of ``result.json``."""
+    has_result: bool = False
+    """Whether its final numbers were written."""
 
     @property
     def rounds_done(self) -> int:
@@ -46,7 +46,7 @@ class ShownRun:
 
     @property
     def is_finished(self) -> bool:
-        return bool(self.result) or (self.config is None and self.rounds_done >= self.rounds)
+        return self.has_result or (self.config is None and self.rounds_done >= self.rounds)
 
     def client_name(self, client: int) -> str:
         """The client with its device's name, where it has one."""
@@ -77,35 +77,16 @@ def read_run(path: Path) -> ShownRun:
         plan_problem=problem,
         devices=read_devices(path),
         sessions=read_sessions(path),
-        result=_result(path, history),
+        has_result=(path / "result.json").is_file(),
     )
 
 
 def _plan(folder: RunFolder) -> tuple[Plan | None, str]:
-    """The plan, unless reading it would run the code of a method that is not one of ours."""
-    path = folder.path / "plan.json"
+    """The plan; or why it is not known, such as a method whose code would have to be imported."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        method = data.get("method") if isinstance(data, dict) else None
-        name = str(method.get("name")) if isinstance(method, dict) else ""
-        if ":" in name:
-            return None, (
-                f"The plan is computed by {name}, which is not part of fedplt: a report runs no "
-                "code that a file names, so who trains what is not shown."
-            )
         return folder.plan(), ""
-    except (OSError, ValueError, AttributeError, FedpltError) as error:
-        return None, f"The plan cannot be shown: {error}"
-
-
-def _result(path: Path, history: History) -> dict[str, Any]:
-    """The final numbers, if they belong to the last recorded round."""
-    try:
-        result = json.loads((path / "result.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    last = history.rounds[-1].round if history.rounds else None
-    return result if isinstance(result, dict) and result.get("rounds") == last else {}
+    except FedpltError as error:
+        return None, f"Who trains what is not shown: {error}"
 
 
 def read_groups(paths: Sequence[Path]) -> dict[str, list[ShownRun]]:
