@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 
@@ -94,11 +95,11 @@ def test_switches_and_target(browser, page, runs):
 n.dispatchEvent(new Event(arguments[2])); })()"
     browser.js(choose, "axis", "bytes_up", "change")
     browser.wait(f"{title}.startsWith('bytes uploaded')")
-    browser.js(choose, "target", "70", "input")
+    browser.js(choose, "target", "30", "input")
     shown = browser.js("curves.costs().map(c => c.means[1])")
     groups = read_groups(sorted(runs.glob("*-seed*")))
     for found, members in zip(shown, groups.values(), strict=True):
-        costs = [cost_to_reach(run.history, "bytes up", 0.7) for run in members]
+        costs = [cost_to_reach(run.history, "bytes up", 0.3) for run in members]
         reached = [cost for cost in costs if cost is not None]
         assert found == pytest.approx(sum(reached) / len(reached), rel=1e-5)
     browser.js(choose, "value", "loss", "change")
@@ -124,6 +125,8 @@ def test_a_table_is_copied(browser, page):
 
 
 def test_a_zoom_into_100_000_points_is_quick(browser, tmp_path):
+    if os.getloadavg()[0] > 3 * (os.cpu_count() or 1):
+        pytest.skip("this machine is too busy for times to mean anything")
     from tests.support.browser import long_run
 
     groups = {name: [long_run(name, 25_000, seed) for seed in (1, 2)] for name in ("a", "b")}
