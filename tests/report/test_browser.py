@@ -15,7 +15,8 @@ from fedplt.report.page import content_of, read_groups, read_run, write_page
 from tests.support.jobs import blob_job
 
 pytestmark = pytest.mark.browser
-HOSTILE = "<img src=x onerror='window.harmed=1'></script><script>window.harmed=1</script>"
+NAME = "<img src=x onerror='window.harmed=1'>"
+HOSTILE = f"{NAME}</script><script>window.harmed=1</script>"
 DEVICES = "name,count,mflops,kbps_down,kbps_up\nfast,1,10,100,100\nslow <b>one,4,0.5,50,10\n"
 ZOOM = """
 const done = arguments[0], node = document.getElementById("curves"), times = [];
@@ -51,7 +52,7 @@ def runs(tmp_path_factory):
     for method in ("fedplt", "fedavg"):
         for seed in (1, 2):
             job = blob_job(
-                name=HOSTILE, seed=seed, rounds=6, method={"name": method},
+                name=NAME, seed=seed, rounds=6, method={"name": method},
                 fleet={"devices": devices, "dropout": 0.2, "deadline_seconds": 9},
                 sampling={"name": "uniform", "num_clients": 4},
                 diagnostics={"enabled": True}, evaluation={"per_client": True},
