@@ -82,6 +82,20 @@ ATTACKS = (
         (), ("runs", "same bits"),
     ),
     Attack(
+        "Worker deaths", "worker_deaths", 50,
+        "A worker that dies is replaced and its clients are redone, to the same bits.",
+        "Workers are killed, crash, exit, close their connection, or leave a child that holds it, "
+        "at random points of runs of several methods and samplers.",
+        (), ("runs", "same bits"),
+    ),
+    Attack(
+        "Hostile downloads", "hostile_downloads", 200,
+        "A data source that sends an endless reply, a bomb, a path outside of its folder or "
+        "nonsense is refused in words, in bounded time and space; nothing is written elsewhere.",
+        "Replies and archives are made hostile at random.",
+        (), ("attacks", "held"),
+    ),
+    Attack(
         "Odd inputs", "fuzz", 100_000,
         "Whatever stands in a configuration, a record, a plan, a checkpoint, a list of devices, "
         "a split or a client's update: it is accepted, or refused in words. No traceback, no hang "
@@ -225,7 +239,7 @@ def _recorded() -> dict[str, Any]:
 
 
 def _note(module: str, entry: dict[str, Any]) -> None:
-    text = json.dumps({**_recorded(), module: entry}, indent=1, sort_keys=True)
+    text = json.dumps({**_recorded(), module: entry}, indent=1)
     RESULTS.write_text(text + "\n", encoding="utf-8")
 
 
