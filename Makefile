@@ -111,7 +111,7 @@ docs: setup  ## build the documentation site into build/site, without a network
 	@echo "Read it: $(PYTHON) -m http.server --directory build/site, or open build/site/index.html"
 
 test-docs: setup  ## run everything the README and the documents show
-	$(PYTEST) tests/docs --doctest-modules src
+	$(PYTEST) tests/test_readme.py tests/test_shown_commands.py tests/test_own_data_page.py tests/test_docs_site.py src
 
 pictures: setup  ## draw the pictures of docs/pictures.md
 	$(PYTHON) -m tools.method_pictures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 
 def plan_of(widths: list[int], ratios: list[float]) -> fedplt.Plan:
     """A plan for a network of Linear layers of these widths."""
-    layers = [torch.nn.Linear(*pair) for pair in zip(widths, widths[1:], strict=False)]
+    layers = [torch.nn.Linear(*pair) for pair in pairwise(widths)]
     return fedplt.make_plan(fedplt.cut(torch.nn.Sequential(*layers)), ratios)
 
 
@@ -100,10 +101,9 @@ def aggregation_picture() -> str:
     changes = []
     for client, number in enumerate(examples):
         state.zero_()
-        with fedplt.train_only(model, plan.assignment(client)) as part:
-            with torch.no_grad():
-                for leaf in part.parameters():
-                    leaf.add_((client + 1) * 0.2)
+        with fedplt.train_only(model, plan.assignment(client)) as part, torch.no_grad():
+            for leaf in part.parameters():
+                leaf.add_((client + 1) * 0.2)
         update = part.update(num_examples=number)
         changes.append(state[:6].tolist())
         aggregator.add(update, plan.assignment(client))
@@ -123,9 +123,9 @@ def aggregation_picture() -> str:
                 y = 96 + 32 * row
                 parts.append(text(x + 70, y, words, size=13, color="#fff", at="middle"))
     parts.append(arrow(525, 170, 553, 170))
-    first = [row for row in range(6) if row in rows_of(plan, 1, 0)][0]
+    first = rows_of(plan, 1, 0)[0]
     words = (
-        f"Sub-layer {first}: (100 × 0.20 + 200 × 0.40) / (100 + 200) = {float(state[first]):.2f}; "
+        f"Sub-layer {first}: (100 * 0.20 + 200 * 0.40) / (100 + 200) = {float(state[first]):.2f}; "
         "client 2 did not train it and does not count."
     )
     parts.append(text(20, 300, words, size=13, color=GREY))
@@ -134,13 +134,14 @@ def aggregation_picture() -> str:
 
 def overview_picture() -> str:
     """Unequal devices, the slices they train of three layers, one model."""
-    devices = [("server rack", 1.0), ("laptop", 0.5), ("phone", 0.25), ("phone", 0.25), ("sensor", 0.1)]  # fmt: skip
-    plan = plan_of([12, 12, 10, 8], [ratio for _, ratio in devices])
+    names, ratios = ("server", "laptop", "phone", "phone", "sensor"), [1.0, 0.5, 0.25, 0.25, 0.1]
+    plan = plan_of([12, 12, 10, 8], ratios)
     parts: list[str] = []
-    for client, (name, ratio) in enumerate(devices):
+    for client, (name, ratio) in enumerate(zip(names, ratios, strict=True)):
         x, color = 20 + 108 * client, COLORS[client]
         parts.append(text(x + 44, 34, name, size=14, at="middle", bold=True))
-        parts.append(text(x + 44, 53, f"trains {100 * ratio:.0f} %", size=12, color=color, at="middle"))  # fmt: skip
+        words = f"trains {100 * ratio:.0f} %"
+        parts.append(text(x + 44, 53, words, size=12, color=color, at="middle"))
         for layer, rows in enumerate((12, 10, 8)):
             y = 68 + sum((120, 104, 86)[:layer])
             fills = trained(plan, client, layer, color)
