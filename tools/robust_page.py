@@ -170,7 +170,8 @@ def page_text(figures: Figures) -> str:
     about = (
         f"Accuracy in % after {ROUNDS} rounds of FedPLT, mean ± standard deviation over the seeds "
         f"({_seeds_text(figures)}): {NUM_TRAIN:,} images of Fashion-MNIST, {NUM_CLIENTS} clients, "
-        f"Dirichlet 1.0, a network of 784-64-32-10, `trim = {RULES['trimmed-mean']['trim']}`, `clip = 1.0`."
+        f"Dirichlet 1.0, a network of 784-64-32-10, "
+        f"`trim = {RULES['trimmed-mean']['trim']}`, `clip = 1.0`."
     )
     return "\n\n".join([about, *parts])
 

@@ -22,6 +22,7 @@ from fedplt.cli import (
     reproduce,
     runs,
     theory,
+    watching,
 )
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
@@ -40,6 +41,7 @@ __all__ = [
     "reproduce",
     "runs",
     "theory",
+    "watching",
 ]
 
 

@@ -31,9 +31,11 @@ from fedplt.federation import (
     ignore,
     job_from_config,
     make_server_job,
+    note_session,
     override,
     placing,
     warn_of_gaps,
+    write_devices,
 )
 from fedplt.imports import import_object
 
@@ -128,6 +130,9 @@ def run_job(
                 folder.write_config(job.config)
             else:
                 federation.start()
+            if folder:
+                note_session(folder.path, federation.rounds_done)
+                write_devices(folder.path, job)
             return federation.run(on_round)
     except Interrupted as error:
         if folder:

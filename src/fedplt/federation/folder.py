@@ -9,6 +9,7 @@
         model.safetensors       the final model, by parameter name
         best.safetensors        that of the best round, with evaluation.keep_best
         result.json             final numbers
+        sessions.json           versions and machine; devices.json: devices, with [fleet]
         report.html             a report to open in a browser
 
 Every file carries the run's id and a digest of what it says (``sealed.py``). A lock allows one

@@ -70,7 +70,7 @@ class RoundRecord:
     """None: the round was not evaluated."""
     loss: Finite | None = None
     client_scores: dict[str, float] | None = None
-    """Mean (weighted by examples), sample std, min, median, max over clients."""
+    """Mean (weighted by examples), sample std and quantiles over clients; then scores by client."""
     dropped: list[ClientNumber] = field(default_factory=list)
     """Clients that were away: by chance (``fleet.dropout``), or as nodes (``fleet.replan``)."""
     late: list[ClientNumber] = field(default_factory=list)
