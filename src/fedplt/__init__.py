@@ -61,6 +61,9 @@ _PUBLIC = {
         "CheckReport",
         "ClientUpdate",
         "HeldModels",
+        "Metric",
+        "MetricInfo",
+        "Task",
         "TrainableSlices",
         "check",
         "train_only",
@@ -89,6 +92,7 @@ _PUBLIC = {
         "RunConfig",
         "SamplingConfig",
         "ServerConfig",
+        "TaskConfig",
         "TrainingConfig",
         "load_config",
         "read_fleet",
@@ -135,6 +139,9 @@ if TYPE_CHECKING:
     from fedplt.client import CheckReport as CheckReport
     from fedplt.client import ClientUpdate as ClientUpdate
     from fedplt.client import HeldModels as HeldModels
+    from fedplt.client import Metric as Metric
+    from fedplt.client import MetricInfo as MetricInfo
+    from fedplt.client import Task as Task
     from fedplt.client import TrainableSlices as TrainableSlices
     from fedplt.client import check as check
     from fedplt.client import train_only as train_only
@@ -172,6 +179,7 @@ if TYPE_CHECKING:
     from fedplt.federation import RunConfig as RunConfig
     from fedplt.federation import SamplingConfig as SamplingConfig
     from fedplt.federation import ServerConfig as ServerConfig
+    from fedplt.federation import TaskConfig as TaskConfig
     from fedplt.federation import TrainingConfig as TrainingConfig
     from fedplt.federation import load_config as load_config
     from fedplt.federation import read_fleet as read_fleet

@@ -70,7 +70,7 @@ def test_run_then_report(fedplt, config, tmp_path):
     assert "report:" in done.stdout
     names = {path.name for path in folder.iterdir()} - {".lock"}
     assert names == {
-        "config.toml", "plan.json", "rounds.jsonl", "checkpoint.safetensors",
+        "config.toml", "plan.json", "metric.json", "rounds.jsonl", "checkpoint.safetensors",
         "model.safetensors", "result.json", "report.html",
     }  # fmt: skip
     page = (folder / "report.html").read_text()

@@ -19,9 +19,9 @@ from fedplt.comparison.results import (
     MEASURES,
     Comparison,
     Contestant,
-    accuracy_within,
     cost_to_reach,
     refusals,
+    score_within,
 )
 from fedplt.comparison.run import compare
 from fedplt.engines.start import prepare_resume
@@ -47,12 +47,12 @@ def history(accuracies, each):
 
 def test_accuracy_at_a_budget_and_cost_to_an_accuracy():
     run = history([0.1, None, 0.5, 0.4], each=10)
-    assert accuracy_within(run, "bytes up", 30) == 0.5
-    assert accuracy_within(run, "bytes up", 25) == pytest.approx(0.4)  # 0.1 at 10, 0.5 at 30
-    assert accuracy_within(run, "bytes", 70) == pytest.approx(0.45)
-    assert accuracy_within(run, "bytes", 80) == 0.4
-    assert accuracy_within(run, "bytes", 81) is None  # it never spent that much
-    assert accuracy_within(run, "exact FLOPs", 9) is None
+    assert score_within(run, "bytes up", 30) == 0.5
+    assert score_within(run, "bytes up", 25) == pytest.approx(0.4)  # 0.1 at 10, 0.5 at 30
+    assert score_within(run, "bytes", 70) == pytest.approx(0.45)
+    assert score_within(run, "bytes", 80) == 0.4
+    assert score_within(run, "bytes", 81) is None  # it never spent that much
+    assert score_within(run, "exact FLOPs", 9) is None
     assert cost_to_reach(run, "paper FLOPs", 0.45) == 30
     assert cost_to_reach(run, "bytes", 0.1) == 20
     assert cost_to_reach(run, "bytes", 0.6) is None
@@ -110,8 +110,8 @@ def test_one_seed_has_no_spread():
     assert "+-" not in next(row for row in rows if row.startswith("one"))
     assert "30.0 +- 10.0" in next(row for row in rows if row.startswith("two"))
     found = Comparison({"one": one, "two": two}, {}).to_json()["methods"]
-    assert found["one"]["accuracy_std"] is None
-    assert found["two"]["accuracy_std"] == pytest.approx(0.1)
+    assert found["one"]["score_std"] is None
+    assert found["two"]["score_std"] == pytest.approx(0.1)
 
 
 @pytest.mark.slow
@@ -119,14 +119,14 @@ def test_from_the_command_line(fedplt, config, tmp_path):
     out = tmp_path / "comparison"
     arguments = (
         "compare", config, "--methods", "fedplt,heterofl", "--seeds", "1,2", "--out", out,
-        "--option", "heterofl.scaler=none", "--accuracy", "0.4",
+        "--option", "heterofl.scaler=none", "--target", "0.4",
     )  # fmt: skip
     done = fedplt(*arguments)
     assert done.returncode == 0, done.stderr
     assert "cost until 40 % accuracy" in done.stdout
     assert (out / "comparison.png").is_file()
     found = json.loads((out / "comparison.json").read_text())
-    assert found["target_accuracy"] == 0.4
+    assert found["target"] == 0.4
     assert set(found["methods"]["heterofl"]["runs"]) == {"1", "2"}
     assert found["methods"]["heterofl"]["method"] == {"name": "heterofl", "scaler": "none"}
     assert set(found["budgets"]) == set(MEASURES)
@@ -292,7 +292,7 @@ def test_methods_are_listed(fedplt):
         ({"methods": {"x" * 200: {"name": "fedplt"}}}, "at most 100"),
         ({"processes": 0}, "processes is 0"),
         ({"processes": "2"}, "processes is '2'"),
-        ({"accuracy": 70}, "from 0 to 1"),
+        ({"target": 70}, "from 0 to 1"),
     ],
 )
 def test_what_cannot_be_compared(changes, words, config, tmp_path):

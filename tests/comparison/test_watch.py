@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from fedplt import RunError
+from fedplt.client import accuracy
 from fedplt.comparison.run import compare
 from fedplt.comparison.watch import Watch
 from fedplt.engines.start import prepare_resume
@@ -54,9 +55,9 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
 
     # Every round was told, in order, with its accuracy.
     assert [told[:3] for told in watch.rounds] == [(*run, i) for run in runs for i in (1, 2, 3)]
-    for label, seed, number, accuracy in watch.rounds:
+    for label, seed, number, score in watch.rounds:
         history = found.contestants[label].histories[seed]
-        assert history.rounds[number - 1].accuracy == accuracy
+        assert history.rounds[number - 1].score == score
 
     again = Recorder()
     compare(settings, methods, [2, 1], tmp_path / "out", watch=again)
@@ -127,7 +128,7 @@ def test_a_run_that_was_killed_before_it_began_is_started_again(config, tmp_path
             path.unlink()
     watch = Recorder()
     second = compare(load_config(config), methods, [1], tmp_path / "out", watch=watch)
-    assert watch.begun == [(3, {("fedplt", 1): 0})] and len(watch.rounds) == 3
+    assert watch.begun == [(3, {("fedplt", 1): 0}, accuracy.info)] and len(watch.rounds) == 3
     assert second.to_json() == first.to_json()
 
 
@@ -140,7 +141,7 @@ def test_progress_of_a_comparison(terminal, monkeypatch):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
     with comparison_progress(console) as watch:
         assert not console.file.getvalue()  # data are fetched first, with a display of their own
-        watch.on_begin(4, {("fedplt", 1): 0, ("fedavg", 1): 2, ("fedbn", 1): 4})
+        watch.on_begin(4, {("fedplt", 1): 0, ("fedavg", 1): 2, ("fedbn", 1): 4}, accuracy)
         watch.on_end("fedbn", 1, "done")
         watch.on_start("fedplt", 1)
         watch.on_start("fedavg", 1)

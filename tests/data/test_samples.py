@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from fedplt import DataError
-from fedplt.data.samples import as_samples
+from fedplt.data.training_data import as_samples
 
 X, Y = torch.arange(12.0).view(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
 

@@ -29,7 +29,7 @@ def test_trains_in_place_and_writes_a_run_folder(tmp_path):
     )  # fmt: skip
     inputs, targets = blobs(90, 1)
     accuracy = float((model(inputs).argmax(1) == targets).float().mean())
-    assert accuracy == pytest.approx(history.accuracy[-1])
+    assert accuracy == pytest.approx(history.scores[-1])
     assert accuracy > 0.9
     from safetensors.torch import load_file
 
@@ -99,11 +99,14 @@ def test_a_loss_and_a_metric_of_ones_own():
     history = fedplt.train(
         nn.Linear(4, 1), (inputs, targets), (inputs, targets),
         ratios=[1.0, 1.0], rounds=20, loss=F.mse_loss,
-        metric=lambda outputs, targets: -((outputs - targets) ** 2).squeeze(1),
+        metric=fedplt.Metric(
+            lambda outputs, targets: -((outputs - targets) ** 2).squeeze(1),
+            name="minus MSE", direction="higher",
+        ),
         augment=lambda inputs, generator: inputs,
         split=[range(60), range(60, 120)], **FAST,
     )  # fmt: skip
-    assert history.accuracy[-1] > -0.1 > history.accuracy[0]
+    assert history.scores[-1] > -0.1 > history.scores[0]
 
 
 class Viewing(nn.Module):
@@ -263,9 +266,9 @@ def test_runs_and_resumes_as_the_command_line_does(tmp_path):
     first = fedplt.run(path, tmp_path / "run", on_round=lambda record: told.append(record.round))
     assert told == [1, 2]
     again = fedplt.resume(tmp_path / "run", changes=["rounds=3"])
-    assert again.accuracy == whole.accuracy
+    assert again.scores == whole.scores
     assert [record.loss for record in again.rounds] == [record.loss for record in whole.rounds]
-    assert first.accuracy == whole.accuracy[:2]
+    assert first.scores == whole.scores[:2]
 
 
 def test_any_engine_runs_a_configuration():
@@ -282,6 +285,6 @@ def test_any_engine_runs_a_configuration():
     }  # fmt: skip
     history = fedplt.run(values, engine=engine)
     assert len(made) == 1
-    assert history.accuracy == [0.75, 0.75]
+    assert history.scores == [0.75, 0.75]
     with pytest.raises(ConfigError, match=r"engine\.name"):
         fedplt.run({**values, "engine": {"name": "similator"}})

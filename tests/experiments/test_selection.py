@@ -28,8 +28,8 @@ def test_a_recorded_run_has_the_history_of_its_folder():
     total = history.rounds[-1].total
     assert (total.bytes_up, total.bytes_down, total.flops) == (18, 24, 30)
     assert total.paper_flops == 39
-    assert history.final_accuracy(2) == pytest.approx(0.4)
-    assert history_of(run, 5).accuracy == [0.1, 0.3]
+    assert history.final_score(2) == pytest.approx(0.4)
+    assert history_of(run, 5).scores == [0.1, 0.3]
 
 
 def test_all_runs_of_a_table_have_the_same_rounds():

@@ -25,9 +25,7 @@ from tests.support.processes import Forked
 
 
 def record(number):
-    return RoundRecord(
-        number, 5, 1.0, Totals(1, 2, 3, 4.0), Totals(1, 2, 3, 4.0), 0.1, accuracy=0.5
-    )
+    return RoundRecord(number, 5, 1.0, Totals(1, 2, 3, 4.0), Totals(1, 2, 3, 4.0), 0.1, score=0.5)
 
 
 @pytest.fixture
@@ -167,7 +165,7 @@ def test_a_run_that_never_began_can_be_started_again(unbegun, job):
     again = RunFolder.create(unbegun.path, other)
     assert again.config().seed == 7
     names = {path.name for path in again.path.iterdir()}
-    assert names == {"config.toml", "plan.json", ".lock"}
+    assert names == {"config.toml", "plan.json", "metric.json", ".lock"}
     again.save_checkpoint(torch.zeros(job.layers.state_size), 0, Totals(), other)
     assert RunFolder.has_begun(again.path)
     again.unlock()
@@ -244,12 +242,12 @@ def test_what_is_no_run_folder(tmp_path):
 
 def test_the_final_model_is_plain_safetensors(folder):
     folder.append(record(1))
-    folder.finish({"a.weight": torch.ones(2)}, {"rounds": 1, "test_accuracy": 0.5})
+    folder.finish({"a.weight": torch.ones(2)}, {"rounds": 1, "test_score": 0.5})
     assert load_file(folder.path / "model.safetensors")["a.weight"].tolist() == [1, 1]
-    assert json.loads((folder.path / "result.json").read_text())["test_accuracy"] == 0.5
-    assert folder.history().test_accuracy == 0.5
+    assert json.loads((folder.path / "result.json").read_text())["test_score"] == 0.5
+    assert folder.history().test_score == 0.5
     folder.append(record(2))
-    assert folder.history().test_accuracy is None  # it was measured after another round
+    assert folder.history().test_score is None  # it was measured after another round
     folder.reopen()
     assert not (folder.path / "model.safetensors").exists()
     assert not list(folder.path.glob(".*.part"))

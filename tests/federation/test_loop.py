@@ -101,8 +101,8 @@ def test_evaluates_every_n_rounds_and_at_the_end():
     assert [record.round for record in history.evaluated] == [2, 4, 5]
 
 
-def test_per_client_accuracy():
+def test_per_client_scores():
     history, _ = run_fake(blob_job(rounds=1, evaluation={"per_client": True}))
-    seen = history.rounds[0].client_accuracy
+    seen = history.rounds[0].client_scores
     assert seen["min"] <= seen["median"] <= seen["max"]
     assert seen["mean"] == pytest.approx(0.75, abs=0.1)

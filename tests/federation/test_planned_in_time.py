@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedplt import ConfigError
-from fedplt.data.samples import TensorSamples, TrainingData
+from fedplt.data.samples import TensorSamples
+from fedplt.data.training_data import TrainingData
 from fedplt.federation.availability import Availability
 from fedplt.federation.config_file import parse_config
 from fedplt.federation.costs import RoundCosts

@@ -57,7 +57,7 @@ def test_norms_never_leave_any_methods_clients(method, tmp_path):
         )
         # Also those of channels that the client does not train: nobody else tells it.
         assert bool(moved[statistics].all()) == (client in seen), client
-    assert history.accuracy[-1] == history.rounds[-1].client_accuracy["mean"]
+    assert history.scores[-1] == history.rounds[-1].client_scores["mean"]
 
 
 def test_updates_and_downloads_are_without_norms():

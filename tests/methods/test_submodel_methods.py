@@ -13,7 +13,7 @@ from fedplt import ConfigError, cut
 from fedplt.client.local_training import train_client
 from fedplt.client.recipe_blocks import scaled
 from fedplt.client.submodels import HeldModels
-from fedplt.data.samples import TrainingData
+from fedplt.data.training_data import TrainingData
 from fedplt.engines.start import run_job
 from fedplt.federation.config import ModelConfig
 from fedplt.federation.job import make_job

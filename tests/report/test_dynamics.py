@@ -23,7 +23,7 @@ def page(folder, **settings):
 
 
 def test_nothing_recorded_is_nothing_drawn(tmp_path):
-    history = History([RoundRecord(1, 1, 1.0, Totals(), Totals(), 0.1, accuracy=0.5)])
+    history = History([RoundRecord(1, 1, 1.0, Totals(), Totals(), 0.1, score=0.5)])
     assert diagnostics_figure(history) is None
     assert sampling_figure(history) is None
     text = page(tmp_path / "run", rounds=1)

@@ -7,7 +7,7 @@ import pytest
 
 from fedplt import FedpltError, History, make_plan
 from fedplt.federation.records import RoundRecord, Totals
-from fedplt.report.figures import accuracy_figure, plan_figure, save_figure
+from fedplt.report.figures import plan_figure, save_figure, score_figure
 from tests.support.pictures import svg_texts
 
 
@@ -56,14 +56,14 @@ def test_pictures_are_saved_as_their_ending_says(fcn, ending, begins, tmp_path):
 
 def history(offset):
     records = [
-        RoundRecord(i, 1, 1.0, Totals(), Totals(), 0.1, accuracy=offset + i / 100)
+        RoundRecord(i, 1, 1.0, Totals(), Totals(), 0.1, score=offset + i / 100)
         for i in range(1, 20)
     ]
     return History(records)
 
 
-def test_accuracy_figure_shows_mean_and_spread(tmp_path):
-    figure = accuracy_figure({"fedplt": [history(0.5), history(0.6)], "fedavg": [history(0.3)]})
+def test_score_figure_shows_mean_and_spread(tmp_path):
+    figure = score_figure({"fedplt": [history(0.5), history(0.6)], "fedavg": [history(0.3)]})
     axes = figure.axes[0]
     assert len(axes.lines) == 2
     assert axes.lines[0].get_ydata()[0] == pytest.approx(56)

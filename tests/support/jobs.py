@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedplt.data.samples import TensorSamples, TrainingData
+from fedplt.data.samples import TensorSamples
+from fedplt.data.training_data import TrainingData
 from fedplt.federation.config_file import parse_config
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job, make_job

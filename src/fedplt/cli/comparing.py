@@ -40,9 +40,9 @@ def compare(
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Folder of all runs (default: runs/compare-NAME).")
     ] = None,
-    accuracy: Annotated[
+    target: Annotated[
         float | None,
-        typer.Option(help="Report the cost to reach this accuracy, such as 0.7.", min=0, max=1),
+        typer.Option(help="Report the cost to reach this score, such as an accuracy of 0.7."),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
@@ -65,13 +65,13 @@ def compare(
         with comparison_progress(err) as watch:
             found = run_comparison(
                 settings, chosen, numbers, folder,
-                accuracy=accuracy, processes=processes, watch=watch,
+                target=target, processes=processes, watch=watch,
                 fetching=lambda: fetch_progress(err),
             )  # fmt: skip
     except KeyboardInterrupt:
         err.print("stopped and saved. Start it again to continue.")
         raise typer.Exit(130) from None
-    out.print(found.text(accuracy), soft_wrap=True)
+    out.print(found.text(target), soft_wrap=True)
     out.print(f"\nresults: {folder / 'comparison.json'}", soft_wrap=True)
     try:
         save_picture(figures().comparison_figure(found.histories), folder / "comparison.png")

@@ -69,7 +69,7 @@ def run(
     out.print(job.plan.summary() + "\n", soft_wrap=True)
     if job.devices and job.devices.plan:
         out.print(fleet_summary(job.devices.plan) + "\n", soft_wrap=True)
-    with _stopping(path), rounds_progress(out, 0, settings.rounds) as on_round:
+    with _stopping(path), rounds_progress(out, 0, settings.rounds, job.metric) as on_round:
         run_job(job, path, on_round=on_round)
     _finish(RunFolder.open(path))
 
@@ -89,7 +89,7 @@ def resume(folder: Folder, set_: Set = None) -> None:
     with fetch_progress(err) as progress:
         job, done = prepare_resume(RunFolder.open(folder), change, progress)
     out.print(f"{done} of {job.config.rounds} rounds are done.")
-    with _stopping(folder), rounds_progress(out, done, job.config.rounds) as on_round:
+    with _stopping(folder), rounds_progress(out, done, job.config.rounds, job.metric) as on_round:
         run_job(job, folder, resume=True, on_round=on_round)
     _finish(RunFolder.open(folder))
 
@@ -107,27 +107,33 @@ def curve(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
     picture: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curve.png"),
 ) -> None:
-    """Draw accuracy curves; runs that differ only in their seed become mean and spread."""
-    from fedplt.federation.folder import RunFolder, by_configuration
+    """Draw curves of scores; runs that differ only in their seed become mean and spread."""
+    from fedplt.federation.folder import RunFolder
+    from fedplt.federation.records import one_metric
+    from fedplt.federation.run_groups import by_configuration
 
     different = {folder.resolve(): folder for folder in folders}
     groups = by_configuration([RunFolder.open(folder) for folder in different.values()])
+    metric = one_metric(history for histories in groups.values() for history in histories)
     for name, histories in groups.items():
-        finals = [100 * history.final_accuracy() for history in histories]
+        finals = [history.final_score() for history in histories]
+        mean, spread = metric.number(fmean(finals), 1), metric.text(pstdev(finals), 1)
+        each = ", ".join(metric.number(value, 1) for value in finals)
         out.print(
-            f"{name}: {fmean(finals):.2f} +- {pstdev(finals):.2f} % ({len(finals)} runs, "
-            f"mean of the last 10 evaluations: {', '.join(f'{value:.2f}' for value in finals)})",
+            f"{name}: {mean} +- {spread} ({len(finals)} runs, mean of the last 10 evaluations: "
+            f"{each})",
             soft_wrap=True,
         )
-    save_picture(figures().accuracy_figure(groups), picture)
+    save_picture(figures().score_figure(groups), picture)
 
 
 def _finish(folder: RunFolder) -> None:
     history = folder.history()
-    last = min(10, len(history.accuracy))
-    text = f"accuracy {100 * history.final_accuracy():.2f} % (mean of the last {last} evaluations)"
-    if history.test_accuracy is not None:
-        text += f", {100 * history.test_accuracy:.2f} % on the test set"
+    last, metric = min(10, len(history.scores)), history.metric
+    final = metric.text(history.final_score(), 1)
+    text = f"{metric.name} {final} (mean of the last {last} evaluations)"
+    if history.test_score is not None:
+        text += f", {metric.text(history.test_score, 1)} on the test set"
     out.print(text)
     out.print(f"model:  {folder.path / 'model.safetensors'}", soft_wrap=True)
     try:

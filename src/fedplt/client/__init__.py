@@ -7,8 +7,6 @@ from fedplt.client.check_report import CheckReport, refuse_wrong
 from fedplt.client.evaluation import (
     CHUNK,
     Evaluation,
-    Metric,
-    accuracy,
     combine,
     combine_statistics,
     evaluate_chunk,
@@ -17,17 +15,23 @@ from fedplt.client.evaluation import (
     num_chunks,
     statistics_chunks,
 )
-from fedplt.client.local_training import OPTIMIZERS, LocalTraining, Loss
+from fedplt.client.local_training import OPTIMIZERS, LocalTraining
+from fedplt.client.metrics import METRICS, Metric, MetricInfo, Sums, accuracy, as_metric
+from fedplt.client.outputs import is_labels, logits_of
 from fedplt.client.self_check import check
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
+from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
 from fedplt.client.update import ClientUpdate, update_norm
 
 __all__ = [
     "CHUNK",
+    "CLASSIFICATION",
+    "METRICS",
     "OPTIMIZERS",
+    "TASKS",
     "CheckReport",
     "ClientResult",
     "ClientTrainer",
@@ -37,15 +41,22 @@ __all__ = [
     "LocalTraining",
     "Loss",
     "Metric",
+    "MetricInfo",
+    "Sums",
+    "Task",
     "TrainOrder",
     "TrainableSlices",
     "accuracy",
+    "as_metric",
     "check",
+    "classification_loss",
     "combine",
     "combine_statistics",
     "evaluate_chunk",
     "gather_statistics",
+    "is_labels",
     "label_shares",
+    "logits_of",
     "num_chunks",
     "refuse_wrong",
     "statistics_chunks",

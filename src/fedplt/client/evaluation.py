@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedplt.client.local_training import Loss
+from fedplt.client.metrics import Metric, Sums, mean_of
+from fedplt.client.outputs import is_labels
+from fedplt.client.tasks import Loss
 from fedplt.data import Samples
 from fedplt.errors import DataError
 from fedplt.kernels import call_model, modules_with_running_statistics
@@ -20,22 +22,10 @@ from fedplt.kernels import call_model, modules_with_running_statistics
 CHUNK = 1000
 """Examples per evaluation batch; fixed, so that sums do not depend on the number of workers."""
 
-Metric = Callable[[Any, Any], Tensor]
-"""Scores of a batch: one per example, or their mean."""
-
-
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 for every example whose largest output is its label, else 0.
-
-    If an example has several labels (one per token), the mean over its labels.
-    """
-    right = (outputs.argmax(1) == targets).to(torch.float32)
-    return right if right.ndim == 1 else right.flatten(1).mean(1)
-
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Mean loss and score, and per label the number of examples and the sum of scores."""
+    """Mean loss, the score, and per label the number of examples and the sum of scores."""
 
     loss: float
     score: float
@@ -43,6 +33,10 @@ class Evaluation:
     label_scores: NDArray[np.float64] | None = None
     num_examples: int | None = None
     """With data of a client's own: how many examples it was evaluated on."""
+    count: int = 0
+    """Number of evaluated examples; 0: not known."""
+    sums: Sums | None = None
+    """The metric's numbers, summed over the evaluated examples."""
 
     def client_scores(self, label_shares: NDArray[np.float64]) -> NDArray[np.float64]:
         """Score of each client: per-label scores, weighted by the client's label distribution.
@@ -51,7 +45,8 @@ class Evaluation:
         """
         if self.label_counts is None or self.label_scores is None:
             raise DataError(
-                "per-client evaluation needs integer labels and a metric with one score per example"
+                "per-client evaluation needs integer labels and a metric that is a mean over "
+                "examples, such as accuracy"
             )
         width = max(len(self.label_counts), label_shares.shape[1])
         counts = np.pad(self.label_counts, (0, width - len(self.label_counts)))
@@ -71,7 +66,8 @@ class ChunkResult:
 
     num_examples: int
     loss: float
-    score: float
+    sums: tuple[float, ...]
+    """The metric's numbers."""
     labels: NDArray[np.int64] | None
     label_scores: NDArray[np.float64] | None
 
@@ -86,19 +82,16 @@ def evaluate_chunk(
     with torch.no_grad():
         inputs, targets = samples.batch(indices)
         outputs = call_model(model, inputs)
+        number = len(indices)
         mean_loss = float(loss(outputs, targets))
-        scores = metric(outputs, targets)
-    number = len(indices)
-    if scores.ndim == 0:
-        return ChunkResult(number, mean_loss * number, float(scores) * number, None, None)
-    scores = scores.to("cpu", torch.float64)
-    total = float(scores.sum())
+        rows = metric.rows(outputs, targets, number)
+    sums = tuple(float(column.sum()) for column in rows.T.contiguous())
     labels = label_scores = None
-    if isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point():
+    if metric.finish is mean_of and is_labels(targets) and targets.ndim == 1:
         targets = targets.cpu()
         labels = torch.bincount(targets).numpy()
-        label_scores = torch.bincount(targets, weights=scores).numpy()
-    return ChunkResult(number, mean_loss * number, total, labels, label_scores)
+        label_scores = torch.bincount(targets, weights=rows[:, 0]).numpy()
+    return ChunkResult(number, mean_loss * number, sums, labels, label_scores)
 
 
 def gather_statistics(model: nn.Module, samples: Samples, chunk: int) -> int:
@@ -140,17 +133,21 @@ def combine_statistics(gathered: Sequence[tuple[int, Tensor]]) -> Tensor:
     return torch.as_tensor(total / sum(number for number, _ in gathered)).float()
 
 
-def combine(results: Iterable[ChunkResult]) -> Evaluation:
-    """Combine the chunk results, given in chunk order, into means over all examples."""
+def combine(results: Iterable[ChunkResult], metric: Metric) -> Evaluation:
+    """Combine the chunk results, given in chunk order, over all examples."""
     results = list(results)
     number = sum(result.num_examples for result in results)
     counts = _summed([result.labels for result in results])
     scores = _summed([result.label_scores for result in results])
+    columns = zip(*(result.sums for result in results), strict=True)
+    sums = np.array([math.fsum(column) for column in columns])
     return Evaluation(
         math.fsum(result.loss for result in results) / number,
-        math.fsum(result.score for result in results) / number,
+        metric.score(sums, number),
         counts,
         scores,
+        count=number,
+        sums=sums,
     )
 
 

@@ -8,19 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from fedplt.client.recipe_blocks import absent_classes, static_norms
 from fedplt.client.slices import TrainableSlices
+from fedplt.client.tasks import Loss, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.data import Augment, Samples
 from fedplt.kernels import call_model, has_running_statistics
 from fedplt.planning import DEFAULT_RECIPE, Assignment, LocalRecipe
 from fedplt.seeds import generator, torch_seed
-
-Loss = Callable[[Any, Any], Tensor]
-"""Mean loss of a batch, from the model's outputs and the targets."""
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     kind.__name__.lower(): kind
@@ -46,7 +43,7 @@ class LocalTraining:
     optimizer: str = "sgd"
     optimizer_options: dict[str, Any] = field(default_factory=dict)
     """``momentum``, ``weight_decay``, ``betas``, ... as the optimizer names them."""
-    loss: Loss = F.cross_entropy
+    loss: Loss = classification_loss
     augment: Augment | None = None
     proximal: float = 0.0
     """FedProx: strength of the proximal term that pulls the slices to the global values."""
@@ -97,7 +94,7 @@ def train_client(
                 if absent is None:
                     absent = absent_classes(samples, examples, outputs)
                 outputs = outputs.masked_fill(absent, 0.0)
-            loss = _loss(settings, outputs, targets)
+            loss = settings.loss(outputs, targets)
             part.backward(loss)
             step()
             losses.append(loss.detach())
@@ -105,13 +102,6 @@ def train_client(
         part.own_writes.put_back({tensor.name for tensor in assignment.layers.tensors})
         on_changed_frozen()
     return float(torch.stack(losses).mean())
-
-
-def _loss(settings: LocalTraining, outputs: Any, targets: Any) -> Tensor:
-    if settings.loss is F.cross_entropy and type(outputs) is Tensor:
-        with torch._C.DisableTorchFunction():  # nor in this loss
-            return F.cross_entropy(outputs, targets)
-    return settings.loss(outputs, targets)
 
 
 def _stepper(

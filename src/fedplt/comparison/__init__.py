@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedplt.comparison.checks import make_folder
 from fedplt.comparison.processes import beside
-from fedplt.comparison.results import MEASURES, accuracy_within, cost_to_reach
+from fedplt.comparison.results import MEASURES, cost_to_reach, score_within
 from fedplt.comparison.run import Run, compare, run_all
 from fedplt.comparison.watch import Watch
 
@@ -12,10 +12,10 @@ __all__ = [
     "MEASURES",
     "Run",
     "Watch",
-    "accuracy_within",
     "beside",
     "compare",
     "cost_to_reach",
     "make_folder",
     "run_all",
+    "score_within",
 ]

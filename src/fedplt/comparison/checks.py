@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedplt.client import MetricInfo
 from fedplt.errors import ConfigError, FedpltError, RunError
 from fedplt.federation import (
     RunConfig,
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from fedplt.comparison.run import Run
 
 
-def check_runs(methods: Any, seeds: Any, processes: Any, accuracy: Any) -> None:
+def check_runs(methods: Any, seeds: Any, processes: Any, target: Any, metric: MetricInfo) -> None:
     """Check the arguments. Labels and seeds become folder names, so they must be distinct."""
     if not methods or not seeds:
         raise RunError("a comparison needs at least one method and one seed.")
@@ -42,8 +44,10 @@ def check_runs(methods: Any, seeds: Any, processes: Any, accuracy: Any) -> None:
         raise ConfigError(f"seeds {given}: give whole numbers of at least 0, all different.")
     if processes is not None and not (isinstance(processes, int) and processes >= 1):
         raise ConfigError(f"processes is {processes!r}; it is a whole number, at least 1.")
-    if accuracy is not None and not 0 <= accuracy <= 1:
-        raise ConfigError(f"accuracy is {accuracy!r}; it is from 0 to 1.")
+    low, high = metric.limits or (-math.inf, math.inf)
+    if target is not None and not (isinstance(target, (int, float)) and low <= target <= high):
+        where = f"from {low:g} to {high:g}" if metric.limits else "a number"
+        raise ConfigError(f"target is {target!r}; a score of {metric.name} is {where}.")
 
 
 def make_folder(out: Path) -> None:

@@ -2,7 +2,7 @@
 
 The configuration is in ``FOLDER.toml``. An interrupted run is continued; a finished one is not run
 again. If the process PARENT ends, the run saves and ends. It reports to the parent on standard
-output, as lines of JSON: ``{"round": 3, "accuracy": 0.5}``, ``{"failed": "why"}``.
+output, as lines of JSON: ``{"round": 3, "score": 0.5}``, ``{"failed": "why"}``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Parent:
             os.write(self._pipe, json.dumps(message).encode() + b"\n")
 
     def on_round(self, record: RoundRecord) -> None:
-        self.tell(round=record.round, accuracy=record.accuracy)
+        self.tell(round=record.round, score=record.score)
 
     def end_with(self) -> None:
         """Wait until the parent ends, then send SIGTERM to this process, which saves the run."""

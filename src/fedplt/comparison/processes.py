@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 OnRound = Callable[[int, float | None], None]
-"""Called after each round with its number (from 1) and its accuracy."""
+"""Called after each round with its number (from 1) and its score."""
 STOPPED = "stopped; start the comparison again to continue"
 
 
@@ -46,7 +46,7 @@ class Processes:
                 if "failed" in message:
                     problem = message["failed"]
                 else:
-                    on_round(message["round"], message["accuracy"])
+                    on_round(message["round"], message["score"])
         except BaseException:  # raised by on_round, or Ctrl-C: SIGTERM lets the run save
             process.terminate()
             raise

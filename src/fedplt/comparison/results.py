@@ -1,4 +1,4 @@
-"""The results of a comparison: final accuracy, accuracy at equal cost, cost to an accuracy."""
+"""The results of a comparison: final scores, scores at equal cost, cost to reach a score."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fedplt.federation import History, RoundRecord, Totals
+from fedplt.client import MetricInfo
+from fedplt.federation import History, RoundRecord, Totals, one_metric
 from fedplt.text import bytes_text, flops_text, table
 
-FORMAT = 2
+FORMAT = 3
 
 MEASURES: dict[str, Callable[[Totals], float]] = {
     "bytes up": lambda total: total.bytes_up,
@@ -20,23 +21,24 @@ MEASURES: dict[str, Callable[[Totals], float]] = {
     "paper FLOPs": lambda total: total.paper_flops,
     "exact FLOPs": lambda total: total.flops,
 }
-"""The cost measures at which accuracies are compared."""
+"""The cost measures at which scores are compared."""
 
 
-def accuracy_within(history: History, measure: str, budget: float) -> float | None:
-    """Accuracy when a budget is spent, interpolated between the two nearest evaluated rounds.
+def score_within(history: History, measure: str, budget: float) -> float | None:
+    """Score when a budget is spent, interpolated between the two nearest evaluated rounds.
 
     None if the first evaluated round costs more than the budget, or the last one less.
     """
     costs = [MEASURES[measure](record.total) for record in history.evaluated]
     if not costs or not costs[0] * (1 - 1e-9) <= budget <= costs[-1] * (1 + 1e-9):
         return None
-    return float(np.interp(budget, costs, history.accuracy))
+    return float(np.interp(budget, costs, history.scores))
 
 
-def cost_to_reach(history: History, measure: str, accuracy: float) -> float | None:
-    """Total cost when an evaluated round first reaches this accuracy; None if none does."""
-    reached = (r for r in history.evaluated if (r.accuracy or 0) >= accuracy)
+def cost_to_reach(history: History, measure: str, target: float) -> float | None:
+    """Total cost when an evaluated round first reaches this score; None if none does."""
+    metric = history.metric
+    reached = (r for r in history.evaluated if metric.reaches(r.score or 0.0, target))
     first = next(reached, None)
     return None if first is None else MEASURES[measure](first.total)
 
@@ -65,8 +67,8 @@ class Contestant:
 
     @property
     def finals(self) -> list[float]:
-        """Mean accuracy of the last 10 evaluations, per seed."""
-        return [history.final_accuracy() for history in self.histories.values()]
+        """Mean score of the last 10 evaluations, per seed."""
+        return [history.final_score() for history in self.histories.values()]
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,10 @@ class Comparison:
         ]
 
     @property
+    def metric(self) -> MetricInfo:
+        return one_metric(h for c in self.contestants.values() for h in c.histories.values())
+
+    @property
     def histories(self) -> dict[str, list[History]]:
         return {label: list(c.histories.values()) for label, c in self.contestants.items()}
 
@@ -118,32 +124,39 @@ class Comparison:
         return result
 
     def at_equal(self, measure: str) -> dict[str, list[float | None]]:
-        """Accuracies within the common budgets, per contestant and seed."""
+        """Scores within the common budgets, per contestant and seed."""
         budgets = self.budgets(measure)
         return {
-            label: [accuracy_within(h, measure, budgets[s]) for s, h in c.histories.items()]
+            label: [score_within(h, measure, budgets[s]) for s, h in c.histories.items()]
             for label, c in self.contestants.items()
         }
 
-    def costs_to(self, accuracy: float, measure: str) -> dict[str, list[float | None]]:
+    def costs_to(self, target: float, measure: str) -> dict[str, list[float | None]]:
         return {
-            label: [cost_to_reach(h, measure, accuracy) for h in c.histories.values()]
+            label: [cost_to_reach(h, measure, target) for h in c.histories.values()]
             for label, c in self.contestants.items()
         }
 
     def default_target(self) -> float:
-        """An accuracy that most contestants reach: 90 % of the best one's, in whole percent."""
-        best = max(fmean(c.finals) for c in self.contestants.values())
-        return int(90 * best) / 100
+        """A score that most contestants reach: a tenth worse than the best one's."""
+        metric = self.metric
+        best = metric.best(fmean(c.finals) for c in self.contestants.values())
+        if metric.unit == "%" and metric.direction == "higher":
+            return int(90 * best) / 100  # whole percent
+        worse = best - 0.1 * abs(best) if metric.direction == "higher" else best + 0.1 * abs(best)
+        return float(f"{worse:.3g}")
 
-    def text(self, accuracy: float | None = None) -> str:
+    def text(self, target: float | None = None) -> str:
         """The results as printed tables."""
-        target = self.default_target() if accuracy is None else accuracy
+        metric = self.metric
+        target = self.default_target() if target is None else target
+        wanted = f"{metric.text(target, -1)} {metric.name}"
+        shown = f"{metric.name} in {metric.unit}" if metric.unit else metric.name
         parts = [
-            "accuracy in %, mean +- std over seeds; in the end: mean of the last 10 evaluations;\n"
+            f"{shown}, mean +- std over seeds; in the end: mean of the last 10 evaluations;\n"
             "<= costs: within the cost of the cheapest run of the same seed (shown: the mean)\n\n"
             + table(["method", "trained", "in the end", *self._equal_header()], self._rows()),
-            f"cost until {100 * target:.0f} % accuracy, mean over the seeds that reach it\n\n"
+            f"cost until {wanted}, mean over the seeds that reach it\n\n"
             + table(["method", *MEASURES], self._cost_rows(target)),
         ]
         return "\n\n".join([*parts, *self.problems, *self.refused])
@@ -161,8 +174,8 @@ class Comparison:
             [
                 self._shown(label),
                 f"{contestant.trained:.1%}",
-                _spread(contestant.finals),
-                *(_spread(equal[measure][label]) for measure in MEASURES),
+                self._spread(contestant.finals),
+                *(self._spread(equal[measure][label]) for measure in MEASURES),
             ]
             for label, contestant in self.contestants.items()
         ]
@@ -180,14 +193,23 @@ class Comparison:
             rows.append(row)
         return rows
 
-    def to_json(self, accuracy: float | None = None) -> dict[str, Any]:
+    def _spread(self, values: Sequence[float | None]) -> str:
+        """Mean and standard deviation; the mean alone for a single value."""
+        known = [value for value in values if value is not None]
+        if not known:
+            return "-"
+        mean = self.metric.number(fmean(known))
+        return f"{mean} +- {self.metric.number(pstdev(known))}" if len(known) > 1 else mean
+
+    def to_json(self, target: float | None = None) -> dict[str, Any]:
         """Everything as plain values: per contestant and seed, every evaluated round."""
-        target = self.default_target() if accuracy is None else accuracy
+        target = self.default_target() if target is None else target
         return {
             "format": FORMAT,
+            "metric": self.metric.to_json(),
             "config": dict(self.config),
             "budgets": {measure: _by_seed(self.budgets(measure)) for measure in MEASURES},
-            "target_accuracy": target,
+            "target": target,
             "methods": {label: self._contestant_json(label, target) for label in self.contestants},
             "failed": {label: _by_seed(reasons) for label, reasons in self.failed.items()},
         }
@@ -198,15 +220,15 @@ class Comparison:
         return {
             "method": dict(contestant.method),
             "trained": contestant.trained,
-            "accuracy_mean": fmean(finals),
-            "accuracy_std": pstdev(finals) if len(finals) > 1 else None,
-            "accuracy_at_equal": {m: self.at_equal(m)[label] for m in MEASURES},
+            "score_mean": fmean(finals),
+            "score_std": pstdev(finals) if len(finals) > 1 else None,
+            "score_at_equal": {m: self.at_equal(m)[label] for m in MEASURES},
             "cost_to_target": {m: self.costs_to(target, m)[label] for m in MEASURES},
             "failed": _by_seed(contestant.failed),
             "runs": {
                 str(seed): {
-                    "accuracy_last_10": history.final_accuracy(),
-                    "test_accuracy": history.test_accuracy,
+                    "score_last_10": history.final_score(),
+                    "test_score": history.test_score,
                     "rounds": [_round_json(record) for record in history.evaluated],
                 }
                 for seed, history in contestant.histories.items()
@@ -215,22 +237,13 @@ class Comparison:
 
 
 def _round_json(record: RoundRecord) -> dict[str, Any]:
-    accuracy, refused = record.accuracy, len(record.rejected)
-    values = {"round": record.round, "accuracy": accuracy, "loss": record.loss, "refused": refused}
+    score, refused = record.score, len(record.rejected)
+    values = {"round": record.round, "score": score, "loss": record.loss, "refused": refused}
     return {**values, **vars(record.total)}
 
 
 def _by_seed(values: Mapping[int, Any]) -> dict[str, Any]:
     return {str(seed): value for seed, value in values.items()}
-
-
-def _spread(values: Sequence[float | None]) -> str:
-    """Mean and standard deviation; the mean alone for a single value."""
-    known = [100 * value for value in values if value is not None]
-    if not known:
-        return "-"
-    mean = f"{fmean(known):.1f}"
-    return f"{mean} +- {pstdev(known):.1f}" if len(known) > 1 else mean
 
 
 def _cost_text(measure: str, cost: float) -> str:

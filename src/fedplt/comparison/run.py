@@ -48,7 +48,7 @@ def compare(
     seeds: Sequence[int],
     out: str | Path,
     *,
-    accuracy: float | None = None,
+    target: float | None = None,
     processes: int | None = None,
     fetching: Fetching = nullcontext,
     watch: Watch | None = None,
@@ -61,7 +61,7 @@ def compare(
             False}}``; each replaces ``config.method``, the rest is the same for all.
         seeds: one run per method and seed; all different.
         out: the folder that gets one folder per run.
-        accuracy: report the cost to reach it (default: an accuracy that most methods reach).
+        target: report the cost to reach this score (default: one that most methods reach).
         processes: runs at a time (default: one per core).
         fetching: context manager that displays the progress of downloads.
         watch: gets progress callbacks.
@@ -71,7 +71,8 @@ def compare(
     """
     config, out = as_config(config), Path(out)
     # Report mistakes before anything runs.
-    check_runs(methods, seeds, processes, accuracy)
+    metric = config.task.task().metric.info
+    check_runs(methods, seeds, processes, target, metric)
     plans = check_methods({k: _config(config, k, m, seeds[0]) for k, m in methods.items()})
     # Seed by seed, longest run first, so that all cores finish at about the same time.
     ordered = sorted(methods, key=lambda label: _work(plans[label]), reverse=True)
@@ -90,7 +91,7 @@ def compare(
     with closing(take_lock(out)):
         failed = run_all(runs, processes or available_cores(), watch or Watch())
         found = read(out, {label: dict(m) for label, m in methods.items()}, seeds, config, failed)
-        write_text(out / "comparison.json", json.dumps(found.to_json(accuracy), indent=1))
+        write_text(out / "comparison.json", json.dumps(found.to_json(target), indent=1))
     return found
 
 
@@ -102,9 +103,9 @@ def run_all(
     processes, telling = Processes(), threading.Lock()
 
     def do(label: str, seed: int) -> str:
-        def on_round(round: int, accuracy: float | None) -> None:
+        def on_round(round: int, score: float | None) -> None:
             with telling:
-                watch.on_round(label, seed, round, accuracy)
+                watch.on_round(label, seed, round, score)
 
         run = runs[label, seed]
         if run.is_finished or run.diverged:
@@ -118,9 +119,9 @@ def run_all(
             pool.shutdown(wait=False, cancel_futures=True)  # before this thread takes the next run
             raise
 
-    watch.on_begin(
-        max(r.config.rounds for r in runs.values()), {k: r.done for k, r in runs.items()}
-    )
+    metric = next(iter(runs.values())).config.task.task().metric.info
+    rounds = max(run.config.rounds for run in runs.values())
+    watch.on_begin(rounds, {key: run.done for key, run in runs.items()}, metric)
     with terminated_like_interrupted(), ThreadPoolExecutor(number) as pool:
         try:
             waiting = {pool.submit(do, *key): key for key in runs}

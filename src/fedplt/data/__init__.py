@@ -7,12 +7,11 @@ from fedplt.data.samples import (
     Augment,
     Samples,
     TensorSamples,
-    TrainingData,
-    as_samples,
     first_examples,
 )
 from fedplt.data.sources import Fetching, Progress
 from fedplt.data.splits import Split, split_dirichlet, split_given, split_iid, split_shards
+from fedplt.data.training_data import TrainingData, as_samples
 
 __all__ = [
     "CATALOG",

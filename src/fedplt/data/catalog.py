@@ -16,8 +16,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedplt.data.decode import Arrays, decode_cifar_binary, decode_cifar_png, decode_idx
-from fedplt.data.samples import Samples, TensorSamples, TrainingData
+from fedplt.data.samples import Samples, TensorSamples
 from fedplt.data.sources import DebianPackage, NpmPackage, Official, Progress, Source, SourceError
+from fedplt.data.training_data import TrainingData
 from fedplt.errors import DataError, did_you_mean
 from fedplt.files import write_atomically
 

@@ -11,7 +11,8 @@ from pydoc_data.topics import topics
 import numpy as np
 import torch
 
-from fedplt.data.samples import TensorSamples, TrainingData
+from fedplt.data.samples import TensorSamples
+from fedplt.data.training_data import TrainingData
 
 CONTEXT = 64
 VALIDATION_EVERY = 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from fedplt.client import Loss, Metric, accuracy
+from fedplt.client import Loss, Metric, Task, as_metric
 from fedplt.data import Augment, Split, TrainingData, as_samples, split_given
 from fedplt.engines.start import MakeEngine, run_job
 from fedplt.errors import ConfigError
@@ -26,6 +27,7 @@ from fedplt.federation import (
     OnRound,
     SamplingConfig,
     ServerConfig,
+    TaskConfig,
     TrainingConfig,
     ignore,
     make_job,
@@ -49,8 +51,9 @@ def train(
     test_data: Any = None,
     split: str | Split | Sequence[Any] = "iid",
     learning_rates: Sequence[float] | None = None,
-    loss: Loss = torch.nn.functional.cross_entropy,
-    metric: Metric = accuracy,
+    task: str | Task = "classification",
+    loss: Loss | None = None,
+    metric: str | Metric | None = None,
     augment: Augment | None = None,
     seed: int = 0,
     name: str = "run",
@@ -84,8 +87,10 @@ def train(
             ``{"devices": "devices.csv", "deadline_seconds": 30.0}``.
         split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client.
         learning_rates: one per client (default: ``training["learning_rate"]`` for all).
-        loss: mean loss from outputs and targets.
-        metric: score per example, or their mean.
+        task: ``"classification"``, ``"regression"``, ``"multi-label"``, ``"next-token"``, or a
+            :class:`fedplt.Task`: a loss and a metric.
+        loss: instead of the task's: ``loss(outputs, targets)``, the mean over a batch.
+        metric: instead of the task's: a name such as ``"mae"``, or a :class:`fedplt.Metric`.
         augment: changes a batch of training inputs: ``augment(inputs, generator)``.
         seed: seed of all random draws.
         name, checkpoint_every: as in a configuration.
@@ -109,11 +114,13 @@ def train(
         given = None if isinstance(split, str) else split
     else:
         given = split_given(split, len(samples.train))
+    named_task, chosen = _task(task, loss, metric)
     planned = _values(fleet)
     named_split = {"split": split} if isinstance(split, str) else {}
     sections = {
         "data": {"name": FROM_PYTHON, **named_split, **_values(data)},
         "model": {"name": FROM_PYTHON, **_values(cut)},
+        "task": named_task,
         "clients": {"num_clients": _num_clients(ratios, planned)},
         **({"fleet": planned} if planned else {}),
         "method": {"name": method} if isinstance(method, str) else dict(method),
@@ -129,9 +136,28 @@ def train(
     job = make_job(
         config, model, samples,
         split=given, ratios=ratios, learning_rates=learning_rates,
-        loss=loss, metric=metric, augment=augment,
+        task=chosen, augment=augment,
     )  # fmt: skip
     return run_job(job, out, resume=resume, engine=run_with, on_round=on_round)
+
+
+def _task(task: str | Task, loss: Loss | None, metric: str | Metric | None) -> tuple[Values, Task]:
+    """The section ``[task]`` that describes these, and the task itself."""
+    section = {"name": task if isinstance(task, str) else FROM_PYTHON}
+    named = dict(section) if isinstance(task, str) else {}
+    if isinstance(metric, str):
+        section["metric"] = named["metric"] = metric
+    found = TaskConfig(**named).task()
+    chosen = task if isinstance(task, Task) else found
+    if loss is not None and loss is not torch.nn.functional.cross_entropy:
+        section["loss"] = FROM_PYTHON
+        chosen = replace(chosen, loss=loss)
+    if metric is not None:
+        section["metric"] = metric if isinstance(metric, str) else FROM_PYTHON
+        chosen = replace(
+            chosen, metric=found.metric if isinstance(metric, str) else as_metric(metric)
+        )
+    return section, chosen
 
 
 def _num_clients(ratios: Sequence[float | Allocation] | None, fleet: Values) -> int:

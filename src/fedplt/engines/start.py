@@ -143,7 +143,8 @@ def prepare_resume(
     folder.lock()
     try:
         folder.refuse_unbegun()
-        if FROM_PYTHON in (config.model.name, config.data.name):
+        task = config.task
+        if FROM_PYTHON in (config.model.name, config.data.name, task.name, task.loss, task.metric):
             raise RunError(
                 f"{folder.path} was started from Python with a model or data of its own: call "
                 "fedplt.train with the same arguments and resume=True."

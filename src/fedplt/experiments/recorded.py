@@ -110,7 +110,7 @@ class RecordedRun:
             processor,
             median(seconds) if seconds else 0.0,
             tuple(record.round for record in history.evaluated),
-            tuple(round(value, 6) for value in history.accuracy),
+            tuple(round(value, 6) for value in history.scores),
             tuple(record.loss for record in history.evaluated),
             {
                 name: np.array([getattr(r.cost, name) for r in history.rounds], dtype=np.float64)
@@ -118,7 +118,7 @@ class RecordedRun:
             },
             diverged,
             sum(len(record.rejected) for record in history.rounds),
-            history.test_accuracy,
+            history.test_score,
             series_of(history),
         )
 

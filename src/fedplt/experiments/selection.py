@@ -35,7 +35,7 @@ def history_of(run: RecordedRun, rounds: int | None = None) -> History:
                 cost=_totals({name: run.costs[name][index] for name in COSTS}),
                 total=_totals({name: sums[name][index] for name in COSTS}),
                 seconds=run.seconds_per_round,
-                accuracy=accuracy.get(index + 1),
+                score=accuracy.get(index + 1),
                 loss=loss.get(index + 1),
             )
             for index in range(number)
@@ -67,7 +67,7 @@ class Entry:
 
     def finals(self, last: int = LAST) -> dict[int, float]:
         """Final accuracy by seed: mean of the last evaluations."""
-        return {seed: history.final_accuracy(last) for seed, history in self.histories.items()}
+        return {seed: history.final_score(last) for seed, history in self.histories.items()}
 
     @property
     def trained(self) -> float:

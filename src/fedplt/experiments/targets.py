@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedplt.comparison import MEASURES, accuracy_within, cost_to_reach
+from fedplt.comparison import MEASURES, cost_to_reach, score_within
 from fedplt.experiments.selection import Selection
 from fedplt.experiments.statistics import Interval, mean_interval
 from fedplt.federation import History
@@ -50,7 +50,7 @@ def accuracy_target(
         return None
     if wanted is not None and all(cost_to_reach(run, BYTES, wanted) is not None for run in runs):
         return Target(ACCURACY, wanted, True)
-    smallest = min(run.final_accuracy() for run in runs)
+    smallest = min(run.final_score() for run in runs)
     return Target(ACCURACY, math.floor(100 * smallest) / 100, False)
 
 
@@ -61,7 +61,7 @@ def cost_target(
     runs = _runs(selection, names)
     if not runs:
         return None
-    if wanted and all(accuracy_within(run, measure, wanted) is not None for run in runs):
+    if wanted and all(score_within(run, measure, wanted) is not None for run in runs):
         return Target(measure, wanted, True)
     return Target(measure, min(MEASURES[measure](run.evaluated[-1].total) for run in runs), False)
 
@@ -80,7 +80,7 @@ def value_at(run: History, target: Target, measure: str) -> float | None:
     """
     if target.measure == ACCURACY:
         return cost_to_reach(run, measure, target.value)
-    reached = accuracy_within(run, target.measure, target.value)
+    reached = score_within(run, target.measure, target.value)
     if measure == ACCURACY or reached is None:
         return reached
     spent, wanted = (

@@ -9,9 +9,7 @@ from fedplt.federation.config import (
     ClientsConfig,
     CutConfig,
     DataConfig,
-    DiagnosticsConfig,
     EngineConfig,
-    EvaluationConfig,
     GroupConfig,
     ModelConfig,
     RunConfig,
@@ -30,6 +28,7 @@ from fedplt.federation.config_file import (
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
+from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.folder import RunFolder, changed_keys
 from fedplt.federation.job import (
@@ -44,7 +43,7 @@ from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
 from fedplt.federation.planning import method_from_config, plan_from_config
-from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.records import History, RoundRecord, Totals, one_metric
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
@@ -79,6 +78,7 @@ __all__ = [
     "SamplingConfig",
     "Section",
     "ServerConfig",
+    "TaskConfig",
     "Totals",
     "TrainingConfig",
     "as_config",
@@ -99,6 +99,7 @@ __all__ = [
     "method_from_config",
     "most_clients",
     "most_numbers",
+    "one_metric",
     "override",
     "parse_config",
     "parse_toml",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedplt.client import OPTIMIZERS, LocalTraining, Loss, Metric
-from fedplt.data import Samples, TensorSamples
-from fedplt.errors import ConfigError
+from fedplt.client import OPTIMIZERS, LocalTraining, Task
+from fedplt.data import TensorSamples
+from fedplt.errors import ConfigError, DataError
 from fedplt.federation.config import RunConfig
 from fedplt.kernels import call_model, evaluation_mode
 from fedplt.models import MODELS
@@ -25,23 +26,68 @@ def check_device(device: str) -> None:
         ) from error
 
 
-def try_model(
-    config: RunConfig, model: nn.Module, inputs: Any, targets: Any, loss: Loss, metric: Metric
-) -> Any:
-    """Run model, loss and metric on one small batch and return the outputs."""
+def try_model(config: RunConfig, model: nn.Module, inputs: Any, targets: Any, task: Task) -> None:
+    """Run model, loss and metric on one small batch."""
+    try_task(config, run_model(config, model, inputs), targets, task)
+
+
+def run_model(config: RunConfig, model: nn.Module, inputs: Any) -> Any:
+    """The model's outputs for one small batch."""
     try:
         with evaluation_mode(model), torch.no_grad():
-            outputs = call_model(model, inputs)
-            loss(outputs, targets)
-            metric(outputs, targets)
-            return outputs
-    except Exception as error:  # the user's model, loss and metric may raise anything
-        shape = tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) else type(inputs).__name__
+            return call_model(model, inputs)
+    except Exception as error:  # the user's model may raise anything
+        refuse_integers(model, inputs)
         raise ConfigError(
             f"model.name: {config.model.name!r} does not fit the data {config.data.name!r}, whose "
-            f"inputs have shape {shape}: {(str(error).splitlines() or [repr(error)])[0]}. "
+            f"inputs have shape {_shape(inputs)}: {first_line(error)}. "
             + (_OPTIONS if config.model.name in MODELS else _LOSS)
         ) from error
+
+
+def try_task(config: RunConfig, outputs: Any, targets: Any, task: Task) -> None:
+    """Run loss and metric on a small batch of outputs."""
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            # Outputs (n, 1) and targets (n,) become (n, n): torch warns, and goes on.
+            warnings.filterwarnings("error", "Using a target size")
+            task.loss(outputs, targets)
+            task.metric.rows(outputs, targets, num_examples(targets))
+    except Exception as error:  # the user's loss and metric may raise anything
+        raise ConfigError(
+            f"task: the loss or the metric of {task.name!r} fails on the outputs of "
+            f"{config.model.name!r}, {_shape(outputs)} per example, with targets "
+            f"{_shape(targets)} per example: {first_line(error)}. {_TASK}"
+        ) from error
+
+
+def refuse_integers(model: nn.Module, inputs: Any) -> None:
+    """Refuse whole numbers as inputs if the model runs with the same numbers as floats."""
+    if not isinstance(inputs, Tensor) or inputs.is_floating_point():
+        return
+    try:
+        with evaluation_mode(model), torch.no_grad():
+            call_model(model, inputs.float())
+    except Exception:  # then the type was not the reason
+        return
+    raise DataError(
+        f"the inputs are whole numbers ({inputs.dtype}), but the model computes with floats. "
+        "Convert them: inputs.float(), for images also / 255."
+    )
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [repr(error)])[0].rstrip(".")
+
+
+def num_examples(targets: Any) -> int:
+    while isinstance(targets, (dict, list, tuple)):
+        targets = next(iter(targets.values() if isinstance(targets, dict) else targets))
+    return len(targets)
+
+
+def _shape(batch: Any) -> str:
+    return f"{tuple(batch.shape[1:])}" if isinstance(batch, Tensor) else type(batch).__name__
 
 
 _OPTIONS = (
@@ -49,23 +95,8 @@ _OPTIONS = (
     "num_channels; vit: image_size, num_channels; text: vocabulary, context; all but text: "
     "num_classes)."
 )
-_LOSS = (
-    "The model, the loss and the metric must fit the data; from Python, fedplt.train takes loss= "
-    "and metric= of your own."
-)
-
-
-def check_labels(train: Samples, outputs: Any) -> None:
-    """Refuse labels without a model output; checks only data that is in memory."""
-    if not isinstance(train, TensorSamples) or getattr(outputs, "ndim", 0) != 2:
-        return
-    if train.targets.ndim == 1 and not train.targets.is_floating_point():
-        largest, number = int(train.targets.max()), outputs.shape[1]
-        if largest >= number:
-            raise ConfigError(
-                f"model.options: the model has {number} outputs, but training labels go up to "
-                f"{largest}. It needs at least {largest + 1} outputs."
-            )
+_LOSS = "Change the model or the data."
+_TASK = "Is it the right task? See [task] (fedplt.train: task=, loss=, metric=)."
 
 
 def likes_channels_last(model: nn.Module, inputs: Any) -> bool:

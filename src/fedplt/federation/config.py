@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedplt.client import OPTIMIZERS
 from fedplt.errors import did_you_mean
+from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.federation.section import Section
@@ -188,34 +189,6 @@ class TrainingConfig(Section):
         return self.decay_rounds / (self.decay_rounds + falling)
 
 
-class EvaluationConfig(Section):
-    """When and how the global model is evaluated."""
-
-    every: Annotated[int, Field(ge=1)] = 1
-    """Rounds between evaluations (the last round is always evaluated)."""
-    on: Literal["server", "nodes", "both"] = "server"
-    """``flower``: evaluate on the server's data, on each node's own (weighted by their examples),
-    or on both. Without data on the server: ``nodes``."""
-    per_client: bool = False
-    """Also report a score per client, weighted by its label distribution."""
-    client_examples: Annotated[int, Field(ge=1)] | None = None
-    """With ``local_norms``: evaluate each client on about this many examples (default: all)."""
-
-
-class DiagnosticsConfig(Section):
-    """Whether each round records how the global model moves (``docs/diagnostics.md``)."""
-
-    enabled: bool = False
-    window: Annotated[int, Field(ge=1)] = 10
-    """Rounds in the effective perturbation's window; one copy of the model is kept per round."""
-
-    @model_validator(mode="after")
-    def _enabled(self) -> DiagnosticsConfig:
-        if not self.enabled:
-            self.refuse_unused(["window"], "enabled = false", "or set enabled = true")
-        return self
-
-
 class EngineConfig(Section):
     """What runs the clients, and how. Only ``device`` may change the results."""
 
@@ -245,8 +218,11 @@ class RunConfig(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     rounds: Annotated[int, Field(ge=1)] = 60
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
+    code: str | None = None
+    """Folder of the modules that are named by import path; default: that of the TOML file."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
+    task: TaskConfig = TaskConfig()
     clients: ClientsConfig = ClientsConfig()
     fleet: FleetConfig | None = None
     method: dict[str, Any] = {"name": "fedplt"}

@@ -12,14 +12,18 @@ import tomli_w
 from fedplt.errors import ConfigError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.config_errors import parse_toml, read_text, validate
+from fedplt.federation.config_paths import make_absolute
+from fedplt.imports import search_first
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in a file, with ``key.sub=value`` overrides applied."""
     text = read_text(path, ConfigError)
     values = parse_toml(text, path, ConfigError)
+    make_absolute(values, Path(path).parent)
     for override in overrides:
         _apply(values, override)
+    make_absolute(values)
     return parse_config(values, text, str(path), _keys(overrides))
 
 
@@ -41,6 +45,7 @@ def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     values = config.model_dump(exclude_none=True, mode="json")
     for entry in overrides:
         _apply(values, entry)
+    make_absolute(values)
     return parse_config(values, overridden=_keys(overrides))
 
 
@@ -52,7 +57,10 @@ def parse_config(
     values: dict[str, Any], text: str = "", where: str = "", overridden: Sequence[str] = ()
 ) -> RunConfig:
     """Validate plain values; one :class:`ConfigError` names every wrong key."""
-    return validate(RunConfig, values, ConfigError, text=text, where=where, overridden=overridden)
+    config = validate(RunConfig, values, ConfigError, text=text, where=where, overridden=overridden)
+    if config.code is not None:
+        search_first(config.code)
+    return config
 
 
 def dump_config(config: RunConfig) -> str:

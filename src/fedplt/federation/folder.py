@@ -3,6 +3,7 @@
     runs/<name>/
         config.toml             the whole configuration, defaults included
         plan.json               which client trains what
+        metric.json             what the scores are: name, unit, direction, format
         rounds.jsonl            one line per round
         checkpoint.safetensors  the state after some round; written atomically
         model.safetensors       the final model, by parameter name
@@ -15,7 +16,7 @@ A lock allows one writer at a time. No pickle is read or written.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +29,7 @@ from fedplt.federation.config import RunConfig
 from fedplt.federation.config_file import dump_config, flatten, load_config
 from fedplt.federation.job import Job
 from fedplt.federation.lock import LOCK, take_lock
+from fedplt.federation.metric_file import METRIC_FILE, read_metric, write_metric
 from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.files import write_atomically, write_text
 from fedplt.methods import read_plan
@@ -37,7 +39,7 @@ FORMAT = 1
 SCRATCH = ".*.part"
 """Temporary files that a killed run leaves behind."""
 MAY_CHANGE = (
-    "name", "rounds", "checkpoint_every", "server.attempts",
+    "name", "rounds", "checkpoint_every", "code", "server.attempts",
     "engine.name", "engine.workers", "engine.check", "engine.start_method",
     "engine.timeout_seconds", "engine.round_timeout_seconds", "engine.pin_nodes",
 )  # fmt: skip
@@ -67,6 +69,7 @@ class RunFolder:
                 scratch.unlink()
             folder.write_config(job.config)
             write_text(path / "plan.json", json.dumps(job.plan.to_json()))
+            write_metric(path, job.metric.info)
         except BaseException:
             folder.unlock()
             raise
@@ -81,7 +84,7 @@ class RunFolder:
     def refuse_existing(cls, path: Path) -> None:
         """Accept a missing folder, an empty one, or that of a run that never began."""
         if path.is_dir() and not cls.has_begun(path):
-            files, ours = list(path.iterdir()), (LOCK, "config.toml", "plan.json")
+            files, ours = list(path.iterdir()), (LOCK, "config.toml", "plan.json", METRIC_FILE)
             others = [file for file in files if file.name not in ours and not file.match(SCRATCH)]
             # A run writes its lock first: a config.toml without a lock is not from a run.
             if not files or ((path / LOCK).exists() and not others):
@@ -159,7 +162,8 @@ class RunFolder:
                 raise RunError(f"{path} is damaged: {error}") from error
         if not records or result.get("rounds") != records[-1].round:
             result = {}
-        return History(records, result.get("test_accuracy"), result.get("test_loss"))
+        test = result.get("test_score", result.get("test_accuracy"))
+        return History(records, test, result.get("test_loss"), read_metric(self.path))
 
     def keep_rounds(self, number: int) -> list[RoundRecord]:
         """Drop the records of rounds after the checkpoint, which are run again."""
@@ -265,28 +269,6 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
-
-
-def by_configuration(folders: Sequence[RunFolder]) -> dict[str, list[History]]:
-    """Histories of runs by label; runs that differ only in the seed share one."""
-    groups: dict[str, list[History]] = {}
-    names: dict[str, str] = {}
-    for folder in folders:
-        history, config = folder.history(), folder.config()
-        if not history.evaluated:
-            raise RunError(f"{folder.path} has no evaluated round yet: nothing to draw.")
-        kept = {
-            key: value
-            for key, value in flatten(config).items()
-            if key != "seed" and key not in MAY_CHANGE
-        }
-        key = json.dumps(kept, sort_keys=True)
-        label = f"{config.name} {config.method['name']}"
-        if key not in names:
-            taken = sum(name.startswith(label) for name in names.values())
-            names[key] = f"{label} ({taken + 1})" if taken else label
-        groups.setdefault(names[key], []).append(history)
-    return groups
 
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

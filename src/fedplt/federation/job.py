@@ -13,17 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedplt.client import LocalTraining, Loss, Metric, accuracy
+from fedplt.client import LocalTraining, Loss, Metric, Task, classification_loss
 from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData, first_examples
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.checks import (
     check_device,
-    check_labels,
     likes_channels_last,
+    run_model,
     try_model,
     try_optimizer,
+    try_task,
 )
 from fedplt.federation.config import RunConfig
+from fedplt.federation.data_checks import check_finite, check_targets
 from fedplt.federation.fleet import ClientDevices, nominal_workload
 from fedplt.federation.planning import method_from_config, plan_from_config
 from fedplt.federation.run_data import load_data, split_data
@@ -110,13 +112,13 @@ def make_job(
     split: Split | None = None,
     ratios: Sequence[float | Allocation] | None = None,
     learning_rates: Sequence[float] | None = None,
-    loss: Loss = torch.nn.functional.cross_entropy,
-    metric: Metric = accuracy,
+    task: Task | None = None,
     augment: Augment | None = None,
 ) -> Job:
-    """Make a job from a model and data in memory, with the user's loss and metric."""
+    """Make a job from a model and data in memory; ``task`` instead of the configuration's."""
     check_device(config.engine.device)
-    example = _try_data(config, model, data, loss, metric)
+    task = task or config.task.task()
+    example = _try_data(config, model, data, task)
     plan, devices = plan_from_config(config, model, example, ratios, len(data.train))
     split = split or split_data(config, data.train)
     if split.num_clients != plan.num_clients:
@@ -124,7 +126,7 @@ def make_job(
             f"clients.num_clients: there are {plan.num_clients} clients, "
             f"but the split is for {split.num_clients}."
         )
-    training = local_training_of(config, loss, augment)
+    training = local_training_of(config, task.loss, augment)
     if training.recipe.masked_loss:
         _refuse_without_labels(data)
     arranged = TrainingData(data.train.arranged(split.order), data.validation, data.test)
@@ -140,27 +142,26 @@ def make_job(
         test=arranged.test,
         training=training,
         learning_rates=learning_rates_of(config, learning_rates, plan.num_clients),
-        metric=metric,
+        metric=task.metric,
         devices=devices,
     )
 
 
-def _try_data(
-    config: RunConfig, model: nn.Module, data: TrainingData, loss: Loss, metric: Metric
-) -> Any:
+def _try_data(config: RunConfig, model: nn.Module, data: TrainingData, task: Task) -> Any:
     """Run the model once to find mismatches early; return the inputs used."""
     if not len(data.train) or not len(data.validation):
         raise DataError("the training or the validation data is empty; both need examples.")
+    check_finite(data)
     example = first_examples(data.validation)
-    outputs = try_model(config, model, *example, loss, metric)
-    if loss is torch.nn.functional.cross_entropy:
-        check_labels(data.train, outputs)
+    outputs = run_model(config, model, example[0])
+    check_targets(data, outputs, task)
+    try_task(config, outputs, example[1], task)
     return example[0]
 
 
 def local_training_of(
     config: RunConfig,
-    loss: Loss = torch.nn.functional.cross_entropy,
+    loss: Loss = classification_loss,
     augment: Augment | None = None,
 ) -> LocalTraining:
     settings = config.training
@@ -210,7 +211,7 @@ def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
         data = load_data(config)
         num_examples = len(data.train)
         example = first_examples(data.validation)
-    try_model(config, model, *example, torch.nn.functional.cross_entropy, accuracy)
+    try_model(config, model, *example, config.task.task())
     plan, _ = plan_from_config(config, model, example[0], num_examples=num_examples)
     return plan, num_examples
 

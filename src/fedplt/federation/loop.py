@@ -120,12 +120,12 @@ class Federation:
         state, memory = self._aggregate(aggregator)
         # Evaluate, with the state that clients keep from this round.
         self.engine.keep_local([k for k in assignments if str(k) not in rejected])
-        evaluation, client_accuracy = self._measurement.of_round(round, state)
+        evaluation, client_scores = self._measurement.of_round(round, state)
         cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down)
         seconds = self._availability.round_seconds(assignments, selection.clients)
         outcome = RoundOutcome(
             state, memory, results, selection, asked, rejected, aggregator.touched,
-            replace(cost, simulated_seconds=seconds), evaluation, client_accuracy,
+            replace(cost, simulated_seconds=seconds), evaluation, client_scores,
         )  # fmt: skip
         return self._commit(outcome, started)
 
@@ -224,11 +224,11 @@ class Federation:
         if self.job.test is not None and self.job.test is not self.job.validation:
             test, _ = self._measurement.of("test", self.state)
             if test is not None:
-                result = {"test_accuracy": test.score, "test_loss": test.loss}
-        history = History(self.records, **result)
+                result = {"test_score": test.score, "test_loss": test.loss}
+        history = History(self.records, **result, metric=self.job.metric.info)
         if self.folder:
-            accuracy = history.final_accuracy()
-            final = {"rounds": self.rounds_done, "accuracy_last_10": accuracy, **result}
+            score = history.final_score()
+            final = {"rounds": self.rounds_done, "score_last_10": score, **result}
             self.folder.finish(_all_tensors(self.job, self.state), final)
         return history
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.client import CHUNK, Evaluation, label_shares
+from fedplt.client import CHUNK, Evaluation, Metric, Sums, label_shares
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.config import ON_NODES
 from fedplt.federation.engine import Engine
@@ -60,7 +63,8 @@ class Measurement:
         evaluations = self.engine.evaluate_clients(part, state, clients)
         if not evaluations:
             return None, None
-        return local_accuracy(evaluations, self._label_shares, self.job.num_examples)
+        shares, examples = self._label_shares, self.job.num_examples
+        return score_of_clients(evaluations, shares, examples, self.job.metric)
 
     def _per_client_shares(self) -> NDArray[np.float64] | None:
         """None: clients are not weighted by labels, or the nodes evaluate on data of their own."""
@@ -95,16 +99,17 @@ def summary_of(scores: NDArray[np.float64], num_examples: NDArray[np.int64]) -> 
     }
 
 
-def local_accuracy(
+def score_of_clients(
     evaluations: Mapping[int, Evaluation],
     label_shares: NDArray[np.float64] | None,
     num_examples: NDArray[np.int64],
+    metric: Metric,
 ) -> tuple[Evaluation, dict[str, float]]:
     """One number from the clients' evaluations, each of its own model (FedBN) or on its own data.
 
     On common data a client's score is weighted by its label distribution, and its loss is over
-    all of them. Both are averaged over the clients, weighted by the examples that they were
-    evaluated on, if they say so, else by those they train on.
+    all of them. Both are averaged over the clients, weighted by the examples that they train on.
+    On data of their own the score is that of all their examples together.
     """
 
     def score(client: int, evaluation: Evaluation) -> float:
@@ -112,8 +117,37 @@ def local_accuracy(
             return evaluation.score
         return float(evaluation.client_scores(label_shares[client : client + 1])[0])
 
-    clients = sorted(evaluations)
-    weights = np.array([evaluations[k].num_examples or num_examples[k] for k in clients])
+    clients = _alike(evaluations)
+    own = label_shares is None and all(each.count for each in evaluations.values())
+    weights = np.array(
+        [
+            evaluations[k].count if own else evaluations[k].num_examples or num_examples[k]
+            for k in clients
+        ]
+    )
     summary = summary_of(np.array([score(k, evaluations[k]) for k in clients]), weights)
     losses = [evaluations[client].loss for client in clients]
-    return Evaluation(float(np.average(losses, weights=weights)), summary["mean"]), summary
+    together = summary["mean"]
+    if own:
+        sums = [evaluations[client].sums for client in clients]
+        together = metric.score(_added(sums), int(weights.sum()))
+    return Evaluation(float(np.average(losses, weights=weights)), together), summary
+
+
+def _alike(evaluations: Mapping[int, Evaluation]) -> list[int]:
+    """The clients whose metrics have as many numbers as most; others measured something else."""
+    lengths = {k: 0 if each.sums is None else len(each.sums) for k, each in evaluations.items()}
+    usual = Counter(lengths.values()).most_common(1)[0][0]
+    for client in sorted(client for client, length in lengths.items() if length != usual):
+        warnings.warn(
+            f"client {client} measured another metric than most: its evaluation is left out. Is "
+            "[task] in its node.toml that of the run?",
+            stacklevel=2,
+        )
+    return sorted(client for client, length in lengths.items() if length == usual)
+
+
+def _added(parts: Sequence[Sums | None]) -> Sums:
+    """The sums of all clients, in client order."""
+    columns = zip(*(part for part in parts if part is not None), strict=True)
+    return np.array([math.fsum(column) for column in columns])

@@ -31,7 +31,7 @@ class RoundOutcome:
     """Mask of the coordinates that at least one client trained."""
     cost: Totals
     evaluation: Evaluation | None
-    client_accuracy: dict[str, float] | None
+    client_scores: dict[str, float] | None
 
     def record(
         self, round: int, total: Totals, seconds: float, diagnostics: dict[str, Any] | None
@@ -44,9 +44,9 @@ class RoundOutcome:
             cost=self.cost,
             total=total,
             seconds=seconds,
-            accuracy=self.evaluation.score if self.evaluation else None,
+            score=self.evaluation.score if self.evaluation else None,
             loss=self.evaluation.loss if self.evaluation else None,
-            client_accuracy=self.client_accuracy,
+            client_scores=self.client_scores,
             rejected=self.rejected,
             sampling=self.selection.record,
             diagnostics=diagnostics,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-FORMAT = 1
+from fedplt.client import MetricInfo, accuracy
+from fedplt.errors import RunError
+
+FORMAT = 2
+_OF_FORMAT_1 = {"accuracy": "score", "client_accuracy": "client_scores"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round. ``accuracy`` is the metric's mean, whatever metric the run uses."""
+    """One round. ``score`` is the value of the run's metric (:attr:`History.metric`)."""
 
     round: int
     """The number of the round, from 1."""
@@ -44,9 +48,10 @@ class RoundRecord:
     cost: Totals
     total: Totals
     seconds: float
-    accuracy: float | None = None
+    score: float | None = None
+    """None: the round was not evaluated."""
     loss: float | None = None
-    client_accuracy: dict[str, float] | None = None
+    client_scores: dict[str, float] | None = None
     """Mean (weighted by examples), std, min, median, max over clients."""
     dropped: list[int] = field(default_factory=list)
     """Clients that were away by chance (``fleet.dropout``)."""
@@ -68,6 +73,9 @@ class RoundRecord:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RoundRecord:
         data = {"train_loss": math.nan, **data}
+        if data.get("format") == 1:  # as written before there were other metrics
+            for old, new in _OF_FORMAT_1.items():
+                data |= {new: data.pop(old, None), "format": FORMAT}
         return cls(**{**data, "cost": Totals(**data["cost"]), "total": Totals(**data["total"])})
 
 
@@ -75,24 +83,46 @@ def _is_nothing(value: Any) -> bool:
     return value in (None, {}, []) or (isinstance(value, float) and not math.isfinite(value))
 
 
+def one_metric(histories: Iterable[History]) -> MetricInfo:
+    """The metric of all these histories; scores of different metrics cannot be compared."""
+    found = {history.metric.name: history.metric for history in histories}
+    if len(found) > 1:
+        raise RunError(
+            f"these runs have different metrics ({', '.join(sorted(found))}): their scores cannot "
+            "be compared."
+        )
+    return next(iter(found.values()), accuracy.info)
+
+
 @dataclass(frozen=True)
 class History:
     """All rounds of a run."""
 
     rounds: Sequence[RoundRecord]
-    test_accuracy: float | None = None
+    test_score: float | None = None
     test_loss: float | None = None
+    metric: MetricInfo = accuracy.info
+    """What the scores are: name, unit, direction, format."""
 
     @property
-    def accuracy(self) -> list[float]:
-        """The accuracy of each evaluated round."""
-        return [r.accuracy for r in self.rounds if r.accuracy is not None]
+    def scores(self) -> list[float]:
+        """The score of each evaluated round."""
+        return [r.score for r in self.rounds if r.score is not None]
 
     @property
     def evaluated(self) -> list[RoundRecord]:
-        return [r for r in self.rounds if r.accuracy is not None]
+        return [r for r in self.rounds if r.score is not None]
 
-    def final_accuracy(self, last: int = 10) -> float:
-        """Mean accuracy of the last evaluated rounds."""
-        tail = self.accuracy[-last:]
+    @property
+    def best(self) -> RoundRecord | None:
+        """The evaluated round with the best score, the first of equals."""
+        best: RoundRecord | None = None
+        for record in self.evaluated:
+            if best is None or self.metric.better(record.score or 0.0, best.score or 0.0):
+                best = record
+        return best
+
+    def final_score(self, last: int = 10) -> float:
+        """Mean score of the last evaluated rounds."""
+        tail = self.scores[-last:]
         return sum(tail) / len(tail) if tail else math.nan

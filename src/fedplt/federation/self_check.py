@@ -17,8 +17,9 @@ def check_job(job: Job) -> CheckReport:
 
     def loss(outputs: Any) -> Tensor:
         wanted = targets
-        if isinstance(wanted, Tensor) and wanted.is_floating_point():
-            wanted = wanted.to(outputs.dtype)
+        found = getattr(outputs, "logits", outputs)
+        if isinstance(wanted, Tensor) and wanted.is_floating_point() and isinstance(found, Tensor):
+            wanted = wanted.to(found.dtype)
         return job.training.loss(outputs, wanted)
 
     report = check(job.model, inputs, loss, plan=job.plan, recipe=job.training.recipe)

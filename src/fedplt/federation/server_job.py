@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedplt.client import accuracy
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.config import ON_NODES, RunConfig
 from fedplt.federation.job import Job, learning_rates_of, local_training_of
@@ -61,6 +60,7 @@ def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
     plan, devices = plan_from_config(
         config, model, example_input(config), num_examples=sum(num_examples)
     )
+    task = config.task.task()
     nowhere = DataOnNodes(sum(num_examples))
     offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(num_examples)]).astype(np.int64)
     return Job(
@@ -71,9 +71,9 @@ def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
         offsets=offsets,
         validation=nowhere,
         test=None,
-        training=local_training_of(config),
+        training=local_training_of(config, task.loss),
         learning_rates=learning_rates_of(config, None, number),
-        metric=accuracy,
+        metric=task.metric,
         devices=devices,
     )
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -98,12 +100,23 @@ def check_dtypes(model: nn.Module, layers: Layers) -> None:
 
 
 def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call the model: a dictionary of inputs is passed by name, a tuple or list by position."""
+    """Call the model: a dictionary of inputs is passed by name, a tuple or list by position.
+
+    ``labels`` in a dictionary are passed to models that take them, and compute their own loss.
+    """
     if isinstance(inputs, Tensor):
         return model(inputs)
     if isinstance(inputs, Mapping):
+        if "labels" in inputs and not _takes_labels(type(model).forward):
+            inputs = {name: value for name, value in inputs.items() if name != "labels"}
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+@cache
+def _takes_labels(forward: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(forward).parameters.values()
+    return any(p.name == "labels" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def selection_figure(selection: Selection) -> Figure:
     left.legend().remove()  # seven names would hide the curves
     ncols = min(4, len(labels), LEGEND_LETTERS // (8 + max(map(len, labels))))
     figure.legend(handles, labels, loc="outside lower center", ncols=ncols, frameon=False)
-    left.set_ylim(*_range([history.accuracy for runs in groups.values() for history in runs]))
+    left.set_ylim(*_range([history.scores for runs in groups.values() for history in runs]))
     return figure
 
 

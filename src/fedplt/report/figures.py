@@ -1,4 +1,4 @@
-"""Figures: accuracy curves, and which client trains which sub-layer."""
+"""Figures: curves of scores, and which client trains which sub-layer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from fedplt.client import MetricInfo
 from fedplt.errors import FedpltError
-from fedplt.federation import History
+from fedplt.federation import History, one_metric
 from fedplt.planning import Plan
 
 COLORS = ["#1f5f99", "#e08214", "#3a923a", "#8c4fa8", "#c03d3e", "#6b5b4b", "#2aa5a0", "#b8860b"]
@@ -21,38 +22,50 @@ BACKGROUND = "#eef1f4"
 MAX_ROWS = 300
 
 
-def accuracy_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
-    """Accuracy by round; several histories of one label (seeds) become mean and spread."""
+def score_axis(axes: Any, histories: Mapping[str, Sequence[History]]) -> MetricInfo:
+    """Label the vertical axis with the metric of these histories, and return it."""
+    metric = one_metric(history for group in histories.values() for history in group)
+    axes.set(xlabel="round", ylabel=f"validation {metric.label}")
+    if metric.shown_limits:
+        axes.set(ylim=metric.shown_limits)
+    return metric
+
+
+def score_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
+    """Scores by round; several histories of one label (seeds) become mean and spread."""
     figure = Figure(figsize=(7.2, 3.8), layout="constrained")
     axes = figure.add_subplot()
+    metric = score_axis(axes, histories)
     for color, (label, group) in zip(cycle(COLORS), histories.items(), strict=False):
-        shortest = min(group, key=lambda history: len(history.accuracy))
+        shortest = min(group, key=lambda history: len(history.scores))
         rounds = [record.round for record in shortest.evaluated]
-        values = 100 * np.array([history.accuracy[: len(rounds)] for history in group])
+        values = metric.scale * np.array([history.scores[: len(rounds)] for history in group])
         axes.plot(rounds, values.mean(axis=0), color=color, label=label, linewidth=1.6)
         if len(group) > 1:
             low, high = values.min(axis=0), values.max(axis=0)
             axes.fill_between(rounds, low, high, color=color, alpha=0.2, linewidth=0)
-    axes.set(xlabel="round", ylabel="validation accuracy (%)", ylim=(0, 100))
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if len(histories) > 1 or next(iter(histories)):
-        axes.legend(frameon=False, loc="lower right")
+        axes.legend(
+            frameon=False, loc="lower right" if metric.direction == "higher" else "upper right"
+        )
     return figure
 
 
 def comparison_figure(
     histories: Mapping[str, Sequence[History]], *, upload_only: bool = False
 ) -> Figure:
-    """Accuracy by round and by bytes sent up and down; means over seeds, with their spread."""
+    """Scores by round and by bytes sent up and down; means over seeds, with their spread."""
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
+    metric = score_axis(left, histories)
     for index, (color, (label, group)) in enumerate(zip(cycle(COLORS), histories.items())):
         # Every second curve is dashed and drawn on top, so that equal curves are both visible.
         line = {"linestyle": "--" if index % 2 else "-", "zorder": 3 - index / len(histories)}
-        number = min(len(history.accuracy) for history in group)
+        number = min(len(history.scores) for history in group)
         records = [history.evaluated[:number] for history in group]
-        values = 100 * np.array([history.accuracy[:number] for history in group])
+        values = metric.scale * np.array([history.scores[:number] for history in group])
         rounds = [record.round for record in records[0]]
         totals = [
             [r.total.bytes_up + (0 if upload_only else r.total.bytes_down) for r in run]
@@ -63,7 +76,6 @@ def comparison_figure(
             if len(group) > 1:
                 low, high = values.min(axis=0), values.max(axis=0)
                 axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
-    left.set(xlabel="round", ylabel="validation accuracy (%)", ylim=(0, 100))
     right.set(xlabel="GB uploaded by clients" if upload_only else "GB sent to and from clients")
     for axes in (left, right):
         axes.grid(color="#dddddd", linewidth=0.6)

@@ -15,7 +15,7 @@ from fedplt.federation import History, RunFolder, dump_config
 from fedplt.files import write_text
 from fedplt.planning import Plan, download_bytes, make_plan
 from fedplt.report.dynamics import diagnostics_figure, sampling_figure
-from fedplt.report.figures import accuracy_figure, plan_figure
+from fedplt.report.figures import plan_figure, score_figure
 from fedplt.text import bytes_text, flops_text
 
 STYLE = """
@@ -39,8 +39,8 @@ def write_report(folder: RunFolder) -> Path:
     body = [
         f"<h1>{html.escape(config.name)}</h1>",
         _headline(history, config.rounds),
-        "<h2>Accuracy</h2>",
-        _image(accuracy_figure({label: [history]}), "accuracy by round"),
+        f"<h2>{html.escape(_capital(history.metric.name))}</h2>",
+        _image(score_figure({label: [history]}), f"{history.metric.name} by round"),
         "<h2>Which client trains what</h2>",
         _image(plan_figure(plan), "clients by sub-layers"),
         f"<pre>{html.escape(plan.summary())}</pre>",
@@ -64,14 +64,19 @@ def write_report(folder: RunFolder) -> Path:
 
 
 def _headline(history: History, rounds: int) -> str:
-    last = min(10, len(history.accuracy))
+    last, metric = min(10, len(history.scores)), history.metric
+    score, name = (html.escape(text) for text in (metric.text(history.final_score()), metric.name))
     text = (
-        f"<p><span class='big'>{100 * history.final_accuracy():.1f} %</span> validation accuracy, "
+        f"<p><span class='big'>{score}</span> validation {name}, "
         f"mean of the last {last} evaluations, after {history.rounds[-1].round} of {rounds} rounds"
     )
-    if history.test_accuracy is not None:
-        text += f"; {100 * history.test_accuracy:.1f} % on the test set"
+    if history.test_score is not None:
+        text += f"; {html.escape(metric.text(history.test_score))} on the test set"
     return text + ".</p>"
+
+
+def _capital(name: str) -> str:
+    return name[:1].upper() + name[1:]
 
 
 def _sampling(history: History, name: str) -> str:
@@ -166,4 +171,4 @@ def _image(figure: Figure, description: str) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150)
     data = base64.b64encode(buffer.getvalue()).decode()
-    return f"<img alt='{description}' src='data:image/png;base64,{data}'>"
+    return f"<img alt='{html.escape(description, quote=True)}' src='data:image/png;base64,{data}'>"

@@ -17,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fedplt.client import MetricInfo
 from fedplt.data import Progress as OnFetch
 from fedplt.federation import OnRound, RoundRecord
 from fedplt.text import bytes_text, duration_text
@@ -25,10 +26,12 @@ LOG_SECONDS = 5.0
 
 
 @contextmanager
-def rounds_progress(console: Console, done: int, rounds: int) -> Iterator[OnRound]:
-    """Show after every round: accuracy, loss, bytes uploaded so far, time left."""
+def rounds_progress(
+    console: Console, done: int, rounds: int, metric: MetricInfo
+) -> Iterator[OnRound]:
+    """Show after every round: score, loss, bytes uploaded so far, time left."""
     if not console.is_terminal:
-        yield _log_lines(console, done, rounds)
+        yield _log_lines(console, done, rounds, metric)
         return
     columns = [
         TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
@@ -42,14 +45,14 @@ def rounds_progress(console: Console, done: int, rounds: int) -> Iterator[OnRoun
         def show(record: RoundRecord) -> None:
             for client, reason in record.rejected.items():
                 progress.console.print(f"round {record.round}: refused client {client}: {reason}")
-            if record.accuracy is not None:
-                progress.update(task, numbers=_numbers(record))
+            if record.score is not None:
+                progress.update(task, numbers=_numbers(record, metric))
             progress.update(task, completed=record.round)
 
         yield show
 
 
-def _log_lines(console: Console, done: int, rounds: int) -> OnRound:
+def _log_lines(console: Console, done: int, rounds: int, metric: MetricInfo) -> OnRound:
     started, last = time.monotonic(), -LOG_SECONDS
 
     def show(record: RoundRecord) -> None:
@@ -59,12 +62,13 @@ def _log_lines(console: Console, done: int, rounds: int) -> OnRound:
             console.print(
                 f"round {record.round}: refused client {client}: {reason}", soft_wrap=True
             )
-        if record.round < rounds and (now - last < LOG_SECONDS or record.accuracy is None):
+        if record.round < rounds and (now - last < LOG_SECONDS or record.score is None):
             return
         last = now
         left = (now - started) / max(1, record.round - done) * (rounds - record.round)
+        numbers = _numbers(record, metric)
         console.print(
-            f"round {record.round}/{rounds}  {_numbers(record)}  {duration_text(left)} left",
+            f"round {record.round}/{rounds}  {numbers}  {duration_text(left)} left",
             soft_wrap=True,
             highlight=False,
         )
@@ -72,10 +76,10 @@ def _log_lines(console: Console, done: int, rounds: int) -> OnRound:
     return show
 
 
-def _numbers(record: RoundRecord) -> str:
-    accuracy = "-" if record.accuracy is None else f"{100 * record.accuracy:.1f} %"
+def _numbers(record: RoundRecord, metric: MetricInfo) -> str:
+    score = "-" if record.score is None else metric.text(record.score)
     loss = "-" if record.loss is None else f"{record.loss:.3f}"
-    return f"accuracy {accuracy}  loss {loss}  up {bytes_text(record.total.bytes_up)}"
+    return f"{metric.name} {score}  loss {loss}  up {bytes_text(record.total.bytes_up)}"
 
 
 @contextmanager

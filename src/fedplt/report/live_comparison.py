@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from fedplt.client import MetricInfo
 from fedplt.comparison import Watch
 from fedplt.text import duration_text
 
@@ -41,26 +42,29 @@ class _LogWatch(Watch):
         self.console = console
         self.done: dict[str, int] = {}
         """Rounds done, by run."""
-        self.accuracy: dict[str, str] = {}
-        """The last accuracy, by running run."""
+        self.scores: dict[str, str] = {}
+        """The last score as text, by running run."""
         self.steps = 0
 
-    def on_begin(self, rounds: int, done: Mapping[tuple[str, int], int]) -> None:
+    def on_begin(
+        self, rounds: int, done: Mapping[tuple[str, int], int], metric: MetricInfo
+    ) -> None:
         self.rounds, self.done = rounds, {_name(*run): number for run, number in done.items()}
+        self.metric = metric
         self.started = self.shown = time.monotonic()
 
-    def on_round(self, label: str, seed: int, round: int, accuracy: float | None) -> None:
+    def on_round(self, label: str, seed: int, round: int, score: float | None) -> None:
         self.done[_name(label, seed)] = round
         self.steps += 1
-        if accuracy is not None:
-            self.accuracy[_name(label, seed)] = f"{100 * accuracy:.1f} %"
+        if score is not None:
+            self.scores[_name(label, seed)] = self.metric.text(score)
         self.show_round(_name(label, seed))
 
     def on_end(self, label: str, seed: int, text: str) -> None:
         name = _name(label, seed)
         self.done[name] = self.rounds
-        accuracy = self.accuracy.pop(name, "")
-        line = f"{name}: {accuracy and f'accuracy {accuracy}, '}{text}"
+        score = self.scores.pop(name, "")
+        line = f"{name}: {score and f'{self.metric.name} {score}, '}{text}"
         self.console.print(line, soft_wrap=True, highlight=False)
 
     def time_left(self) -> str:
@@ -76,7 +80,7 @@ class _LogWatch(Watch):
             return
         self.shown = now
         rounds = f"round {sum(self.done.values())} of {self.rounds * len(self.done)}"
-        running = [f"{run}: {accuracy}" for run, accuracy in self.accuracy.items()]
+        running = [f"{run}: {score}" for run, score in self.scores.items()]
         line = "; ".join([f"{rounds}, {self.time_left()}", *running])
         self.console.print(line, soft_wrap=True, highlight=False)
 
@@ -89,8 +93,10 @@ class _LiveWatch(_LogWatch):
         self.progress = progress
         self.bars: dict[str, TaskID] = {}
 
-    def on_begin(self, rounds: int, done: Mapping[tuple[str, int], int]) -> None:
-        super().on_begin(rounds, done)
+    def on_begin(
+        self, rounds: int, done: Mapping[tuple[str, int], int], metric: MetricInfo
+    ) -> None:
+        super().on_begin(rounds, done, metric)
         total = rounds * len(done)
         self.all = self.progress.add_task(f"all {len(done)} runs", total=total, text="")
         self.show_all()
@@ -109,7 +115,7 @@ class _LiveWatch(_LogWatch):
         self.show_all()
 
     def show_round(self, name: str) -> None:
-        text = self.accuracy.get(name, "")
+        text = self.scores.get(name, "")
         self.progress.update(self.bars[name], completed=self.done[name], text=text)
         self.show_all()
 

@@ -27,7 +27,7 @@ def model_figure(selection: Selection) -> Figure:
             curves = [dict(zip(s.rounds, getattr(s, name), strict=True)) for s in series]
             _draw(axes, selection, curves, color=color)
         accuracy = [
-            {record.round: 100 * (record.accuracy or 0.0) for record in history.evaluated}
+            {record.round: 100 * (record.score or 0.0) for record in history.evaluated}
             for history in entry.histories.values()
         ]
         _draw(panels[2], selection, accuracy, color=color, label=entry.label)

@@ -70,7 +70,7 @@ def test_a_new_app_learns_in_flowers_simulation(tmp_path):
     records = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert [record["num_clients"] for record in records] == [4] * 4, said
     assert not any(record.get("rejected") for record in records), said
-    assert records[-1]["accuracy"] > records[0]["accuracy"]
+    assert records[-1]["score"] > records[0]["score"]
 
 
 @pytest.mark.flower

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedplt.engines.flower.node import load_node, node_data, node_loss, node_model
+from fedplt.engines.flower.node import load_node, node_data, node_model, node_task
 from fedplt.errors import ConfigError
 from fedplt.federation import job_from_config, parse_config
 
@@ -72,11 +72,11 @@ def test_data_of_the_nodes_own_is_not_split(tmp_path):
     )
     text = NODE.replace("tests.support.tiny:data", "own_data_of_a_node:load")
     text = text.replace("alpha = 0.5\nseed = 7", "whole = true")
-    node = load_node(write(tmp_path, text + '[training]\nloss = "own_data_of_a_node:mse_loss"'))
+    node = load_node(write(tmp_path, text + '[task]\nloss = "own_data_of_a_node:mse_loss"'))
     whole = node_data(node).train
     split = node_data(load_node(write(tmp_path, text.replace("whole = true", "")))).train
     assert len(whole) > len(split)
-    assert node_loss(node) is torch.nn.functional.mse_loss
+    assert node_task(node).loss is torch.nn.functional.mse_loss
     assert isinstance(node_model(node), torch.nn.Module)
 
 
@@ -90,7 +90,7 @@ def test_data_of_the_nodes_own_is_not_split(tmp_path):
         (("alpha = 0.5", "whole = true\nalpha = 0.5"), ["whole = true does not use alpha, seed"]),
         (("alpha =", "alhpa ="), ["data.alhpa: there is no such key", "'alpha'", "line 8"]),
         (("[model]", "[modle]"), ["modle: there is no such key", "'model'"]),
-        (("[model]", '[training]\nloss = "cross"\n[model]'), ["training.loss", "losses:loss"]),
+        (("[model]", '[task]\nlos = "cross"\n[model]'), ["task.los", "'loss'"]),
         (("[model]", "[model"), ["not valid TOML"]),
         (
             ('"tests.support.tiny:data"\nalpha = 0.5\nseed = 7', '"cifar10"\nwhole = true'),

@@ -110,8 +110,8 @@ def test_configurations_and_metrics_come_and_go_as_with_fedavg(tmp_path):
     assert result.evaluate_metrics_clientapp[3]["eval_acc"] > 0.9
     assert result.train_metrics_clientapp[3]["train_loss"] < 0.7
     records = strategy.history.rounds
-    assert [record.accuracy for record in records] == [0.25] * 3
-    assert records[-1].client_accuracy["mean"] > 0.9
+    assert [record.score for record in records] == [0.25] * 3
+    assert records[-1].client_scores["mean"] > 0.9
     assert (tmp_path / "run" / "rounds.jsonl").read_text().count("\n") == 3
 
 

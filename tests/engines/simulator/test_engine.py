@@ -45,7 +45,7 @@ def test_the_number_of_workers_changes_no_bit(make):
         other_history, other_state = run(**engine)
         assert same(state, other_state)
         assert without_time(history) == without_time(other_history)
-    assert history.accuracy[-1] > history.accuracy[0]
+    assert history.scores[-1] > history.scores[0]
 
 
 def test_spawned_workers_share_no_counters():
@@ -68,8 +68,8 @@ def test_fedplt_at_ratio_one_is_fedavg_bit_for_bit(make):
 
 def test_learns():
     history, _ = final_state(blob_job(rounds=15))
-    assert history.accuracy[-1] > 0.9
-    assert history.test_accuracy > 0.9
+    assert history.scores[-1] > 0.9
+    assert history.test_score > 0.9
 
 
 def test_groups_and_schedules_set_the_rate():

@@ -12,7 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.client import ClientResult, ClientUpdate, Evaluation, TrainOrder, update_norm
+from fedplt.client import (
+    ClientResult,
+    ClientUpdate,
+    Evaluation,
+    Metric,
+    TrainOrder,
+    update_norm,
+)
 from fedplt.engines.flower.evaluation import ServerModel
 from fedplt.engines.flower.exchange import exchange
 from fedplt.engines.flower.members import Members
@@ -207,7 +214,7 @@ class FlowerEngine:
         def take_evaluation(client: int, answer: Answer) -> Evaluation:
             told = read(EvaluateAnswer, answer.header)
             self._refuse_other(client, told)
-            return _evaluation(told)
+            return _evaluation(told, self.job.metric)
 
         numbers = {"state": state.numpy()}
         return self.ask_to_evaluate(EVALUATE, part, clients, numbers, take_evaluation)
@@ -262,11 +269,20 @@ class FlowerEngine:
         self.wire.close()
 
 
-def _evaluation(told: EvaluateAnswer) -> Evaluation:
-    counts, scores = told.label_counts, told.label_scores
+def _evaluation(told: EvaluateAnswer, metric: Metric) -> Evaluation:
+    counts, scores, sums = told.label_counts, told.label_scores, np.asarray(told.sums)
+    try:
+        with np.errstate(all="ignore"):
+            score = metric.score(sums, told.count)
+    except (ValueError, LookupError, ArithmeticError) as error:
+        raise UpdateError(f"its sums are not those of {metric.name}: {error}") from error
+    if not np.isfinite(score):
+        raise UpdateError(f"its sums give {score} as {metric.name}.")
     return Evaluation(
         told.loss,
-        told.score,
+        score,
         None if counts is None else np.asarray(counts, dtype=np.int64),
         None if scores is None else np.asarray(scores, dtype=np.float64),
+        count=told.count,
+        sums=sums,
     )

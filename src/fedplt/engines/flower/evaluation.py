@@ -30,10 +30,11 @@ class ServerModel:
         samples = job.test if part == "test" else job.validation
         assert samples is not None
         self.state.copy_(state)
-        return combine(
+        chunks = (
             evaluate_chunk(self.model, samples, chunk, job.training.loss, job.metric)
             for chunk in range(num_chunks(samples))
         )
+        return combine(chunks, job.metric)
 
     def statistics(self, state: Tensor) -> Tensor:
         """Running statistics over the training data, chunk by chunk."""

@@ -1,6 +1,6 @@
 """What a node's owner says about it: ``node.toml``, which stays on the node.
 
-It names the node's own data, model code and loss; nothing of it comes from the server. Relative
+It names the node's own data, model code and task; nothing of it comes from the server. Relative
 paths start at the folder of the file.
 
     name = "n1"
@@ -23,9 +23,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 from torch import nn
-from torch.nn.functional import cross_entropy
 
-from fedplt.client import Loss
+from fedplt.client import Task
 from fedplt.data import Progress, TrainingData
 from fedplt.errors import ConfigError
 from fedplt.federation import (
@@ -34,13 +33,13 @@ from fedplt.federation import (
     ModelConfig,
     RunConfig,
     Section,
+    TaskConfig,
     load_data,
     parse_toml,
     read_text,
     split_data,
     validate,
 )
-from fedplt.imports import import_object
 from fedplt.models import build_model
 
 SPLIT_KEYS = ("split", "alpha", "min_examples", "shards_per_client", "split_file", "seed")
@@ -67,15 +66,6 @@ class NodeDataConfig(DataConfig):
         return self
 
 
-class NodeTrainingConfig(Section):
-    """What the node's owner says about training."""
-
-    loss: Annotated[
-        str | None, Field(pattern=r"^[\w.]+:\w+$", examples=["my_package.losses:loss"])
-    ] = None
-    """``package.module:function`` (outputs, targets) -> mean loss; default: cross-entropy."""
-
-
 class NodeConfig(Section):
     """A node: which client it is, its data, its model code, and where it keeps things."""
 
@@ -85,9 +75,9 @@ class NodeConfig(Section):
     num_clients: Annotated[int, Field(ge=1)]
     data: NodeDataConfig = NodeDataConfig()
     model: ModelConfig = ModelConfig()
-    training: NodeTrainingConfig = NodeTrainingConfig()
+    task: TaskConfig = TaskConfig()
     code: str = "."
-    """Folder of the modules that ``data.name``, ``model.name`` and ``training.loss`` name."""
+    """Folder of the modules that ``[data]``, ``[model]`` and ``[task]`` name."""
     state: str = "state"
     """Folder for what never leaves the node."""
     limits: str = "limits.toml"
@@ -109,6 +99,7 @@ class NodeConfig(Section):
             seed=self.data.seed,
             data=DataConfig(**values),
             model=self.model,
+            task=self.task,
             clients=ClientsConfig(num_clients=self.num_clients),
         )
 
@@ -146,12 +137,10 @@ def node_model(node: NodeConfig) -> nn.Module:
     return build_model(node.model.name, node.model.options, node.data.seed)
 
 
-def node_loss(node: NodeConfig) -> Loss:
-    if node.training.loss is None:
-        return cross_entropy
+def node_task(node: NodeConfig) -> Task:
+    """The node's own loss and metric."""
     _find_code(node)
-    loss: Loss = import_object(node.training.loss, "training.loss")
-    return loss
+    return node.task.task()
 
 
 def _find_code(node: NodeConfig) -> None:

@@ -114,14 +114,16 @@ class NodeClient:
             trainer.take_kept(self.kept.load(asked.kept, local.size))
         samples = job.test if asked.part == "test" and job.test is not None else job.validation
         chunks = evaluation_chunks(job, num_chunks(samples), self.client)
-        found = combine(
+        results = (
             evaluate_chunk(trainer.model, samples, chunk, job.training.loss, job.metric)
             for chunk in chunks
         )
+        found = combine(results, job.metric)
         counts, scores = found.label_counts, found.label_scores
+        assert found.sums is not None
         return EvaluateAnswer(
             client=self.client, round=asked.round, num_examples=len(self.examples),
-            loss=found.loss, score=found.score,
+            loss=found.loss, count=found.count, sums=found.sums.tolist(),
             label_counts=None if counts is None else counts.tolist(),
             label_scores=None if scores is None else scores.tolist(),
         ).model_dump()  # fmt: skip

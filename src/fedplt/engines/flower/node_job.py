@@ -10,7 +10,7 @@ from pathlib import Path
 from fedplt.data import split_given
 from fedplt.engines.flower.ledger import LEDGER, add_bytes, bytes_used
 from fedplt.engines.flower.limits import Limits, load_limits, refusal
-from fedplt.engines.flower.node import NodeConfig, node_data, node_loss, node_model
+from fedplt.engines.flower.node import NodeConfig, node_data, node_model, node_task
 from fedplt.engines.flower.node_client import NodeClient
 from fedplt.engines.flower.power import power
 from fedplt.errors import RunError
@@ -29,7 +29,7 @@ def node_job(node: NodeConfig) -> Job:
     data = node_data(node)
     config = node.run_config().model_copy(update={"clients": ClientsConfig(num_clients=1)})
     everything = split_given([list(range(len(data.train)))], len(data.train))
-    return make_job(config, node_model(node), data, split=everything, loss=node_loss(node))
+    return make_job(config, node_model(node), data, split=everything, task=node_task(node))
 
 
 class OwnerLimits:

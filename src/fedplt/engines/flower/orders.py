@@ -16,6 +16,8 @@ Name = Annotated[str, Field(max_length=1000)]
 NumExamples = Annotated[int, Field(ge=1, le=10**12)]
 Kind = TypeVar("Kind", bound=BaseModel)
 Number = Annotated[float, Field(allow_inf_nan=True)]
+MAX_SUMS = 100_000
+"""Largest number of sums of a metric: macro F1 has three per label."""
 
 
 class Strict(BaseModel):
@@ -113,7 +115,10 @@ class EvaluateAnswer(Strict):
     round: Index
     num_examples: NumExamples
     loss: Number
-    score: Number
+    count: NumExamples
+    """Number of evaluated examples."""
+    sums: Annotated[list[Number], Field(min_length=1, max_length=MAX_SUMS)]
+    """The metric's numbers, summed over them."""
     label_counts: list[Annotated[int, Field(ge=0)]] | None
     label_scores: list[Number] | None
 

@@ -11,6 +11,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedplt.client import MetricInfo
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.grid_wire import GridWire
 from fedplt.engines.flower.members import announced_examples
@@ -71,7 +72,9 @@ def run_on(wire: Wire, settings: Any) -> None:
         _log.info("fedplt: %s of %s rounds are done; going on", done, job.config.rounds)
     else:
         job = _job(wire, load_config(config))
-    run_job(job, out, resume=resume, engine=engine, on_round=say_rounds(job.config.rounds))
+    run_job(
+        job, out, resume=resume, engine=engine, on_round=say_rounds(job.config.rounds, job.metric)
+    )
     _log.info("fedplt: done; the model is in %s", out / "model.safetensors")
 
 
@@ -101,11 +104,11 @@ def _job(wire: Wire, config: RunConfig) -> Job:
     return job_of(config)
 
 
-def say_rounds(number: int) -> Callable[[RoundRecord], None]:
+def say_rounds(number: int, metric: MetricInfo) -> Callable[[RoundRecord], None]:
     """Writes every round into Flower's log."""
 
     def say(record: RoundRecord) -> None:
-        score = "" if record.accuracy is None else f", {100 * record.accuracy:.2f} %"
+        score = "" if record.score is None else f", {metric.text(record.score, 1)}"
         _log.info(
             "fedplt: round %s of %s: %s clients, training loss %.4f%s",
             record.round, number, record.num_clients - len(record.rejected),

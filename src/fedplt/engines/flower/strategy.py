@@ -150,7 +150,7 @@ class FedPLT(Strategy):
             initial_arrays, train_config or ConfigRecord(), evaluate_config or ConfigRecord(),
             evaluate_fn, self.evaluate_on_nodes,
         )  # fmt: skip
-        result, engines, say = Result(), list[AppEngine](), say_rounds(num_rounds)
+        result, engines, say = Result(), list[AppEngine](), say_rounds(num_rounds, job.metric)
 
         def make_engine(job: Job, stop: Callable[[], bool]) -> AppEngine:
             assert isinstance(job, AppJob)

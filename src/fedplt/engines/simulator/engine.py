@@ -170,7 +170,8 @@ class SimulatorEngine:
         chunks = {client: evaluation_chunks(self.job, number, client) for client in clients}
         tasks = [EvaluateTask(self._version, part, c, k) for k in clients for c in chunks[k]]
         answers = {(task.client, task.chunk): answer for task, answer in self._do(tasks)}
-        return [combine(answers[k, chunk] for chunk in chunks[k]) for k in clients]
+        metric = self.job.metric
+        return [combine((answers[k, chunk] for chunk in chunks[k]), metric) for k in clients]
 
     def statistics(self, state: Tensor) -> Tensor:
         self._publish(state)

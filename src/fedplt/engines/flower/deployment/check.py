@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedplt.client import accuracy
 from fedplt.data import first_examples
 from fedplt.engines.flower.deployment.address import LOCAL
 from fedplt.engines.flower.deployment.certificates import (
@@ -29,7 +28,7 @@ from fedplt.engines.flower.deployment.reach import check_reach
 from fedplt.engines.flower.deployment.record import Record, layers_fingerprint, read_record
 from fedplt.engines.flower.deployment.scripts import CONNECTION
 from fedplt.engines.flower.limits import load_limits
-from fedplt.engines.flower.node import NodeConfig, load_node, node_data, node_loss, node_model
+from fedplt.engines.flower.node import NodeConfig, load_node, node_data, node_model, node_task
 from fedplt.engines.flower.power import power
 from fedplt.errors import FedpltError, RunError, did_you_mean
 from fedplt.federation import load_config, plan_from_config, plan_without_data, try_model
@@ -172,10 +171,10 @@ def _data_and_model(node: NodeConfig, record: Record) -> Iterator[Finding]:
     try:
         data = node_data(node)
         yield ok(f"data: {len(data.train):,} examples of this node")
-        model, loss = node_model(node), node_loss(node)
+        model, task = node_model(node), node_task(node)
         inputs, targets = first_examples(data.train)
         config = node.run_config()
-        try_model(config, model, inputs, targets, loss, accuracy)
+        try_model(config, model, inputs, targets, task)
         layers = plan_from_config(config, model, inputs)[0].layers
     except FedpltError as error:
         yield problem(str(error), "correct node.toml, or install what it names")

@@ -80,6 +80,7 @@ def node_text(config: RunConfig, node: Node, num_clients: int) -> str:
         "num_clients": num_clients,
         "data": {**data, "name": config.data.name, "seed": config.seed},
         "model": {"name": config.model.name, **config.model.model_dump(exclude_unset=True)},
+        **({"task": task} if (task := config.task.model_dump(exclude_unset=True)) else {}),
     }
     return f"{NODE_ABOUT}\n{tomli_w.dumps(_without_none(values))}{NODE_MORE}"
 
@@ -92,7 +93,7 @@ def _without_none(value: Any) -> Any:
 
 NODE_ABOUT = """\
 # This node's own data and model; the file stays on the node. Relative paths start at its folder,
-# where modules that [data], [model] and [training] name are found, too.
+# where modules that [data], [model] and [task] name are found, too.
 #
 # As it is, the node trains on its part of the data set that [data] names. To train on data of its
 # own, name a function that returns it as a fedplt.TrainingData:
@@ -101,8 +102,9 @@ NODE_ABOUT = """\
 #     whole = true              # all of it is this node's: nothing to split
 """
 NODE_MORE = """
-# [training]
-# loss = "my_losses:loss"       # (outputs, targets) -> mean loss; default: cross-entropy
+# [task]                        # the run's; loss and metric may be the node's own code
+# name = "regression"           # default: classification
+# loss = "my_losses:loss"       # (outputs, targets) -> mean loss
 """
 LIMITS = """\
 # What this node may be asked to do. Remove a '#' to set a limit; without it, all is allowed.

@@ -1,0 +1,276 @@
+"""Metrics: what a score is called, how it is shown and compared, and how it is computed exactly."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedplt.client.outputs import aligned, class_scores, one_hot_like, tokens_and_targets
+from fedplt.errors import ConfigError, DataError
+
+Sums = NDArray[np.float64]
+"""A metric's numbers, summed over examples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricInfo:
+    """How a metric is named, shown and compared: plain values, written into every run folder."""
+
+    name: str
+    direction: Literal["higher", "lower"]
+    """Which scores are better."""
+    unit: str = ""
+    """``"%"``: scores are fractions, and shown times 100."""
+    format: str = ".4g"
+    """Python's format of a shown score."""
+    limits: tuple[float, float] | None = None
+    """Smallest and largest possible score, for the axes of pictures."""
+
+    def __post_init__(self) -> None:
+        if self.direction not in ("higher", "lower"):
+            raise ConfigError(
+                f"metric {self.name!r}: direction is {self.direction!r}; it is 'higher' or "
+                "'lower', whichever scores are better."
+            )
+        try:
+            format(1.0, self.format)
+        except ValueError as error:
+            raise ConfigError(f"metric {self.name!r}: format {self.format!r}: {error}") from error
+
+    @property
+    def scale(self) -> float:
+        """A shown number is the score times this."""
+        return 100.0 if self.unit == "%" else 1.0
+
+    @property
+    def label(self) -> str:
+        """The name with its unit, for an axis: ``accuracy (%)``."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+    @property
+    def shown_limits(self) -> tuple[float, float] | None:
+        """The limits of an axis; None: as the values are."""
+        return self.limits and (self.scale * self.limits[0], self.scale * self.limits[1])
+
+    def number(self, score: float, more_digits: int = 0) -> str:
+        """A score as shown, without its unit."""
+        spec = re.sub(r"\.(\d+)", lambda m: f".{int(m[1]) + more_digits}", self.format)
+        return format(self.scale * score, spec)
+
+    def text(self, score: float, more_digits: int = 0) -> str:
+        """A score as shown: ``84.2 %``."""
+        number = self.number(score, more_digits)
+        return f"{number} {self.unit}" if self.unit else number
+
+    def better(self, score: float, than: float) -> bool:
+        """Whether a score is better than another one; NaN is better than nothing."""
+        return score > than if self.direction == "higher" else score < than
+
+    def reaches(self, score: float, target: float) -> bool:
+        """Whether a score is as good as a target."""
+        return score >= target if self.direction == "higher" else score <= target
+
+    def best(self, scores: Iterable[float]) -> float:
+        return max(scores) if self.direction == "higher" else min(scores)
+
+    def to_json(self) -> dict[str, Any]:
+        return {entry.name: getattr(self, entry.name) for entry in fields(MetricInfo)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> MetricInfo:
+        limits = values.get("limits")
+        return MetricInfo(**{**values, "limits": None if limits is None else tuple(limits)})
+
+
+def mean_of(sums: Sums, num_examples: int) -> float:
+    """The mean over the examples of a metric with one number per example."""
+    return float(sums[0] / num_examples)
+
+
+@dataclass(frozen=True)
+class Metric(MetricInfo):
+    """A metric: numbers per example, and how their sums over all examples become the score.
+
+    ``Metric(function, name="pinball", direction="lower")``: ``function(outputs, targets)`` gives
+    one number per example, and the score is their mean. A score that is not a mean needs
+    ``finish(sums, num_examples)``: the function then gives several numbers per example, which are
+    summed over all of them, so that the score is exact whatever the batches and clients are.
+    """
+
+    function: Callable[[Any, Any], Tensor]
+    finish: Callable[[Sums, int], float] = field(default=mean_of, kw_only=True)
+
+    @property
+    def info(self) -> MetricInfo:
+        return MetricInfo(**{entry.name: getattr(self, entry.name) for entry in fields(MetricInfo)})
+
+    def rows(self, outputs: Any, targets: Any, num_examples: int) -> Tensor:
+        """The function's numbers of a batch, in double precision: (examples, numbers)."""
+        rows = self.function(outputs, targets)
+        shape = tuple(getattr(rows, "shape", ()))
+        if not shape or shape[0] != num_examples or len(shape) > 2:
+            found = f"shape {shape}" if isinstance(rows, Tensor) else f"a {type(rows).__name__}"
+            raise DataError(
+                f"metric {self.name!r} gives {found} for {num_examples} examples; give one number "
+                "per example (not their mean), or several together with finish=."
+            )
+        if len(shape) == 2 and shape[1] > 1 and self.finish is mean_of:
+            raise DataError(
+                f"metric {self.name!r} gives {shape[1]} numbers per example; give one, or say with "
+                "finish= how their sums become the score."
+            )
+        return rows.detach().double().cpu().reshape(num_examples, -1)
+
+    def score(self, sums: Sums, num_examples: int) -> float:
+        return float(self.finish(sums, num_examples))
+
+
+def as_metric(given: Any) -> Metric:
+    """A Metric, or an error that says how to make one from a function."""
+    if isinstance(given, Metric):
+        return given
+    name = getattr(given, "__name__", "mine").strip("<>")
+    raise ConfigError(
+        f"metric: {name!r} is a {type(given).__name__}, which does not say whether higher scores "
+        f"are better. Write fedplt.Metric({name}, name={name!r}, direction='higher') or 'lower'; "
+        "the function gives one number per example."
+    )
+
+
+def _beside(parts: list[Tensor]) -> Tensor:
+    return torch.cat([part.double() for part in parts], dim=1)
+
+
+# Classification.
+
+
+def _right(outputs: Any, targets: Tensor) -> Tensor:
+    scores, targets = class_scores(outputs, targets)
+    if targets.is_floating_point():  # probabilities
+        targets = targets.argmax(1)
+    right = (scores.argmax(1) == targets).float()
+    if right.ndim == 1:
+        return right
+    counted = targets != -100
+    if bool(counted.all()):
+        return right.flatten(1).mean(1)
+    return (right * counted).flatten(1).sum(1) / counted.flatten(1).sum(1).clamp(min=1)
+
+
+accuracy = Metric(
+    _right, name="accuracy", direction="higher", unit="%", format=".1f", limits=(0.0, 1.0)
+)
+"""Share of the examples whose largest output is their label.
+
+If an example has several labels (one per token), the mean over its labels.
+"""
+
+
+# Regression.
+
+
+def _errors(outputs: Any, targets: Tensor) -> Tensor:
+    """(examples, outputs)"""
+    found, wanted = aligned(outputs, targets)
+    return found.double() - wanted.double()
+
+
+def _squares(outputs: Any, targets: Tensor) -> Tensor:
+    return _errors(outputs, targets).square().mean(1)
+
+
+def _root(sums: Sums, num_examples: int) -> float:
+    return float(np.sqrt(sums[0] / num_examples))
+
+
+rmse = Metric(_squares, name="RMSE", direction="lower", finish=_root)
+"""Root of the mean squared error, over all examples and outputs."""
+
+
+def _absolutes(outputs: Any, targets: Tensor) -> Tensor:
+    return _errors(outputs, targets).abs().mean(1)
+
+
+mae = Metric(_absolutes, name="MAE", direction="lower")
+"""Mean absolute error, over all examples and outputs."""
+
+
+def _moments(outputs: Any, targets: Tensor) -> Tensor:
+    wanted = aligned(outputs, targets)[1].double()
+    return _beside([_errors(outputs, targets).square(), wanted, wanted.square()])
+
+
+def _explained(sums: Sums, num_examples: int) -> float:
+    errors, total, squares = sums.reshape(3, -1)
+    spread = squares - total**2 / num_examples
+    constant = spread <= 1e-12 * squares
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.where(constant, np.where(errors > 0, 0.0, 1.0), 1 - errors / spread)
+    return float(shares.mean())
+
+
+r2 = Metric(_moments, name="R2", direction="higher", format=".3f", finish=_explained)
+"""Explained share of the targets' variance, mean over outputs; 0 where targets are constant."""
+
+
+# Several labels per example.
+
+
+def _hits(outputs: Any, targets: Tensor) -> Tensor:
+    chosen, wanted = one_hot_like(outputs, targets)
+    return _beside([chosen & wanted, chosen & ~wanted, ~chosen & wanted])
+
+
+def _f1(sums: Sums, num_examples: int) -> float:
+    hits, wrong, missed = sums.reshape(3, -1).sum(1)
+    return float(2 * hits / max(2 * hits + wrong + missed, 1.0))
+
+
+def _mean_f1(sums: Sums, num_examples: int) -> float:
+    hits, wrong, missed = sums.reshape(3, -1)
+    return float((2 * hits / np.maximum(2 * hits + wrong + missed, 1.0)).mean())
+
+
+f1 = Metric(
+    _hits, name="F1", direction="higher", unit="%", format=".1f", limits=(0.0, 1.0), finish=_f1
+)
+"""F1 over all examples and labels together ("micro"); a label is chosen by an output above 0."""
+macro_f1 = Metric(
+    _hits, name="macro F1", direction="higher", unit="%", format=".1f", limits=(0.0, 1.0),
+    finish=_mean_f1,
+)  # fmt: skip
+"""The mean over labels of their F1 scores."""
+
+
+# Next token.
+
+
+def _token_losses(outputs: Any, targets: Tensor) -> Tensor:
+    losses, counted = tokens_and_targets(outputs, targets)
+    return _beside([losses.double().sum(1, keepdim=True), counted.sum(1, keepdim=True)])
+
+
+def _perplexity(sums: Sums, num_examples: int) -> float:
+    return float(np.exp(sums[0] / max(sums[1], 1.0)))
+
+
+perplexity = Metric(_token_losses, name="perplexity", direction="lower", finish=_perplexity)
+"""exp of the mean cross entropy per token (natural logarithm), over all tokens."""
+
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "rmse": rmse,
+    "mae": mae,
+    "r2": r2,
+    "f1": f1,
+    "macro-f1": macro_f1,
+    "perplexity": perplexity,
+}
+"""Built-in metrics by ``task.metric``."""

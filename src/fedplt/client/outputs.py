@@ -1,0 +1,106 @@
+"""A model's outputs next to its targets, in the form that losses and metrics compute with.
+
+Outputs are a tensor, or an object or dictionary with ``logits`` as Hugging Face models give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from fedplt.errors import DataError
+
+IGNORED = -100
+"""Labels that cross entropy leaves out, such as those of padding."""
+
+
+def logits_of(outputs: Any) -> Tensor:
+    """The tensor of outputs, whatever the model wraps it in."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    found = outputs.get("logits") if isinstance(outputs, Mapping) else None
+    found = getattr(outputs, "logits", None) if found is None else found
+    if found is None and isinstance(outputs, (tuple, list)) and len(outputs) == 1:
+        found = outputs[0]
+    if not isinstance(found, Tensor):
+        raise DataError(
+            f"the model returns a {type(outputs).__name__}; built-in losses and metrics take a "
+            "tensor, or an object with .logits. Give a loss and a metric of your own for others."
+        )
+    return found
+
+
+def class_scores(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores with classes on the second axis, as cross entropy takes them, and the targets.
+
+    Models that wrap their logits have the classes last: (examples, tokens, classes).
+    """
+    logits = logits_of(outputs)
+    if logits is not outputs and logits.ndim > 2:
+        logits = logits.movedim(-1, 1)
+    return logits, targets
+
+
+def aligned(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs and targets of one shape, (examples, ...), and of the outputs' type."""
+    logits = logits_of(outputs)
+    if logits.ndim == targets.ndim + 1 and logits.shape[-1] == 1:
+        targets = targets.unsqueeze(-1)
+    elif targets.ndim == logits.ndim + 1 and targets.shape[-1] == 1:
+        logits = logits.unsqueeze(-1)
+    if logits.shape != targets.shape:
+        raise DataError(
+            f"the model gives {_shape(logits)} per example, but a target is {_shape(targets)}; "
+            "make them alike."
+        )
+    return logits.reshape(len(logits), -1), targets.reshape(len(targets), -1).to(logits.dtype)
+
+
+def one_hot_like(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Which labels are chosen (an output above 0) and which are right, (examples, labels)."""
+    logits, targets = aligned(outputs, targets)
+    return logits > 0, targets > 0.5
+
+
+def next_tokens(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores (examples, vocabulary, tokens), and for each the token that follows.
+
+    A tensor has the vocabulary on its second axis, and its targets are already the following
+    tokens. Models that wrap their logits have it last, and their targets are the inputs: output
+    number t is about target t + 1.
+    """
+    logits = logits_of(outputs)
+    if logits is outputs:
+        return logits, targets
+    return logits[:, :-1].movedim(-1, 1), targets[:, 1:]
+
+
+def tokens_and_targets(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss of every token, zero where it is left out, and which are counted."""
+    logits, following = next_tokens(outputs, targets)
+    losses = F.cross_entropy(logits.double(), following, reduction="none", ignore_index=IGNORED)
+    return losses.reshape(len(losses), -1), (following != IGNORED).reshape(len(losses), -1)
+
+
+def _shape(batch: Tensor) -> str:
+    shape = tuple(batch.shape[1:])
+    return "one number" if not shape else f"a tensor of shape {shape}"
+
+
+def own_loss(outputs: Any) -> Tensor | None:
+    """The loss that a model has computed itself from labels among its inputs."""
+    if isinstance(outputs, Tensor):
+        return None
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    return loss if isinstance(loss, Tensor) and loss.ndim == 0 else None
+
+
+def is_labels(targets: Any) -> bool:
+    """Whether targets are whole numbers."""
+    return isinstance(targets, Tensor) and not (
+        targets.is_floating_point() or targets.is_complex() or targets.dtype is torch.bool
+    )

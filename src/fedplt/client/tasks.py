@@ -1,0 +1,85 @@
+"""Tasks: what is learned. A task is a loss to train with and a metric to measure with.
+
+==================  ==============================  =========================================
+``classification``  cross entropy                   accuracy
+``regression``      mean squared error              RMSE (also: ``mae``, ``r2``)
+``multi-label``     binary cross entropy on logits  F1 (also: ``macro-f1``)
+``next-token``      cross entropy per token         perplexity (also: ``accuracy``)
+==================  ==============================  =========================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from fedplt.client.metrics import Metric, accuracy, as_metric, f1, perplexity, rmse
+from fedplt.client.outputs import aligned, class_scores, next_tokens, own_loss
+from fedplt.errors import ConfigError
+
+Loss = Callable[[Any, Any], Tensor]
+"""Mean loss of a batch, from the model's outputs and the targets."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A loss and a metric. ``loss(outputs, targets)`` is the mean over a batch."""
+
+    name: str
+    loss: Loss
+    metric: Metric
+
+    def __post_init__(self) -> None:
+        if not callable(self.loss):
+            raise ConfigError(
+                f"task {self.name!r}: the loss is a {type(self.loss).__name__}; give a function "
+                "loss(outputs, targets) that returns the mean over the batch."
+            )
+        as_metric(self.metric)
+
+
+def classification_loss(outputs: Any, targets: Any) -> Tensor:
+    """Cross entropy; of a model that computes its own loss from labels, that loss."""
+    if type(outputs) is Tensor:
+        with torch._C.DisableTorchFunction():  # no parameter is used here: nothing to see
+            return F.cross_entropy(outputs, targets)
+    loss = own_loss(outputs)
+    return F.cross_entropy(*class_scores(outputs, targets)) if loss is None else loss
+
+
+def regression_loss(outputs: Any, targets: Any) -> Tensor:
+    """Mean squared error."""
+    loss = own_loss(outputs)
+    return F.mse_loss(*aligned(outputs, targets)) if loss is None else loss
+
+
+def multi_label_loss(outputs: Any, targets: Any) -> Tensor:
+    """Binary cross entropy of each label; outputs are logits."""
+    loss = own_loss(outputs)
+    if loss is not None:
+        return loss
+    return F.binary_cross_entropy_with_logits(*aligned(outputs, targets))
+
+
+def next_token_loss(outputs: Any, targets: Any) -> Tensor:
+    """Cross entropy of the token that follows."""
+    loss = own_loss(outputs)
+    return F.cross_entropy(*next_tokens(outputs, targets)) if loss is None else loss
+
+
+CLASSIFICATION = Task("classification", classification_loss, accuracy)
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        CLASSIFICATION,
+        Task("regression", regression_loss, rmse),
+        Task("multi-label", multi_label_loss, f1),
+        Task("next-token", next_token_loss, perplexity),
+    )
+}
+"""Built-in tasks by ``task.name``."""

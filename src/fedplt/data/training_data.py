@@ -1,0 +1,136 @@
+"""What a run is given as data: tensors, arrays, tables or Datasets, and what it makes of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from fedplt.data.samples import (
+    LABELS,
+    DatasetSamples,
+    Samples,
+    TensorSamples,
+    plain_targets,
+    text_error,
+)
+from fedplt.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """What a run trains on, what it evaluates in between, and what only at the end.
+
+    Each is ``(inputs, targets)`` of tensors, arrays, lists or pandas objects, or a Dataset.
+    """
+
+    train: Samples
+    validation: Samples
+    test: Samples | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("train", "validation", "test"):
+            given = getattr(self, name)
+            if given is None and name == "test":
+                continue
+            try:
+                object.__setattr__(self, name, as_samples(given))
+            except DataError as error:
+                raise DataError(f"{name} data: {error}") from error
+
+    def with_channels_last(self) -> TrainingData:
+        train, validation = self.train.with_channels_last(), self.validation.with_channels_last()
+        if self.test is None or self.test is self.validation:
+            return TrainingData(train, validation, None if self.test is None else validation)
+        return TrainingData(train, validation, self.test.with_channels_last())
+
+
+def as_samples(data: Any) -> Samples:
+    """Accept ``(inputs, targets)`` as tensors, arrays, lists or tables, a Dataset, or Samples."""
+    if hasattr(data, "batch") and hasattr(data, "arranged"):
+        return cast(Samples, data)
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        return _tensors(*data.tensors)
+    if isinstance(data, Mapping) and LABELS in data:
+        return _tensors(data, data[LABELS])
+    if isinstance(data, (tuple, list)) and len(data) == 2 and not _is_pair(data[0]):
+        return _tensors(*data)
+    if isinstance(data, IterableDataset):
+        raise DataError(
+            "data is an IterableDataset, which has no length and no items by number; clients need "
+            "both. Give a Dataset with __len__ and __getitem__, or list(dataset) if it fits into "
+            "memory."
+        )
+    if isinstance(data, DataLoader):
+        raise DataError("data is a DataLoader; give its dataset: loader.dataset.")
+    if hasattr(data, "to_numpy") or isinstance(data, (Tensor, np.ndarray, Mapping, str)):
+        raise DataError(
+            f"data is a {type(data).__name__} alone; give (inputs, targets), such as "
+            "(table[['width', 'height']], table['kind'])."
+        )
+    if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        return DatasetSamples(data)
+    raise DataError(
+        f"data is a {type(data).__name__}; give (inputs, targets) as tensors, arrays or tables, or "
+        "a Dataset with __len__ and __getitem__."
+    )
+
+
+def _tensors(inputs: Any, targets: Any) -> TensorSamples:
+    labels = plain_targets(_tensor("targets", targets))
+    if isinstance(inputs, Mapping):
+        named = {str(key): _tensor(f"inputs {key!r}", value) for key, value in inputs.items()}
+        if LABELS in named:
+            named[LABELS] = labels
+        return TensorSamples(named, labels)
+    return TensorSamples(_tensor("inputs", inputs), labels)
+
+
+def _tensor(name: str, values: Any) -> Tensor:
+    """A tensor from a tensor, an array, a list, or a pandas object; floats in single precision."""
+    if isinstance(values, Tensor):
+        tensor = values
+    else:
+        values = values.to_numpy() if hasattr(values, "to_numpy") else values
+        if isinstance(values, (list, tuple)) and values and isinstance(values[0], Tensor):
+            values = torch.stack(list(values)).numpy()
+        try:
+            array = np.asarray(values)
+        except ValueError as error:
+            raise DataError(
+                f"the {name} have different lengths: pad them, or give a Dataset."
+            ) from error
+        if array.dtype.kind in "USO":
+            array = _numbers(name, array)
+        if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+            array = array.astype(np.int64)
+        if array.dtype.kind not in "biuf":
+            raise DataError(f"the {name} have type {array.dtype}; give numbers.")
+        # A tensor of its own: torch warns of arrays that may not be written to.
+        tensor = torch.from_numpy(np.array(array))
+    if tensor.dtype is torch.float64:
+        warnings.warn(f"the {name} are float64; they are converted to float32.", stacklevel=2)
+        tensor = tensor.float()
+    return tensor
+
+
+def _numbers(name: str, array: Any) -> Any:
+    """Columns of different types come as objects; text cannot be converted."""
+    flat = array.ravel().tolist()
+    text = [value for value in flat if isinstance(value, str)]
+    if text:
+        raise text_error(name.split(maxsplit=1)[0], text)
+    try:
+        return array.astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"the {name} cannot be converted to numbers: {error}.") from error
+
+
+def _is_pair(item: Any) -> bool:
+    return isinstance(item, (tuple, list)) and len(item) == 2

@@ -1,0 +1,75 @@
+"""The sections about what is learned, how it is measured, and what else is recorded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from fedplt.client import METRICS, TASKS, Loss, Metric, Task
+from fedplt.errors import ConfigError, did_you_mean
+from fedplt.federation.section import Section
+from fedplt.imports import import_object
+
+
+class TaskConfig(Section):
+    """What is learned: the loss to train with and the metric to measure with."""
+
+    name: str = "classification"
+    """``classification``, ``regression``, ``multi-label``, ``next-token``, or
+    ``package.module:object``, a :class:`fedplt.Task` of one's own."""
+    loss: str | None = None
+    """Instead of the task's: ``package.module:function`` (outputs, targets) -> mean loss."""
+    metric: str | None = None
+    """Instead of the task's: ``accuracy``, ``rmse``, ``mae``, ``r2``, ``f1``, ``macro-f1``,
+    ``perplexity``, or ``package.module:object``, a :class:`fedplt.Metric`."""
+
+    def task(self) -> Task:
+        """The task itself; imports what is named by import path."""
+        task: Task = _named("name", self.name, TASKS, Task)
+        loss: Loss = task.loss
+        if self.loss is not None:
+            loss = import_object(self.loss, "task.loss")
+        metric: Metric = task.metric
+        if self.metric is not None:
+            metric = _named("metric", self.metric, METRICS, Metric)
+        return Task(task.name, loss, metric)
+
+
+def _named(key: str, name: str, known: dict[str, Any], kind: type) -> Any:
+    if name in known:
+        return known[name]
+    if ":" not in name:
+        raise ConfigError(
+            f"task.{key}: there is no {name!r}. {did_you_mean(name, known)} Your own "
+            f"fedplt.{kind.__name__} is named by import path: 'my_package.tasks:mine'."
+        )
+    return import_object(name, f"task.{key}", f"a fedplt.{kind.__name__}", kind)
+
+
+class EvaluationConfig(Section):
+    """When and how the global model is evaluated."""
+
+    every: Annotated[int, Field(ge=1)] = 1
+    """Rounds between evaluations (the last round is always evaluated)."""
+    on: Literal["server", "nodes", "both"] = "server"
+    """``flower``: evaluate on the server's data, on each node's own (weighted by their examples),
+    or on both. Without data on the server: ``nodes``."""
+    per_client: bool = False
+    """Also report a score per client, weighted by its label distribution."""
+    client_examples: Annotated[int, Field(ge=1)] | None = None
+    """With ``local_norms``: evaluate each client on about this many examples (default: all)."""
+
+
+class DiagnosticsConfig(Section):
+    """Whether each round records how the global model moves (``docs/diagnostics.md``)."""
+
+    enabled: bool = False
+    window: Annotated[int, Field(ge=1)] = 10
+    """Rounds in the effective perturbation's window; one copy of the model is kept per round."""
+
+    @model_validator(mode="after")
+    def _enabled(self) -> DiagnosticsConfig:
+        if not self.enabled:
+            self.refuse_unused(["window"], "enabled = false", "or set enabled = true")
+        return self
