@@ -9,7 +9,7 @@ TEST_PROCESSES ?= $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-flower check fix same-numbers step-times bench bench-quick bench-peers results \
+.PHONY: help setup run test test-fast test-flower test-examples check fix same-numbers step-times bench bench-quick bench-peers results \
 	api-page correctness docs clean
 
 help:
@@ -28,13 +28,17 @@ run: setup  ## train FedPLT on Fashion-MNIST with 50 unequal clients and leave a
 	else $(VENV)/bin/fedplt run configs/fashion-mnist.toml --out $(OUT); fi
 
 test: setup  ## run all tests (a few minutes; TEST_PROCESSES=1: one after the other)
-	$(PYTEST) -m "not flower"
+	$(PYTEST) -m "not flower and not examples"
 
 test-fast: setup  ## run the tests that take no processes and little time (under a minute)
-	$(PYTEST) -m "not slow and not flower" --hypothesis-profile fast
+	$(PYTEST) -m "not slow and not flower and not examples" --hypothesis-profile fast
 
 test-flower: setup  ## run the tests that start Flower's own processes (about 20 minutes)
 	$(PYTHON) -m pytest -q -n 0 -m flower
+
+test-examples: setup  ## install what the examples need, run them and compare what they print
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples]"
+	$(PYTHON) -m pytest -q -n 0 -m examples tests/test_examples.py
 
 check: setup  ## lint, formatting and types
 	$(VENV)/bin/ruff check .

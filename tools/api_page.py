@@ -25,8 +25,8 @@ GROUPS = {
         "balanced_allocation", "allocation_of", "Allocation", "Plan", "Assignment", "Layers",
         "Layer", "TensorSpec", "sampling_probabilities", "DeviceProfile", "plan_fleet",
     ],
-    "Methods and engines of your own": [
-        "Method", "PlanRequest", "submodel_plan", "LocalRecipe", "Engine",
+    "Methods, layers and engines of your own": [
+        "add_layer_kind", "Slicing", "Method", "PlanRequest", "submodel_plan", "LocalRecipe", "Engine",
     ],
     "Data": ["TrainingData"],
 }  # fmt: skip

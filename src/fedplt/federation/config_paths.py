@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-FILES = (("data", "split_file"), ("fleet", "devices"), ("model", "weights"))
+FILES = (("data", "split_file"), ("fleet", "devices"), ("fleet", "availability"), ("model", "weights"))
 """Keys whose values are files."""
 
 

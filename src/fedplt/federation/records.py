@@ -54,7 +54,7 @@ class RoundRecord:
     client_scores: dict[str, float] | None = None
     """Mean (weighted by examples), std, min, median, max over clients."""
     dropped: list[int] = field(default_factory=list)
-    """Clients that were away by chance (``fleet.dropout``)."""
+    """Clients that were away by chance (``fleet.dropout``, ``fleet.availability``)."""
     late: list[int] = field(default_factory=list)
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
