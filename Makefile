@@ -10,14 +10,19 @@ PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-flower test-examples check fix same-numbers step-times bench bench-quick bench-peers results \
-	api-page correctness docs clean
+	api-page correctness lock licenses audit docs clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(READY): pyproject.toml constraints.txt
+PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check
+
+# Everything by digest, torch by version, and fedplt itself with the build tools that are then there.
+$(READY): pyproject.toml constraints.txt requirements-dev.txt
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(PIP) --require-hashes --no-deps -r requirements-dev.txt
+	$(PIP) -c constraints.txt torch
+	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
 setup: $(READY)  ## make .venv with fedplt and everything needed to work on it
@@ -25,7 +30,7 @@ setup: $(READY)  ## make .venv with fedplt and everything needed to work on it
 run: setup  ## train FedPLT on Fashion-MNIST with 50 unequal clients and leave a report
 	@if [ -f $(OUT)/model.safetensors ]; then $(VENV)/bin/fedplt report $(OUT); \
 	elif [ -d $(OUT) ]; then $(VENV)/bin/fedplt resume $(OUT); \
-	else $(VENV)/bin/fedplt run configs/fashion-mnist.toml --out $(OUT); fi
+	else $(VENV)/bin/fedplt run fashion-mnist --out $(OUT); fi
 
 test: setup  ## run all tests (a few minutes; TEST_PROCESSES=1: one after the other)
 	$(PYTEST) -m "not flower and not examples"
@@ -36,8 +41,7 @@ test-fast: setup  ## run the tests that take no processes and little time (under
 test-flower: setup  ## run the tests that start Flower's own processes (about 20 minutes)
 	$(PYTHON) -m pytest -q -n 0 -m flower
 
-test-examples: setup  ## install what the examples need, run them and compare what they print
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[examples]"
+test-examples: setup  ## run the examples and compare what they print
 	$(PYTHON) -m pytest -q -n 0 -m examples tests/test_examples.py
 
 check: setup  ## lint, formatting and types
@@ -78,8 +82,18 @@ api-page: setup  ## write docs/api.md from the docstrings
 correctness: setup  ## compare with slow references and write docs/correctness.md (a few minutes)
 	$(PYTHON) -m tools.correctness_page
 
+lock: setup  ## write requirements-dev.txt anew, after a change of pyproject.toml or constraints.txt
+	$(PYTHON) tools/lock.py $(UPGRADE)
+
+licenses: setup  ## write docs/licenses.md: the license of every package
+	$(PYTHON) tools/licenses_page.py
+
+audit:  ## ask the package index for known vulnerabilities of the locked packages
+	python3 -m venv .venv-audit && .venv-audit/bin/pip install --quiet pip-audit==2.10.1
+	.venv-audit/bin/python tools/audit.py
+
 docs: setup  ## run everything the README and the documents show
 	$(PYTHON) -m pytest -q tests/test_readme.py --doctest-modules src
 
 clean:  ## delete the environment and caches (never runs/)
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build
+	rm -rf $(VENV) .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis build

@@ -61,7 +61,7 @@ def run(num_clients: int, connection: Any) -> None:
         started = time.perf_counter()
         federation.round()
         connection.send(time.perf_counter() - started)
-    pids = [os.getpid(), *(process.pid for process in engine._processes)]
+    pids = [os.getpid(), *(process.pid for process in engine._pool.processes)]
     data_bytes = train.inputs.numel() * 4 + train.targets.numel() * 8
     connection.send((sum(_proportional_kilobytes(pid) for pid in pids) / 1000, data_bytes / 1e6))
     engine.close()

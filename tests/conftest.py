@@ -50,9 +50,9 @@ def forked_runs(monkeypatch):
     from fedplt.comparison import one, processes
     from tests.support.processes import Forked
 
-    def start(command, *, stdout, stderr, text):
+    def start(command, *, stdout, stderr):
         assert command[:3] == [sys.executable, "-m", "fedplt.comparison.one"]
-        assert stdout == subprocess.PIPE and text
+        assert stdout == subprocess.PIPE
         return Forked(one.main, command[3:], stderr=stderr)
 
     replacement = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE)

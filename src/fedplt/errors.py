@@ -75,6 +75,10 @@ class DivergedError(RunError):
     """Every client's update was refused; the same run would diverge again."""
 
 
+class UntrainedWarning(UserWarning):
+    """A part of the model that no client trains."""
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """A sentence that names the most similar known word (or two), or lists all known words.
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+SAMPLE_STD = "sample standard deviation (n - 1)"
+"""What stands after ``+-`` everywhere: runs and clients are a sample of all that could be."""
+
 
 def bytes_text(number: float) -> str:
     """
@@ -38,6 +41,58 @@ def duration_text(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def shortened(name: str, width: int = 32) -> str:
+    """A long name with its middle left out: the beginning and the end tell names apart.
+
+    >>> shortened("base_model.model.encoder.layer.11.attention.self.query.lora_A.default")
+    'base_model.mo...ora_A.default'
+    >>> shortened("fc1")
+    'fc1'
+    """
+    if len(name) <= width:
+        return name
+    left = (width - 3) // 2
+    return f"{name[:left]}...{name[len(name) - (width - 3 - left) :]}"
+
+
+def short_names(names: Sequence[str], width: int = 32) -> list[str]:
+    """Dotted names for a table or a picture, without what all long ones share.
+
+    They stay different from each other, if need be by being longer than ``width``.
+
+    >>> layers = [f"base_model.model.encoder.layer.{i}.query.lora_A.default" for i in (0, 11)]
+    >>> short_names([*layers, "head"])
+    ['...layer.0...', '...layer.11...', 'head']
+    >>> short_names(["fc1", "fc2"])
+    ['fc1', 'fc2']
+    """
+    long = [name.split(".") for name in names if len(name) > width]
+    most = min(map(len, long), default=1) - 1  # at least one part is left
+    start = _shared(long, most)
+    end = _shared([parts[::-1] for parts in long], most - start)
+    start = max(0, start - 1)  # the word before a number tells what it counts
+    end = max(0, end - (start + end >= most))
+    result = []
+    for name in names:
+        if len(name) <= width:
+            result.append(name)
+            continue
+        parts = name.split(".")
+        text = ".".join(parts[start : len(parts) - end])
+        text = ("..." if start else "") + text + ("..." if end else "")
+        result.append(text if len(text) <= width else "..." + text[3 - width :])
+    different = len(set(result)) == len(set(names))
+    return result if different else short_names(names, 2 * width)
+
+
+def _shared(names: Sequence[Sequence[str]], most: int) -> int:
+    """The number of leading parts that all names share."""
+    number = 0
+    while number < most and len(names) > 1 and len({parts[number] for parts in names}) == 1:
+        number += 1
+    return number
 
 
 def _scaled(number: float, unit: str) -> str:

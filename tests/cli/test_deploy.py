@@ -48,7 +48,7 @@ def test_a_model_that_is_not_here_is_no_obstacle(fedplt, tmp_path):
     [
         ("", "nodes.csv is empty. Its first line names the columns: name,ratio"),
         ("name,ratio\n", "has no nodes"),
-        ("name\nn1\n", "line 1: the column 'ratio' is missing"),
+        ("name\nn1\n", "node n1 has no ratio: the column 'ratio' is missing"),
         ("name,ratoi\nn1,1\n", "line 1: there is no column 'ratoi'. Did you mean 'ratio'?"),
         ("name,ratio,ratio\nn1,1,1\n", "the column 'ratio' is there twice"),
         ("name,ratio\nn1,1\nn1,0.5\n", "line 3: the name 'n1' is taken already"),
@@ -56,7 +56,7 @@ def test_a_model_that_is_not_here_is_no_obstacle(fedplt, tmp_path):
         ("name,ratio\n../n1,1\n", "line 2: name: '../n1' cannot name a node"),
         ("name,ratio\n,1\n", "line 2: name: '' cannot name a node"),
         ("name,ratio\nn1,1\n\nn2,25%\n", "line 4: ratio: '25%' was given"),
-        ("name,ratio\nn1,\n", "line 2: ratio: nothing was given"),
+        ("name,ratio\nn1,\n", "node n1 has no ratio"),
         ("name,ratio\nn1,0\n", "line 2: ratio: 0 does not lie in (0, 1]"),
         ("name,ratio\nn1,25\n", "line 2: ratio: 25 does not lie in (0, 1]"),
         ("name,ratio\nn1,nan\n", "line 2: ratio: nan does not lie in (0, 1]"),
@@ -76,7 +76,7 @@ def test_mistakes_in_the_nodes(fedplt, tmp_path, nodes, expected):
     ("config", "expected"),
     [
         (CONFIG + "[sampling]\nname = 'uniform'\nnum_clients = 9\n", "there are 3 clients"),
-        (CONFIG + "[fleet]\ndevices = 'x.csv'\n", "ratios from nodes.csv, not from [fleet]"),
+        (CONFIG + "[fleet]\ndevices = 'x.csv'\n", "not from a file of devices"),
         (
             CONFIG + "[[clients.groups]]\nshare = 1.0\nratio = 0.5\nlearning_rate = 0.1\n",
             "clients.groups.0.learning_rate would be lost",

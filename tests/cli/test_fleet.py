@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from fedplt.builtin import builtin_fleets
 from tests.support.pictures import svg_texts
 from tests.support.tiny import CONFIG
 
-KITCHEN = "configs/fleets/kitchen.csv"
+KITCHEN = builtin_fleets()["kitchen"]
 
 
 def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):
@@ -23,12 +24,27 @@ def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):
     devices = [line.split(",")[0] for line in Path(KITCHEN).read_text().splitlines()]
     assert all(any(text.startswith(name) for text in shown) for name in devices[1:])
     assert sum("(late)" in text for text in shown) == 1  # the microcontroller
-    assert {"seconds per round", "download", "backward", "upload"} <= set(shown)
+    assert {"download", "backward", "upload"} <= set(shown)
+    assert any(text.startswith("seconds per round") for text in shown)
+
+
+def test_one_very_slow_device_leaves_plan_and_picture_readable(fedplt, tmp_path):
+    devices, picture = tmp_path / "devices.csv", tmp_path / "fleet.svg"
+    long = "a device with a name that is far too long for a picture or a table"
+    devices.write_text(KITCHEN.read_text() + f"{long},1,0.01,1,0.2,300,16\n")
+    done = fedplt("fleet", devices, "--picture", picture, "--local-steps", 8, "--batch-size", 32)
+    assert done.returncode == 0, done.stderr
+    assert "8 local steps of 32" in done.stdout
+    assert "deadlines to choose from" in done.stdout
+    shown = svg_texts(picture)
+    assert "seconds per round (longer bars are cut)" in shown
+    assert any("\N{RIGHTWARDS ARROW}" in text for text in shown)
+    assert long not in shown and any("..." in text for text in shown)
 
 
 def test_json_and_flags(fedplt):
     done = fedplt(
-        "fleet", KITCHEN, "--run", "configs/fashion-mnist.toml",
+        "fleet", KITCHEN, "--run", "fashion-mnist",
         "--deadline-seconds", 12, "--may-freeze", "--may-cut-steps", "--min-ratio", 0.05, "--json",
     )  # fmt: skip
     plan = json.loads(done.stdout)
@@ -42,12 +58,12 @@ def test_json_and_flags(fedplt):
 
 
 def test_the_papers_example(fedplt):
-    done = fedplt("fleet", "configs/fleets/paper-example.toml")
+    done = fedplt("fleet", "paper-example")
     for number in ("5.59", "9.52", "13.85", "17.65", "0.6930", "the paper's cost model"):
         assert number in done.stdout
-    exact = fedplt("fleet", "configs/fleets/paper-example.toml", "--model", "cnn")
+    exact = fedplt("fleet", "paper-example", "--model", "cnn")
     assert "exact FLOPs" in exact.stdout
-    half = fedplt("fleet", "configs/fleets/paper-example.toml", "--percentile", 50)
+    half = fedplt("fleet", "paper-example", "--percentile", 50)
     assert "Target 9.52 s" in half.stdout
 
 
@@ -57,6 +73,7 @@ def test_the_papers_example(fedplt):
         (["--deadline-seconds", -1], "more than 0"),
         (["--deadline-seconds", 1, "--percentile", 2], "give one of them"),
         (["--run", "x.toml", "--model", "fcn"], "give one of them"),
+        (["--run", "x.toml", "--local-steps", 3], "--run and --local-steps: give one of them"),
         (["--model", "fnc"], "Did you mean 'fcn'"),
         (["--model", "tests.support.tiny:model"], "--shape"),
         (["--model", "tests.support.tiny:model", "--shape", "7"], "does not take inputs of shape"),
@@ -121,12 +138,12 @@ def test_a_run_on_devices_shows_the_plan_and_the_simulated_time(fedplt, tmp_path
 
 
 def test_probe_prints_a_device_that_fleet_reads(fedplt, tmp_path):
-    model = ["tests.support.tiny:model", "--shape", "6"]
-    done = fedplt("probe", *model, "--passes", 1, "--name", "my box", "--up", "3 Mbit/s")
+    model, path = ["tests.support.tiny:model", "--shape", "6"], tmp_path / "devices.toml"
+    more = ["--passes", 1, "--name", "my box", "--up", "3 Mbit/s", "--out", path]
+    done = fedplt("probe", *model, *more)
     assert done.returncode == 0, done.stderr
     assert "on average over the ratios" in done.stdout
-    path = tmp_path / "devices.toml"
-    path.write_text(done.stdout[done.stdout.index("[[device]]") :])
+    assert path.read_text() == done.stdout[done.stdout.index("[[device]]") :]
     shown = fedplt("fleet", path)
     assert shown.returncode == 0, shown.stderr
     assert "my box" in shown.stdout

@@ -103,15 +103,18 @@ def test_a_killed_run_resumes_to_the_same_bits(fedplt, start, config, tmp_path):
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_stops(fedplt, start, config, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_group_saves_and_stops(fedplt, start, config, tmp_path, number):
+    """As a terminal sends it for Ctrl-C, and a scheduler or a container when time is up."""
     folder, errors = tmp_path / "run", tmp_path / "errors"
     process = start("run", config, "--out", folder, "--set", "rounds=100000")
     wait_for_rounds(folder, 3, process)
-    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
+    os.killpg(process.pid, number)
     code, stderr = process.wait(), errors.read_text()
     assert code == 130, stderr
-    assert f"fedplt resume {folder}" in stderr
+    assert f"stopped and saved. Continue with: fedplt resume {folder}" in stderr
     assert "Traceback" not in stderr
+    assert "died" not in stderr
     done = fedplt("resume", folder, "--set", f"rounds={len(numbers(folder)) + 1}")
     assert done.returncode == 0, done.stderr
 
@@ -125,7 +128,9 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(
         patched.setattr(Federation, "start", lambda _: os.kill(os.getpid(), signal.SIGKILL))
         killed = start("run", config, "--out", folder)
     assert killed.wait() == -signal.SIGKILL
-    assert {path.name for path in folder.iterdir()} == {"config.toml", "plan.json", ".lock"}
+    assert {path.name for path in folder.iterdir()} == {
+        "config.toml", "plan.json", "metric.json", ".lock",
+    }  # fmt: skip
     done = fedplt("resume", folder)
     assert done.returncode == 2
     advice = f"fedplt run {folder / 'config.toml'} --out {folder}"

@@ -227,7 +227,7 @@ def test_options_of_the_configuration_are_those_of_its_method(fedplt, config, tm
 
 
 def test_methods_that_cannot_cut_the_model_are_named(fedplt, tmp_path):
-    done = fedplt("compare", "configs/vit-cifar10.toml", "--out", tmp_path / "out")
+    done = fedplt("compare", "vit-cifar10", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert "heterofl, fedrolex, feddrop cannot be compared: " in done.stderr
     assert "--methods fedplt,fedavg,fedpmt,fedbn" in done.stderr
@@ -235,7 +235,7 @@ def test_methods_that_cannot_cut_the_model_are_named(fedplt, tmp_path):
 
 
 def test_a_mistake_of_the_configuration_is_said_once(fedplt, tmp_path):
-    arguments = ("compare", "configs/fashion-mnist.toml", "--methods", "fedplt,fedavg")
+    arguments = ("compare", "fashion-mnist", "--methods", "fedplt,fedavg")
     done = fedplt(*arguments, "--set", "model.name=resnet8", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr.count("does not fit the data") == 1

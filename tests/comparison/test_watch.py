@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -48,7 +47,7 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
     settings = load_config(config)
     found = compare(settings, methods, [2, 1], tmp_path / "out", processes=1, watch=watch)
     runs = [(label, seed) for seed in (2, 1) for label in ("fedavg", "heterofl")]
-    assert watch.begun == [(3, dict.fromkeys(runs, 0))]
+    assert watch.begun == [(3, dict.fromkeys(runs, 0), accuracy.info)]
     assert watch.started == runs
     assert watch.ended == [(*run, "done") for run in runs]
     assert list(found.contestants) == list(methods)
@@ -61,7 +60,7 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
 
     again = Recorder()
     compare(settings, methods, [2, 1], tmp_path / "out", watch=again)
-    assert again.begun == [(3, dict.fromkeys(runs, 3))]
+    assert again.begun == [(3, dict.fromkeys(runs, 3), accuracy.info)]
     assert not again.started and not again.rounds
     assert sorted(again.ended) == sorted(watch.ended)
 
@@ -124,7 +123,7 @@ def test_a_run_that_was_killed_before_it_began_is_started_again(config, tmp_path
     methods, folder = {"fedplt": {"name": "fedplt"}}, tmp_path / "out" / "fedplt-seed1"
     first = compare(load_config(config), methods, [1], tmp_path / "out")
     for path in folder.iterdir():
-        if path.name not in ("config.toml", "plan.json", ".lock"):
+        if path.name not in ("config.toml", "plan.json", "metric.json", ".lock"):
             path.unlink()
     watch = Recorder()
     second = compare(load_config(config), methods, [1], tmp_path / "out", watch=watch)
@@ -159,8 +158,8 @@ def test_progress_of_a_comparison(terminal, monkeypatch):
         assert "all 3 runs" in shown and "round 12/12" in shown
     else:
         lines = shown.splitlines()
-        # One round in 20 s (two looks at the clock), so the five that are left take 100 s.
-        assert lines[1] == "round 7 of 12, 1:40 left"
+        # One round in 30 s (three looks at the clock), so the five that are left take 150 s.
+        assert lines[1] == "round 7 of 12, 2:30 left"
         assert lines[2].startswith("round 8 of 12, ") and lines[2].endswith(
             "; fedavg, seed 1: 50.0 %"
         )
@@ -183,7 +182,7 @@ def test_data_are_fetched_before_the_comparison_is_shown(tmp_path, monkeypatch):
 
     get = "fedplt.comparison.run.fetch_data_set"
     monkeypatch.setattr(get, lambda name, progress: progress(name, 0, None))
-    settings, methods = load_config(Path("configs/fashion-mnist.toml")), {"a": {"name": "fedavg"}}
+    settings, methods = load_config("fashion-mnist"), {"a": {"name": "fedavg"}}
     with pytest.raises(LookupError, match="enough"):
         compare(settings, methods, [1], tmp_path, fetching=fetching, watch=Begun())
     assert events == ["open", "fashion-mnist", "close"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from PIL import Image
 
 from fedplt import DataError
 from fedplt.data import catalog, decode
-from fedplt.data.sources import SourceError
+from fedplt.data.downloads import SourceError
+from tests.support.servers import zeros
 
 
 def write_idx(path: Path, array: np.ndarray, compress: bool = True) -> None:
@@ -157,7 +159,7 @@ def test_both_forms_of_cifar_decode_alike(tmp_path):
     binary.mkdir(parents=True)
     pictures.mkdir()
     labels = []
-    for name in [*decode.TRAIN_BATCHES, "test_batch"]:
+    for name in [*decode.BATCHES[:5], "test_batch"]:
         # All differ, but not by much: Pillow takes seconds to save pictures of noise.
         images = random.integers(0, 256, (1, 3, 1024), dtype=np.uint8).repeat(10_000, axis=0)
         images[:, :, ::64] = random.integers(0, 256, (10_000, 3, 16), dtype=np.uint8)
@@ -183,3 +185,38 @@ def test_the_real_fashion_mnist():
     assert (len(data.train), len(data.validation), len(data.test)) == (50_000, 10_000, 10_000)
     assert np.bincount(data.validation.labels()).tolist() == [1000] * 10
     assert np.bincount(data.train.labels()).tolist() == [5000] * 10
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train-images-idx3-ubyte.gz", zeros(1 << 28)),
+        ("train-labels-idx1-ubyte", b"\0\0\x08\x02" + b"\xff" * 8 + b"\0"),
+        ("train-labels-idx1-ubyte", b"\0\0\x08\xff" + bytes(40)),
+        ("train-labels-idx1-ubyte", b"\0\0\x08\x01\x00"),
+    ],
+    ids=["bomb", "negative", "dimensions", "short"],
+)
+def test_a_hostile_idx_file_is_refused_in_little_memory(fashion, name, content):
+    (fashion / name).write_bytes(content)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match=r"not the published file|not a complete IDX file"):
+        decode.decode_idx(fashion)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+@pytest.mark.parametrize("labels", [b"[" * 100_000, b"[300]", b'{"a": 1}', b"\xff", b"9" * 5000])
+def test_hostile_labels_are_refused(tmp_path, labels):
+    (tmp_path / "labels.json").write_bytes(labels)
+    with pytest.raises(DataError, match="are damaged"):
+        decode._labels(tmp_path / "labels.json")
+
+
+def test_a_picture_of_another_size_is_not_decompressed(tmp_path):
+    Image.new("1", (20_000, 10_000)).save(tmp_path / "bomb.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "small.png")
+    Image.new("RGB", (8, 8)).save(tmp_path / "picture.gif")
+    (tmp_path / "picture.gif").rename(tmp_path / "gif.png")
+    for name in ("bomb", "small", "gif"):
+        with pytest.raises(DataError, match="not a complete PNG picture"):
+            decode._pixels(tmp_path / f"{name}.png")

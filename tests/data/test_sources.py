@@ -1,86 +1,176 @@
-"""Downloads that break off and servers that answer rubbish: the reason is said."""
+"""Downloads that break off, servers and archives that are hostile: the reason is said."""
 
 from __future__ import annotations
 
+import gzip
 import io
+import itertools
 import os
+import random
 import sys
 import tarfile
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import time
 from pathlib import Path
 
 import pytest
 
+from fedplt.data import downloads, sources
+from fedplt.data.archives import copy_members
 from fedplt.data.catalog import cache_folder
-from fedplt.data.sources import Official, SourceError
+from fedplt.data.downloads import SourceError
+from fedplt.data.sources import DebianPackage, NpmPackage, Official
+from tests.support.servers import known, member, ok, serving, tar
+
+CONTENT = random.Random(0).randbytes(3000)
+WANTED = {"inside.bin": 100_000}
 
 
-@pytest.fixture
-def serve():
-    """Serve one answer, as it is given (status line, headers, body), and tell its address."""
-    servers = []
-
-    def start(answer: bytes, name: str = "file.bin") -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.wfile.write(answer)
-
-            def log_message(self, *_): ...
-
-        server = HTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.handle_request, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}/{name}"
-
-    yield start
-    for server in servers:
-        server.server_close()
+def ignore(*_): ...
 
 
-def ok(body: bytes, length: int | None = None) -> bytes:
-    return b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % (length or len(body)) + body
+def endless(head):
+    return itertools.chain([head], itertools.repeat(bytes(10_000)))
 
 
-def archive(name: str = "inside.bin") -> bytes:
-    content, file = os.urandom(100_000), io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w:gz") as tar:
-        entry = tarfile.TarInfo(name)
-        entry.size = len(content)
-        tar.addfile(entry, io.BytesIO(content))
-    return file.getvalue()
-
-
-def test_files_are_fetched_and_archives_unpacked(serve, tmp_path):
-    seen = []
-    addresses = [serve(ok(b"x" * 3_000_000)), serve(ok(archive()), "data.tar.gz")]
-    Official(addresses).fetch(tmp_path, lambda *what: seen.append(what))
-    assert (tmp_path / "file.bin").read_bytes() == b"x" * 3_000_000
-    assert (tmp_path / "inside.bin").stat().st_size == 100_000
-    assert [done for name, done, total in seen if name == "file.bin" and total == 3_000_000] == [
-        1 << 20, 2 << 20, 3_000_000,
-    ]  # fmt: skip
+def test_files_are_fetched_and_archives_read(tmp_path):
+    content, seen = os.urandom(3_000_000), []
+    with serving([ok(content)]) as site:
+        file = known("file.bin", content)
+        Official(site, [file]).fetch(tmp_path, lambda *what: seen.append(what))
+    assert (tmp_path / "file.bin").read_bytes() == content
+    assert seen[-1] == ("file.bin", 3_000_000, 3_000_000)
+    packed = gzip.compress(tar([member("data/readme", b"hi"), member("data/inside.bin", CONTENT)]))
+    with serving([ok(packed)]) as site:
+        Official(site, [known("data.tar.gz", packed)], WANTED).fetch(tmp_path, ignore)
+    assert (tmp_path / "inside.bin").read_bytes() == CONTENT
+    assert not list(tmp_path.rglob("readme"))
 
 
 @pytest.mark.parametrize(
-    ("answer", "name", "expected"),
+    ("answer", "expected"),
     [
-        (b"HTTP/1.0 404 Not Found\r\n\r\n", "file.bin", "Not Found"),
-        (ok(b"x" * 500, length=1000), "file.bin", "ended after 500 of 1,000 bytes"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nxx", "file.bin", "Incomplete"),
-        (b"no HTTP at all\r\n\r\n", "file.bin", "no HTTP at all"),
-        (ok(b"<html>please log in</html>"), "data.tar.gz", "cannot be unpacked"),
-        (ok(archive()[:50_000]), "data.tar.gz", "cannot be unpacked"),
-        (ok(archive("../outside.bin")), "data.tar.gz", "cannot be unpacked"),
+        ([b"HTTP/1.0 404 Not Found\r\n\r\n"], "Not Found"),
+        ([ok(CONTENT[:500], length=1000)], "ended after 500 of 3,000 bytes"),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nxx"], "Incomplete"),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nxx"], "Incomplete|zz"),
+        ([b"no HTTP at all\r\n\r\n"], "no HTTP at all"),
+        ([b"HTTP/1.0 200 OK\r\nContent-Length: lots\r\n\r\n"], "ended after 0"),
+        ([b"HTTP/1.0 302 Found\r\nLocation: http://[::\r\n\r\n"], "http://127"),
+        ([b"HTTP/1.0 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n"], "not allowed"),
+        ([b"HTTP/1.0 302 Found\r\nLocation: /again\r\n\r\n"], "too many redirections"),
+        (endless(b"HTTP/1.0 302 Found\r\nLocation: a:b\r\n\r\n"), "not allowed"),
+        ([ok(b"<html>please log in</html>")], "ended after 26"),
+        ([ok(bytes(3000))], "SHA-256 digest"),
+        (endless(b"HTTP/1.0 200 OK\r\n\r\n"), "more than"),
+        (itertools.chain([b"HTTP/1.0 200 OK\r\n"], itertools.repeat(b"a: b\r\n")), "headers"),
     ],
-    ids=["missing", "short", "chunk", "rubbish", "portal", "truncated", "outside"],
+    ids=[
+        "missing", "short", "chunk", "no chunk", "rubbish", "length", "address", "redirect",
+        "redirects", "endless redirect",
+        "portal", "other", "endless", "endless headers",
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_said(tmp_path, answer, expected):
+    with serving(answer) as site, pytest.raises(SourceError, match=expected):
+        Official(site, [known("file.bin", CONTENT)]).fetch(tmp_path, ignore)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= len(CONTENT)
+
+
+def test_a_slow_server_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(downloads, "DOWNLOAD_SECONDS", 0.5)
+
+    def drip():
+        yield b"HTTP/1.0 200 OK\r\n\r\n"
+        for _ in range(100):
+            time.sleep(0.05)
+            yield b"x"
+
+    with serving(drip()) as site, pytest.raises(SourceError, match=r"not complete after 0\.5 s"):
+        Official(site, [known("file.bin", CONTENT)]).fetch(tmp_path, ignore)
+
+
+def link(name, target, kind):
+    return member(name, type=kind, linkname=target)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [link("inside.bin", "/etc/passwd", tarfile.SYMTYPE)],
+        [link("inside.bin", "../secret", tarfile.LNKTYPE)],
+        [link("d", "..", tarfile.SYMTYPE), member("d/outside.bin", CONTENT)],
+        [member("../outside.bin", CONTENT), member("/tmp/fedplt-outside.bin", CONTENT)],
+        [member("inside.bin", type=tarfile.FIFOTYPE), member("inside.bin", type=tarfile.CHRTYPE)],
+        [member("inside.bin", bytes(200_000))],
+        [member("inside.bin", bytes(99_000))],
+        [member("other", pax_headers={"size": "9" * 30})],
+        [member("other", pax_headers={"GNU.sparse.map": "0,9", "GNU.sparse.size": "x"})],
+    ],
+    ids=["symlink", "hardlink", "folder", "outside", "device", "large", "short", "huge", "sparse"],
 )
-def test_what_goes_wrong_is_said(serve, tmp_path, answer, name, expected):
+def test_only_wanted_regular_files_leave_an_archive(tmp_path, members):
     folder = tmp_path / "scratch"
     folder.mkdir()
-    with pytest.raises(SourceError, match=expected):
-        Official([serve(answer, name)]).fetch(folder, lambda *_: None)
-    assert not (tmp_path / "outside.bin").exists()
+    (tmp_path / "secret").write_text("mine")
+    with pytest.raises(SourceError, match=r"a\.tar"):
+        copy_members(io.BytesIO(tar(members)[:-5000]), WANTED, folder, "a.tar")
+    assert sorted(path.name for path in tmp_path.rglob("*")) in (
+        ["scratch", "secret"],
+        ["inside.bin", "scratch", "secret"],  # too short: the checksum of the data refuses it
+    )
+    assert not any(path.is_symlink() for path in folder.iterdir())
+    assert not Path("/tmp/fedplt-outside.bin").exists()
+
+
+def test_an_archive_that_never_ends_is_given_up(tmp_path):
+    class Endless(io.RawIOBase):
+        bytes_read = 0
+
+        def read(self, size=-1):
+            self.bytes_read += size
+            return header[:size] if self.bytes_read == size else bytes(size)
+
+    huge = tarfile.TarInfo("huge")
+    huge.size = 1 << 40
+    header = huge.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 16)
+    endless = Endless()
+    with pytest.raises(SourceError, match="larger than the published one"):
+        copy_members(endless, WANTED, tmp_path, "a.tar")
+    assert endless.bytes_read < 1 << 28
+
+
+def test_a_package_with_other_bytes_is_not_read(tmp_path, monkeypatch):
+    """As from a registry that somebody else controls."""
+
+    def pretend(command, folder, output=None):
+        name = "p-1.0.tgz" if command[0] == "npm" else "p_1.0_all.deb"
+        assert "p@1.0" in command or "p=1.0" in command
+        (folder / name).write_bytes(bytes(3000))
+
+    monkeypatch.setattr(sources, "_run", pretend)
+    monkeypatch.setattr(sources.shutil, "which", lambda name: name)
+    for kind in (NpmPackage, DebianPackage):
+        with pytest.raises(SourceError, match="SHA-256 digest"):
+            kind("p", "1.0", known("p", CONTENT), WANTED).fetch(tmp_path, ignore)
+
+
+def test_commands_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "COMMAND_BYTES", 1 << 20)
+    with pytest.raises(SourceError):
+        sources._run(["dd", "if=/dev/zero", "of=large", "bs=1M", "count=5"], tmp_path)
+    assert (tmp_path / "large").stat().st_size <= 1 << 20
+    monkeypatch.setattr(sources, "COMMAND_SECONDS", 0.3)
+    began = time.monotonic()
+    with pytest.raises(SourceError, match=r"'sh -c \.\.\.' took over"):
+        sources._run(["sh", "-c", "sleep 30 & sleep 30"], tmp_path)
+    assert time.monotonic() - began < 10
+
+
+def test_a_symlink_is_no_known_file(tmp_path):
+    (tmp_path / "a").write_bytes(CONTENT)
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(SourceError, match="regular file"):
+        known("b", CONTENT).check(tmp_path / "b")
 
 
 def test_the_cache_folder_of_the_environment(monkeypatch, tmp_path):

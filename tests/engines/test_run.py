@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import tomli_w
 import torch
@@ -50,8 +52,30 @@ def test_resumes(tmp_path):
     whole = run(6)
     run(3, out=tmp_path / "run")
     assert torch.equal(run(6, out=tmp_path / "run", resume=True), whole)
-    with pytest.raises(RunError, match="already exists"):
+    advice = r"call fedplt\.train with the same arguments and resume=True"
+    with pytest.raises(RunError, match=f"already exists. To continue it, {advice}"):
         run(6, out=tmp_path / "run")
+    with pytest.raises(RunError, match=advice):  # and the other way says the same
+        fedplt.resume(tmp_path / "run")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "notes.txt").touch()
+    with pytest.raises(RunError, match=r"not a run's: choose another"):
+        run(6, out=tmp_path / "own")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_the_modes_of_all_files_follow_the_umask(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        fedplt.train(
+            small_model(), blobs(90), blobs(30, 1), ratios=[1.0] * 3, rounds=1, **FAST,
+            out=tmp_path / "run",
+        )  # fmt: skip
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "run").iterdir()}
+    assert {"model.safetensors", "checkpoint.safetensors", "config.toml"} <= modes.keys()
+    assert set(modes.values()) == {0o666 & ~umask}
 
 
 def test_a_run_that_never_began_starts_again(tmp_path, monkeypatch):
@@ -154,7 +178,7 @@ def test_refusals():
         run(ratios=[0.5] * 91)
     with pytest.raises(ConfigError, match="the split is for 2"):
         run(split=[[0], [1]])
-    with pytest.raises(ConfigError, match="does not fit the data"):
+    with pytest.raises(ConfigError, match="fails on the outputs"):
         run(loss=F.binary_cross_entropy)
     with pytest.raises(ConfigError, match=r"training\.optimizer_options"):
         run(training={"optimizer": "adam", "momentum": 0.9})
@@ -163,7 +187,9 @@ def test_refusals():
     with pytest.raises(ConfigError, match=r"method\.speed: fedavg has no such option"):
         run(method={"name": "fedavg", "speed": 3})
     with pytest.raises(ConfigError, match=r"evaluation\.per_client"):
-        run(train_data=(blobs(90)[0], torch.rand(90, 3)), evaluation={"per_client": True})
+        run(
+            train_data=(blobs(90)[0], torch.rand(90, 3).softmax(1)), evaluation={"per_client": True}
+        )
     with pytest.raises(ConfigError, match="ratios, fleet: give one of them"):
         run(fleet={"devices": "devices.csv"})
     with pytest.raises(ConfigError, match="ratios, fleet: give one of them"):
@@ -172,7 +198,7 @@ def test_refusals():
         run(resume=True)
     with pytest.raises(ConfigError, match="2 were given for 3 clients"):
         run(learning_rates=[0.1, 0.1])
-    with pytest.raises(ConfigError, match="has 3 outputs, but training labels go up to 3"):
+    with pytest.raises(DataError, match=r"training data: label 3 .* has 3 outputs"):
         run(train_data=(blobs(90)[0], torch.arange(90) % 4))
     with pytest.raises(DataError, match="90 inputs and 89 targets"):
         run(train_data=(blobs(90)[0], blobs(89)[1]))

@@ -108,7 +108,7 @@ def test_a_killed_reproduction_continues_to_the_same_numbers(block, place, tmp_p
     killed = Recorded.load(place.runs_file(block)).runs[contestant.name][1]
     assert killed.rounds == 40
     undisturbed = run_job(job_from_config(block.config(contestant, 40, 1)), tmp_path / "other")
-    assert killed.accuracy == tuple(round(value, 6) for value in undisturbed.accuracy)
+    assert killed.accuracy == tuple(round(value, 6) for value in undisturbed.scores)
 
 
 def _wait_until(happened):

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from fedplt import ConfigError
+from fedplt.builtin import builtin_configs
 from fedplt.federation.config import ClientsConfig, GroupConfig, RunConfig, TrainingConfig
-from fedplt.federation.config_file import dump_config, load_config, override, parse_config
+from fedplt.federation.config_file import (
+    dump_config,
+    flatten,
+    load_config,
+    override,
+    parse_config,
+)
+from fedplt.federation.config_places import placing
+from fedplt.models import build_model
 
-SHIPPED = sorted(Path("configs").glob("*.toml"))
+SHIPPED = list(builtin_configs().values())
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -48,7 +58,7 @@ ratio = {ratio}
         ("raunds = 3", ["raunds", "Did you mean 'rounds'", "line 1"]),
         ("[training]\nlearning_rat = 1.0", ["training.learning_rat", "'learning_rate'", "line 2"]),
         ("[[clients.groups]]\nshare=1.0\nraito = 1.0", ["clients.groups.0.raito", "'ratio'"]),
-        ('rounds = "ten"', ["rounds", "valid integer", "'ten'", "line 1"]),
+        ('rounds = "ten"', ["rounds", "must be a whole number", "'ten'", "line 1"]),
         ("rounds = 0", ["rounds", "greater than or equal to 1", "0"]),
         (GROUPS.format(share=0.4, ratio=0.5), ["shares add up to 0.9", "remaining 0.1", "line 2"]),
         (GROUPS.format(share=0.6, ratio=0.5), ["shares add up to 1.1", "Lower some"]),
@@ -119,6 +129,72 @@ def test_overrides(tmp_path):
     assert override(config, ["seed=5"]).seed == 5
 
 
+@pytest.mark.parametrize(
+    ("text", "overrides", "expected"),
+    [
+        ("rounds = 0", ["rounds=-1"], "it is -1. (set by --set)"),
+        ("rounds = 0", ["seed=1"], "run.toml, line 1)"),
+        # Both places, where two values do not go together.
+        (
+            "[[clients.groups]]\nnum_clients = 3\nratio = 1.0",
+            ["clients.num_clients=7"],
+            "run.toml, line 1; clients.num_clients set by --set)",
+        ),
+        (
+            '[sampling]\nname = "uniform"\nnum_clients = 9',
+            ["clients.num_clients=7"],
+            "sampling.num_clients in {folder}/run.toml, line 3; clients.num_clients set by --set)",
+        ),
+    ],
+)
+def test_the_place_of_a_wrong_value_is_named(text, overrides, expected, tmp_path):
+    message = refused(text, tmp_path, *overrides)
+    assert expected.format(folder=tmp_path) in message
+
+
+def test_the_place_is_also_named_in_errors_found_later(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\nname = "fnc"\n')
+    for overrides, place in (([], f"(in {path}, line 2)"), (["model.name=fnc"], "(set by --set)")):
+        with pytest.raises(ConfigError) as error, placing(path, overrides):
+            build_model(load_config(path, overrides).model.name, {}, 0)
+        assert str(error.value).endswith(place)
+    with pytest.raises(ConfigError, match=r"^no key$"), placing(path):
+        raise ConfigError("no key")
+
+
+def test_an_empty_override_unsets(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("rounds = 3\n[training]\nlocal_steps = 5\n[model]\noptions = {depth = 2}")
+    config = load_config(path, ["rounds=", "training.local_steps=", "model.options.depth="])
+    assert (config.rounds, config.training.local_steps, config.model.options) == (60, None, {})
+    assert load_config(path, ["training.momentum=", 'name=""']).name == ""  # not set; set to ""
+    assert override(config, ["rounds="]) == config
+    assert "Did you mean 'batch_size'" in refused("", tmp_path, "training.bach_size=")
+    groups = GROUPS.format(share=0.5, ratio=0.5)
+    assert "set the whole list" in refused(groups, tmp_path, "clients.groups.0=")
+
+
+JARGON = re.compile(
+    r"Input should|String should|valid (integer|string|number|dictionary|boolean)|\^\(|\\d|"
+    r"pydantic|NoneType|\bstr\b|\bint\b|\bdict\b|list\[|literal\[|Error\b"
+)
+
+
+@pytest.mark.parametrize("wrong", ["'text'", "3.5", "-1", "true", "[]", "[[1]]", "{}", "{a = 1}"])
+def test_no_message_shows_a_pattern_or_a_type_of_a_library(wrong):
+    """Every key with values of all types: refused or not, in words about the configuration."""
+    refusals = 0
+    for key in [*flatten(RunConfig()), "fleet.devices", "fleet.dropout", "model.groups.a"]:
+        try:
+            override(RunConfig(), [f"{key}={wrong}"])
+        except ConfigError as error:
+            refusals += 1
+            assert not JARGON.search(str(error)), str(error)
+            assert "--set" in str(error)
+    assert refusals > 20
+
+
 def test_group_sizes_leave_nobody_out():
     shares = [GroupConfig(share=s, ratio=1.0) for s in (0.1, 0.3, 0.6)]
     assert ClientsConfig(num_clients=50, groups=shares).group_sizes() == [5, 15, 30]
@@ -141,3 +217,14 @@ def test_schedules():
 def test_parse_from_python():
     with pytest.raises(ConfigError, match="rounds"):
         parse_config({"rounds": 0})
+
+
+def test_words_that_are_no_files_stay(tmp_path):
+    (tmp_path / "run.toml").write_text(
+        '[data]\nname = "nodes"\n[fleet]\ndevices = "nodes"\n[engine]\nname = "flower"\n'
+        '[model]\nweights = "start.safetensors"\n'
+    )
+    config = load_config(tmp_path / "run.toml")
+    assert config.fleet.devices == "nodes"
+    assert config.model.weights == str(tmp_path / "start.safetensors")  # beside the file
+    assert config.code == str(tmp_path)

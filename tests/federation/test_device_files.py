@@ -29,6 +29,8 @@ def toml(tmp_path, text):
         "name,gflops,mbps_down,mbps_up,latency_ms,memory_gb\nphone,80,120,40,200,2\n",
         "name;gflops;down;up;latency;memory\n# a comment\nphone;80;120 Mbit/s;5 MB/s;0.2 s;2 GB\n",
         "name,speed,down_mbps,up,latency_s,memory_mb\n\nphone,80 GFLOP/s,120,40Mbps,0.2,2000\n",
+        "name,gflops,MBps_down,up_MBps,latency_ms,memory\nphone,80,15,5,200,2e9 B\n",
+        "name,gflops,Mbps_down,up,latency,memory\nphone,80,120,5 MBps,200 ms,2 GB\n",
         "# tabs\nname\tgflops\tmbps_down\tmbps_up\tlatency_ms\tmemory_gb\n"
         "phone\t80\t120\t40\t200\t2",
         "\ufeffname, tflops, kbps_down, gbps_up, latency_seconds, memory_bytes\n"
@@ -89,6 +91,14 @@ HEADER = "name,gflops,mbps_down,mbps_up\n"
         ("name,speed,down,up\nphone,80,1 Mbit/s,1 Mbit/s\n", "column speed: '80' has no unit"),
         ("name,speed,down,up\nphone,80 GHz,1 Mbit/s,1 Mbit/s\n", "'GHz' is not a unit of speed"),
         ("name,gflops,mbps_dwon,mbps_up\nphone,1,2,3\n", "Did you mean 'mbps_down'"),
+        ("name,gflops,MBps_dwon,mbps_up\nphone,1,2,3\n", "in megabits .* in megabytes"),
+        # A unit that is not known is never corrected to another one.
+        ("name,gflops,MBPS_DOWN,mbps_up\n", "unit is not known. Name it mbps_down .megabits"),
+        ("name,gflops,mB_down,mbps_up\n", r"MBps_down \(megabytes"),
+        ("name,gflops,mbps_down,upload_mb\n", r"MBps_up \(megabytes"),
+        (HEADER[:-1] + ",memory_Mb\n", r"memory_mb \(1e6 bytes\)"),
+        (HEADER[:-1] + ",latency_h\n", "latency_ms, latency_s, or latency with units"),
+        ("name,pflops,mbps_down,mbps_up\n", "there is no column 'pflops'"),
         ("name,gflops,mbps_down,mbps_up,colour\nphone,1,2,3,4\n", "no column 'colour'. Known"),
         ("name,gflops,speed,mbps_down,mbps_up\n", "gflops and speed say the same thing"),
         ("name,name,speed,mbps_down,mbps_up\n", "'name' is there twice"),

@@ -16,6 +16,7 @@ from fedplt.federation.availability import Availability
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.loop import Federation
+from fedplt.federation.records import RoundRecord
 from fedplt.federation.sampler import ClientSampler
 from fedplt.fleet import ExactWorkload, Work, plan_fleet, round_time
 from fedplt.kernels.flat_state import read_state, take
@@ -242,7 +243,10 @@ def test_late_clients_are_left_out(devices):
     assert record.late == late
     assert record.cost.simulated_seconds <= deadline
     assert record.to_json()["late"] == late
-    with pytest.raises(ConfigError, match="nobody finishes within 1e-05 s"):
+    names = {str(client): job.devices.profiles[client].name for client in late}
+    assert record.devices == names
+    assert RoundRecord.from_json(record.to_json()).devices == names
+    with pytest.raises(ConfigError, match=r"nobody finishes within 1e-05 s; .* client \d \(fast\)"):
         run_fake(planned_job(devices, fleet={"late_after_seconds": 1e-5}))
 
 

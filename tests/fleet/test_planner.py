@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedplt.builtin import builtin_fleets
 from fedplt.errors import FleetError
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.fleet import workload_from_config
@@ -21,11 +21,12 @@ from fedplt.fleet import (
     PaperWorkload,
     fleet_json,
     fleet_summary,
+    plan_deadlines,
     plan_fleet,
     round_time,
 )
 
-EXAMPLE = Path("configs/fleets/paper-example.toml")
+EXAMPLE = builtin_fleets()["paper-example"]
 FULL_TIMES = [5.59, 4.35, 9.52, 13.85, 17.65]
 RATIOS = [0.69, 1.00, 0.21, 0.078, 0.03]
 
@@ -191,6 +192,57 @@ def test_reasons_name_what_is_too_slow():
         entry = plan_fleet([device], workload, deadline_seconds=1.2).devices[0]
         assert not entry.feasible
         assert words in entry.reason, (words, entry.reason)
+
+
+def test_the_reason_is_the_one_that_nothing_changes(exact):
+    """Latency and download come before a slow forward pass, and before advice that is no help."""
+    slow = DeviceProfile("slow", 1e8, 1e6, 1e6, latency_seconds=2.0)
+    assert round_time(slow, exact.work(0.01)).forward > 10  # on its own, the largest part
+    for permitted in ({}, {"may_freeze": True, "may_cut_steps": True}):
+        entry = plan_fleet([slow], exact, deadline_seconds=5.0, **permitted).devices[0]
+        assert "its download alone takes" in entry.reason
+        assert "would help" not in entry.reason
+        entry = plan_fleet([slow], exact, deadline_seconds=18.2, **permitted).devices[0]
+        assert "latency and download take" in entry.reason
+    entry = plan_fleet([slow], exact, deadline_seconds=24.0).devices[0]
+    assert "forward pass takes" in entry.reason
+    assert "may_cut_steps would help" in entry.reason
+    helped = plan_fleet([slow], exact, deadline_seconds=24.0, may_cut_steps=True).devices[0]
+    assert helped.feasible
+
+
+@pytest.mark.parametrize("permitted", [{}, {"may_cut_steps": True}])
+def test_deadlines_to_choose_from_are_met_as_they_are_shown(exact, permitted):
+    devices = [
+        DeviceProfile("fast", 1e11, 1e9, 1e9, count=3),
+        DeviceProfile("middle", 2e10, 5e7, 2e7, latency_seconds=0.1, count=5),
+        DeviceProfile("slow", 1e9, 2e7, 5e6, latency_seconds=0.2),
+        DeviceProfile("slowest", 5e7, 1e6, 2e5, latency_seconds=0.5, count=2),
+        DeviceProfile("tiny", 1e9, 2e7, 5e6, memory_bytes=1e6),
+    ]
+    plan = plan_fleet(devices, exact, **permitted)
+    choices = plan_deadlines(plan, exact)
+    assert [choice.late for choice in choices] == [
+        ("tiny",), ("slowest", "tiny"), ("slow", "slowest", "tiny"),
+        ("middle", "slow", "slowest", "tiny"),
+    ]  # fmt: skip
+    text = fleet_summary(plan, choices)
+    for choice in choices:
+        shown = f"{choice.seconds:g}"
+        assert f"{shown} s" in text
+        again = plan_fleet(devices, exact, deadline_seconds=float(shown), **permitted)
+        met = [entry for entry in again.devices if entry.feasible]
+        assert {entry.device.name for entry in again.devices} - {e.device.name for e in met} == set(
+            choice.late
+        )
+        assert choice.smallest_ratio == min(entry.ratio for entry in met)
+    shorter = plan_fleet(devices, exact, deadline_seconds=0.98 * choices[0].seconds, **permitted)
+    assert "slowest" in {entry.device.name for entry in shorter.devices if not entry.feasible}
+    assert "--deadline-seconds" in text
+    assert "no deadline changes that" in text  # tiny
+    assert len(fleet_json(plan, choices)["deadlines"]) == len(choices)
+    alone = plan_fleet(devices[-1:], exact, deadline_seconds=9.0)
+    assert "No deadline helps" in fleet_summary(alone, plan_deadlines(alone, exact))
 
 
 def test_memory_limits_the_ratio():

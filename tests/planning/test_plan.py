@@ -192,3 +192,18 @@ def test_fingerprints_tell_plans_apart(fcn):
     assert one != two
     assert one.fingerprint == make_plan(fcn, [0.5, 0.29]).fingerprint
     assert len({one, two, make_plan(fcn, [0.5, 0.29])}) == 2
+
+
+def test_long_module_names_are_shortened_and_stay_different():
+    prefix = "base_model.model.encoder.layer"
+    names = [
+        f"{prefix}.{i}.attention.self.{part}.lora_A.default" for i in (0, 11) for part in "qkv"
+    ]
+    layers = Layers(
+        tuple(Layer(name, (TensorSpec(f"{name}.w", (4, 8)),), 4) for name in [*names, "head"])
+    )
+    summary, cut = make_plan(layers, [1.0, 0.5]).summary(), layers.summary()
+    for text in (summary, cut):
+        assert "base_model" not in text
+        assert max(map(len, text.splitlines())) < 260
+        assert all(f"layer.{i}.attention.self.{p}..." in text for i in (0, 11) for p in "qkv")

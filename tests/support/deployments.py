@@ -61,7 +61,8 @@ class Parts:
         self.running: dict[str, subprocess.Popen] = {}
         self.may_end: set[str] = set()
         self.ended: dict[str, subprocess.Popen] = {}
-        self.environment = {**os.environ, "FEDPLT_ENVIRONMENT": sys.prefix, "PYTHONPATH": str(ROOT)}
+        path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+        self.environment = {**os.environ, "FEDPLT_ENVIRONMENT": sys.prefix, "PYTHONPATH": path}
 
     def start(self, name: str, script: Path, **environment: object) -> subprocess.Popen:
         given = {key: str(value) for key, value in environment.items()}
@@ -72,7 +73,7 @@ class Parts:
             )  # fmt: skip
         return self.running[name]
 
-    def run(self, *command: object, timeout: float = 120, **environment: object):
+    def run(self, *command: object, timeout: float = 300, **environment: object):
         given = {key: str(value) for key, value in environment.items()}
         return subprocess.run(
             [str(part) for part in command], capture_output=True, text=True, timeout=timeout,
@@ -174,7 +175,7 @@ def start_server(started: Parts, folder: Path, port: int) -> None:
     """SuperLink and SuperExec, with the nodes registered."""
     server = folder / "server"
     started.start("superlink", server / "superlink.sh")
-    started.wait_for("SuperLink", lambda: answers(port), 60)
+    started.wait_for("SuperLink", lambda: answers(port), 180)
     started.start("superexec", server / "superexec.sh")
     done = started.run(server / "register-nodes.sh")
     assert done.returncode == 0, done.stderr
@@ -190,7 +191,7 @@ def start_federation(started: Parts, folder: Path, port: int, node_ports: list[i
     start_server(started, folder, port)
     for name, node_port in zip(NAMES, node_ports, strict=True):
         start_node(started, folder, name, node_port)
-    started.wait_for("nodes online", lambda: nodes_online(started, folder) == len(NAMES), 90)
+    started.wait_for("nodes online", lambda: nodes_online(started, folder) == len(NAMES), 300)
 
 
 def records(folder: Path) -> list[dict]:

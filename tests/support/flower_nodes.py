@@ -18,17 +18,21 @@ TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
 
 class MemoryWire:
-    """Client k is node 100 + k. ``tamper(node, action, header, arrays)`` may change its answers."""
+    """Client k is node 100 + k. ``tamper(node, action, header, arrays)`` may change its answers.
+
+    ``devices``: what nodes say about their devices, by client.
+    """
 
     max_in_flight = None
     interruptions = 0
 
-    def __init__(self, job, folder, tamper=None):
+    def __init__(self, job, folder, tamper=None, devices=None):
         own = replace(job, model=copy.deepcopy(job.model))
 
         def find(context):
             client = int(context.node_config["partition-id"])
-            return NodeClient(own, client, own.examples(client), folder)
+            device = (devices or {}).get(client)
+            return NodeClient(own, client, own.examples(client), folder, device=device)
 
         self.app, self.tamper = client_app_of(find), tamper
         self.contexts = {

@@ -14,7 +14,7 @@ from typing import Any
 from fedplt.engines.flower.processes import end_all, environment, free_port, run_flwr
 from fedplt.errors import RunError
 
-SECONDS = 300.0
+SECONDS = 900.0
 
 
 @contextmanager

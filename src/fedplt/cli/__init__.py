@@ -5,7 +5,19 @@ from __future__ import annotations
 import os
 import sys
 
-from fedplt.cli import comparing, data, deploy, fleet, flower, model, reproduce, runs, theory
+from fedplt.cli import (
+    comparing,
+    data,
+    deploy,
+    fleet,
+    flower,
+    init,
+    model,
+    privacy,
+    reproduce,
+    runs,
+    theory,
+)
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 
@@ -16,8 +28,10 @@ __all__ = [
     "deploy",
     "fleet",
     "flower",
+    "init",
     "main",
     "model",
+    "privacy",
     "reproduce",
     "runs",
     "theory",

@@ -1,36 +1,130 @@
-"""Shared by all verbs: the application, the consoles, common arguments, pictures."""
+"""Shared by all verbs: the application, the consoles, common arguments, output, pictures."""
 
 from __future__ import annotations
 
+import inspect
+import json
+import os
+from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from rich.console import Console
 
 from fedplt import __version__
+from fedplt.builtin import builtin_configs, builtin_fleets
 from fedplt.errors import RunError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# No escape codes at all with NO_COLOR, not even of a progress bar.
+PLAIN = bool(os.environ.get("NO_COLOR"))
+if PLAIN:
+    os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")
+
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Federated learning on unequal devices by partial layer training (FedPLT).",
 )
 
-out = Console(highlight=False, markup=False)
-err = Console(stderr=True, highlight=False, markup=False)
 
-Config = Annotated[Path, typer.Argument(help="A run configuration (TOML), see configs/.")]
+def _console(stderr: bool = False) -> Console:
+    terminal = False if PLAIN else None
+    return Console(
+        stderr=stderr, highlight=False, markup=False, emoji=False, force_terminal=terminal
+    )
+
+
+out = _console()
+"""What a verb answers, on stdout; silent with --quiet and --json."""
+status = _console(stderr=True)
+"""Progress and hints; silent with --quiet."""
+err = _console(stderr=True)
+"""Errors and warnings; never silent."""
+
+
+def _by_name(known: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Completes built-in names, and files."""
+
+    def complete(incomplete: str) -> list[str]:
+        folder, start = os.path.split(incomplete)
+        files = [path for path in Path(folder or ".").glob(f"{start}*") if path.name[0] != "."]
+        names = [f"{path}/" if path.is_dir() else str(path) for path in sorted(files)]
+        return [*(name for name in known() if name.startswith(incomplete)), *names]
+
+    return complete
+
+
+Config = Annotated[
+    Path,
+    typer.Argument(
+        help="A TOML file, or a built-in configuration by name (fedplt init --list).",
+        autocompletion=_by_name(builtin_configs),
+    ),
+]
+Devices = Annotated[
+    Path,
+    typer.Argument(
+        help="Devices: a .toml or .csv file, or a built-in fleet by name (kitchen).",
+        autocompletion=_by_name(builtin_fleets),
+    ),
+]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. training.batch_size=32."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key, e.g. training.batch_size=32; KEY= alone: its default.",
+    ),
 ]
 Folder = Annotated[Path, typer.Argument(help="A run's folder.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")]
+
+_as_json = False
+
+
+def verb(
+    group: typer.Typer = app, name: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a verb. Every verb takes --quiet and --json, and calls :func:`print_json` once."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def run(*, quiet: bool = False, as_json: bool = False, **given: Any) -> None:
+            global _as_json
+            _as_json, out.quiet, status.quiet = as_json, quiet or as_json, quiet
+            function(**given)
+
+        more = {"quiet": Quiet, "as_json": Json}
+        hints = get_type_hints(function, include_extras=True) | more
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            parameter.replace(annotation=hints[parameter.name], kind=kind)
+            for parameter in inspect.signature(function).parameters.values()
+        ]
+        parameters += [
+            inspect.Parameter(option, kind, default=False, annotation=hints[option])
+            for option in more
+        ]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = hints
+        group.command(name)(run)
+        return function
+
+    return register
+
+
+def print_json(answer: Callable[[], Any] | Any) -> None:
+    """With --json: print the answer, plain values or a function that gives them."""
+    if _as_json:
+        values = answer() if callable(answer) else answer
+        typer.echo(json.dumps(values, indent=2, default=str))
 
 
 def _version(wanted: bool) -> None:
@@ -61,4 +155,4 @@ def figures() -> ModuleType:
 
 def save_picture(figure: Figure, picture: Path) -> None:
     figures().save_figure(figure, picture)
-    err.print(f"picture: {picture}", soft_wrap=True)
+    status.print(f"picture: {picture}", soft_wrap=True)

@@ -7,11 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from fedplt.cli.app import Config, Set, app, err, figures, out, save_picture
+from fedplt.cli.app import (
+    Config,
+    Set,
+    err,
+    figures,
+    out,
+    print_json,
+    save_picture,
+    status,
+    verb,
+)
 from fedplt.errors import ConfigError, RunError, did_you_mean
 
 
-@app.command()
+@verb()
 def methods() -> None:
     """List the methods: what a client holds and trains. To add your own: docs/methods.md."""
     from fedplt.methods import METHODS
@@ -21,10 +31,12 @@ def methods() -> None:
     rows += [[name, kind.holds, kind.trains] for name, kind in METHODS.items()]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     header, *lines = [[cell.ljust(w) for cell, w in zip(r, widths, strict=True)] for r in rows]
-    typer.echo(table(header, lines))
+    out.print(table(header, lines), soft_wrap=True)
+    kinds = METHODS.items()
+    print_json(lambda: {name: {"holds": k.holds, "trains": k.trains} for name, k in kinds})
 
 
-@app.command()
+@verb()
 def compare(
     config: Config,
     methods: Annotated[
@@ -51,6 +63,7 @@ def compare(
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
     from fedplt.comparison.run import compare as run_comparison
     from fedplt.federation.config_file import load_config
+    from fedplt.federation.config_places import placing
     from fedplt.methods import METHODS
     from fedplt.report.live import fetch_progress
     from fedplt.report.live_comparison import comparison_progress
@@ -62,17 +75,18 @@ def compare(
 
     numbers = parse_seeds(seeds)
     try:
-        with comparison_progress(err) as watch:
+        with placing(config, set_ or []), comparison_progress(status) as watch:
             found = run_comparison(
                 settings, chosen, numbers, folder,
                 target=target, processes=processes, watch=watch,
-                fetching=lambda: fetch_progress(err),
+                fetching=lambda: fetch_progress(status),
             )  # fmt: skip
     except KeyboardInterrupt:
         err.print("stopped and saved. Start it again to continue.")
         raise typer.Exit(130) from None
     out.print(found.text(target), soft_wrap=True)
     out.print(f"\nresults: {folder / 'comparison.json'}", soft_wrap=True)
+    print_json(lambda: found.to_json(target))
     try:
         save_picture(figures().comparison_figure(found.histories), folder / "comparison.png")
     except RunError as error:

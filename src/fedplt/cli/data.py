@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from fedplt.cli.app import app, err, out
+from fedplt.cli.app import app, out, print_json, status, verb
 
 data_app = typer.Typer(no_args_is_help=True, help="Get the built-in data sets.")
 app.add_typer(data_app, name="data")
 
 
-@data_app.command("get")
+@verb(data_app, "get")
 def data_get(
     name: Annotated[str, typer.Argument(help="fashion-mnist or cifar10.")],
     folder: Annotated[
@@ -24,6 +24,7 @@ def data_get(
     from fedplt.data.catalog import fetch_data_set
     from fedplt.report.live import fetch_progress
 
-    with fetch_progress(err) as progress:
+    with fetch_progress(status) as progress:
         path = fetch_data_set(name, folder=folder, progress=progress)
     out.print(f"{name} is in {path}", soft_wrap=True)
+    print_json({"name": name, "folder": str(path)})

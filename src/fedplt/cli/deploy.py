@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedplt.cli.app import app, out
+from fedplt.cli.app import app, out, print_json, verb
 from fedplt.errors import RunError
 
 deploy_app = typer.Typer(
@@ -19,7 +19,7 @@ app.add_typer(deploy_app, name="deploy")
 LABELS = {"ok": ("OK", "green"), "note": ("note", "yellow"), "problem": ("PROBLEM", "bold red")}
 
 
-@deploy_app.command("init")
+@verb(deploy_app, "init")
 def deploy_init(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     nodes: Annotated[Path, typer.Option(help="A .csv file with the columns name and ratio.")],
@@ -42,22 +42,25 @@ def deploy_init(
         text = f"Nodes cannot compare their model with the server's, which failed here: {missing}"
         out.print(text, soft_wrap=True)
     out.print(f"What to do next: {folder / 'README.md'}", soft_wrap=True)
+    names = {"folder": str(folder), "server": address.public, "nodes": list(record.nodes)}
+    print_json({**names, "model_not_checked": missing})
 
 
-@deploy_app.command("check")
+@verb(deploy_app, "check")
 def deploy_check(
     folder: Annotated[Path, typer.Argument(help="The deployment's folder, or a node's.")],
     node: Annotated[str | None, typer.Option(help="Check this node of the deployment.")] = None,
 ) -> None:
     """Say what is wrong on this machine, the server or a node, before anything runs."""
-    problems = 0
-    for finding in _deployment().check_deployment(folder, node):
+    findings = list(_deployment().check_deployment(folder, node))
+    problems = sum(finding.level == "problem" for finding in findings)
+    for finding in findings:
         label, style = LABELS[finding.level]
         out.print(f"{label:8}", style=style, end="")
         out.print(finding.text, soft_wrap=True)
         if finding.do:
             out.print(f"{'':8}-> {finding.do}", soft_wrap=True)
-        problems += finding.level == "problem"
+    print_json([{"level": f.level, "text": f.text, "do": f.do} for f in findings])
     if problems:
         out.print(f"{problems} problem{'s' if problems > 1 else ''}.")
         raise typer.Exit(1)

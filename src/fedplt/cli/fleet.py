@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedplt.cli.app import app, figures, save_picture
+from fedplt.cli.app import Devices, figures, out, print_json, save_picture, verb
 from fedplt.cli.model import key_values
 from fedplt.errors import ConfigError, CutError, ExampleError, FleetError
 
@@ -27,13 +26,19 @@ Shape = Annotated[
 ]
 
 
-@app.command()
+@verb()
 def fleet(
-    devices: Annotated[Path, typer.Argument(help="Devices: a .toml or .csv file.")],
+    devices: Devices,
     model: Model = None,
     shape: Shape = None,
     run: Annotated[
         Path | None, typer.Option(help="Take model and local work from this run configuration.")
+    ] = None,
+    local_steps: Annotated[
+        int | None, typer.Option(min=1, help="Local steps of a round (default: 16).")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Examples in a batch (default: 64).")
     ] = None,
     deadline_seconds: Annotated[
         float | None, typer.Option(help="Plan for rounds of this length.")
@@ -50,7 +55,6 @@ def fleet(
     may_cut_steps: Annotated[
         bool, typer.Option("--may-cut-steps", help="Slow devices may take fewer local steps.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     picture: Annotated[
         Path | None, typer.Option(help="Draw times into this .png, .svg or .pdf.")
     ] = None,
@@ -58,11 +62,13 @@ def fleet(
     """Plan what each device trains, so that all devices meet the round time."""
     from fedplt.federation.device_files import read_fleet
     from fedplt.federation.fleet import plan_devices
-    from fedplt.fleet import fleet_json, fleet_summary
+    from fedplt.fleet import fleet_json, fleet_summary, plan_deadlines
 
     if deadline_seconds is not None and percentile is not None:
         raise FleetError("--deadline-seconds and --percentile: give one of them.")
-    for name, value in (("--model", model), ("--shape", shape)):
+    work_flags: dict[str, Any] = {"--model": model, "--shape": shape}
+    work_flags |= {"--local-steps": local_steps, "--batch-size": batch_size}
+    for name, value in work_flags.items():
         if run is not None and value is not None:
             raise FleetError(f"--run and {name}: give one of them.")
     file = read_fleet(devices)
@@ -73,11 +79,14 @@ def fleet(
     }
     if deadline_seconds is not None or percentile is not None:
         flags |= {"deadline_seconds": deadline_seconds, "percentile": percentile}
-    if min_ratio is not None:
-        flags["min_ratio"] = min_ratio
-    workload = _run_workload(run) if run else _workload(file.work, model, shape, devices)
+    flags |= _given(min_ratio=min_ratio)
+    work = file.work.model_copy(update=_given(local_steps=local_steps, batch_size=batch_size))
+    workload = _run_workload(run) if run else _workload(work, model, shape, devices)
     made = plan_devices(file.devices, workload, file.target.model_copy(update=flags))
-    typer.echo(json.dumps(fleet_json(made), indent=2) if as_json else fleet_summary(made))
+    late = not all(entry.feasible for entry in made.devices)
+    choices = plan_deadlines(made, workload) if late else []
+    out.print(fleet_summary(made, choices), soft_wrap=True)
+    print_json(lambda: fleet_json(made, choices))
     if picture:
         figures()  # fails early if matplotlib is missing
         from fedplt.report.fleet_figures import fleet_figure
@@ -85,7 +94,7 @@ def fleet(
         save_picture(fleet_figure(made), picture)
 
 
-@app.command()
+@verb()
 def probe(
     model: Annotated[str, typer.Argument(help="A built-in model, or package.module:function.")],
     shape: Shape = None,
@@ -99,10 +108,16 @@ def probe(
     ] = "this-machine",
     down: Annotated[str, typer.Option(help="Download bandwidth (not measured).")] = "100 Mbit/s",
     up: Annotated[str, typer.Option(help="Upload bandwidth (not measured).")] = "20 Mbit/s",
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="Also write the device to this file (.toml).")
+    ] = None,
 ) -> None:
     """Measure how fast this machine trains a model, and print it as a device."""
+    import tomli_w
+
     from fedplt.client.probing import probe
     from fedplt.cutting.example import example_model
+    from fedplt.files import write_text
     from fedplt.fleet.quantities import DOWN, UP, parse_quantity
 
     bandwidths = parse_quantity(DOWN, down), parse_quantity(UP, up)
@@ -111,10 +126,27 @@ def probe(
         example = example_model(model, key_values("--option", option), known_shape)
     found = probe(*example, batch_size=batch_size, passes=passes)
     profile = found.profile(name, *bandwidths)  # refuses impossible values
-    typer.echo(found.summary() + "\n\nFor a fleet file (the bandwidths were not measured):\n")
-    typer.echo(f"[[device]]\nname = {json.dumps(profile.name)}")
-    typer.echo(f'speed = "{profile.flops_per_second / 1e9:.3g} GFLOP/s"')
-    typer.echo(f'down = "{down}"\nup = "{up}"')
+    device = {
+        "name": profile.name,
+        "speed": f"{profile.flops_per_second / 1e9:.3g} GFLOP/s",
+        "down": down,
+        "up": up,
+    }
+    text = f"[[device]]\n{tomli_w.dumps(device)}"
+    # The text is a comment of the fleet file that `fedplt probe fcn > device.toml` makes.
+    lines = [*found.summary().splitlines(), "The bandwidths were not measured."]
+    out.print("\n".join(f"# {line}".rstrip() for line in lines), soft_wrap=True)
+    out.print("\n" + text, soft_wrap=True, end="")
+    print_json(device)
+    if out_file is not None:
+        try:
+            write_text(out_file, text)
+        except OSError as error:
+            raise FleetError(f"--out {out_file} cannot be written: {error.strerror}") from error
+
+
+def _given(**flags: Any) -> dict[str, Any]:
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
@@ -158,6 +190,8 @@ def _shape_is_asked_for() -> Iterator[None]:
 
 def _run_workload(path: Path) -> Workload:
     from fedplt.federation.config_file import load_config
+    from fedplt.federation.config_places import placing
     from fedplt.federation.job import workload_without_data
 
-    return workload_without_data(load_config(path))
+    with placing(path):
+        return workload_without_data(load_config(path))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedplt.cli.app import app, out
+from fedplt.cli.app import app, out, print_json, verb
 from fedplt.errors import RunError
 
 flower_app = typer.Typer(
@@ -16,7 +16,7 @@ flower_app = typer.Typer(
 app.add_typer(flower_app, name="flower")
 
 
-@flower_app.command("init")
+@verb(flower_app, "init")
 def flower_init(
     folder: Annotated[Path, typer.Argument(help="A new folder; its name is the app's.")],
     publisher: Annotated[
@@ -37,3 +37,4 @@ def flower_init(
     package = init_app(folder, publisher=publisher)
     out.print(f"{folder} is ready. Fill in {folder / package / 'task.py'}.", soft_wrap=True)
     out.print(f"Run it: see {folder / 'README.md'}", soft_wrap=True)
+    print_json({"folder": str(folder), "package": package})

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedplt.cli.app import app, err, out
+from fedplt.cli.app import out, print_json, status, verb
 from fedplt.errors import ConfigError, ExampleError, FedpltError
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from fedplt.client import CheckReport
     from fedplt.planning import Layers
 
 
-@app.command()
+@verb()
 def cut(
     model: Annotated[
         str,
@@ -50,7 +50,6 @@ def cut(
     max_sublayers: Annotated[
         int | None, typer.Option(help="At most this many sub-layers per layer.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the layers as JSON.")] = False,
     check: Annotated[
         bool,
         typer.Option("--check", help="Compare a step of partial training with full gradients."),
@@ -76,14 +75,17 @@ def cut(
             cut_model, built, inputs, groups=groups, always=always or [], never=never or [],
             fused=key_values("--fused", fused), max_sublayers=max_sublayers,
         )  # fmt: skip
-    typer.echo(json.dumps(layers.to_json()) if as_json else layers.summary())
-    if inputs is None and not as_json:
-        err.print("Give --shape or --example to see how data flows.", soft_wrap=True)
-    if check:
-        _check(built, inputs, layers)
+    out.print(layers.summary(), soft_wrap=True)
+    if inputs is None:
+        status.print("Give --shape or --example to see how data flows.", soft_wrap=True)
+    report = _check(built, inputs, layers) if check else None
+    checked = {} if report is None else {"check": {"is_right": report.is_right}}
+    print_json(lambda: {**layers.to_json(), **checked})
+    if report is not None and not report.is_right:
+        raise typer.Exit(1)
 
 
-def _check(model: nn.Module, inputs: Any, layers: Layers) -> None:
+def _check(model: nn.Module, inputs: Any, layers: Layers) -> CheckReport:
     from fedplt.client.self_check import RATIOS
     from fedplt.client.self_check import check as check_training
     from fedplt.planning import make_plan
@@ -91,9 +93,8 @@ def _check(model: nn.Module, inputs: Any, layers: Layers) -> None:
     if inputs is None:
         raise ConfigError("--check needs an input: give --shape or --example.")
     report = check_training(model, inputs, plan=make_plan(layers, RATIOS))
-    out.print(f"\n{report}\n{report.tensors}", soft_wrap=True, markup=False, highlight=False)
-    if not report.is_right:
-        raise typer.Exit(1)
+    out.print(f"\n{report}\n{report.tensors}", soft_wrap=True)
+    return report
 
 
 def _inputs(model: str, example: str | None, shape: str | None, has_options: bool) -> Any:

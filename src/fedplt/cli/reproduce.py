@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedplt.cli.app import NO_MATPLOTLIB, app, err, out
+from fedplt.cli.app import NO_MATPLOTLIB, err, out, print_json, status, verb
 from fedplt.cli.comparing import parse_seeds
 from fedplt.errors import ConfigError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 QUICK_ROUNDS, QUICK_SEEDS, QUICK_PAIR = 30, "1,2", "fashion-fcn"
 
 
-@app.command()
+@verb()
 def reproduce(
     experiment: Annotated[
         str | None, typer.Argument(help="exp1, exp2, exp3, study or relu-logits; none: list them.")
@@ -82,6 +82,8 @@ def reproduce(
         problems += (
             _run(block, place, numbers, length, processes) if train else _record(block, place)
         )
+    files = [str(place.runs_file(block)) for block in blocks]
+    print_json({"runs": files, "problems": problems})
     if problems:
         raise typer.Exit(1)
 
@@ -112,10 +114,10 @@ def _run(
 
     out.print(f"{block.experiment}, {block.setting.title}: {_state(block, place, seeds, rounds)}")
     try:
-        with comparison_progress(err) as watch:
+        with comparison_progress(status) as watch:
             failed = run_block(
                 block, place, seeds, rounds or block.setting.rounds,
-                processes=processes, watch=watch, fetching=lambda: fetch_progress(err),
+                processes=processes, watch=watch, fetching=lambda: fetch_progress(status),
             )  # fmt: skip
     except KeyboardInterrupt:
         err.print("stopped and saved. The same command continues it.")
@@ -180,6 +182,7 @@ def _rebuild(folder: Path, page: Path | None, experiment: str | None, pair: str 
     else:
         write_claims(page, folder, results)
         out.print(f"{page}: the claims", soft_wrap=True)
+    print_json({"results": [str(folder.joinpath(*key)) for key in chosen]})
 
 
 def _list(place: Place, seeds: list[int], rounds: int | None) -> None:
@@ -192,17 +195,19 @@ def _list(place: Place, seeds: list[int], rounds: int | None) -> None:
         for block in experiment.blocks.values()
     ]
     header = ["experiment", "pair", "rounds", "done", "time left"]
-    typer.echo(table(header, rows, left=(0, 1)))
-    typer.echo(
+    out.print(table(header, rows, left=(0, 1)), soft_wrap=True)
+    print_json([dict(zip(header, row, strict=True)) for row in rows])
+    out.print(
         f"\nseeds {', '.join(map(str, seeds))}; done in {place.out}\n"
-        "The time left is estimated for this machine's cores, from the rounds recorded so far.\n"
+        "The time left is estimated for this machine's cores, from the rounds recorded so far.\n",
+        soft_wrap=True,
     )
     for experiment in EXPERIMENTS.values():
         blocks = experiment.blocks.values()
         names = dict.fromkeys(c.name for block in blocks for c in block.contestants)
-        typer.echo(f"{experiment.name}: {experiment.title}")
+        out.print(f"{experiment.name}: {experiment.title}", soft_wrap=True)
         lines = textwrap.wrap(", ".join(names), 94, break_on_hyphens=False)
-        typer.echo(textwrap.indent("\n".join(lines), "  "))
+        out.print(textwrap.indent("\n".join(lines), "  "), soft_wrap=True)
 
 
 def _cells(block: Block, place: Place, seeds: Sequence[int], rounds: int | None) -> list[str]:

@@ -1,26 +1,37 @@
-"""Verbs about runs: plan, run, resume, report, curve."""
+"""Verbs about runs: plan, run, resume, evaluate, report, curve."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedplt.cli.app import NO_MATPLOTLIB, Config, Folder, Set, app, err, figures, out, save_picture
+from fedplt.cli.app import (
+    NO_MATPLOTLIB,
+    Config,
+    Folder,
+    Set,
+    err,
+    figures,
+    out,
+    print_json,
+    save_picture,
+    status,
+    verb,
+)
 from fedplt.errors import RunError
+from fedplt.text import SAMPLE_STD
 
 if TYPE_CHECKING:
     from fedplt.federation.folder import RunFolder
 
 
-@app.command()
+@verb()
 def plan(
     config: Config,
     set_: Set = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     picture: Annotated[
         Path | None,
         typer.Option(help="Draw which client trains what into this .png, .svg or .pdf."),
@@ -28,15 +39,21 @@ def plan(
 ) -> None:
     """Show which client would train what, before any training."""
     from fedplt.federation.config_file import load_config
+    from fedplt.federation.config_places import placing
     from fedplt.federation.job import plan_without_data
+    from fedplt.federation.robust import coverage_warnings
 
-    made = plan_without_data(load_config(config, set_ or []))
-    typer.echo(json.dumps(made.to_json()) if as_json else made.summary())
+    with placing(config, set_ or []):
+        settings = load_config(config, set_ or [])
+        made = plan_without_data(settings)
+    for text in [made.summary(), *coverage_warnings(settings, made)]:
+        out.print(text, soft_wrap=True)
+    print_json(made.to_json)
     if picture:
         save_picture(figures().plan_figure(made), picture)
 
 
-@app.command()
+@verb()
 def run(
     config: Config,
     set_: Set = None,
@@ -53,8 +70,10 @@ def run(
     from fedplt.engines.start import run_job
     from fedplt.federation.config import default_folder
     from fedplt.federation.config_file import load_config
+    from fedplt.federation.config_places import placing
     from fedplt.federation.folder import RunFolder
     from fedplt.federation.job import job_from_config
+    from fedplt.federation.robust import coverage_warnings
     from fedplt.fleet import fleet_summary
     from fedplt.report.live import fetch_progress, rounds_progress
 
@@ -64,45 +83,79 @@ def run(
     settings = load_config(config, overrides)
     path = out_folder or default_folder(settings)
     RunFolder.refuse_existing(path)
-    with fetch_progress(err) as progress:
+    with placing(config, overrides), fetch_progress(status) as progress:
         job = job_from_config(settings, progress)
-    out.print(job.plan.summary() + "\n", soft_wrap=True)
+    for text in [job.plan.summary(), *coverage_warnings(settings, job.plan)]:
+        out.print(text + "\n", soft_wrap=True)
     if job.devices and job.devices.plan:
         out.print(fleet_summary(job.devices.plan) + "\n", soft_wrap=True)
-    with _stopping(path), rounds_progress(out, 0, settings.rounds, job.metric) as on_round:
+    with (
+        placing(config, overrides),
+        _stopping(path),
+        rounds_progress(out, 0, settings.rounds, job.metric) as on_round,
+    ):
         run_job(job, path, on_round=on_round)
     _finish(RunFolder.open(path))
 
 
-@app.command()
+@verb()
 def resume(folder: Folder, set_: Set = None) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
     from fedplt.engines.start import prepare_resume, run_job
     from fedplt.federation.config import RunConfig
     from fedplt.federation.config_file import override
+    from fedplt.federation.config_places import placing
     from fedplt.federation.folder import RunFolder
     from fedplt.report.live import fetch_progress, rounds_progress
 
     def change(config: RunConfig) -> RunConfig:
         return override(config, set_ or [])
 
-    with fetch_progress(err) as progress:
+    with placing(folder / "config.toml", set_ or []), fetch_progress(status) as progress:
         job, done = prepare_resume(RunFolder.open(folder), change, progress)
     out.print(f"{done} of {job.config.rounds} rounds are done.")
+    for gap in job.plan.uncovered:
+        out.print(f"WARNING: {gap}", soft_wrap=True)
     with _stopping(folder), rounds_progress(out, done, job.config.rounds, job.metric) as on_round:
         run_job(job, folder, resume=True, on_round=on_round)
     _finish(RunFolder.open(folder))
 
 
-@app.command()
+@verb()
+def evaluate(
+    folder: Folder,
+    data: Annotated[
+        str,
+        typer.Argument(help="New data: 'my_data:load_test', or the name of a built-in data set."),
+    ],
+    best: Annotated[bool, typer.Option(help="The model of the best round, not the last.")] = False,
+    client: Annotated[
+        int | None, typer.Option(help="With the layers that this client keeps (fedbn).")
+    ] = None,
+) -> None:
+    """Measure the model that a run has trained on new data."""
+    from fedplt.federation.folder import RunFolder
+    from fedplt.federation.trained_model import evaluate as measure
+
+    found = measure(folder, data, best=best, client=client)
+    metric = RunFolder.open(folder).history().metric
+    score = metric.text(found.score, 1)
+    out.print(f"{metric.name} {score}, loss {found.loss:.4g} ({found.count:,} examples)")
+    values = {"score": found.score, "loss": found.loss, "num_examples": found.count}
+    print_json({"metric": metric.name, **values})
+
+
+@verb()
 def report(folder: Folder) -> None:
     """Write an HTML page about a run: curve, plan, costs."""
     from fedplt.federation.folder import RunFolder
 
-    out.print(f"report: {_report(RunFolder.open(folder))}", soft_wrap=True)
+    path = _report(RunFolder.open(folder))
+    out.print(f"report: {path}", soft_wrap=True)
+    print_json({"report": str(path)})
 
 
-@app.command()
+@verb()
 def curve(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
     picture: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curve.png"),
@@ -115,31 +168,63 @@ def curve(
     different = {folder.resolve(): folder for folder in folders}
     groups = by_configuration([RunFolder.open(folder) for folder in different.values()])
     metric = one_metric(history for histories in groups.values() for history in histories)
+    found = {}
     for name, histories in groups.items():
         finals = [history.final_score() for history in histories]
-        mean, spread = metric.number(fmean(finals), 1), metric.text(pstdev(finals), 1)
+        spread = stdev(finals) if len(finals) > 1 else None
+        mean = metric.text(fmean(finals), 1)
+        note = "one run"
+        if spread is not None:
+            mean = f"{metric.number(fmean(finals), 1)} +- {metric.text(spread, 1)}"
+            note = f"{len(finals)} runs, +- {SAMPLE_STD}"
         each = ", ".join(metric.number(value, 1) for value in finals)
         out.print(
-            f"{name}: {mean} +- {spread} ({len(finals)} runs, mean of the last 10 evaluations: "
-            f"{each})",
-            soft_wrap=True,
+            f"{name}: {mean} ({note}; mean of the last 10 evaluations: {each})", soft_wrap=True
         )
+        found[name] = {metric.name: finals, "mean": fmean(finals), "sample_std": spread}
     save_picture(figures().score_figure(groups), picture)
+    print_json({"picture": str(picture), "runs": found})
 
 
 def _finish(folder: RunFolder) -> None:
-    history = folder.history()
+    """Print the result and write the report."""
+    from fedplt.federation.privacy import privacy_text
+
+    history, model = folder.history(), folder.path / "model.safetensors"
     last, metric = min(10, len(history.scores)), history.metric
     final = metric.text(history.final_score(), 1)
     text = f"{metric.name} {final} (mean of the last {last} evaluations)"
+    done, wanted = history.rounds[-1].round, folder.config().rounds
+    if done < wanted and history.best is not None:
+        out.print(
+            f"ended after round {done} of {wanted}: no better {metric.name} since round "
+            f"{history.best.round} (evaluation.stop_after)"
+        )
     if history.test_score is not None:
         text += f", {metric.text(history.test_score, 1)} on the test set"
     out.print(text)
-    out.print(f"model:  {folder.path / 'model.safetensors'}", soft_wrap=True)
+    if history.privacy is not None:
+        out.print(f"privacy: {privacy_text(history.privacy)}", soft_wrap=True)
+    out.print(f"model:  {model}", soft_wrap=True)
+    report = None
     try:
-        out.print(f"report: {_report(folder)}", soft_wrap=True)
+        report = str(_report(folder))
+        out.print(f"report: {report}", soft_wrap=True)
     except RunError as error:
         err.print(f"no report: {error}", soft_wrap=True)
+    record = history.rounds[-1]
+    print_json(
+        {
+            "folder": str(folder.path),
+            "rounds": record.round,
+            "metric": metric.name,
+            "score_last_10": history.final_score(),
+            "test_score": history.test_score,
+            "total": vars(record.total),
+            "model": str(model),
+            "report": report,
+        }
+    )
 
 
 def _report(folder: RunFolder) -> Path:

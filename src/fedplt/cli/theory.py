@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedplt.cli.app import app, figures, save_picture
+from fedplt.cli.app import figures, out, print_json, save_picture, verb
 from fedplt.errors import FedpltError
 
 
-@app.command()
+@verb()
 def theory(
     problem: Annotated[str, typer.Option(help="quadratic or logistic (ridge).")] = "quadratic",
     clients: Annotated[int, typer.Option(min=1, max=500)] = 6,
@@ -33,7 +32,6 @@ def theory(
     counterexample: Annotated[
         bool, typer.Option("--counterexample", help="Use the stored counterexample.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     picture: Annotated[
         Path | None, typer.Option(help="Draw distance and bound into this .png, .svg or .pdf.")
     ] = None,
@@ -69,7 +67,8 @@ def theory(
         repeats=repeats,
         seed=seed,
     )
-    typer.echo(json.dumps(found.to_json()) if as_json else found.summary())
+    out.print(found.summary(), soft_wrap=True)
+    print_json(found.to_json)
     if picture:
         figures()  # fails early if matplotlib is missing
         from fedplt.report.theory_figures import theory_figure

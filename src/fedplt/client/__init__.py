@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedplt.client.any_loop import train_held
+from fedplt.client.builtin_metrics import METRICS, accuracy
 from fedplt.client.check_report import CheckReport, refuse_wrong
 from fedplt.client.evaluation import (
     CHUNK,
@@ -16,19 +17,27 @@ from fedplt.client.evaluation import (
     statistics_chunks,
 )
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining
-from fedplt.client.metrics import METRICS, Metric, MetricInfo, Sums, accuracy, as_metric
-from fedplt.client.outputs import is_labels, logits_of
-from fedplt.client.self_check import check
+from fedplt.client.metrics import Metric, MetricInfo, Sums, as_metric
+from fedplt.client.outputs import (
+    IGNORED,
+    class_scores,
+    is_labels,
+    logits_of,
+    next_tokens,
+    own_loss,
+)
+from fedplt.client.self_check import check, check_assignment
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
-from fedplt.client.update import ClientUpdate, update_norm
+from fedplt.client.update import ClientUpdate, Origin, update_norm
 
 __all__ = [
     "CHUNK",
     "CLASSIFICATION",
+    "IGNORED",
     "METRICS",
     "OPTIMIZERS",
     "TASKS",
@@ -42,6 +51,7 @@ __all__ = [
     "Loss",
     "Metric",
     "MetricInfo",
+    "Origin",
     "Sums",
     "Task",
     "TrainOrder",
@@ -49,6 +59,8 @@ __all__ = [
     "accuracy",
     "as_metric",
     "check",
+    "check_assignment",
+    "class_scores",
     "classification_loss",
     "combine",
     "combine_statistics",
@@ -57,7 +69,9 @@ __all__ = [
     "is_labels",
     "label_shares",
     "logits_of",
+    "next_tokens",
     "num_chunks",
+    "own_loss",
     "refuse_wrong",
     "statistics_chunks",
     "train_held",

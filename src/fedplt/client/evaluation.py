@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedplt.client.metrics import Metric, Sums, mean_of
+from fedplt.client.metrics import Metric, Sums
 from fedplt.client.outputs import is_labels
 from fedplt.client.tasks import Loss
 from fedplt.data import Samples
@@ -87,7 +87,7 @@ def evaluate_chunk(
         rows = metric.rows(outputs, targets, number)
     sums = tuple(float(column.sum()) for column in rows.T.contiguous())
     labels = label_scores = None
-    if metric.finish is mean_of and is_labels(targets) and targets.ndim == 1:
+    if metric.is_mean and is_labels(targets) and targets.ndim == 1:
         targets = targets.cpu()
         labels = torch.bincount(targets).numpy()
         label_scores = torch.bincount(targets, weights=rows[:, 0]).numpy()

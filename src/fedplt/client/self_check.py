@@ -26,6 +26,7 @@ from fedplt.kernels import call_model, copy_model
 from fedplt.planning import (
     DEFAULT_RECIPE,
     Assignment,
+    Layers,
     LocalRecipe,
     Plan,
     SubmodelAssignment,
@@ -57,15 +58,38 @@ def check(
     """
     if plan is None:
         plan = make_plan(cut(model, example), list(ratios))
-    loss = loss or _weighted_sum
+    clients, left_out = _kinds(plan)
+    assignments = [plan.assignment(client) for client in clients]
+    return _check(model, example, loss or _weighted_sum, plan.layers, assignments, recipe, left_out)
+
+
+def check_assignment(
+    model: nn.Module,
+    example: Any,
+    loss: LossOf,
+    assignment: Assignment,
+    recipe: LocalRecipe = DEFAULT_RECIPE,
+) -> CheckReport:
+    """The same for one client, which knows no plan."""
+    return _check(model, example, loss, assignment.layers, [assignment], recipe)
+
+
+def _check(
+    model: nn.Module,
+    example: Any,
+    loss: LossOf,
+    layers: Layers,
+    assignments: Sequence[Assignment],
+    recipe: LocalRecipe,
+    left_out: int = 0,
+) -> CheckReport:
     try:
         prepared, inputs, dtype = _in_float64(model, example, loss)
     except Exception as error:  # the user's model may raise anything when it is copied
         return CheckReport(torch.float64, (), (f"the model cannot be copied ({error}).",))
-    clients, left_out = _kinds(plan)
-    comparison = _Comparison(prepared, inputs, loss, plan, recipe)
-    for client in clients:
-        comparison.add(plan.assignment(client))
+    comparison = _Comparison(prepared, inputs, loss, layers, recipe)
+    for assignment in assignments:
+        comparison.add(assignment)
     return CheckReport(
         dtype,
         tuple(comparison.found),
@@ -102,10 +126,10 @@ class _Comparison:
     """Compares one client after another."""
 
     def __init__(
-        self, model: nn.Module, inputs: Any, loss: LossOf, plan: Plan, recipe: LocalRecipe
+        self, model: nn.Module, inputs: Any, loss: LossOf, layers: Layers, recipe: LocalRecipe
     ) -> None:
         self.model, self.inputs, self.loss = model.train(), inputs, loss
-        self.layers, self.recipe = plan.layers, recipe
+        self.layers, self.recipe = layers, recipe
         self.found: list[Difference] = []
         self.undecided: list[str] = []
         self.has_submodels = False

@@ -12,7 +12,7 @@ from torch.autograd.graph import _engine_run_backward
 
 from fedplt.client.own_writes import OwnWrites
 from fedplt.client.refusals import modules_of, refuse_hidden_use, refuse_lost_gradient, tensor_of
-from fedplt.client.update import ClientUpdate, change_since, shared_segments, update_norm
+from fedplt.client.update import ClientUpdate, Origin, change_since, shared_segments, update_norm
 from fedplt.client.ways import Ways
 from fedplt.errors import CutError
 from fedplt.kernels import (
@@ -252,8 +252,8 @@ class TrainableSlices:
 
     # What became of them.
 
-    def update(self, num_examples: int = 1) -> ClientUpdate:
-        """What changed since the block was entered: the trained slices, in the plan's order."""
+    def update(self, num_examples: int = 1, origin: Origin | None = None) -> ClientUpdate:
+        """The change of the trained slices, in the plan's order; ``origin`` says whose it is."""
         if self._before is None:
             raise CutError(
                 "update() needs the old values: enter train_only without keep_old=False."
@@ -264,7 +264,8 @@ class TrainableSlices:
                 [change[start:stop] for start, stop in shared_segments(self.assignment)]
             )
         norm = update_norm(change, self.assignment)
-        return ClientUpdate(change.float().numpy(force=True), num_examples, norm)
+        values = change.float().numpy(force=True)
+        return ClientUpdate(values, num_examples, norm, origin=origin)
 
     def restore(self) -> None:
         """Put the values back that the slices had when the block was entered."""

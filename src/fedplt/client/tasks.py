@@ -4,7 +4,7 @@
 ``classification``  cross entropy                   accuracy
 ``regression``      mean squared error              RMSE (also: ``mae``, ``r2``)
 ``multi-label``     binary cross entropy on logits  F1 (also: ``macro-f1``)
-``next-token``      cross entropy per token         perplexity (also: ``accuracy``)
+``next-token``      cross entropy per token         perplexity (also: ``token-accuracy``)
 ==================  ==============================  =========================================
 """
 
@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from fedplt.client.metrics import Metric, accuracy, as_metric, f1, perplexity, rmse
+from fedplt.client.builtin_metrics import accuracy, f1, perplexity, rmse
+from fedplt.client.metrics import Metric, as_metric
 from fedplt.client.outputs import aligned, class_scores, next_tokens, own_loss
 from fedplt.errors import ConfigError
 

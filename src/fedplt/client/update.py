@@ -10,14 +10,24 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 from torch import Tensor
 
+from fedplt.client.update_bytes import read_update
 from fedplt.errors import UpdateError
 from fedplt.planning import Assignment, SliceAssignment, safetensors_bytes
 
 FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Whose update it is, of which round and by which plan."""
+
+    client: int
+    round: int
+    plan: str
+    """The plan's fingerprint."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +42,8 @@ class ClientUpdate:
     norm: float
     """Euclidean norm of the change of the parameters (buffers do not count)."""
     metrics: dict[str, float] = field(default_factory=dict)
+    origin: Origin | None = None
+    """With it, :func:`fedplt.validate` refuses another client's update, or an old one."""
 
     def to_bytes(self) -> bytes:
         """As safetensors: one array and a small header."""
@@ -44,25 +56,19 @@ class ClientUpdate:
 
     def _metadata(self) -> dict[str, str]:
         header = {"format": FORMAT, "num_examples": self.num_examples, "norm": self.norm}
-        return {"fedplt": json.dumps({**header, "metrics": self.metrics})}
+        origin = {} if self.origin is None else {"origin": vars(self.origin)}
+        return {"fedplt": json.dumps({**header, "metrics": self.metrics, **origin})}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ClientUpdate:
-        try:
-            values = load(data)["update"]
-            length = int.from_bytes(data[:8], "little")
-            header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["fedplt"])
-            if header["format"] != FORMAT:
-                raise UpdateError(
-                    f"this update has format {header['format']}; this version reads {FORMAT}."
-                )
-            return cls(
-                values, int(header["num_examples"]), float(header["norm"]), dict(header["metrics"])
+        """Read what a client sent: anything but an update is refused as :class:`UpdateError`."""
+        header, values = read_update(data)
+        if header.format != FORMAT:
+            raise UpdateError(
+                f"this update has format {header.format}; this version reads {FORMAT}."
             )
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            if isinstance(error, UpdateError):
-                raise
-            raise UpdateError(f"these bytes are not a client update: {error!r}") from error
+        origin = None if header.origin is None else Origin(**header.origin.model_dump())
+        return cls(values, header.num_examples, header.norm, header.metrics, origin)
 
 
 def change_since(before: Tensor, after: Iterable[Tensor]) -> Tensor:

@@ -2,7 +2,8 @@
 
 The configuration is in ``FOLDER.toml``. An interrupted run is continued; a finished one is not run
 again. If the process PARENT ends, the run saves and ends. It reports to the parent on standard
-output, as lines of JSON: ``{"round": 3, "score": 0.5}``, ``{"failed": "why"}``.
+output, as lines of JSON: ``{"round": 3, "score": 0.5}``, ``{"failed": "why"}``, and every second
+``{"alive": true}``.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ class Parent:
         self.tell(round=record.round, score=record.score)
 
     def end_with(self) -> None:
-        """Wait until the parent ends, then send SIGTERM to this process, which saves the run."""
+        """Give signs of life until the parent ends; then SIGTERM to this process saves the run."""
         while os.getppid() == self.process:
+            self.tell(alive=True)
             time.sleep(PARENT_CHECK_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
 

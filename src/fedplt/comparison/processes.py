@@ -3,70 +3,141 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 
 OnRound = Callable[[int, float | None], None]
 """Called after each round with its number (from 1) and its score."""
 STOPPED = "stopped; start the comparison again to continue"
+POLL_SECONDS = 0.2
+END_SECONDS = 10.0
+"""How long a run may take to save and end before it is killed."""
+SILENT_SECONDS = 60.0
+MOST_DEATHS = 3
+"""So many times a run's process may die without a new round."""
 
 
 class Processes:
     """Starts processes, from several threads; starts none after :meth:`stop`."""
 
     def __init__(self) -> None:
-        self._running: set[subprocess.Popen[str]] = set()
+        self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()  # no process may start while stop() ends the others
-        self._stopped = False
+        self._kill_at = math.inf
 
-    def run(self, folder: Path, on_round: OnRound) -> str:
-        """Run this folder's configuration in a process; return the problem, or ''."""
+    def run(self, folder: Path, on_round: OnRound, timeout: float) -> str:
+        """Run this folder's configuration in a process; return the problem, or ''.
+
+        A process that is killed is started again and continues the run; the third death without a
+        new round ends it. ``timeout``: seconds without a sign of life after which it is killed (at
+        least a minute: it has to start).
+        """
+        timeout = max(timeout, SILENT_SECONDS)
+        last, deaths = 0, 0
+
+        def count(round: int, score: float | None) -> None:
+            nonlocal last, deaths
+            if round > last:
+                last, deaths = round, 0
+            on_round(round, score)
+
+        while True:
+            problem, died = self._run(folder, count, timeout)
+            deaths += 1
+            if not died or deaths == MOST_DEATHS:
+                return problem
+            with suppress(OSError), beside(folder, ".log").open("a") as log:
+                log.write(f"{problem} It is continued.\n")
+
+    def _run(self, folder: Path, on_round: OnRound, timeout: float) -> tuple[str, bool]:
+        """The problem, or '', and whether the process died of a signal that was not ours."""
         command = [sys.executable, "-m", "fedplt.comparison.one", str(folder), str(os.getpid())]
         log = beside(folder, ".log")
         with self._lock:
-            if self._stopped:
-                return STOPPED
+            if self._kill_at < math.inf:
+                return STOPPED, False
             with log.open("ab") as output:  # a continued run appends to its log
                 before = output.tell()
-                process = subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=output, text=True
-                )
+                process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output)
             self._running.add(process)
-        problem = ""
+        listener = _Listener(process, on_round, timeout)
         try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                message = json.loads(line)
-                if "failed" in message:
-                    problem = message["failed"]
-                else:
-                    on_round(message["round"], message["score"])
+            listener.listen(lambda: self._kill_at)
         except BaseException:  # raised by on_round, or Ctrl-C: SIGTERM lets the run save
             process.terminate()
+            ends = time.monotonic() + END_SECONDS
+            listener.on_round = lambda *_: None
+            listener.listen(lambda: ends)
             raise
         finally:
-            with process:  # waits
-                pass
+            assert process.stdout is not None
+            process.stdout.close()
             with self._lock:
                 self._running.discard(process)
             said = _read(log)
             if not said:
                 log.unlink(missing_ok=True)
-        problem = problem or _reason(process.returncode, said[before:])
-        return f"{problem} (its output is in {log})" if problem and said else problem
+        code = process.returncode
+        died = not listener.problem and code < 0 and code != -signal.SIGTERM
+        problem = listener.problem or _reason(code, said[before:])
+        if self._kill_at < math.inf and died:
+            return STOPPED, False
+        return (f"{problem} (its output is in {log})" if problem and said else problem), died
 
     def stop(self) -> None:
-        """Ask all running processes to save and end; start no new ones."""
+        """Ask all running processes to save and end, or kill them; start no new ones."""
         with self._lock:
-            self._stopped = True
+            self._kill_at = time.monotonic() + END_SECONDS
             for process in self._running:
                 process.terminate()
+
+
+class _Listener:
+    """Reads what a process reports until the process ends, whoever else holds its output open."""
+
+    def __init__(self, process: subprocess.Popen[bytes], on_round: OnRound, timeout: float) -> None:
+        self.process, self.on_round, self.timeout = process, on_round, timeout
+        self.problem = ""
+        self._rest = b""
+
+    def listen(self, kill_at: Callable[[], float]) -> None:
+        assert self.process.stdout is not None
+        output, heard, ended = self.process.stdout.fileno(), time.monotonic(), False
+        while True:
+            if ended:  # of its output; it will end soon itself
+                time.sleep(POLL_SECONDS)
+            elif wait([output], POLL_SECONDS):
+                block = os.read(output, 1 << 16)
+                ended = not block
+                heard = time.monotonic()
+                self._hear(block)
+                continue
+            if self.process.poll() is not None:
+                return
+            now = time.monotonic()
+            silent = now > heard + self.timeout
+            if silent:
+                self.problem = f"no sign of life for {self.timeout:g} s (engine.timeout_seconds)"
+            if silent or now > kill_at():
+                self.process.send_signal(signal.SIGKILL)
+
+    def _hear(self, block: bytes) -> None:
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if "failed" in message:
+                self.problem = message["failed"]
+            elif "round" in message:
+                self.on_round(message["round"], message["score"])
 
 
 def _read(log: Path) -> bytes:

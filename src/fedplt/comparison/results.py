@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 
 from fedplt.client import MetricInfo
 from fedplt.federation import History, RoundRecord, Totals, one_metric
-from fedplt.text import bytes_text, flops_text, table
+from fedplt.text import SAMPLE_STD, bytes_text, flops_text, table
 
 FORMAT = 3
 
@@ -153,7 +153,8 @@ class Comparison:
         wanted = f"{metric.text(target, -1)} {metric.name}"
         shown = f"{metric.name} in {metric.unit}" if metric.unit else metric.name
         parts = [
-            f"{shown}, mean +- std over seeds; in the end: mean of the last 10 evaluations;\n"
+            f"{shown}, mean +- {SAMPLE_STD} over seeds;\n"
+            "in the end: mean of the last 10 evaluations;\n"
             "<= costs: within the cost of the cheapest run of the same seed (shown: the mean)\n\n"
             + table(["method", "trained", "in the end", *self._equal_header()], self._rows()),
             f"cost until {wanted}, mean over the seeds that reach it\n\n"
@@ -194,12 +195,12 @@ class Comparison:
         return rows
 
     def _spread(self, values: Sequence[float | None]) -> str:
-        """Mean and standard deviation; the mean alone for a single value."""
+        """Mean and sample standard deviation; the mean alone for a single value."""
         known = [value for value in values if value is not None]
         if not known:
             return "-"
         mean = self.metric.number(fmean(known))
-        return f"{mean} +- {self.metric.number(pstdev(known))}" if len(known) > 1 else mean
+        return f"{mean} +- {self.metric.number(stdev(known))}" if len(known) > 1 else mean
 
     def to_json(self, target: float | None = None) -> dict[str, Any]:
         """Everything as plain values: per contestant and seed, every evaluated round."""
@@ -221,7 +222,7 @@ class Comparison:
             "method": dict(contestant.method),
             "trained": contestant.trained,
             "score_mean": fmean(finals),
-            "score_std": pstdev(finals) if len(finals) > 1 else None,
+            "score_std": stdev(finals) if len(finals) > 1 else None,
             "score_at_equal": {m: self.at_equal(m)[label] for m in MEASURES},
             "cost_to_target": {m: self.costs_to(target, m)[label] for m in MEASURES},
             "failed": _by_seed(contestant.failed),

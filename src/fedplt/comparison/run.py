@@ -37,6 +37,7 @@ from fedplt.federation import (
     flatten,
     parse_config,
     take_lock,
+    warn_of_gaps,
 )
 from fedplt.files import write_text
 from fedplt.planning import Plan, paper_flops_of
@@ -74,6 +75,8 @@ def compare(
     metric = config.task.task().metric.info
     check_runs(methods, seeds, processes, target, metric)
     plans = check_methods({k: _config(config, k, m, seeds[0]) for k, m in methods.items()})
+    for label, plan in plans.items():
+        warn_of_gaps(plan, f"{label}: ")
     # Seed by seed, longest run first, so that all cores finish at about the same time.
     ordered = sorted(methods, key=lambda label: _work(plans[label]), reverse=True)
     runs = {
@@ -114,7 +117,7 @@ def run_all(
             with telling:
                 watch.on_start(label, seed)
             write_text(beside(run.folder, ".toml"), dump_config(run.config))
-            return processes.run(run.folder, on_round)
+            return processes.run(run.folder, on_round, run.config.engine.timeout_seconds)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # before this thread takes the next run
             raise
@@ -161,7 +164,9 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        return (self.folder / "result.json").is_file() and self.done >= self.config.rounds
+        may_stop = self.config.evaluation.stop_after is not None
+        has_result = (self.folder / "result.json").is_file()
+        return has_result and (may_stop or self.done >= self.config.rounds)
 
     def ended(self) -> str:
         """The final message of a run that finished."""

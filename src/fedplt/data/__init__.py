@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fedplt.data.catalog import CATALOG, fetch_data_set, load_data_set
+from fedplt.data.downloads import Progress
 from fedplt.data.samples import (
     Augment,
     Samples,
     TensorSamples,
     first_examples,
 )
-from fedplt.data.sources import Fetching, Progress
+from fedplt.data.sources import Fetching
 from fedplt.data.splits import Split, split_dirichlet, split_given, split_iid, split_shards
 from fedplt.data.training_data import TrainingData, as_samples
 

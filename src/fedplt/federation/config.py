@@ -12,14 +12,13 @@ from fedplt.client import OPTIMIZERS
 from fedplt.errors import did_you_mean
 from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.federation.fleet_config import FleetConfig
+from fedplt.federation.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.federation.sampling_config import SamplingConfig
-from fedplt.federation.section import Section
+from fedplt.federation.section import ON_NODES, Section
 from fedplt.federation.server_config import ServerConfig
 
 FROM_PYTHON = "(given from Python)"
 """The name of a model or of data that a run was given as an object."""
-ON_NODES = "nodes"
-"""The name of data that the server does not have."""
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -67,6 +66,8 @@ class ModelConfig(CutConfig):
     """``fcn``, ``cnn``, ``resnet8``, ``vit``, ``text``, or ``package.module:function`` that
     returns a torch module."""
     options: dict[str, Any] = {}
+    weights: str | None = None
+    """Start from this safetensors file instead of random weights."""
     input_shape: list[Annotated[int, Field(ge=1)]] | None = None
     """The shape of one example, for a server without data and a model of one's own."""
     input_type: Literal["float", "integer"] = "float"
@@ -195,7 +196,7 @@ class EngineConfig(Section):
     name: Literal["simulator", "flower"] = "simulator"
     """``simulator``: worker processes on this machine. ``flower``: Flower's simulation of nodes
     on this machine, or, in a deployment, its nodes."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$", examples=["cuda:1"])] = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None
     """Worker processes; default: one per core (one on a GPU)."""
@@ -229,22 +230,23 @@ class RunConfig(Section):
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
     server: ServerConfig = ServerConfig()
+    privacy: PrivacyConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
     engine: EngineConfig = EngineConfig()
 
     @model_validator(mode="after")
     def _needs_nodes(self) -> RunConfig:
-        if self.engine.name == "simulator":
-            if self.data.name == ON_NODES:
+        replan = self.fleet.replan if self.fleet else "never"
+        for key, value, on_nodes in (
+            ("data.name", self.data.name, self.data.name == ON_NODES),
+            ("evaluation.on", self.evaluation.on, self.evaluation.on != "server"),
+            ("fleet.replan", replan, replan != "never"),
+        ):
+            if on_nodes and self.engine.name == "simulator":
                 raise ValueError(
-                    f"data.name is {ON_NODES!r}, but the simulator has no nodes: name data, or "
-                    "set engine.name = 'flower'."
-                )
-            if self.evaluation.on != "server":
-                raise ValueError(
-                    f"evaluation.on is {self.evaluation.on!r}, but the simulator has no nodes: "
-                    "set engine.name = 'flower', or leave it out."
+                    f"{key} is {value!r}, but the simulator has no nodes: set engine.name = "
+                    "'flower', or another value here."
                 )
         return self
 
@@ -262,6 +264,20 @@ class RunConfig(Section):
                 "(clients.num_clients): each would always be chosen. Lower the budget, or set "
                 "sampling.name = 'all'."
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rule_fits_the_sampling(self) -> RunConfig:
+        server, sampling = self.server, self.sampling
+        weighs = sampling.by_norm or sampling.estimator_used == "unbiased"
+        if server.rule.counts_clients and weighs:
+            raise ValueError(
+                f"server.aggregation = {server.aggregation!r} counts every client once, but "
+                f"sampling.name = {sampling.name!r} with the estimator {sampling.estimator_used!r} "
+                "weighs each by one over its probability. Set server.aggregation = 'clipped-mean', "
+                "or sample with 'uniform' or 'all'."
+            )
+        refuse_unprivate(self)
         return self
 
     @field_validator("method")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +11,28 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from fedplt.errors import FedpltError, did_you_mean
+from fedplt.federation.config_places import Places
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_NEEDED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "a text in quotes",
+    "list_type": "a list in square brackets",
+    "dict_type": "a table",
+    "literal_error": "{expected}",
+    "greater_than": "a number greater than {gt:g}",
+    "greater_than_equal": "a number greater than or equal to {ge:g}",
+    "less_than": "a number less than {lt:g}",
+    "less_than_equal": "a number less than or equal to {le:g}",
+    "too_short": "at least {min_length} of them",
+    "string_pattern_mismatch": "a value of another form",
+}
+"""What is needed instead, by the validating library's name of the mistake."""
 
 
 def read_text(path: str | Path, error_type: type[FedpltError]) -> str:
@@ -48,28 +67,54 @@ def validate(
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        found = (_problem(kind, dict(one), text, where, overridden) for one in error.errors())
+        by_key: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        for one in map(dict, error.errors()):
+            by_key.setdefault(_location(values, one), []).append(one)
+        places = Places(text, where, overridden)
+        found = [_problem(kind, list(key), errors, places) for key, errors in by_key.items()]
         raise error_type("\n".join(found)) from None
 
 
+def unknown_key(kind: type[BaseModel], location: Sequence[str]) -> str:
+    """Why there is no such key; empty if there is one."""
+    values: Any = None
+    for part in reversed(location):
+        values = {part: values}
+    try:
+        kind.model_validate(values)
+    except ValidationError as error:
+        for one in error.errors():
+            if one["type"] == "extra_forbidden":
+                return _message(kind, [dict(one)], one["loc"], ".".join(location))
+    return ""
+
+
+def _location(values: Any, error: dict[str, Any]) -> tuple[Any, ...]:
+    """The key's path. Names of types, which the library adds to it, are not in the values."""
+    path: list[Any] = []
+    for part in error["loc"]:
+        try:
+            values = values[part]
+        except (TypeError, LookupError):
+            if error["type"] == "missing":
+                path.append(part)
+            continue
+        path.append(part)
+    return tuple(path)
+
+
 def _problem(
-    kind: type[BaseModel], error: dict[str, Any], text: str, where: str, overridden: Sequence[str]
+    kind: type[BaseModel], location: list[Any], errors: list[dict[str, Any]], places: Places
 ) -> str:
-    location = [
-        part for part in error["loc"] if part not in ("int", "float") and part != "literal['full']"
-    ]
     key = ".".join(map(str, location))
-    message = _message(kind, error, location, key)
-    if any(f"{key}.".startswith(f"{given}.") for given in overridden):
-        return f"{key}: {message} (set by --set)"
-    line = line_of(text, location)
-    place = f" (in {where}{f', line {line}' if line else ''})" if where else ""
-    return f"{key}: {message}{place}" if key else f"{message}{place}"
+    message = _message(kind, errors, location, key)
+    return (f"{key}: " if key else "") + message + places.of(location, message)
 
 
 def _message(
-    kind: type[BaseModel], error: dict[str, Any], location: Sequence[Any], key: str
+    kind: type[BaseModel], errors: list[dict[str, Any]], location: Sequence[Any], key: str
 ) -> str:
+    error = errors[0]
     if error["type"] == "extra_forbidden":
         section, _ = _find(kind, location[:-1])
         known = section.model_fields if section else ()
@@ -80,9 +125,23 @@ def _message(
         return "this key is missing; set it."
     if error["type"] == "model_type":
         return f"this is a table: write [{key}], not {key} = {error['input']!r}."
+    needed = [_NEEDED.get(one["type"], one["msg"]).format(**one.get("ctx", {})) for one in errors]
     _, field = _find(kind, location)
-    example = f" Write it like {field.examples[0]!r}." if field and field.examples else ""
-    return f"{error['msg']}, but it is {error['input']!r}.{example}"
+    examples = " or ".join(map(repr, field.examples)) if field and field.examples else ""
+    example = f" Write it like {examples}." if examples else ""
+    given = error["input"]
+    alike = [word for one in errors for word in _words(one)]
+    if isinstance(given, str) and alike:
+        hint = did_you_mean(given, alike)
+        example += "" if hint.startswith("Known") else f" {hint}"
+    shown = str(given).lower() if isinstance(given, bool) else repr(given)
+    return f"must be {' or '.join(dict.fromkeys(needed))}, but it is {shown}.{example}"
+
+
+def _words(error: dict[str, Any]) -> list[str]:
+    """The words to choose from."""
+    expected = error.get("ctx", {}).get("expected", "")
+    return [word.strip("'") for word in expected.replace(" or ", ", ").split(", ") if word]
 
 
 def _find(
@@ -98,24 +157,3 @@ def _find(
             sections = (o for o in options if isinstance(o, type) and issubclass(o, BaseModel))
             section = next(sections, None)
     return section, field
-
-
-def line_of(text: str, location: Sequence[Any]) -> int | None:
-    """The line of the TOML text that sets this key, or that opens its table."""
-    wanted = [str(part) for part in location]
-    table: list[str] = []
-    arrays: dict[str, int] = {}
-    nearest: int | None = None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if header := re.match(r"\s*(\[\[?)\s*([\w.\-]+)\s*\]", line):
-            table = header[2].split(".")
-            if header[1] == "[[":
-                arrays[header[2]] = arrays.get(header[2], -1) + 1
-                table.append(str(arrays[header[2]]))
-            if table == wanted[: len(table)]:
-                nearest = number
-        elif (assigned := re.match(r"\s*([\w.\-]+)\s*=", line)) and (
-            table + assigned[1].split(".") == wanted[: len(table) + len(assigned[1].split("."))]
-        ):
-            return number
-    return nearest

@@ -9,26 +9,28 @@ from typing import Any
 
 import tomli_w
 
+from fedplt.builtin import find_config
 from fedplt.errors import ConfigError
 from fedplt.federation.config import RunConfig
-from fedplt.federation.config_errors import parse_toml, read_text, validate
+from fedplt.federation.config_errors import parse_toml, read_text, unknown_key, validate
 from fedplt.federation.config_paths import make_absolute
-from fedplt.imports import search_first
+from fedplt.federation.config_places import keys_of
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The configuration in a file, with ``key.sub=value`` overrides applied."""
+    """The configuration in a file, or a built-in one by name, with ``key.sub=value`` overrides."""
+    path = find_config(path)
     text = read_text(path, ConfigError)
     values = parse_toml(text, path, ConfigError)
     make_absolute(values, Path(path).parent)
     for override in overrides:
         _apply(values, override)
     make_absolute(values)
-    return parse_config(values, text, str(path), _keys(overrides))
+    return parse_config(values, text, str(path), keys_of(overrides))
 
 
 ConfigLike = RunConfig | Mapping[str, Any] | str | Path
-"""A configuration, a dictionary of its sections, or the path of a TOML file."""
+"""A configuration, a dictionary of its sections, a TOML file, or a built-in one's name."""
 
 
 def as_config(config: ConfigLike) -> RunConfig:
@@ -36,7 +38,9 @@ def as_config(config: ConfigLike) -> RunConfig:
     if isinstance(config, RunConfig):
         return config
     if isinstance(config, Mapping):
-        return parse_config(dict(config))
+        values = {k: dict(v) if isinstance(v, Mapping) else v for k, v in config.items()}
+        make_absolute(values)
+        return parse_config(values)
     return load_config(config)
 
 
@@ -46,21 +50,14 @@ def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     for entry in overrides:
         _apply(values, entry)
     make_absolute(values)
-    return parse_config(values, overridden=_keys(overrides))
-
-
-def _keys(overrides: Sequence[str]) -> list[str]:
-    return [override.partition("=")[0].strip() for override in overrides]
+    return parse_config(values, overridden=keys_of(overrides))
 
 
 def parse_config(
     values: dict[str, Any], text: str = "", where: str = "", overridden: Sequence[str] = ()
 ) -> RunConfig:
     """Validate plain values; one :class:`ConfigError` names every wrong key."""
-    config = validate(RunConfig, values, ConfigError, text=text, where=where, overridden=overridden)
-    if config.code is not None:
-        search_first(config.code)
-    return config
+    return validate(RunConfig, values, ConfigError, text=text, where=where, overridden=overridden)
 
 
 def dump_config(config: RunConfig) -> str:
@@ -91,8 +88,11 @@ def _apply(values: dict[str, Any], override: str) -> None:
     key, equals, raw = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {override}: write key=value, such as training.batch_size=32.")
-    value = parse_value(raw)
     *path, last = key.strip().split(".")
+    if not raw.strip():
+        _unset(values, path, last)
+        return
+    value = parse_value(raw)
     target: Any = values
     try:
         for part in path:
@@ -103,3 +103,16 @@ def _apply(values: dict[str, Any], override: str) -> None:
             target[last] = value
     except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise ConfigError(f"--set {override}: there is nothing at {key!r} to set.") from error
+
+
+def _unset(values: dict[str, Any], path: Sequence[str], last: str) -> None:
+    """``--set key=``: back to the default."""
+    key = ".".join([*path, last])
+    target: Any = values
+    for part in path:
+        target = target.get(part, {}) if isinstance(target, dict) else target
+    if not isinstance(target, dict):
+        raise ConfigError(f"--set {key}=: an entry of a list cannot be unset; set the whole list.")
+    if last not in target and (problem := unknown_key(RunConfig, [*path, last])):
+        raise ConfigError(f"--set {key}=: {problem}")
+    target.pop(last, None)

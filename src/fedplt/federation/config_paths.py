@@ -5,8 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-FILES = (("data", "split_file"), ("fleet", "devices"), ("fleet", "availability"), ("model", "weights"))
+from fedplt.builtin import builtin_fleets
+from fedplt.federation.config import FROM_PYTHON
+from fedplt.federation.section import ON_NODES
+
+FILES = (
+    ("data", "split_file"),
+    ("fleet", "devices"),
+    ("fleet", "availability"),
+    ("model", "weights"),
+)
 """Keys whose values are files."""
+NO_FILES = ("", FROM_PYTHON, ON_NODES)
 
 
 def make_absolute(values: dict[str, Any], folder: Path | None = None) -> None:
@@ -17,10 +27,11 @@ def make_absolute(values: dict[str, Any], folder: Path | None = None) -> None:
     for section, key in FILES:
         inner = values.get(section)
         given = inner.get(key) if isinstance(inner, dict) else None
-        if isinstance(inner, dict) and isinstance(given, str) and given and given[0] != "(":
+        if isinstance(inner, dict) and isinstance(given, str) and given not in NO_FILES:
             here, beside = Path(given).absolute(), (folder or Path()).absolute() / given
-            inner[key] = str(here if here.exists() and not beside.exists() else beside)
-    if folder is not None and not isinstance(values.get("code"), str):
-        values["code"] = str(folder.absolute())
-    elif folder is not None:
-        values["code"] = str(folder.absolute() / values["code"])
+            found = here if here.exists() and not beside.exists() else beside
+            known = builtin_fleets() if key == "devices" and not found.exists() else {}
+            inner[key] = str(known.get(given, found))
+    code = values.get("code", ".")
+    if folder is not None and isinstance(code, str):
+        values["code"] = str((folder / code).absolute())

@@ -6,17 +6,29 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from fedplt.client import METRICS, TASKS, Task, is_labels, logits_of
+from fedplt.client import (
+    IGNORED,
+    METRICS,
+    TASKS,
+    Task,
+    class_scores,
+    is_labels,
+    logits_of,
+    next_tokens,
+    own_loss,
+)
 from fedplt.data import Samples, TensorSamples, TrainingData, first_examples
 from fedplt.errors import DataError
 
 BLOCK = 10_000
 """Examples that are looked at together."""
-IGNORED = -100
 CLASS_LOSSES = (TASKS["classification"].loss, TASKS["next-token"].loss)
-CLASS_METRICS = (METRICS["accuracy"].function, METRICS["perplexity"].function)
+CLASS_METRICS = tuple(
+    METRICS[name].function for name in ("accuracy", "perplexity", "token-accuracy")
+)
 FILL = "Remove such examples, or fill their gaps."
 
 
@@ -63,6 +75,25 @@ def check_targets(data: TrainingData, outputs: Any, task: Task) -> None:
                 )
 
 
+def check_shift(outputs: Any, targets: Any, task: Task) -> None:
+    """Refuse accuracy for a model that predicts the token that follows, not each token's label."""
+    if isinstance(outputs, Tensor) or task.metric.function is not METRICS["accuracy"].function:
+        return
+    if not is_labels(targets) or logits_of(outputs).ndim != 3:
+        return
+    follows, loss = task.loss is TASKS["next-token"].loss, own_loss(outputs)
+    if loss is not None and not follows:
+        shifted = float(F.cross_entropy(*next_tokens(outputs, targets)))
+        in_place = float(F.cross_entropy(*class_scores(outputs, targets)))
+        follows = abs(float(loss) - shifted) < 1e-4 < abs(float(loss) - in_place)
+    if follows:
+        raise DataError(
+            "the model predicts the token that follows, but accuracy compares each output with its "
+            "own token. Set task.name = 'next-token', whose metric is perplexity (or task.metric = "
+            "'token-accuracy')."
+        )
+
+
 def _check_classes(part: str, start: int, targets: Tensor, outputs: Any, task: Task) -> None:
     logits = logits_of(outputs)
     wrapped = logits is not outputs and logits.ndim > 2
@@ -80,19 +111,16 @@ def _check_classes(part: str, start: int, targets: Tensor, outputs: Any, task: T
         return
     wrong = low if low < 0 else high
     first = start + int((targets == wrong).nonzero()[0, 0])
+    from_one = high == number and low > 0
     do = (
-        "Labels count from 0."
-        if low < 0 or (high == number and _smallest(targets) > 0)
+        f"Labels count from 0; {IGNORED} marks those to leave out."
+        if low < 0 or from_one
         else f"It needs at least {high + 1} outputs (model.options)."
     )
     raise DataError(
         f"{part}: label {wrong} (example {first}), but the model has {number} outputs, for labels "
         f"0 to {number - 1}. {do}"
     )
-
-
-def _smallest(targets: Tensor) -> int:
-    return int(targets.min())
 
 
 def _check_probabilities(part: str, targets: Tensor, logits: Tensor, task: Task) -> None:
@@ -104,11 +132,17 @@ def _check_probabilities(part: str, targets: Tensor, logits: Tensor, task: Task)
             return
     who = f"the loss of {task.name!r}" if task.loss in CLASS_LOSSES else task.metric.name
     raise DataError(
-        f"{part}: targets are {targets.dtype} of shape {tuple(targets.shape[1:])} per example; "
-        f"{who} needs a label per example: a whole number. For numbers to predict, set the task to "
-        "'regression'; for several labels per example, to 'multi-label' (task= or [task] name); or "
-        "convert labels with .long()."
+        f"{part}: targets are {_many(targets)} ({targets.dtype}); {who} needs a label per "
+        "example: a whole number. For numbers to predict, set the task to 'regression'; for "
+        "several labels per example, to 'multi-label' (task= or [task] name); or convert labels "
+        "with .long()."
     )
+
+
+def _many(targets: Tensor) -> str:
+    shape = tuple(targets.shape[1:])
+    kind = "floats" if targets.is_floating_point() else "yes or no"
+    return f"{kind} of shape {shape} per example" if shape else f"{kind}, one per example"
 
 
 def _targets(samples: Samples) -> Iterator[tuple[int, Tensor]]:

@@ -1,7 +1,8 @@
 """The columns of a device file: what each means, and the device that a row of them describes.
 
 A column either carries its unit in its name (``mbps_down``) and holds plain numbers, or it is named
-after the quantity (``down``) and every value carries its unit. Units are never guessed.
+after the quantity (``down``) and every value carries its unit. Units are never guessed:
+``mbps_down`` is in bits, ``MBps_down`` in bytes; an unknown unit is not corrected to a known one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from fedplt.errors import FleetError, did_you_mean
 from fedplt.fleet import (
+    BINARY,
     DOWN,
     LATENCY,
     MEMORY,
@@ -46,14 +48,20 @@ def _columns() -> dict[str, Column]:
     result = {name: Column(quantity) for name, quantity in by_value.items()}
     result |= {quantity.name: Column(quantity, 1.0) for quantity in QUANTITIES}
     result |= {"latency_ms": Column(LATENCY, 1e-3), "latency_s": Column(LATENCY, 1.0)}
+    result |= {"latency_us": Column(LATENCY, 1e-6), "latency_min": Column(LATENCY, 60.0)}
+    result |= {f"memory_{p}ib": Column(MEMORY, factor) for p, factor in BINARY.items() if p}
     for prefix, factor in PREFIXES.items():
         if prefix:
             result[f"{prefix}flops"] = Column(SPEED, factor)
             result[f"{prefix}flops_per_second"] = Column(SPEED, factor)
             result[f"memory_{prefix}b"] = Column(MEMORY, factor)
         for quantity, side in ((DOWN, "down"), (UP, "up")):
-            result[f"{prefix}bps_{side}"] = Column(quantity, factor)
-            result[f"{side}_{prefix}bps"] = Column(quantity, factor)
+            for name in (f"{prefix}bps_{side}", f"{side}_{prefix}bps"):
+                result[name] = Column(quantity, factor)
+            upper = prefix if prefix == "k" else prefix.upper()
+            for name, size in ((f"{upper}bps", 1), (f"{upper}Bps", 8)):  # bits, bytes
+                result[f"{name}_{side}"] = Column(quantity, size * factor)
+                result[f"{side}_{name}"] = Column(quantity, size * factor)
     return result
 
 
@@ -77,11 +85,7 @@ def check_columns(names: Sequence[str]) -> None:
         if name in _TEXTS:
             continue
         if name not in COLUMNS:
-            hint = did_you_mean(name, [*COLUMNS, *_TEXTS]) if name else "Give it a name."
-            if hint.startswith("Known"):
-                hint = "Known are name, count, speed, down, up, latency, memory, or with units: "
-                hint += "gflops, mbps_down, mbps_up, latency_ms, memory_gb."
-            raise FleetError(f"there is no column {name!r}. {hint}")
+            raise FleetError(f"there is no column {name!r}. {_hint(name)}")
         quantity = COLUMNS[name].quantity
         if quantity in seen:
             raise FleetError(f"{seen[quantity]} and {name} say the same thing; keep one.")
@@ -91,6 +95,41 @@ def check_columns(names: Sequence[str]) -> None:
     for wanted in QUANTITIES:
         if wanted.required and wanted not in seen:
             raise FleetError(f"the {wanted.what} is missing. Add one of: {_suggested(wanted)}.")
+
+
+_KNOWN = (
+    "Known are name, count, speed, down, up, latency, memory, or with units: gflops, mbps_down "
+    "(megabits per second), MBps_down (megabytes per second), mbps_up, latency_ms, memory_gb."
+)
+_PLAIN = ("speed", "down", "up", "latency", "memory", "gflops", "mbps_down", "mbps_up")
+_WORDS = {SPEED: "flop", DOWN: "down", UP: "up", LATENCY: "latency", MEMORY: "memory"}
+
+
+def _hint(name: str) -> str:
+    """What to write instead. A known quantity with an unknown unit is never corrected."""
+    if not name:
+        return "Give it a name."
+    words = re.split(r"[\W_]+", name.lower())
+    quantity = next(
+        (q for q, known in _WORDS.items() if any(word.startswith(known) for word in words)), None
+    )
+    if quantity is None:
+        near = did_you_mean(name, [*_TEXTS, *_PLAIN])
+        if "mbps" in near:
+            near += " (That is in megabits per second; MBps_down and MBps_up are in megabytes.)"
+        return _KNOWN if near.startswith("Known") else near
+    examples = {
+        SPEED: "gflops (1e9 FLOP/s)",
+        DOWN: "mbps_down (megabits per second), MBps_down (megabytes per second)",
+        UP: "mbps_up (megabits per second), MBps_up (megabytes per second)",
+        LATENCY: "latency_ms, latency_s",
+        MEMORY: "memory_mb (1e6 bytes), memory_mib (2**20 bytes)",
+    }[quantity]
+    word = next(key for key, column in COLUMNS.items() if column == Column(quantity))
+    return (
+        f"Its unit is not known. Name it {examples}, or {word} with units in the values, such as "
+        f"{quantity.example!r}."
+    )
 
 
 def device_profile(row: Mapping[str, Any]) -> DeviceProfile:

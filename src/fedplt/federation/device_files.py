@@ -24,8 +24,10 @@ from typing import Any
 
 from pydantic import field_validator
 
+from fedplt.builtin import find_fleet
 from fedplt.errors import FleetError
-from fedplt.federation.config_errors import line_of, parse_toml, read_text, validate
+from fedplt.federation.config_errors import parse_toml, read_text, validate
+from fedplt.federation.config_places import line_of
 from fedplt.federation.csv_file import csv_rows
 from fedplt.federation.device_columns import check_columns, device_profile
 from fedplt.federation.fleet_config import TargetConfig, WorkConfig
@@ -61,7 +63,8 @@ class _Tables(Section):
 
 
 def read_fleet(path: Path) -> FleetFile:
-    """The fleet in a ``.toml`` or ``.csv`` file."""
+    """The fleet in a ``.toml`` or ``.csv`` file, or a built-in one by name."""
+    path = find_fleet(path)
     kind = path.suffix.lower()
     if kind not in (".toml", ".csv"):
         raise FleetError(f"{path}: a fleet is a .toml or a .csv file.")

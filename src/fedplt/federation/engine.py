@@ -8,11 +8,13 @@ from typing import Protocol
 from torch import Tensor
 
 from fedplt.client import ClientResult, ClientUpdate, Evaluation
+from fedplt.federation.job import Job
+from fedplt.fleet import DeviceProfile
 from fedplt.planning import Assignment
 
 
-class Interrupted(Exception):
-    """The user asked to stop; the current round is discarded."""
+class Interrupted(KeyboardInterrupt):
+    """The user asked to stop; the current round is discarded, and all before it is saved."""
 
 
 class Engine(Protocol):
@@ -74,3 +76,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release all resources; safe to call twice."""
+
+
+class NodesEngine(Engine, Protocol):
+    """An engine whose clients come and go, each with its device (``fleet.replan``)."""
+
+    def roster(self) -> Mapping[int, DeviceProfile]:
+        """The clients that can be reached now, and their devices."""
+
+    def use(self, job: Job) -> None:
+        """Go on with another plan for the same model, data and clients."""

@@ -22,7 +22,7 @@ class TaskConfig(Section):
     """Instead of the task's: ``package.module:function`` (outputs, targets) -> mean loss."""
     metric: str | None = None
     """Instead of the task's: ``accuracy``, ``rmse``, ``mae``, ``r2``, ``f1``, ``macro-f1``,
-    ``perplexity``, or ``package.module:object``, a :class:`fedplt.Metric`."""
+    ``perplexity``, ``token-accuracy``, or ``package.module:object``, a :class:`fedplt.Metric`."""
 
     def task(self) -> Task:
         """The task itself; imports what is named by import path."""
@@ -57,6 +57,10 @@ class EvaluationConfig(Section):
     or on both. Without data on the server: ``nodes``."""
     per_client: bool = False
     """Also report a score per client, weighted by its label distribution."""
+    keep_best: bool = False
+    """Keep the model of the best evaluated round in ``best.safetensors``, besides the last."""
+    stop_after: Annotated[int, Field(ge=1)] | None = None
+    """End the run when this many rounds have brought no better score."""
     client_examples: Annotated[int, Field(ge=1)] | None = None
     """With ``local_norms``: evaluate each client on about this many examples (default: all)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from fedplt.federation.availability_file import Chances, read_availability
 from fedplt.federation.config import ClientsConfig, RunConfig
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.fleet_config import FleetConfig, TargetConfig, WorkConfig
+from fedplt.federation.section import ON_NODES
 from fedplt.fleet import (
     DeviceProfile,
     ExactWorkload,
@@ -24,6 +25,9 @@ from fedplt.fleet import (
     planned_share,
 )
 from fedplt.planning import Allocation, Layers
+
+UNKNOWN = DeviceProfile("unknown", 1e9, 1e6, 1e6)
+"""Of a client that is away; nothing is predicted for it."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class ClientDevices:
     ratios: tuple[float | Allocation, ...] = ()
     local_steps: tuple[int | None, ...] = ()
     """Local steps per client, if the planner cut them for slow devices."""
+    away: frozenset[int] = frozenset()
+    """Clients whose nodes were not connected when the fleet was planned (``fleet.replan``)."""
     availability: Chances | None = None
     """The chance of each client to be there, in each round; then from the first one again."""
 
@@ -56,6 +62,11 @@ def client_devices(
     if settings is None:
         return None
     try:
+        if settings.replan == "on-change":
+            _refuse_groups(config)
+            return changed_devices(config, layers, {}, num_examples)
+        if settings.devices == ON_NODES:
+            return _planned(_announced(settings), config, settings, layers, num_examples)
         devices = read_fleet(Path(settings.devices)).devices
         if settings.ratios == "groups":
             clients = ClientDevices(_by_group(devices, config.clients))
@@ -85,6 +96,40 @@ def _by_group(
     return tuple(d for d, size in zip(devices, sizes, strict=True) for _ in range(size))
 
 
+def _announced(settings: FleetConfig) -> tuple[DeviceProfile, ...]:
+    if settings.announced is None:
+        raise FleetError(
+            "the devices are the nodes' ('nodes'): give what each client's device can do in "
+            "fleet.announced (a deployment learns it when its nodes join)."
+        )
+    return tuple(each.profile(client) for client, each in enumerate(settings.announced))
+
+
+def changed_devices(
+    config: RunConfig,
+    layers: Layers,
+    there: Mapping[int, DeviceProfile],
+    num_examples: int | None = None,
+) -> ClientDevices:
+    """The clients that are there, planned as a fleet of their own; others train nothing."""
+    assert config.fleet is not None
+    number, least = config.clients.num_clients, config.fleet.min_ratio
+    clients = sorted(there)
+    profiles = [UNKNOWN] * number
+    ratios: list[float | Allocation] = [least] * number
+    steps: list[int | None] = [None] * number
+    plan = None
+    if clients:
+        fleet = tuple(there[client] for client in clients)
+        found = _shares(fleet, config, config.fleet, layers, num_examples)
+        plan = found.plan
+        for index, client in enumerate(clients):
+            profiles[client] = found.profiles[index]
+            ratios[client], steps[client] = found.ratios[index], found.local_steps[index]
+    away = frozenset(range(number)) - frozenset(clients)
+    return ClientDevices(tuple(profiles), plan, tuple(ratios), tuple(steps), away)
+
+
 def _planned(
     devices: tuple[DeviceProfile, ...],
     config: RunConfig,
@@ -92,17 +137,32 @@ def _planned(
     layers: Layers,
     num_examples: int | None,
 ) -> ClientDevices:
-    if config.clients.groups != ClientsConfig().groups:
-        raise FleetError(
-            "the ratios are planned from the devices, but clients.groups sets them too. Leave out "
-            "the groups, or set fleet.ratios = 'groups'."
-        )
+    _refuse_groups(config)
     number = sum(device.count for device in devices)
     if number != config.clients.num_clients:
         raise FleetError(
             f"{settings.devices} has {number} devices (counts added up), but clients.num_clients "
             f"is {config.clients.num_clients}. Make them equal."
         )
+    return _shares(devices, config, settings, layers, num_examples)
+
+
+def _refuse_groups(config: RunConfig) -> None:
+    if config.clients.groups != ClientsConfig().groups:
+        raise FleetError(
+            "the ratios are planned from the devices, but clients.groups sets them too. Leave out "
+            "the groups, or set fleet.ratios = 'groups'."
+        )
+
+
+def _shares(
+    devices: tuple[DeviceProfile, ...],
+    config: RunConfig,
+    settings: FleetConfig,
+    layers: Layers,
+    num_examples: int | None,
+) -> ClientDevices:
+    """Each device's share of the model, as the fleet planner plans it."""
     workload = nominal_workload(config, layers, num_examples)
     plan = plan_devices(devices, workload, settings)
     everybody = [entry for entry in plan.devices for _ in range(entry.device.count)]

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from fedplt.federation.section import Section
+from fedplt.federation.section import ON_NODES, Section
+from fedplt.fleet import DeviceProfile
 
 
 class TargetConfig(Section):
@@ -33,11 +34,35 @@ class TargetConfig(Section):
         return self
 
 
+class AnnouncedDevice(Section):
+    """What a client's node says about its device."""
+
+    flops_per_second: float
+    down_bits_per_second: float
+    up_bits_per_second: float
+    latency_seconds: float = 0.0
+    memory_bytes: float | None = None
+
+    @classmethod
+    def of(cls, profile: DeviceProfile) -> AnnouncedDevice:
+        return cls(**{key: getattr(profile, key) for key in cls.model_fields})
+
+    def profile(self, client: int) -> DeviceProfile:
+        """Raises FleetError for values that no device has."""
+        return DeviceProfile(f"client {client}", **self.model_dump())
+
+
 class FleetConfig(TargetConfig):
     """Device profiles of a run's clients (``docs/fleet.md``)."""
 
     devices: str
-    """A .toml or .csv file of devices; their counts add up to the clients."""
+    """A .toml or .csv file of devices; their counts add up to the clients. ``nodes``: in a
+    deployment every node says its own."""
+    replan: Literal["never", "on-change"] = "never"
+    """``nodes``: plan once, or anew between two rounds when nodes have joined or left."""
+    announced: list[AnnouncedDevice] | None = None
+    """``nodes``, planned once: the clients' devices. Default: what the nodes say when they join for
+    the first time."""
     ratios: Literal["planned", "groups"] = "planned"
     """Plan ratios from the devices, or keep those of ``clients.groups`` (one device per group)."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -52,6 +77,20 @@ class FleetConfig(TargetConfig):
         if self.ratios == "groups":
             keys = TargetConfig.model_fields
             self.refuse_unused(keys, "ratios = 'groups'", "or set ratios = 'planned'")
+        return self
+
+    @model_validator(mode="after")
+    def _of_nodes(self) -> FleetConfig:
+        if self.devices != ON_NODES:
+            because = f"devices = {self.devices!r}"
+            self.refuse_unused(["replan", "announced"], because, "or set devices = 'nodes'")
+            return self
+        # Real nodes come late and drop out by themselves.
+        unused = ["ratios", "dropout", "availability", "late_after_seconds"]
+        self.refuse_unused(unused, "devices = 'nodes'", "or name a file of devices")
+        if self.replan == "on-change":
+            instead = "or set replan = 'never'"
+            self.refuse_unused(["announced"], "replan = 'on-change'", instead)
         return self
 
 

@@ -7,6 +7,7 @@
         rounds.jsonl            one line per round
         checkpoint.safetensors  the state after some round; written atomically
         model.safetensors       the final model, by parameter name
+        best.safetensors        that of the best round, with evaluation.keep_best
         result.json             final numbers
         report.html             a report to open in a browser
 
@@ -27,6 +28,7 @@ from torch import Tensor
 from fedplt.errors import FedpltError, RunError
 from fedplt.federation.config import RunConfig
 from fedplt.federation.config_file import dump_config, flatten, load_config
+from fedplt.federation.continuing import how_to_continue
 from fedplt.federation.job import Job
 from fedplt.federation.lock import LOCK, take_lock
 from fedplt.federation.metric_file import METRIC_FILE, read_metric, write_metric
@@ -40,6 +42,7 @@ SCRATCH = ".*.part"
 """Temporary files that a killed run leaves behind."""
 MAY_CHANGE = (
     "name", "rounds", "checkpoint_every", "code", "server.attempts",
+    "evaluation.keep_best", "evaluation.stop_after",
     "engine.name", "engine.workers", "engine.check", "engine.start_method",
     "engine.timeout_seconds", "engine.round_timeout_seconds", "engine.pin_nodes",
 )  # fmt: skip
@@ -68,7 +71,7 @@ class RunFolder:
             for scratch in path.glob(SCRATCH):
                 scratch.unlink()
             folder.write_config(job.config)
-            write_text(path / "plan.json", json.dumps(job.plan.to_json()))
+            folder.write_plan(job.plan)
             write_metric(path, job.metric.info)
         except BaseException:
             folder.unlock()
@@ -90,10 +93,7 @@ class RunFolder:
             if not files or ((path / LOCK).exists() and not others):
                 return
         if path.exists():
-            raise RunError(
-                f"{path} already exists. Continue it with 'fedplt resume {path}', "
-                "choose another folder with --out, or delete it."
-            )
+            raise RunError(f"{path} already exists. {how_to_continue(path)}")
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -124,6 +124,9 @@ class RunFolder:
 
     def write_config(self, config: RunConfig) -> None:
         write_text(self.path / "config.toml", dump_config(config))
+
+    def write_plan(self, plan: Plan) -> None:
+        write_text(self.path / "plan.json", json.dumps(plan.to_json()))
 
     def plan(self) -> Plan:
         path = self.path / "plan.json"
@@ -255,6 +258,13 @@ class RunFolder:
         with safe_open(self.path / "checkpoint.safetensors", "pt") as file:
             names = set(file.keys()) - {"state"}
             return {name: file.get_tensor(name).clone() for name in sorted(names)}
+
+    def save_best(self, tensors: dict[str, Tensor], round: int) -> None:
+        """Keep a model besides the last one; ``round`` counts from 1."""
+        write_atomically(
+            self.path / "best.safetensors",
+            lambda path: save_file(tensors, path, {"format": str(FORMAT), "round": str(round)}),
+        )
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
         write_atomically(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedplt.client import LocalTraining, Loss, Metric, Task, classification_loss
 from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData, first_examples
@@ -23,14 +23,15 @@ from fedplt.federation.checks import (
     try_model,
     try_optimizer,
     try_task,
+    uncompiled,
 )
 from fedplt.federation.config import RunConfig
-from fedplt.federation.data_checks import check_finite, check_targets
+from fedplt.federation.data_checks import check_finite, check_shift, check_targets
 from fedplt.federation.fleet import ClientDevices, nominal_workload
+from fedplt.federation.model import find_code, model_from_config
 from fedplt.federation.planning import method_from_config, plan_from_config
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.fleet import ExactWorkload
-from fedplt.models import build_model
 from fedplt.planning import Allocation, Layers, LocalRecipe, Plan
 
 
@@ -72,6 +73,14 @@ class Job:
     def num_examples(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
 
+    @property
+    def weights(self) -> NDArray[np.int64]:
+        """What each client's update counts: what the server knows, never what an update says."""
+        server, numbers = self.config.server, self.num_examples
+        if server.weights == "equal":
+            return np.ones_like(numbers)
+        return numbers if server.max_examples is None else np.minimum(numbers, server.max_examples)
+
     def examples(self, client: int) -> range:
         return range(int(self.offsets[client]), int(self.offsets[client + 1]))
 
@@ -94,13 +103,26 @@ class Job:
             return default  # the planner assumed more examples than this client has
         return replace(default, local_epochs=None, local_steps=steps)
 
+    def device_name(self, client: int) -> str:
+        """The client's device, with ``[fleet]``; else empty."""
+        return self.devices.profiles[client].name if self.devices else ""
+
+    def device_names(self, clients: Sequence[int]) -> dict[str, str]:
+        return {str(k): self.device_name(k) for k in clients} if self.devices else {}
+
+    def client_name(self, client: int) -> str:
+        """``client 3``, or ``client 3 (old-phone)``."""
+        name = self.device_name(client)
+        return f"client {client}" + (f" ({name})" if name else "")
+
     def learning_rate(self, client: int, round: int) -> float:
         return float(self.learning_rates[client] * self.config.training.rate_factor(round))
 
 
 def job_from_config(config: RunConfig, progress: Progress | None = None) -> Job:
     """Load the data, build the model, split the data and plan, from a configuration."""
-    model = build_model(config.model.name, config.model.options, config.seed)
+    find_code(config)
+    model = model_from_config(config)
     return make_job(config, model, load_data(config, progress))
 
 
@@ -117,8 +139,9 @@ def make_job(
 ) -> Job:
     """Make a job from a model and data in memory; ``task`` instead of the configuration's."""
     check_device(config.engine.device)
+    model = uncompiled(model)
     task = task or config.task.task()
-    example = _try_data(config, model, data, task)
+    example, outputs = _try_data(config, model, data, task)
     plan, devices = plan_from_config(config, model, example, ratios, len(data.train))
     split = split or split_data(config, data.train)
     if split.num_clients != plan.num_clients:
@@ -128,7 +151,7 @@ def make_job(
         )
     training = local_training_of(config, task.loss, augment)
     if training.recipe.masked_loss:
-        _refuse_without_labels(data)
+        _refuse_without_labels(data, outputs)
     arranged = TrainingData(data.train.arranged(split.order), data.validation, data.test)
     if likes_channels_last(model, example):
         arranged = arranged.with_channels_last()
@@ -147,16 +170,19 @@ def make_job(
     )
 
 
-def _try_data(config: RunConfig, model: nn.Module, data: TrainingData, task: Task) -> Any:
-    """Run the model once to find mismatches early; return the inputs used."""
+def _try_data(
+    config: RunConfig, model: nn.Module, data: TrainingData, task: Task
+) -> tuple[Any, Any]:
+    """Run the model once to find mismatches early; return the inputs used and the outputs."""
     if not len(data.train) or not len(data.validation):
         raise DataError("the training or the validation data is empty; both need examples.")
     check_finite(data)
     example = first_examples(data.validation)
     outputs = run_model(config, model, example[0])
     check_targets(data, outputs, task)
+    check_shift(outputs, example[1], task)
     try_task(config, outputs, example[1], task)
-    return example[0]
+    return example[0], outputs
 
 
 def local_training_of(
@@ -184,7 +210,12 @@ def local_training_of(
     return training
 
 
-def _refuse_without_labels(data: TrainingData) -> None:
+def _refuse_without_labels(data: TrainingData, outputs: Any) -> None:
+    if not isinstance(outputs, Tensor):
+        raise ConfigError(
+            "method.masked_loss: it needs a model that returns a tensor, not a "
+            f"{type(outputs).__name__}."
+        )
     try:
         data.train.labels()
     except DataError as error:
@@ -203,7 +234,8 @@ def workload_without_data(config: RunConfig) -> ExactWorkload:
 
 
 def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
-    model = build_model(config.model.name, config.model.options, config.seed)
+    find_code(config)
+    model = model_from_config(config)
     num_examples = None
     if config.data.name in CATALOG:
         example = torch.zeros(2, *CATALOG[config.data.name].shape), torch.zeros(2).long()

@@ -6,21 +6,27 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 from torch import Tensor
 
 from fedplt.client import ClientResult
-from fedplt.errors import DivergedError, RunError, TooFewClientsError, UpdateError
+from fedplt.errors import RunError, TooFewClientsError, UpdateError
 from fedplt.federation.availability import Availability
+from fedplt.federation.bad_rounds import refuse_too_few, stop_if_all_are_bad
+from fedplt.federation.changing_fleet import ChangingFleet
 from fedplt.federation.costs import RoundCosts
-from fedplt.federation.engine import Engine, Interrupted
+from fedplt.federation.engine import Engine, Interrupted, NodesEngine
 from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
+from fedplt.federation.model import all_tensors
 from fedplt.federation.outcome import RoundOutcome
+from fedplt.federation.privacy import PrivateRounds
 from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.robust import clipped_clients, rule_of
 from fedplt.federation.sampler import ClientSampler, Selection
-from fedplt.kernels import bind_state, named_tensors
+from fedplt.kernels import bind_state
 from fedplt.planning import Assignment
 from fedplt.server import Aggregator, Diagnostics, Memory, validate
 
@@ -36,11 +42,17 @@ class Federation:
 
     def __init__(self, job: Job, engine: Engine, folder: RunFolder | None = None) -> None:
         self.job, self.engine, self.folder = job, engine, folder
+        fleet = job.config.fleet
+        self.fleet: ChangingFleet | None = None
+        if fleet is not None and fleet.replan == "on-change":
+            self.fleet = ChangingFleet(job, cast("NodesEngine", engine))
         self.rounds_done = 0
         self.total = Totals()
         self.records: list[RoundRecord] = []
         self.state = bind_state(job.model, job.layers)
-        self.sampler = ClientSampler(job)
+        self.privacy = PrivateRounds(job) if job.config.privacy else None
+        self.sampler = ClientSampler(job, self.privacy.secret if self.privacy else None)
+        self.rule = rule_of(job)
         settings = job.config.diagnostics
         self.diagnostics = Diagnostics(job.layers, settings.window) if settings.enabled else None
         self.server = job.config.server.build()
@@ -64,8 +76,13 @@ class Federation:
         self.state.copy_(state)
         extras = self.folder.load_extras()
         self.sampler.restore(extras)
+        if self.privacy:
+            self.privacy.restore(extras)
+            self.sampler.secret = self.privacy.secret
         if self.diagnostics:
             self.diagnostics.restore(extras)
+        if self.fleet:
+            self._use(self.fleet.restore(extras))
         self.memory = {name: extras[name] for name in self.memory}
         self.local = {name: extras[name] for name in self.local}
         self.engine.restore_local(self.local)
@@ -77,10 +94,11 @@ class Federation:
         """Run all remaining rounds. On :class:`Interrupted`, save the last complete round."""
         config = self.job.config
         try:
-            while self.rounds_done < config.rounds:
+            while self.rounds_done < config.rounds and not self._is_stuck():
                 record = self._try_round()
                 if self.folder:
                     self.folder.append(record)
+                self._keep_best(record)
                 if self.rounds_done % config.checkpoint_every == 0:
                     self._save()
                 on_round(record)
@@ -89,6 +107,19 @@ class Federation:
             raise
         self._save()
         return self._finish()
+
+    def _keep_best(self, record: RoundRecord) -> None:
+        if self.folder and self.job.config.evaluation.keep_best and self.history().best is record:
+            tensors = all_tensors(self.job.model, self.job.layers, self.state)
+            self.folder.save_best(tensors, record.round)
+
+    def _is_stuck(self) -> bool:
+        """Whether ``evaluation.stop_after`` rounds have brought no better score."""
+        patience = self.job.config.evaluation.stop_after
+        return patience is not None and self.history().rounds_since_best >= patience
+
+    def history(self) -> History:
+        return History(self.records, metric=self.job.metric.info)
 
     def _try_round(self) -> RoundRecord:
         """A round that too few clients take part in does not count, and is tried again."""
@@ -101,7 +132,10 @@ class Federation:
 
     def round(self) -> RoundRecord:
         """One round: choose, train, collect, aggregate, evaluate, then commit."""
-        started, job, round = time.perf_counter(), self.job, self.rounds_done
+        started, round = time.perf_counter(), self.rounds_done
+        if self.fleet:
+            self._use(self.fleet.job_of_round())
+        job = self.job
         everybody = job.plan.in_round(round)
         # Choose: before training, unless the sampler needs the norms of this round's updates.
         there = self._availability.attend(round, everybody)
@@ -114,9 +148,12 @@ class Federation:
         if selection is None:
             selection = self.sampler.after_training(round, results)
         # Collect and aggregate.
-        aggregator = Aggregator(job.layers, job.recipe.normalizer)
-        self.sampler.expect(aggregator, selection, everybody, there.present)
-        rejected, bytes_up = self._collect(assignments, selection, aggregator)
+        if self.privacy:
+            aggregator: Aggregator = self.privacy.aggregator(round, everybody)
+        else:
+            aggregator = self.rule.start(job.layers, job.recipe.normalizer)
+            self.sampler.expect(aggregator, selection, everybody, there.present)
+        added, rejected, bytes_up = self._collect(assignments, selection, aggregator)
         state, memory = self._aggregate(aggregator)
         # Evaluate, with the state that clients keep from this round.
         self.engine.keep_local([k for k in assignments if str(k) not in rejected])
@@ -126,6 +163,8 @@ class Federation:
         outcome = RoundOutcome(
             state, memory, results, selection, asked, rejected, aggregator.touched,
             replace(cost, simulated_seconds=seconds), evaluation, client_scores,
+            clipped_clients(aggregator, added),
+            self.privacy.record(round + 1) if self.privacy and evaluation else None,
         )  # fmt: skip
         return self._commit(outcome, started)
 
@@ -141,9 +180,19 @@ class Federation:
         self.total = self.total.plus(outcome.cost)
         self.rounds_done += 1
         seconds = time.perf_counter() - started
+        replanned = self.fleet.commit() if self.fleet else None
+        if replanned and self.folder:
+            self.folder.write_plan(self.job.plan)
         record = outcome.record(self.rounds_done, self.total, seconds, diagnostics)
+        record = replace(record, devices=self.job.device_names(record.away))
+        record = replace(record, replanned=replanned)
         self.records.append(record)
         return record
+
+    def _use(self, job: Job) -> None:
+        """Go on with another plan for the same model, data and clients."""
+        self.job = self.sampler.job = self._costs.job = job
+        self._availability = Availability(job, self._costs)
 
     def _train(
         self,
@@ -159,26 +208,30 @@ class Federation:
 
     def _collect(
         self, assignments: Mapping[int, Assignment], selection: Selection, aggregator: Aggregator
-    ) -> tuple[dict[str, str], int]:
-        """Aggregate the valid updates; return why others were rejected, and the bytes sent."""
+    ) -> tuple[list[int], dict[str, str], int]:
+        """Aggregate the valid updates; return whose, why others were rejected, the bytes sent."""
         rejected, bytes_up = dict(selection.refused), selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
-        num_added = 0
+        added, server, known = [], self.job.config.server, self.job.num_examples
+        weights = self.sampler.weights(selection)
         for client, update in self.engine.collect(selection.clients):
             bytes_up += update.num_bytes
             try:
-                validate(update, assignments[client])
+                validate(
+                    update, assignments[client], num_examples=int(known[client]),
+                    max_rms=server.max_rms,
+                )  # fmt: skip
             except UpdateError as error:
                 rejected[str(client)] = str(error)
                 continue
-            weight = self.sampler.weight(client, update, selection)
-            aggregator.add(update, assignments[client], weight)
-            num_added += 1
+            aggregator.add(update, assignments[client], float(weights[client]))
+            added.append(client)
         rejected |= {str(k): why for k, why in self.engine.failures.items() if k in assignments}
-        self._refuse_too_few(num_added, rejected)
-        self._stop_if_all_are_bad(len(assignments), rejected)
-        return rejected, bytes_up
+        refuse_too_few(self.job, self.rounds_done, len(added), rejected)
+        if not self.privacy:  # with noise, a round without updates is one like others
+            stop_if_all_are_bad(self.job, self.rounds_done, len(assignments), rejected)
+        return added, rejected, bytes_up
 
     def _aggregate(self, aggregator: Aggregator) -> tuple[Tensor, Memory]:
         """The next model state and server optimizer state; the current ones do not change."""
@@ -186,38 +239,17 @@ class Federation:
         aggregator.apply(mean)
         return self.server.step(self.job.layers, self.state, mean, aggregator.touched, self.memory)
 
-    def _refuse_too_few(self, number: int, rejected: dict[str, str]) -> None:
-        least = self.job.config.server.min_clients
-        if number < least:
-            reasons = "; ".join(f"client {client}: {why}" for client, why in rejected.items())
-            raise TooFewClientsError(
-                f"round {self.rounds_done + 1}: {number} of at least {least} updates came "
-                f"(server.min_clients). {reasons}"
-            )
-
-    def _stop_if_all_are_bad(self, num_trained: int, rejected: dict[str, str]) -> None:
-        """Stop if every update was rejected.
-
-        A sampler by norm may draw one client alone: rejecting that one does not stop the run.
-        """
-        alone = num_trained == 1 and self.job.config.sampling.by_norm
-        if rejected and len(rejected) == num_trained and not alone:
-            first, reason = next(iter(rejected.items()))
-            scaler = self.job.recipe.scaler != "none"
-            hint = (
-                " The scaler (method.scaler) makes steps larger; try it without." if scaler else ""
-            )
-            raise DivergedError(
-                f"round {self.rounds_done + 1}: every client's update was refused; "
-                f"client {first}: {reason}{hint}"
-            )
-
     def _save(self) -> None:
         if self.folder:
             extras = {**self.sampler.tensors(), **self.memory, **self.local}
             if self.diagnostics:
                 extras |= self.diagnostics.tensors()
-            self.folder.save_checkpoint(self.state, self.rounds_done, self.total, self.job, extras)
+            if self.privacy:
+                extras |= self.privacy.tensors()
+            if self.fleet:
+                extras |= self.fleet.tensors()
+            job = self.fleet.first if self.fleet else self.job
+            self.folder.save_checkpoint(self.state, self.rounds_done, self.total, job, extras)
 
     def _finish(self) -> History:
         result: dict[str, float | None] = {}
@@ -227,18 +259,12 @@ class Federation:
                 result = {"test_score": test.score, "test_loss": test.loss}
         history = History(self.records, **result, metric=self.job.metric.info)
         if self.folder:
-            score = history.final_score()
-            final = {"rounds": self.rounds_done, "score_last_10": score, **result}
-            self.folder.finish(_all_tensors(self.job, self.state), final)
+            final: dict[str, Any] = {
+                "rounds": self.rounds_done,
+                "score_last_10": history.final_score(),
+                **result,
+            }
+            if self.privacy:
+                final["privacy"] = self.privacy.record(self.rounds_done)
+            self.folder.finish(all_tensors(self.job.model, self.job.layers, self.state), final)
         return history
-
-
-def _all_tensors(job: Job, state: Tensor) -> dict[str, Tensor]:
-    """All tensors of ``model.state_dict()``, trained or not."""
-    trained = named_tensors(job.layers, state)
-    rest = {
-        name: tensor.detach().contiguous().clone()
-        for name, tensor in job.model.state_dict().items()
-        if name not in trained
-    }
-    return {**trained, **rest}

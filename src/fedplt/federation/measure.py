@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedplt.client import CHUNK, Evaluation, Metric, Sums, label_shares
 from fedplt.errors import ConfigError, DataError
-from fedplt.federation.config import ON_NODES
 from fedplt.federation.engine import Engine
 from fedplt.federation.job import Job
+from fedplt.federation.section import ON_NODES
 from fedplt.kernels import buffer_positions
 
 Measured = tuple[Evaluation, dict[str, float] | None]
@@ -71,10 +71,15 @@ class Measurement:
         wanted = self.job.config.evaluation.per_client or self._is_local
         if not wanted or self._where != "server":
             return None
+        key = "method.local_norms" if self._is_local else "evaluation.per_client"
+        if not self.job.metric.is_mean:
+            raise ConfigError(
+                f"{key}: clients are scored by their labels, which needs a metric that is a mean "
+                f"over examples, such as accuracy; {self.job.metric.name} is not."
+            )
         try:
             return label_shares(self.job.samples.labels(), self.job.offsets)
         except DataError as error:
-            key = "method.local_norms" if self._is_local else "evaluation.per_client"
             raise ConfigError(f"{key}: {error}") from error
 
 
@@ -87,12 +92,12 @@ def evaluation_chunks(job: Job, number: int, client: int | None) -> list[int]:
 
 
 def summary_of(scores: NDArray[np.float64], num_examples: NDArray[np.int64]) -> dict[str, float]:
-    """Mean (by examples), std, min, median and max of the clients' scores."""
+    """Mean (by examples), sample std (one client: 0), min, median and max of the scores."""
     known = ~np.isnan(scores)
     weights, scores = num_examples[known], scores[known]
     return {
         "mean": float(np.average(scores, weights=weights)),
-        "std": float(np.std(scores)),
+        "std": float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0,
         "min": float(scores.min()),
         "median": float(np.median(scores)),
         "max": float(scores.max()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ class RoundOutcome:
     cost: Totals
     evaluation: Evaluation | None
     client_scores: dict[str, float] | None
+    clipped: dict[str, float] = field(default_factory=dict)
+    privacy: dict[str, Any] | None = None
 
     def record(
         self, round: int, total: Totals, seconds: float, diagnostics: dict[str, Any] | None
@@ -50,6 +52,8 @@ class RoundOutcome:
             rejected=self.rejected,
             sampling=self.selection.record,
             diagnostics=diagnostics,
+            clipped=self.clipped,
+            privacy=self.privacy,
             dropped=self.asked.dropped,
             late=self.asked.late,
         )

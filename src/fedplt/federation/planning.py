@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from fedplt.client import try_submodel
 from fedplt.cutting import cut, find_spaces
-from fedplt.errors import ConfigError, CutError, FedpltError
+from fedplt.errors import ConfigError, CutError, FedpltError, UntrainedWarning
 from fedplt.federation.config import RunConfig
 from fedplt.federation.fleet import ClientDevices, client_devices
 from fedplt.kernels import check_dtypes
@@ -60,6 +61,12 @@ def plan_from_config(
 
     request = PlanRequest(layers, ratios, config.seed, spaces)
     return method_from_config(config).full_plan(request), devices
+
+
+def warn_of_gaps(plan: Plan, label: str = "") -> None:
+    """Warn of sub-layers that no client trains: they keep their initial values."""
+    for entry in plan.uncovered:
+        warnings.warn(f"{label}{entry}", UntrainedWarning, stacklevel=3)
 
 
 def method_from_config(config: RunConfig) -> Method:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from fedplt.client import MetricInfo, accuracy
@@ -52,18 +54,31 @@ class RoundRecord:
     """None: the round was not evaluated."""
     loss: float | None = None
     client_scores: dict[str, float] | None = None
-    """Mean (weighted by examples), std, min, median, max over clients."""
+    """Mean (weighted by examples), sample std, min, median, max over clients."""
     dropped: list[int] = field(default_factory=list)
-    """Clients that were away by chance (``fleet.dropout``, ``fleet.availability``)."""
+    """Clients that were away: by chance (``fleet.dropout``, ``availability``), or as nodes."""
     late: list[int] = field(default_factory=list)
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
+    devices: dict[str, str] = field(default_factory=dict)
+    """With ``[fleet]``: the devices of the clients that dropped out, were late or refused."""
     sampling: dict[str, Any] | None = None
     """How the clients were chosen (``docs/sampling.md``); empty if all take part."""
     diagnostics: dict[str, Any] | None = None
     """How the global model moved (``docs/diagnostics.md``), with ``[diagnostics]`` enabled."""
+    clipped: dict[str, float] = field(default_factory=dict)
+    """With ``clipped-mean``: clients whose update was scaled down, and the smallest factor."""
+    privacy: dict[str, Any] | None = None
+    """With ``[privacy]``, in evaluated rounds: epsilon and delta so far (``docs/privacy.md``)."""
+    replanned: dict[str, Any] | None = None
+    """Who trains which fraction of the model from this round on, if the fleet was planned anew."""
     format: int = FORMAT
+
+    @property
+    def away(self) -> list[int]:
+        """Clients that dropped out, were late, or whose update was refused."""
+        return [*self.dropped, *self.late, *map(int, self.rejected)]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; unknown values and NaN are left out (JSON has no NaN)."""
@@ -104,10 +119,23 @@ class History:
     metric: MetricInfo = accuracy.info
     """What the scores are: name, unit, direction, format."""
 
+    @classmethod
+    def load(cls, folder: str | Path) -> History:
+        """The history of a run on disk, finished or not."""
+        # By name: a folder's reader needs the records of this module.
+        reader: Any = import_module("fedplt.federation.folder")
+        found: History = reader.RunFolder.open(Path(folder)).history()
+        return found
+
     @property
     def scores(self) -> list[float]:
         """The score of each evaluated round."""
         return [r.score for r in self.rounds if r.score is not None]
+
+    @property
+    def privacy(self) -> dict[str, Any] | None:
+        """The last known epsilon and delta, with ``[privacy]``."""
+        return next((r.privacy for r in reversed(self.rounds) if r.privacy), None)
 
     @property
     def evaluated(self) -> list[RoundRecord]:
@@ -121,6 +149,11 @@ class History:
             if best is None or self.metric.better(record.score or 0.0, best.score or 0.0):
                 best = record
         return best
+
+    @property
+    def rounds_since_best(self) -> int:
+        """Rounds from the best evaluated one to the last evaluated one."""
+        return self.evaluated[-1].round - self.best.round if self.best else 0
 
     def final_score(self, last: int = 10) -> float:
         """Mean score of the last evaluated rounds."""

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.client import ClientResult, ClientUpdate
+from fedplt.client import ClientResult
 from fedplt.federation.job import Job
 from fedplt.federation.sampling_record import chosen_record, sampling_record
 from fedplt.planning import RoundAssignments
 from fedplt.sampling import independent_sample, uniform_sample
-from fedplt.server import Aggregator
+from fedplt.server import Aggregator, SecretStream
 
 NUMBER_BYTES = 8
 """Bytes of a norm, a sum or a probability: one double."""
@@ -46,8 +46,9 @@ class Selection:
 class ClientSampler:
     """Chooses clients as ``[sampling]`` asks; with ``norms = "last"``, keeps their norms."""
 
-    def __init__(self, job: Job) -> None:
-        self.job, self.settings = job, job.config.sampling
+    def __init__(self, job: Job, secret: SecretStream | None = None) -> None:
+        """``secret``: nobody who knows the configuration may know who was drawn."""
+        self.job, self.settings, self.secret = job, job.config.sampling, secret
         self._everybody = list(range(job.plan.num_clients))
         self._last = np.full(len(self._everybody), np.nan)
 
@@ -62,19 +63,27 @@ class ClientSampler:
             return self._by_last_norms(round, present) if settings.norms == "last" else None
         asked = self._asked(round)
         chosen = [client for client in asked if present[client]]
-        chances = np.where(present, len(asked) / number, 0.0)
+        chance = settings.probability
+        chances = np.where(present, len(asked) / number if chance is None else chance, 0.0)
         record = None
-        if settings.name == "uniform":
+        if settings.name != "all" and self.secret is None:
             record = chosen_record(chosen, num_away=len(asked) - len(chosen))
         return Selection(asked, chosen, chances, record=record)
 
     def _asked(self, round: int) -> list[int]:
         """Clients that take part, for samplers that do not use norms, in ascending order."""
-        number = self.settings.num_clients
-        if number is None:
+        settings, number = self.settings, len(self._everybody)
+        if settings.name == "all":
             return self._everybody
         seed = self.job.config.seed
-        chosen = uniform_sample(len(self._everybody), number, seed=seed, round=round)
+        if settings.probability is None:
+            chosen = uniform_sample(number, settings.num_clients or 1, seed=seed, round=round)
+        elif self.secret is None:
+            chances = np.full(number, settings.probability)
+            chosen = independent_sample(chances, seed=seed, round=round)
+        else:
+            draws = self.secret.uniforms("clients", round, number)
+            chosen = np.flatnonzero(draws < settings.probability)
         return [int(client) for client in chosen]
 
     def block_weights(self, assignments: RoundAssignments, there: Sequence[int]) -> Tensor | None:
@@ -82,8 +91,9 @@ class ClientSampler:
         if self.settings.objective != "aggregate":
             return None
         aggregator = Aggregator(self.job.layers, self.job.recipe.normalizer)
+        weights = self.job.weights
         for client in there:
-            aggregator.expect(assignments[client], int(self.job.num_examples[client]))
+            aggregator.expect(assignments[client], int(weights[client]))
         return aggregator.divisors()
 
     def after_training(self, round: int, results: Sequence[ClientResult]) -> Selection:
@@ -111,7 +121,7 @@ class ClientSampler:
             # If clients draw for themselves, the server sends sums instead of a yes or no.
             number * (NUMBER_BYTES * (1 + exchanges) if exchanges else ANSWER_BYTES),
             sampling_record(
-                chosen, chances, norms, self.job.num_examples, self._costs, self._budget,
+                chosen, chances, norms, self.job.weights, self._costs, self._budget,
                 uniform=self._uniform(present),
                 num_trained=number,
                 num_away=0 if results else len(norms),
@@ -130,7 +140,7 @@ class ClientSampler:
         # The budget covers clients that are away too, and uniform sampling is treated alike.
         chances, norms = np.where(present, chances, 0.0), np.where(present, norms, 0.0)
         record = sampling_record(
-            chosen, chances, norms, self.job.num_examples, self._costs, self._budget,
+            chosen, chances, norms, self.job.weights, self._costs, self._budget,
             uniform=uniform,
             num_trained=len(chosen),
             num_away=len(asked) - len(chosen),
@@ -146,16 +156,17 @@ class ClientSampler:
     ) -> None:
         """Set the aggregator's divisors: all present clients, for the unbiased estimator."""
         if self.settings.estimator_used == "unbiased":
+            weights = self.job.weights
             for client in there:
                 if str(client) not in selection.refused:
-                    number = int(self.job.num_examples[client])
-                    aggregator.expect(assignments[client], number)
+                    aggregator.expect(assignments[client], int(weights[client]))
 
-    def weight(self, client: int, update: ClientUpdate, selection: Selection) -> float:
-        """The weight of an update; unbiased: its examples over its probability to be chosen."""
+    def weights(self, selection: Selection) -> NDArray[np.float64]:
+        """The weight of each client's update; unbiased: over its probability to be chosen."""
+        weights, chances = self.job.weights.astype(np.float64), selection.probabilities
         if self.settings.by_norm or self.settings.estimator_used == "unbiased":
-            return update.num_examples / float(selection.probabilities[client])
-        return update.num_examples
+            return np.divide(weights, chances, out=np.zeros_like(weights), where=chances > 0)
+        return weights
 
     def remember(self, results: Sequence[ClientResult]) -> None:
         """Keep the norms for later rounds. The round loop calls this when it commits a round."""
@@ -186,8 +197,8 @@ class ClientSampler:
 
     def _probabilities(self, norms: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
         """Probabilities, and the number of message exchanges needed beyond sending the norms."""
-        examples = self.job.num_examples.astype(np.float64)
-        fleet = (norms, examples, self._costs, self._budget)
+        weights = self.job.weights.astype(np.float64)
+        fleet = (norms, weights, self._costs, self._budget)
         return self.settings.rule.choose(fleet, match_budget=self.settings.match_budget)
 
     def _uniform(self, among: NDArray[np.bool_]) -> float:
@@ -215,7 +226,8 @@ def most_numbers(job: Job) -> int:
     """Upper bound of the total size of one round's updates, in values."""
     sizes, sampling = job.plan.update_sizes, job.config.sampling
     most = int(np.sort(sizes)[::-1][: most_clients(job)].sum())
-    if not (sampling.by_norm and sampling.norms == "last"):
+    by_last = sampling.by_norm and sampling.norms == "last"
+    if not by_last and sampling.probability is None:
         return most
     # Independent draws may choose all clients. By Bernstein's inequality the updates of a round
     # exceed this bound with probability at most e^-30, if their expected cost is the budget.
@@ -223,4 +235,6 @@ def most_numbers(job: Job) -> int:
     if sampling.in_models:
         costs = job.plan.achieved_ratios
     expected = (sampling.budget or 0) * float((sizes / costs).max())
+    if sampling.probability is not None:
+        expected = sampling.probability * float(sizes.sum())
     return min(most, math.ceil(expected + math.sqrt(60 * largest * expected) + 20 * largest))

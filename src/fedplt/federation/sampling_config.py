@@ -11,7 +11,7 @@ from fedplt.federation.section import Section
 from fedplt.sampling import RULES, Rule
 
 Estimator = Literal["unbiased", "renormalized"]
-SAMPLERS = ("all", "uniform", *RULES)
+SAMPLERS = ("all", "uniform", "bernoulli", *RULES)
 """The names in ``RULES`` choose by the norms of the clients' updates."""
 
 
@@ -19,9 +19,12 @@ class SamplingConfig(Section):
     """Who takes part in a round."""
 
     name: str = "all"
-    """``all``, ``uniform``, ``ocs``, ``fedplt-ocs``, ``paper-ocs`` or ``approximate-ocs``."""
+    """``all``, ``uniform``, ``bernoulli``, ``ocs``, ``fedplt-ocs``, ``paper-ocs`` or
+    ``approximate-ocs``."""
     num_clients: Annotated[int, Field(ge=1)] | None = None
     """For ``uniform``: how many clients are drawn in each round."""
+    probability: Annotated[float, Field(gt=0, le=1)] | None = None
+    """For ``bernoulli``: every client takes part with this probability, whatever others do."""
     budget: Annotated[float, Field(gt=0)] | None = None
     """For samplers by norm: expected uploads per round, in whole models (``ocs`` without
     ``match_budget``: in clients)."""
@@ -36,7 +39,7 @@ class SamplingConfig(Section):
     """Minimize the variance of the sum of updates (as in the paper), or of the aggregated
     update."""
     estimator: Estimator | None = None
-    """By default ``renormalized`` for ``all`` and ``uniform``, ``unbiased`` for the others."""
+    """By default ``unbiased`` for samplers by norm, ``renormalized`` for the others."""
 
     @property
     def by_norm(self) -> bool:
@@ -67,6 +70,8 @@ class SamplingConfig(Section):
     def _fits_the_name(self) -> SamplingConfig:
         if (self.name == "uniform") != (self.num_clients is not None):
             raise ValueError("name = 'uniform' and num_clients go together: set both or neither")
+        if (self.name == "bernoulli") != (self.probability is not None):
+            raise ValueError("name = 'bernoulli' and probability go together: set both or neither")
         if self.by_norm and self.budget is None:
             unit = "whole models" if self.in_models else "clients"
             raise ValueError(

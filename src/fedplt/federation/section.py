@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel, ConfigDict
 
+ON_NODES = "nodes"
+"""The name of data, or of devices, that only the nodes of a deployment know."""
+
 
 class Section(BaseModel):
     """A section that refuses unknown keys and never converts values (``"3"`` is no number)."""

@@ -6,13 +6,17 @@ from typing import Any
 
 from torch import Tensor
 
-from fedplt.client import CheckReport, check, refuse_wrong
+from fedplt.client import CheckReport, check, check_assignment, refuse_wrong
 from fedplt.data import first_examples
 from fedplt.federation.job import Job
+from fedplt.planning import Assignment
 
 
-def check_job(job: Job) -> CheckReport:
-    """One step of partial training against full gradients times mask; refuses what differs."""
+def check_job(job: Job, assignment: Assignment | None = None) -> CheckReport:
+    """One step of partial training against full gradients times mask; refuses what differs.
+
+    ``assignment``: compare this one, where no plan is known (on a node).
+    """
     inputs, targets = first_examples(job.samples)
 
     def loss(outputs: Any) -> Tensor:
@@ -22,6 +26,10 @@ def check_job(job: Job) -> CheckReport:
             wanted = wanted.to(found.dtype)
         return job.training.loss(outputs, wanted)
 
-    report = check(job.model, inputs, loss, plan=job.plan, recipe=job.training.recipe)
+    recipe = job.training.recipe
+    if assignment is None:
+        report = check(job.model, inputs, loss, plan=job.plan, recipe=recipe)
+    else:
+        report = check_assignment(job.model, inputs, loss, assignment, recipe)
     refuse_wrong(report)
     return report

@@ -11,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from fedplt.errors import ConfigError, DataError
-from fedplt.federation.config import ON_NODES, RunConfig
+from fedplt.federation.config import RunConfig
 from fedplt.federation.job import Job, learning_rates_of, local_training_of
+from fedplt.federation.model import find_code, model_from_config
 from fedplt.federation.planning import plan_from_config
-from fedplt.models import MODELS, build_model
+from fedplt.federation.section import ON_NODES
+from fedplt.models import MODELS
 
 
 class DataOnNodes:
@@ -56,7 +58,8 @@ def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
             f"clients.num_examples: {len(num_examples)} numbers for {number} clients; give each "
             "client's number of examples, at least 1."
         )
-    model = build_model(config.model.name, config.model.options, config.seed)
+    find_code(config)
+    model = model_from_config(config)
     plan, devices = plan_from_config(
         config, model, example_input(config), num_examples=sum(num_examples)
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fedplt.fleet.devices import DeviceProfile
-from fedplt.fleet.planner import DevicePlan, FleetPlan, plan_fleet
+from fedplt.fleet.plan import DeadlineChoice, DevicePlan, FleetPlan, PlanLimits
+from fedplt.fleet.planner import plan_deadlines, plan_fleet
 from fedplt.fleet.quantities import (
+    BINARY,
     DOWN,
     LATENCY,
     MEMORY,
@@ -31,6 +33,7 @@ from fedplt.fleet.workload import (
 )
 
 __all__ = [
+    "BINARY",
     "DOWN",
     "LATENCY",
     "MEMORY",
@@ -38,12 +41,14 @@ __all__ = [
     "QUANTITIES",
     "SPEED",
     "UP",
+    "DeadlineChoice",
     "DevicePlan",
     "DeviceProfile",
     "ExactWorkload",
     "FleetPlan",
     "NextWork",
     "PaperWorkload",
+    "PlanLimits",
     "Quantity",
     "RoundTime",
     "Target",
@@ -55,6 +60,7 @@ __all__ = [
     "in_time",
     "parse_number",
     "parse_quantity",
+    "plan_deadlines",
     "plan_fleet",
     "planned_share",
     "round_time",

@@ -12,69 +12,22 @@ that a plan really gives to the clients at that ratio.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from fedplt.errors import FleetError
+from fedplt.fleet.deadlines import deadline_choices
 from fedplt.fleet.devices import DeviceProfile
+from fedplt.fleet.plan import DeadlineChoice, DevicePlan, FleetPlan, PlanLimits
 from fedplt.fleet.ratio_search import crossing, largest_fitting
+from fedplt.fleet.reasons import late_reason
 from fedplt.fleet.round_times import RoundTime, in_time, round_time
 from fedplt.fleet.target import Target
 from fedplt.fleet.workload import Work, Workload
 from fedplt.planning import Turns
-from fedplt.text import bytes_text, seconds_text
-
-
-@dataclass(frozen=True)
-class DevicePlan:
-    """What one device should do, and what that takes."""
-
-    device: DeviceProfile
-    ratio: float
-    local_steps: int
-    frozen_layers: int
-    full: RoundTime
-    planned: RoundTime
-    """Of the slowest client with this device: some take a turn where others do not."""
-    full_work: Work
-    work: Work
-    reason: str = ""
-    """Why the device cannot meet the target; empty where it does."""
-    traded: str = ""
-    """What was given up, besides the ratio, to meet the target."""
-    note: str = ""
-    """A note if memory, not time, limits the ratio."""
-
-    @property
-    def feasible(self) -> bool:
-        return not self.reason
-
-
-@dataclass(frozen=True)
-class FleetPlan:
-    """The devices' plans and the time aimed for."""
-
-    devices: tuple[DevicePlan, ...]
-    target_seconds: float
-    target: Target
-    work: str
-
-    @property
-    def full_round_seconds(self) -> float:
-        return max(entry.full.total for entry in self.devices)
-
-    @property
-    def round_seconds(self) -> float:
-        return max(entry.planned.total for entry in self.devices)
-
-    def full_idle(self, entry: DevicePlan) -> float:
-        """Seconds a device would wait for the slowest one if all trained everything."""
-        return self.full_round_seconds - entry.full.total
-
-    def idle(self, entry: DevicePlan) -> float:
-        """The same under the plan."""
-        return self.round_seconds - entry.planned.total
+from fedplt.text import bytes_text
 
 
 def plan_fleet(
@@ -114,9 +67,21 @@ def plan_fleet(
         pairs = [pair for pair in pairs if _has_memory(pair[0], whole)] or pairs
     seconds = target.seconds([time.total for device, time in pairs for _ in range(device.count)])
     smallest = max(min_ratio, workload.always_ratio)
-    planner = _Planner(workload, seconds, smallest, may_freeze, may_cut_steps)
-    entries = [planner.plan(device, time) for device, time in zip(devices, full, strict=True)]
-    return FleetPlan(tuple(entries), seconds, target, workload.describe())
+    planner = _Planner(workload, seconds, *PlanLimits(smallest, may_freeze, may_cut_steps))
+    return planner.plan_all(devices, full, target)
+
+
+def plan_deadlines(plan: FleetPlan, workload: Workload) -> list[DeadlineChoice]:
+    """Deadlines to choose from, with the plan's own limits, and what planning for them gives."""
+    devices, full = [e.device for e in plan.devices], [e.full for e in plan.devices]
+    planner = _Planner(workload, plan.target_seconds, *plan.limits)
+
+    def for_deadline(seconds: float) -> FleetPlan:
+        again = replace(planner, seconds=seconds, turns=None)
+        return again.plan_all(devices, full, Target(seconds))
+
+    least = [planner.least_seconds(device) for device in devices]
+    return deadline_choices(least, for_deadline)
 
 
 def _has_memory(device: DeviceProfile, work: Work) -> bool:
@@ -134,6 +99,13 @@ class _Planner:
     may_cut_steps: bool
     turns: Turns | None = None
     """Of the clients that are planned already."""
+
+    def plan_all(
+        self, devices: Sequence[DeviceProfile], full: Sequence[RoundTime], target: Target
+    ) -> FleetPlan:
+        entries = [self.plan(device, time) for device, time in zip(devices, full, strict=True)]
+        limits = PlanLimits(self.min_ratio, self.may_freeze, self.may_cut_steps)
+        return FleetPlan(tuple(entries), self.seconds, target, self.workload.describe(), limits)
 
     def plan(self, device: DeviceProfile, full: RoundTime) -> DevicePlan:
         entry = self._plan(device, full)
@@ -157,11 +129,7 @@ class _Planner:
                 note = self._note(device, ratio, frozen)
                 return self._entry(device, full, ratio, steps, frozen, traded=traded, note=note)
         if self.may_cut_steps:
-            depths = [  # of which enough is left to train the smallest ratio
-                frozen
-                for frozen in range(self.workload.num_layers if self.may_freeze else 1)
-                if self.workload.knots(frozen)[-1] >= self.min_ratio
-            ]
+            depths = self._depths()
             fewer, shallow = max((self._most_steps(device, frozen), -frozen) for frozen in depths)
             if fewer:
                 traded = (
@@ -232,27 +200,49 @@ class _Planner:
         return low
 
     def _reason(self, device: DeviceProfile) -> str:
-        works = self._works(device, self.min_ratio)
-        work, limit = self._slowest(device, works), f"{seconds_text(self.seconds)} s"
-        time = round_time(device, work)
         smallest = f"the smallest ratio {self.min_ratio:.3g}"
         if self.min_ratio == self.workload.always_ratio:
             smallest += " (the layers that are always trained)"
-        needed = max(work.memory_bytes for work in works)
-        if device.memory_bytes is not None and needed > device.memory_bytes:
-            need, have = bytes_text(needed), bytes_text(device.memory_bytes)
-            return f"needs {need} at {smallest}, has {have}"
-        parts = {"download": time.download, "forward pass": time.forward, "latency": time.latency}
-        name, largest = max(parts.items(), key=lambda item: item[1])
-        fixed = sum(parts.values())
-        if largest >= self.seconds:
-            return f"its {name} alone takes {seconds_text(largest)} s, the target is {limit}"
-        if fixed >= self.seconds:
-            return (
-                f"download, forward pass and latency take {seconds_text(fixed)} s at any ratio, "
-                f"the target is {limit}"
-            )
-        return f"takes {seconds_text(time.total)} s at {smallest}, not {limit}"
+        works = self._works(device, self.min_ratio)
+        return late_reason(device, works, self.seconds, smallest, self._what_helps(device))
+
+    def _what_helps(self, device: DeviceProfile) -> str:
+        """The permissions that would let a device meet the target."""
+        can_freeze = self.workload.num_layers > 1
+        for freeze, cut in ((True, False), (False, True), (True, True)):
+            if (freeze and not can_freeze) or (self.may_freeze, self.may_cut_steps) == (
+                freeze,
+                cut,
+            ):
+                continue
+            freer = replace(self, may_freeze=freeze, may_cut_steps=cut)
+            if freer.can_meet(device):
+                names = ["may_freeze"] * freeze + ["may_cut_steps"] * cut
+                return f"{' and '.join(names)} would help"
+        return ""
+
+    def can_meet(self, device: DeviceProfile) -> bool:
+        """Whether the device meets the target with some plan at the smallest ratio."""
+        steps = 1 if self.may_cut_steps else None
+        return any(self._fits(device, self.min_ratio, frozen, steps) for frozen in self._depths())
+
+    def least_seconds(self, device: DeviceProfile) -> float:
+        """The shortest round of a device; infinite if its memory is too small for any."""
+        steps = 1 if self.may_cut_steps else None
+        times = [math.inf]
+        for frozen in self._depths():
+            works = self._works(device, self.min_ratio, frozen, steps)
+            if all(_has_memory(device, work) for work in works):
+                times.append(max(round_time(device, work).total for work in works))
+        return min(times)
+
+    def _depths(self) -> list[int]:
+        """Numbers of frozen layers that leave enough to train the smallest ratio."""
+        return [
+            frozen
+            for frozen in range(self.workload.num_layers if self.may_freeze else 1)
+            if self.workload.knots(frozen)[-1] >= self.min_ratio
+        ]
 
     @staticmethod
     def _slowest(device: DeviceProfile, works: Sequence[Work]) -> Work:

@@ -31,11 +31,11 @@ MEMORY = Quantity("memory_bytes", "memory", "B", 1e4, 1e14, "2 GB", required=Fal
 QUANTITIES = (SPEED, DOWN, UP, LATENCY, MEMORY)
 
 PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-_BINARY = {"": 1.0, "k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
+BINARY = {"": 1.0, "k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
 _UNITS = {
     "FLOP/s": dict.fromkeys(("flop/s", "flops/s", "flops"), 1.0),
-    "bit/s": dict.fromkeys(("bit/s", "bits/s", "bps", "b/s"), 1.0)
-    | dict.fromkeys(("B/s", "Byte/s", "Bytes/s", "bytes/s", "byte/s"), 8.0),
+    "bit/s": dict.fromkeys(("bit/s", "bits/s", "Bit/s", "Bits/s", "bps", "b/s"), 1.0)
+    | dict.fromkeys(("B/s", "Bps", "Byte/s", "Bytes/s", "bytes/s", "byte/s"), 8.0),
     "B": dict.fromkeys(("B", "Byte", "Bytes", "bytes"), 1.0),
 }
 _SECONDS = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
@@ -76,6 +76,8 @@ def parse_quantity(quantity: Quantity, text: str) -> float:
     (20000000.0, 20000000.0)
     >>> parse_quantity(LATENCY, "200 ms"), parse_quantity(SPEED, "1.5 TFLOP/s")
     (0.2, 1500000000000.0)
+    >>> parse_quantity(DOWN, "1 MiB/s"), parse_quantity(MEMORY, "1 MiB")
+    (8388608.0, 1048576.0)
     """
     match = re.fullmatch(r"\s*([-+]?[\d.,_]+(?:[eE][-+]?\d+)?)\s*([A-Za-z/ ]*?)\s*", text)
     like = f"Write it like {quantity.example!r}."
@@ -107,7 +109,6 @@ def _factor(quantity: Quantity, unit: str) -> float | None:
     match = re.fullmatch(r"([kKMGT]?)(.+)", unit)
     assert match is not None  # the unit is not empty
     prefix, rest = match[1].lower(), match[2].lower() if quantity is SPEED else match[2]
-    if quantity is MEMORY and rest == "iB":
-        return _BINARY[prefix]
-    factor = _UNITS[quantity.unit].get(rest)
-    return factor * PREFIXES[prefix] if factor else None
+    binary = prefix and quantity is not SPEED and rest.startswith("i")  # MiB: 2**20 bytes
+    factor = _UNITS[quantity.unit].get(rest.removeprefix("i") if binary else rest)
+    return factor * (BINARY if binary else PREFIXES)[prefix] if factor else None

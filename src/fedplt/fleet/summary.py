@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedplt.fleet.planner import FleetPlan
-from fedplt.text import bytes_text, flops_text, seconds_text, table
+from fedplt.fleet.plan import DeadlineChoice, FleetPlan
+from fedplt.text import bytes_text, flops_text, seconds_text, shortened, table
 
 FORMAT = 1
+MAX_WARNINGS = 12
 
 
-def fleet_summary(plan: FleetPlan) -> str:
-    """Tables of ratios, times and costs per device, and why devices miss the target."""
+def fleet_summary(plan: FleetPlan, choices: Sequence[DeadlineChoice] | None = None) -> str:
+    """Tables of ratios, times and costs per device, and why devices miss the target.
+
+    ``choices``, from :func:`plan_deadlines`, become a table of deadlines to choose from.
+    """
     parts = [
         f"{sum(entry.device.count for entry in plan.devices)} devices, {plan.work}.\n"
         f"Target {seconds_text(plan.target_seconds)} s: {plan.target.describe()}.",
@@ -29,12 +34,35 @@ def fleet_summary(plan: FleetPlan) -> str:
         if text
     ]
     late = [
-        f"WARNING: {entry.device.name} misses the target: {entry.reason}. Raise the target, "
-        "or leave the device out."
+        f"WARNING: {entry.device.name} misses the target: {entry.reason}."
         for entry in plan.devices
         if entry.reason
     ]
-    return "\n\n".join([*parts, *(["\n".join([*notes, *late])] if notes or late else [])])
+    if len(late) > MAX_WARNINGS:
+        late[MAX_WARNINGS:] = [f"WARNING: {len(late) - MAX_WARNINGS} more devices miss the target."]
+    parts += ["\n".join(lines) for lines in (notes, late) if lines]
+    if late and choices is not None:
+        parts.append(_choices(choices))
+    return "\n\n".join(parts)
+
+
+def _choices(choices: Sequence[DeadlineChoice]) -> str:
+    """Deadlines to choose from, and the option that sets one."""
+    if not choices:
+        return "No deadline helps. Leave these devices out, or choose a smaller model or min_ratio."
+    rows = []
+    for choice in choices:
+        some = [shortened(name, 24) for name in choice.late[:3]]
+        rest = [f"{len(choice.late) - 3} more"] if len(choice.late) > 3 else []
+        who = f"all but {', '.join([*some, *rest])}" if some else "all"
+        ratios = [f"{choice.mean_ratio:.3f}", f"{choice.smallest_ratio:.3f}"]
+        rows.append([f"{choice.seconds:g} s", *ratios, who])
+    header = ["deadline", "mean ratio", "smallest", "met by"]
+    return (
+        "deadlines to choose from (deadline_seconds; on the command line --deadline-seconds "
+        f"{choices[0].seconds:g})\n" + table(header, rows, left=(0, 3)) + "\n"
+        "Ratios are of the devices that meet it. Or leave slow devices out of the file."
+    )
 
 
 def _times(plan: FleetPlan) -> str:
@@ -47,7 +75,7 @@ def _times(plan: FleetPlan) -> str:
         parts = (time.latency, time.download, time.forward, time.backward, time.upload)
         rows.append(
             [
-                entry.device.name,
+                shortened(entry.device.name),
                 *([str(entry.device.count)] if counted else []),
                 f"{entry.ratio:.4f}",
                 seconds_text(entry.full.total),
@@ -67,7 +95,7 @@ def _costs(plan: FleetPlan) -> str:
         whole, work = entry.full_work, entry.work
         rows.append(
             [
-                entry.device.name,
+                shortened(entry.device.name),
                 bytes_text(work.bytes_down),
                 bytes_text(whole.bytes_up),
                 bytes_text(work.bytes_up),
@@ -79,12 +107,13 @@ def _costs(plan: FleetPlan) -> str:
     return "cost per round\n" + table(header, rows)
 
 
-def fleet_json(plan: FleetPlan) -> dict[str, Any]:
+def fleet_json(plan: FleetPlan, choices: Sequence[DeadlineChoice] = ()) -> dict[str, Any]:
     """Everything in plain values: seconds, bytes, FLOPs."""
     return {
         "format": FORMAT,
         "work": plan.work,
         "target": {"rule": plan.target.rule, "seconds": plan.target_seconds},
+        "deadlines": [asdict(choice) for choice in choices],
         "round_seconds": {"full": plan.full_round_seconds, "planned": plan.round_seconds},
         "devices": [
             {

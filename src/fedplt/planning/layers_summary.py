@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedplt.text import table
+from fedplt.text import short_names, table
 
 if TYPE_CHECKING:
     from fedplt.planning.layers import Layers
@@ -15,13 +15,13 @@ def layers_summary(layers: Layers) -> str:
     notes = {note.name: note for note in layers.about if note.is_layer}
     rows = [
         [
-            layer.name,
+            name,
             notes[layer.name].kind if layer.name in notes else "",
             f"{layer.size:,}",
             f"{layer.num_sublayers:,}",
             notes[layer.name].how if layer.name in notes else "",
         ]
-        for layer in layers
+        for name, layer in zip(short_names([layer.name for layer in layers]), layers, strict=True)
     ]
     parts = [
         f"{len(layers)} layers, {layers.size:,} parameters to train",
@@ -29,7 +29,11 @@ def layers_summary(layers: Layers) -> str:
     ]
     left_out = [note for note in layers.about if not note.is_layer]
     if left_out:
-        rows = [[note.name, note.kind, f"{note.size:,}", note.how] for note in left_out]
+        names = short_names([note.name for note in left_out])
+        rows = [
+            [name, note.kind, f"{note.size:,}", note.how]
+            for name, note in zip(names, left_out, strict=True)
+        ]
         parts += [
             f"left out: {sum(note.size for note in left_out):,} values",
             table(["tensor", "kind", "size", "why"], rows, left=(0, 1, 3)),

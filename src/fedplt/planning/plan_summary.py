@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.text import table
+from fedplt.text import short_names, table
 
 if TYPE_CHECKING:
     from fedplt.planning.plan import Plan
 
 MAX_GROUPS = 12
+NAME = 16
+"""Width of a layer's name above its column."""
 
 
 def plan_summary(plan: Plan) -> str:
@@ -52,7 +54,12 @@ def _groups(plan: Plan) -> str:
                 *(f"{q:.3f}" for q in layer_ratios),
             ]
         )
-    header = ["clients", "ratio", "achieved", *(layer.name for layer in plan.layers)]
+    header = [
+        "clients",
+        "ratio",
+        "achieved",
+        *short_names([layer.name for layer in plan.layers], NAME),
+    ]
     return table(header, rows)
 
 
@@ -70,15 +77,16 @@ def _spread(values: NDArray[np.float64]) -> str:
 
 
 def _layers(plan: Plan) -> str:
+    names = short_names([layer.name for layer in plan.layers])
     rows = [
         [
-            layer.name,
+            name,
             f"{layer.size:,}",
             str(layer.num_sublayers),
             f"{layer.sublayer_size:,}",
             f"{clients.min()}-{clients.max()}",
         ]
-        for layer, clients in zip(plan.layers, plan.coverage, strict=True)
+        for name, layer, clients in zip(names, plan.layers, plan.coverage, strict=True)
     ]
     header = ["layer", "parameters", "sub-layers", "each", "clients per sub-layer"]
     return table(header, rows)

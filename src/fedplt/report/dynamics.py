@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from fedplt.federation import History
 from fedplt.report.figures import COLORS
+from fedplt.text import short_names
 
 
 def diagnostics_figure(history: History) -> Figure | None:
@@ -24,7 +25,8 @@ def diagnostics_figure(history: History) -> Figure | None:
     magnitude.set(title="update magnitude", yscale="log")
     alignment.set(title="effective perturbation", ylim=(0, 1.03))
     age.set(title="rounds since trained (mean)")
-    for color, name in zip(cycle(COLORS), seen[0]["layers"], strict=False):
+    shown = short_names(list(seen[0]["layers"]), 24)
+    for color, name, label in zip(cycle(COLORS), seen[0]["layers"], shown, strict=False):
         layers = [entry["layers"][name] for entry in seen]
         for axes, key in (
             (magnitude, "update_magnitude"),
@@ -32,7 +34,7 @@ def diagnostics_figure(history: History) -> Figure | None:
             (age, "mean_age"),
         ):
             values = [layer.get(key, np.nan) for layer in layers]
-            axes.plot(rounds, _positive(axes, values), color=color, linewidth=1, label=name)
+            axes.plot(rounds, _positive(axes, values), color=color, linewidth=1, label=label)
     for axes, key in ((magnitude, "update_magnitude"), (alignment, "effective_perturbation")):
         values = [entry.get(key, np.nan) for entry in seen]
         axes.plot(rounds, _positive(axes, values), color="black", linewidth=1.8, label="model")

@@ -16,6 +16,7 @@ from fedplt.client import MetricInfo
 from fedplt.errors import FedpltError
 from fedplt.federation import History, one_metric
 from fedplt.planning import Plan
+from fedplt.text import short_names
 
 COLORS = ["#1f5f99", "#e08214", "#3a923a", "#8c4fa8", "#c03d3e", "#6b5b4b", "#2aa5a0", "#b8860b"]
 BACKGROUND = "#eef1f4"
@@ -94,6 +95,7 @@ def plan_figure(plan: Plan) -> Figure:
     panels: Any = figure.subplots(1, len(plan.layers), squeeze=False, sharey=True)[0]
     colors = ListedColormap([BACKGROUND, *COLORS])
     assignments = [plan.assignment(int(client)) for client in clients]
+    names = short_names([layer.name for layer in plan.layers], 20)
     for index, (axes, layer) in enumerate(zip(panels, plan.layers, strict=True)):
         picture = np.zeros((len(clients), layer.num_sublayers), dtype=np.uint8)
         for row, (client, assignment) in enumerate(zip(clients, assignments, strict=True)):
@@ -103,7 +105,7 @@ def plan_figure(plan: Plan) -> Figure:
         axes.imshow(
             picture, aspect="auto", interpolation="nearest", cmap=colors, vmin=0, vmax=len(COLORS)
         )
-        axes.set_title(f"{layer.name} ({layer.size:,})", fontsize=9)
+        axes.set_title(f"{names[index]} ({layer.size:,})", fontsize=9)
         axes.set_xlabel("sub-layer", fontsize=8)
         axes.tick_params(labelsize=7)
     panels[0].set_ylabel("client" if len(clients) == plan.num_clients else "client (a sample)")

@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedplt.errors import RunError
-from fedplt.federation import History, RunFolder, dump_config
+from fedplt.federation import History, RoundRecord, RunFolder, dump_config, privacy_text
 from fedplt.files import write_text
 from fedplt.planning import Plan, download_bytes, make_plan
 from fedplt.report.dynamics import diagnostics_figure, sampling_figure
@@ -39,6 +39,7 @@ def write_report(folder: RunFolder) -> Path:
     body = [
         f"<h1>{html.escape(config.name)}</h1>",
         _headline(history, config.rounds),
+        _privacy(history),
         f"<h2>{html.escape(_capital(history.metric.name))}</h2>",
         _image(score_figure({label: [history]}), f"{history.metric.name} by round"),
         "<h2>Which client trains what</h2>",
@@ -73,6 +74,12 @@ def _headline(history: History, rounds: int) -> str:
     if history.test_score is not None:
         text += f"; {html.escape(metric.text(history.test_score))} on the test set"
     return text + ".</p>"
+
+
+def _privacy(history: History) -> str:
+    if history.privacy is None:
+        return ""
+    return f"<p><b>Privacy:</b> {html.escape(privacy_text(history.privacy))}</p>"
 
 
 def _capital(name: str) -> str:
@@ -157,7 +164,7 @@ def _costs(history: History, plan: Plan) -> str:
 
 def _rejected(history: History) -> str:
     refused = [
-        f"round {record.round}, client {client}: {reason}"
+        f"round {record.round}, client {client}{_device(record, client)}: {reason}"
         for record in history.rounds
         for client, reason in record.rejected.items()
     ]
@@ -165,6 +172,11 @@ def _rejected(history: History) -> str:
         return ""
     items = "".join(f"<li>{html.escape(line)}</li>" for line in refused[:50])
     return f"<h2>Refused updates ({len(refused)})</h2><ul>{items}</ul>"
+
+
+def _device(record: RoundRecord, client: str) -> str:
+    name = record.devices.get(client)
+    return f" ({name})" if name else ""
 
 
 def _image(figure: Figure, description: str) -> str:

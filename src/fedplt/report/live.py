@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.progress import (
@@ -14,7 +15,6 @@ from rich.progress import (
     SpinnerColumn,
     TaskID,
     TextColumn,
-    TimeRemainingColumn,
 )
 
 from fedplt.client import MetricInfo
@@ -23,6 +23,8 @@ from fedplt.federation import OnRound, RoundRecord
 from fedplt.text import bytes_text, duration_text
 
 LOG_SECONDS = 5.0
+RECENT_ROUNDS = 20
+"""Rounds that the estimate of the time left looks back at."""
 
 
 @contextmanager
@@ -30,50 +32,92 @@ def rounds_progress(
     console: Console, done: int, rounds: int, metric: MetricInfo
 ) -> Iterator[OnRound]:
     """Show after every round: score, loss, bytes uploaded so far, time left."""
+    left, away = TimeLeft(rounds), _Away(console)
     if not console.is_terminal:
-        yield _log_lines(console, done, rounds, metric)
+        yield _log_lines(console, rounds, metric, left, away)
         return
     columns = [
         TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[numbers]}"),
-        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[left]}"),
     ]
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("rounds", total=rounds, completed=done, numbers="starting")
+        task = progress.add_task(
+            "rounds", total=rounds, completed=done, numbers="starting", left=""
+        )
 
         def show(record: RoundRecord) -> None:
-            for client, reason in record.rejected.items():
-                progress.console.print(f"round {record.round}: refused client {client}: {reason}")
+            away.show(record)
             if record.score is not None:
                 progress.update(task, numbers=_numbers(record, metric))
-            progress.update(task, completed=record.round)
+            progress.update(task, completed=record.round, left=left.text(record))
 
         yield show
 
 
-def _log_lines(console: Console, done: int, rounds: int, metric: MetricInfo) -> OnRound:
-    started, last = time.monotonic(), -LOG_SECONDS
+def python_progress(done: int, rounds: int, metric: MetricInfo) -> AbstractContextManager[OnRound]:
+    """Progress on standard error, for runs that are started from Python."""
+    console = Console(stderr=True, highlight=False, markup=False)
+    return rounds_progress(console, done, rounds, metric)
+
+
+def _log_lines(
+    console: Console, rounds: int, metric: MetricInfo, left: TimeLeft, away: _Away
+) -> OnRound:
+    last = -LOG_SECONDS
 
     def show(record: RoundRecord) -> None:
         nonlocal last
-        now = time.monotonic()
-        for client, reason in record.rejected.items():
-            console.print(
-                f"round {record.round}: refused client {client}: {reason}", soft_wrap=True
-            )
+        now, text = time.monotonic(), left.text(record)
+        away.show(record)
         if record.round < rounds and (now - last < LOG_SECONDS or record.score is None):
             return
         last = now
-        left = (now - started) / max(1, record.round - done) * (rounds - record.round)
-        numbers = _numbers(record, metric)
-        console.print(
-            f"round {record.round}/{rounds}  {numbers}  {duration_text(left)} left",
-            soft_wrap=True,
-            highlight=False,
-        )
+        line = f"round {record.round}/{rounds}  {_numbers(record, metric)}  {text}"
+        console.print(line, soft_wrap=True, highlight=False)
 
     return show
+
+
+class TimeLeft:
+    """Estimates the time left from the rounds themselves, not from the time before the first.
+
+    The first round also fills caches and starts workers: it counts only until there is another.
+    Rounds differ (not all are evaluated, other clients take part), so recent ones are averaged.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+        self._seconds: list[float] = []
+
+    def seconds(self, record: RoundRecord) -> float:
+        """After this round; call it once per round."""
+        self._seconds.append(record.seconds)
+        recent = self._seconds[1:][-RECENT_ROUNDS:] or self._seconds
+        return (self.rounds - record.round) * sum(recent) / len(recent)
+
+    def text(self, record: RoundRecord) -> str:
+        return f"{duration_text(self.seconds(record))} left"
+
+
+class _Away:
+    """Says which clients were refused, and which devices are late when that changes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.late: Counter[str] = Counter()
+
+    def show(self, record: RoundRecord) -> None:
+        for client, reason in record.rejected.items():
+            device = record.devices.get(client, "")
+            name = f"client {client}" + (f" ({device})" if device else "")
+            self.console.print(f"round {record.round}: refused {name}: {reason}", soft_wrap=True)
+        late = Counter(record.devices.get(str(client), "") for client in record.late)
+        if late != self.late:
+            self.late = late
+            text = ", ".join(f"{number} x {name}" for name, number in late.items()) or "nobody"
+            self.console.print(f"round {record.round}: late: {text}", soft_wrap=True)
 
 
 def _numbers(record: RoundRecord, metric: MetricInfo) -> str:

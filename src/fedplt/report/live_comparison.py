@@ -45,6 +45,9 @@ class _LogWatch(Watch):
         self.scores: dict[str, str] = {}
         """The last score as text, by running run."""
         self.steps = 0
+        """Rounds since the start; after the second one, since the first."""
+        self.first: float | None = None
+        """When the first round ended."""
 
     def on_begin(
         self, rounds: int, done: Mapping[tuple[str, int], int], metric: MetricInfo
@@ -56,6 +59,10 @@ class _LogWatch(Watch):
     def on_round(self, label: str, seed: int, round: int, score: float | None) -> None:
         self.done[_name(label, seed)] = round
         self.steps += 1
+        if self.first is None:
+            self.first = time.monotonic()
+        elif self.started < self.first:  # the time before is spent once, on starting
+            self.started, self.steps = self.first, self.steps - 1
         if score is not None:
             self.scores[_name(label, seed)] = self.metric.text(score)
         self.show_round(_name(label, seed))
@@ -68,7 +75,7 @@ class _LogWatch(Watch):
         self.console.print(line, soft_wrap=True, highlight=False)
 
     def time_left(self) -> str:
-        """Estimated from the rounds run since the start, without those that were already done."""
+        """Estimated from the rounds of this start."""
         if not self.steps:
             return ""
         left = self.rounds * len(self.done) - sum(self.done.values())

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from fedplt.server.aggregation import Aggregator
+from fedplt.server.clipping import ClippedAggregator
 from fedplt.server.diagnostics import Diagnostics
+from fedplt.server.noise import SecretStream
 from fedplt.server.optimizers import Memory, ServerOptimizer
+from fedplt.server.private import PrivateAggregator
+from fedplt.server.robust import OrderAggregator
+from fedplt.server.rules import AggregationRule, RuleName
 from fedplt.server.validation import validate
 
 __all__ = [
+    "AggregationRule",
     "Aggregator",
+    "ClippedAggregator",
     "Diagnostics",
     "Memory",
+    "OrderAggregator",
+    "PrivateAggregator",
+    "RuleName",
+    "SecretStream",
     "ServerOptimizer",
     "validate",
 ]

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedplt.client import ClientUpdate
 from fedplt.kernels import add_at
-from fedplt.planning import Assignment, Layers, Normalizer, PlacedTensor, Ranges
+from fedplt.planning import Assignment, Layers, Normalizer, PlacedTensor
+from fedplt.server.block_sums import BlockSums
 
 
 class Aggregator:
@@ -31,21 +30,31 @@ class Aggregator:
     on which worker finishes first.
     """
 
-    def __init__(self, layers: Layers, normalizer: Normalizer = "contributors") -> None:
+    def __init__(
+        self, layers: Layers, normalizer: Normalizer = "contributors", min_contributors: int = 1
+    ) -> None:
+        """A block that fewer than ``min_contributors`` clients trained keeps its bits."""
         self.layers, self.normalizer = layers, normalizer
+        self.min_contributors = min_contributors
         self._local: frozenset[str] = frozenset()
         self._total = torch.zeros(layers.state_size)
-        self._added = _Weights(layers)
-        self._expected: _Weights | None = None
+        self._added = BlockSums(layers)
+        self._expected: BlockSums | None = None
+        self._contributors = BlockSums(layers) if min_contributors > 1 else None
 
     def add(
         self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
     ) -> None:
         """Add an update, weighted by its number of examples or by ``weight``."""
         weight = update.num_examples if weight is None else weight
+        self._count(assignment, weight)
+        add_at(self._total, assignment.uploaded, torch.from_numpy(update.values), weight)
+
+    def _count(self, assignment: Assignment, weight: float) -> None:
         self._local |= assignment.local
         self._added.count(assignment, weight)
-        add_at(self._total, assignment.uploaded, torch.from_numpy(update.values), weight)
+        if self._contributors is not None:
+            self._contributors.count(assignment, 1)
 
     def expect(self, assignment: Assignment, weight: float) -> None:
         """Include this client in the divisor, whether its update is added or not.
@@ -54,7 +63,7 @@ class Aggregator:
         and add a client that is chosen with probability p with weight n / p.
         """
         if self._expected is None:
-            self._expected = _Weights(self.layers)
+            self._expected = BlockSums(self.layers)
         self._expected.count(assignment, weight)
 
     def divisors(self) -> Tensor:
@@ -83,7 +92,7 @@ class Aggregator:
                 old.copy_(torch.where(trained, old + total / divisor, old))
 
     def touched(self) -> Tensor:
-        """Mask of the coordinates that at least one client trained."""
+        """Mask of the coordinates that :meth:`apply` changes."""
         result = torch.zeros(self.layers.state_size, dtype=torch.bool)
         for place, trained, _ in self._shared():
             where = result[place].view(len(trained), -1)
@@ -98,38 +107,10 @@ class Aggregator:
         for placed in self.layers.placed:
             if placed.tensor.name not in self._local:
                 place = slice(placed.offset, placed.stop)
-                yield place, self._added.of(placed) > 0, self._divisor(placed)
+                yield place, self._trained(placed), self._divisor(placed)
 
-
-class _Weights:
-    """For each coordinate, the summed weight of the clients that trained it."""
-
-    def __init__(self, layers: Layers) -> None:
-        self.layers = layers
-        self.total = 0.0
-        self._sublayers = [
-            torch.zeros(layer.num_sublayers, dtype=torch.float64) for layer in layers
-        ]
-        self._elements: Tensor | None = None  # one per coordinate, for sub-models
-
-    def count(self, assignment: Assignment, weight: float) -> None:
-        self.total += weight
-        assignment.weigh(self, weight)
-
-    def count_sublayers(self, slices: tuple[Ranges, ...], weight: float) -> None:
-        for sublayers, ranges in zip(self._sublayers, slices, strict=True):
-            for part in ranges:  # NumPy view of the same memory: less overhead
-                sublayers.numpy()[part.start : part.stop] += weight
-
-    def count_positions(self, positions: NDArray[np.int64], weight: float) -> None:
-        if self._elements is None:
-            self._elements = torch.zeros(self.layers.state_size, dtype=torch.float64)
-        self._elements[torch.from_numpy(positions)] += weight
-
-    def of(self, placed: PlacedTensor) -> Tensor:
-        """A tensor's weights: one per row, or one per value with sub-models."""
-        sublayers, spec = self._sublayers[placed.layer_index], placed.tensor
-        each = sublayers.repeat_interleave(spec.width // len(sublayers)).repeat(spec.repeats)
-        if self._elements is None:
-            return each[:, None]
-        return self._elements[placed.offset : placed.stop].view(len(each), -1) + each[:, None]
+    def _trained(self, placed: PlacedTensor) -> Tensor:
+        """Mask of the rows (or values) that enough clients trained."""
+        if self._contributors is None:
+            return self._added.of(placed) > 0
+        return self._contributors.of(placed) >= self.min_contributors

@@ -45,21 +45,21 @@ def test_the_shown_changes_are_few_and_fit(tmp_path):
 
 
 @pytest.mark.flower
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_flowers_build_takes_the_app(tmp_path):
     init_app(tmp_path / "mine", publisher="someone")
     (tmp_path / "home").mkdir()
     done = subprocess.run(
         [Path(sys.executable).with_name("flwr"), "build", "--app", tmp_path / "mine"],
         cwd=tmp_path, env=environment(tmp_path / "home"), capture_output=True, text=True,
-        timeout=120, stdin=subprocess.DEVNULL, check=False,
+        timeout=400, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(tmp_path.rglob("*.fab")), done.stdout
 
 
 @pytest.mark.flower
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_new_app_learns_in_flowers_simulation(tmp_path):
     init_app(tmp_path / "mine")
     out = tmp_path / "run"
@@ -74,7 +74,7 @@ def test_a_new_app_learns_in_flowers_simulation(tmp_path):
 
 
 @pytest.mark.flower
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_changed_quickstart_runs_in_flowers_simulation(tmp_path):
     app = make_quickstart(tmp_path)
     for name, change in shown_changes().items():

@@ -10,7 +10,7 @@ from fedplt.federation.config_file import load_config, override
 from tests.support.deployments import free_ports, make_deployment, parts, start_federation
 from tests.support.runs import same
 
-pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(2400)]
 
 
 def test_the_weights_of_a_deployed_run_are_the_simulators(tmp_path):
@@ -19,7 +19,7 @@ def test_the_weights_of_a_deployed_run_are_the_simulators(tmp_path):
     model = folder / "server" / "run" / "model.safetensors"
     with parts(tmp_path / "logs") as started:
         start_federation(started, folder, port, node_ports)
-        done = started.run(folder / "server" / "start-run.sh", timeout=400)
+        done = started.run(folder / "server" / "start-run.sh", timeout=1200)
         assert model.exists(), done.stdout + done.stderr + started.said
     config = load_config(folder / "run.toml")
     simulated = override(config, ["engine.name=simulator"])

@@ -97,6 +97,7 @@ def test_keys(folder):
         ),
         (lambda own: replace(own, "client = 1", "client = 2"), "this folder is of n2, client 1"),
         (lambda own: (own / "limits.toml").write_text("max_ratio = 7"), "limits.toml, line 1"),
+        (lambda own: replace(own, "client = 1", 'client = 1\nprofile = "no.toml"'), "profile: "),
         (lambda own: (own / "state").write_text("a file"), "cannot be written to"),
         (lambda own: (own / "ca.crt").write_text("no"), "ca.crt cannot be read"),
     ],

@@ -71,6 +71,37 @@ def test_settings_of_the_given_configuration_stay(tmp_path):
     assert (config.server.min_clients, config.engine.round_timeout_seconds) == (3, 20.0)
 
 
+def test_a_server_that_plans_by_devices_asks_the_nodes_for_them(tmp_path):
+    fleet = CONFIG + '[fleet]\ndevices = "nodes"\nreplan = "on-change"\n'
+    made = make_deployment(tmp_path, nodes="name\nn1\nn2\n", config=fleet)
+    config = load_config(made / "run.toml")
+    assert (config.clients.num_clients, config.fleet.replan) == (2, "on-change")
+    own = made / "nodes" / "n1"
+    assert load_node(own / "node.toml").profile == str(own / "profile.toml")
+    assert "fedplt probe" in (made / "README.md").read_text()
+    assert read_record(made).layers is not None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fleet", "words"),
+    [
+        ("name\nn1\n", "", "the column 'ratio' is missing"),
+        ("name,ratio\nn1,0.5\n", '[fleet]\ndevices = "nodes"\n', "Remove the column ratio"),
+        ("name\nn1\n", '[fleet]\ndevices = "fleet.csv"\n', "not from a file of devices"),
+    ],
+)
+def test_ratios_come_from_one_place(nodes, fleet, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        make_deployment(tmp_path, nodes=nodes, config=CONFIG + fleet)
+
+
+def test_the_task_is_the_nodes_too(tmp_path):
+    task = '[task]\nname = "regression"\nmetric = "mae"\n'
+    made = make_deployment(tmp_path, config=CONFIG + task)
+    for config in (load_config(made / "run.toml"), load_node(made / "nodes" / "n1" / "node.toml")):
+        assert (config.task.name, config.task.metric) == ("regression", "mae")
+
+
 def test_a_node_knows_itself_alone(folder):
     node = load_node(folder / "nodes" / "n2" / "node.toml")
     assert (node.name, node.client, node.num_clients) == ("n2", 1, 3)

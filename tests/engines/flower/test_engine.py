@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedplt.engines.flower.members import announced_examples
+from fedplt.engines.flower.members import announcements
 from fedplt.engines.start import run_job
 from fedplt.errors import RunError
 from tests.support.flower_nodes import MemoryWire, memory_engine
@@ -32,6 +32,14 @@ JOBS = {
     "two phases": lambda: fedplt(sampling=OCS),
     "norms of the last round": lambda: fedplt(
         sampling={"name": "ocs", "budget": 2.0, "norms": "last"}
+    ),
+    "clipped mean": lambda: fedplt(server={"aggregation": "clipped-mean", "clip": 0.8}),
+    "median": lambda: fedplt(server={"aggregation": "median", "min_contributors": 2}),
+    "private": lambda: fedplt(
+        server={"weights": "equal"},
+        sampling={"name": "bernoulli", "probability": 0.5},
+        privacy={"clip": 0.5, "noise_multiplier": 0.5, "noise_seed": 3},
+        checkpoint_every=1,
     ),
     "heterofl": lambda: image_job("heterofl", "cnn"),
     "feddrop": lambda: image_job("feddrop", "resnet8"),
@@ -240,12 +248,13 @@ def test_a_bad_node_does_not_keep_the_server_from_learning_the_examples(tmp_path
 
     wire = MemoryWire(job, tmp_path, tamper)
     with pytest.warns(UserWarning, match="node 103 cannot join: num_examples"):
-        assert announced_examples(wire, 3, 5) == job.num_examples[:3].tolist()
+        told = announcements(wire, 3, 5, examples=True, devices=False)
+        assert [hello.num_examples for hello in told] == job.num_examples[:3].tolist()
     with (
         pytest.warns(UserWarning, match="node 103 cannot join"),
         pytest.raises(RunError, match=r"clients \[3, 4\] did not join within 0 s"),
     ):
-        announced_examples(wire, 5, 0)
+        announcements(wire, 5, 0, examples=True, devices=False)
 
 
 def test_a_node_restarted_between_two_phases_is_left_out(tmp_path):
@@ -290,14 +299,15 @@ def test_too_few_clients_do_not_count_and_are_tried_again(tmp_path):
         return engine
 
     _, tensors = final_state(fedplt())
+    job = fedplt(server={"min_clients": 3}, engine={"round_timeout_seconds": 0.5})
     with pytest.warns(UserWarning, match="2 of at least 3 updates came"):
-        _, others = final_state(fedplt(server={"min_clients": 3}), engine=comes_back)
+        _, others = final_state(job, engine=comes_back)
     assert rounds == [0, 0, 1, 2]
     assert same(tensors, others)
 
 
 def test_attempts_end(tmp_path):
-    job = fedplt(server={"min_clients": 6, "attempts": 2})
+    job = fedplt(server={"min_clients": 6, "attempts": 2}, engine={"round_timeout_seconds": 0.1})
     with (
         pytest.warns(UserWarning, match="It is tried again"),
         pytest.raises(RunError, match="5 of at least 6 updates came"),

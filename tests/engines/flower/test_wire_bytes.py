@@ -19,7 +19,7 @@ from tests.support.deployments import (
     start_server,
 )
 
-pytestmark = [pytest.mark.flower, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.flower, pytest.mark.timeout(2400)]
 
 NODES = "name,ratio\nn1,1.0\nn2,0.25\nn3,0.06\n"
 CONFIG = """
@@ -47,8 +47,8 @@ def test_bytes_are_what_the_cost_model_says(tmp_path, capsys):
         for number, (proxy, node_port) in enumerate(zip(proxies, node_ports, strict=True)):
             address = f"127.0.0.1:{proxy.port}"
             start_node(started, folder, f"n{number + 1}", node_port, FEDPLT_SUPERLINK=address)
-        started.wait_for("nodes online", lambda: nodes_online(started, folder) == 3, 90)
-        done = started.run(folder / "server" / "start-run.sh", timeout=400)
+        started.wait_for("nodes online", lambda: nodes_online(started, folder) == 3, 300)
+        done = started.run(folder / "server" / "start-run.sh", timeout=1200)
         assert (out / "model.safetensors").exists(), done.stdout + done.stderr + started.said
     job = job_of(load_config(folder / "run.toml"))
     for client, proxy in enumerate(proxies):

@@ -27,15 +27,16 @@ from fedplt.engines.flower.app_orders import (
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.grid_wire import GridWire
 from fedplt.engines.flower.members import Members
-from fedplt.engines.flower.orders import HelloAnswer
+from fedplt.engines.flower.orders import MAX_EXAMPLES, HelloAnswer
 from fedplt.engines.flower.records import answer_of
 from fedplt.engines.flower.wire import Answer, Order
 from fedplt.errors import UpdateError
-from fedplt.federation import Job
+from fedplt.federation import Job, most_believed
 from fedplt.kernels import named_tensors
 from fedplt.planning import Assignment, SubmodelAssignment
 
-MAX_EXAMPLES = 10**12
+DEFAULT_MAX_EXAMPLES = 1_000_000
+"""Of a client that has not said before how many it has."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -44,13 +45,24 @@ class AppJob(Job):
 
     known: NDArray[np.int64]
     """Per client; 0: it has not replied yet."""
+    are_claims: bool = True
+    """The numbers are the clients' own words, which count up to a bound."""
 
     @property
     def num_examples(self) -> NDArray[np.int64]:
         """Of a client that has not replied yet: the mean of the others."""
         told = self.known[self.known > 0]
-        mean = round(float(told.mean())) if len(told) else 1
+        mean = round(float(np.minimum(told, self._most).mean())) if len(told) else 1
         return np.where(self.known > 0, self.known, mean)
+
+    @property
+    def weights(self) -> NDArray[np.int64]:
+        return np.minimum(super().weights, self._most)
+
+    @property
+    def _most(self) -> int:
+        told = self.known[self.known > 0].tolist()
+        return most_believed(told) if told and self.are_claims else MAX_EXAMPLES
 
     def examples(self, client: int) -> range:
         return range(int(self.num_examples[client]))
@@ -126,7 +138,7 @@ class AppEngine(FlowerEngine):
         calls: AppCalls,
         stop: Callable[[], bool] = lambda: False,
         *,
-        max_examples: int = MAX_EXAMPLES,
+        max_examples: int = DEFAULT_MAX_EXAMPLES,
     ) -> None:
         super().__init__(job, wire, stop, pin=job.config.engine.pin_nodes)
         self.calls, self.max_examples = calls, max_examples

@@ -5,14 +5,14 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from string import Template
 
+from fedplt.engines.flower.app_project import FLWR, app_project, package_of
 from fedplt.engines.flower.app_templates import (
     CLIENT_APP,
+    CONFIG,
     LICENSE,
-    PYPROJECT,
     README,
     SERVER_APP,
     TASK,
@@ -28,12 +28,17 @@ def init_app(folder: Path, *, publisher: str = "me") -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", publisher):
         raise RunError(f"--publisher: {publisher!r} is not a name: use letters, digits, '-', '_'.")
     name = project_name(folder.resolve().name)
-    package = name.replace("-", "_")
-    values = {
-        "name": name, "package": package, "publisher": publisher, "flwr": version("flwr"),
-    }  # fmt: skip
+    package = package_of(name)
+    values = {"name": name, "package": package}
+    project = app_project(
+        name,
+        "A Flower app that trains with FedPLT",
+        publisher=publisher,
+        dependencies=["fedplt[flower]", f"flwr[simulation]{FLWR}", "torch>=2.4"],
+        config=CONFIG,
+    )
     files: Mapping[str, str] = {
-        "pyproject.toml": PYPROJECT,
+        "pyproject.toml": project,
         "LICENSE": LICENSE,
         "README.md": README,
         f"{package}/__init__.py": '"""$name: a Flower app that trains with FedPLT."""\n',

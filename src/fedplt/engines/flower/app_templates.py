@@ -2,30 +2,7 @@
 
 from __future__ import annotations
 
-PYPROJECT = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "$name"
-version = "1.0.0"
-description = "A Flower app that trains with FedPLT"
-license = {file = "LICENSE"}
-dependencies = ["fedplt[flower]", "flwr[simulation]>=1.41,<2", "torch>=2.4"]
-
-[tool.hatch.build.targets.wheel]
-packages = ["$package"]
-
-[tool.flwr.app]
-publisher = "$publisher"
-fab-format-version = 1
-flwr-version-target = "$flwr"
-
-[tool.flwr.app.components]
-serverapp = "$package.server_app:app"
-clientapp = "$package.client_app:app"
-
+CONFIG = """\
 # Change these for one run: flwr run . local --stream -c "num-server-rounds=10"
 [tool.flwr.app.config]
 num-server-rounds = 5

@@ -13,15 +13,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from fedplt import __version__
-from fedplt.engines.flower.members import hello_answer
 from fedplt.engines.flower.node import load_node
 from fedplt.engines.flower.node_client import NodeClient
 from fedplt.engines.flower.node_job import node_client
-from fedplt.engines.flower.orders import TrainHeader, UploadHeader, read
+from fedplt.engines.flower.orders import HelloAnswer, TrainHeader, UploadHeader, read
 from fedplt.engines.flower.records import from_records, to_records
 from fedplt.engines.flower.wire import dump_header, load_header
 from fedplt.errors import ConfigError, FedpltError, RunError, UpdateError
-from fedplt.federation import Job, job_from_config, load_config
+from fedplt.federation import AnnouncedDevice, Job, job_from_config, load_config
 
 FindNode = Callable[[Context], NodeClient]
 Given = tuple[dict[str, Any], dict[str, Any]]
@@ -62,8 +61,14 @@ def answering(act: Callable[[Context, Any, Any], Given]) -> Callable[[Message, C
 
 def _hello(find: FindNode, context: Context, header: Any, arrays: Any) -> Given:
     node = find(context)
-    number = len(node.examples)
-    return hello_answer(node.job.layers, node.client, number, __version__), {}
+    answer = HelloAnswer(
+        client=node.client,
+        num_examples=len(node.examples),
+        layers=node.job.layers.fingerprint,
+        version=__version__,
+        profile=None if node.device is None else AnnouncedDevice.of(node.device),
+    )
+    return answer.model_dump(), {}
 
 
 def _train(find: FindNode, context: Context, header: Any, arrays: Any) -> Given:

@@ -1,11 +1,13 @@
-"""Evaluation in the server's own process, in the same chunks as everywhere."""
+"""Evaluation in the server's own process, in the same chunks as everywhere; and of the nodes."""
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
 from fedplt.client import (
     Evaluation,
+    Metric,
     combine,
     combine_statistics,
     evaluate_chunk,
@@ -13,6 +15,8 @@ from fedplt.client import (
     num_chunks,
     statistics_chunks,
 )
+from fedplt.engines.flower.orders import EvaluateAnswer
+from fedplt.errors import UpdateError
 from fedplt.federation import Job
 from fedplt.kernels import bind_state, buffer_positions, copy_model
 
@@ -45,3 +49,23 @@ class ServerModel:
             number = gather_statistics(self.model, samples, chunk)
             gathered.append((number, self.state[where].double()))
         return combine_statistics(gathered)
+
+
+def evaluation_of(told: EvaluateAnswer, metric: Metric) -> Evaluation:
+    """What a node's answer says; :class:`UpdateError` if its sums cannot be those of the metric."""
+    counts, scores, sums = told.label_counts, told.label_scores, np.asarray(told.sums)
+    try:
+        with np.errstate(all="ignore"):
+            score = metric.score(sums, told.count)
+    except (ValueError, LookupError, ArithmeticError) as error:
+        raise UpdateError(f"its sums are not those of {metric.name}: {error}") from error
+    if not np.isfinite(score):
+        raise UpdateError(f"its sums give {score} as {metric.name}.")
+    return Evaluation(
+        told.loss,
+        score,
+        None if counts is None else np.asarray(counts, dtype=np.int64),
+        None if scores is None else np.asarray(scores, dtype=np.float64),
+        count=told.count,
+        sums=sums,
+    )

@@ -26,7 +26,7 @@ from torch import nn
 
 from fedplt.client import Task
 from fedplt.data import Progress, TrainingData
-from fedplt.errors import ConfigError
+from fedplt.errors import ConfigError, FleetError
 from fedplt.federation import (
     ClientsConfig,
     DataConfig,
@@ -36,10 +36,12 @@ from fedplt.federation import (
     TaskConfig,
     load_data,
     parse_toml,
+    read_fleet,
     read_text,
     split_data,
     validate,
 )
+from fedplt.fleet import DeviceProfile
 from fedplt.models import build_model
 
 SPLIT_KEYS = ("split", "alpha", "min_examples", "shards_per_client", "split_file", "seed")
@@ -82,6 +84,9 @@ class NodeConfig(Section):
     """Folder for what never leaves the node."""
     limits: str = "limits.toml"
     """What the owner allows; a missing file allows everything."""
+    profile: str | None = None
+    """What this machine can do, for ratios that the server plans: a file of one device, as
+    ``fedplt probe --out`` writes it."""
 
     @model_validator(mode="after")
     def _client_of_the_run(self) -> NodeConfig:
@@ -110,7 +115,8 @@ def load_node(path: str | Path) -> NodeConfig:
     text = read_text(path, ConfigError)
     values = parse_toml(text, path, ConfigError)
     node = validate(NodeConfig, values, ConfigError, text=text, where=str(path))
-    update = {key: str(path.parent / getattr(node, key)) for key in ("code", "state", "limits")}
+    given = {key: getattr(node, key) for key in ("code", "state", "limits", "profile")}
+    update = {key: str(path.parent / value) for key, value in given.items() if value is not None}
     if node.data.split_file is not None:
         file = str(path.parent / node.data.split_file)
         data = node.data.model_copy(update={"split_file": file})
@@ -135,6 +141,22 @@ def node_model(node: NodeConfig) -> nn.Module:
     """The node's own model; its weights are replaced by those that the server sends."""
     _find_code(node)
     return build_model(node.model.name, node.model.options, node.data.seed)
+
+
+def node_device(node: NodeConfig) -> DeviceProfile | None:
+    """What the node's owner says about its machine; None: nothing."""
+    if node.profile is None:
+        return None
+    try:
+        devices = read_fleet(Path(node.profile)).devices
+    except FleetError as error:
+        raise ConfigError(f"profile: {error}") from error
+    if len(devices) != 1 or devices[0].count != 1:
+        raise ConfigError(
+            f"profile: {node.profile} must describe one device, this one; 'fedplt probe --out' "
+            "writes such a file."
+        )
+    return devices[0]
 
 
 def node_task(node: NodeConfig) -> Task:

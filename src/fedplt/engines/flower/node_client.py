@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedplt import __version__
 from fedplt.client import (
     ClientTrainer,
     LocalTraining,
@@ -35,12 +37,16 @@ from fedplt.engines.flower.orders import (
 )
 from fedplt.engines.flower.wire import Arrays
 from fedplt.errors import UpdateError
-from fedplt.federation import Job, evaluation_chunks
+from fedplt.federation import Job, check_job, evaluation_chunks
+from fedplt.files import write_text
+from fedplt.fleet import DeviceProfile
 from fedplt.kernels import put
 from fedplt.planning import Assignment, Places, read_assignment
 
 Guard = Callable[[float, int, int], AbstractContextManager[None]]
 FLOAT_BYTES = 4
+CHECKED = "checked.txt"
+"""What partial training was compared for last with full gradients times mask."""
 Numbers = dict[str, NDArray[np.float32]]
 
 
@@ -62,9 +68,13 @@ class NodeClient:
         examples: range,
         state_folder: Path,
         guard: Guard = _allow_all,
+        device: DeviceProfile | None = None,
     ) -> None:
-        """``guard(ratio, bytes down, bytes up)`` is entered for training; it may refuse."""
-        self.job, self.client, self.examples = job, client, examples
+        """``guard(ratio, bytes down, bytes up)`` is entered for training; it may refuse.
+
+        ``device`` is what the node says about itself when it joins.
+        """
+        self.job, self.client, self.examples, self.device = job, client, examples, device
         self.kept, self.guard = KeptState(state_folder, client), guard
         self._global = torch.zeros(job.layers.state_size)
 
@@ -86,6 +96,8 @@ class NodeClient:
         self, trainer: ClientTrainer, asked: TrainHeader, assignment: Assignment, weights: Any
     ) -> tuple[dict[str, Any], Numbers]:
         local = trainer.local
+        if asked.check:
+            self._check(assignment, asked)
         if asked.kept >= 0:
             trainer.take_kept(self.kept.load(asked.kept, local.size))
         order = TrainOrder(
@@ -127,6 +139,17 @@ class NodeClient:
             label_counts=None if counts is None else counts.tolist(),
             label_scores=None if scores is None else scores.tolist(),
         ).model_dump()  # fmt: skip
+
+    def _check(self, assignment: Assignment, asked: TrainHeader) -> None:
+        """Refuse a model that partial training is wrong for: once per kind of assignment."""
+        kind = [__version__, torch.__version__, self.job.layers.fingerprint]
+        kind += [f"{assignment.ratio:.2f}", json.dumps(asked.training.recipe, sort_keys=True)]
+        path = self.kept.folder / CHECKED
+        if path.exists() and path.read_text(encoding="utf-8").splitlines() == kind:
+            return
+        check_job(replace(self.job, training=self._training(asked.training)), assignment)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, "\n".join(kind))
 
     def _refuse_other(self, client: int) -> None:
         if client != self.client:

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedplt.data import split_given
 from fedplt.engines.flower.ledger import LEDGER, add_bytes, bytes_used
 from fedplt.engines.flower.limits import Limits, load_limits, refusal
-from fedplt.engines.flower.node import NodeConfig, node_data, node_model, node_task
+from fedplt.engines.flower.node import NodeConfig, node_data, node_device, node_model, node_task
 from fedplt.engines.flower.node_client import NodeClient
 from fedplt.engines.flower.power import power
 from fedplt.errors import RunError
@@ -21,7 +21,8 @@ def node_client(node: NodeConfig) -> NodeClient:
     """The client of a node; raises what is wrong with its files, in words."""
     job = node_job(node)
     guard = OwnerLimits(node.name, load_limits(node.limits), Path(node.state) / LEDGER)
-    return NodeClient(job, node.client, job.examples(0), Path(node.state), guard)
+    device = node_device(node)
+    return NodeClient(job, node.client, job.examples(0), Path(node.state), guard, device)
 
 
 def node_job(node: NodeConfig) -> Job:

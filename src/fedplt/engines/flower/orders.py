@@ -9,11 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedplt.client import LocalTraining, TrainOrder
 from fedplt.errors import UpdateError
+from fedplt.federation import AnnouncedDevice
 from fedplt.planning import LocalRecipe
 
 Index = Annotated[int, Field(ge=0, le=2**31)]
 Name = Annotated[str, Field(max_length=1000)]
-NumExamples = Annotated[int, Field(ge=1, le=10**12)]
+MAX_EXAMPLES = 10**9
+"""More than a node has: a message that says so is refused."""
+NumExamples = Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]
 Kind = TypeVar("Kind", bound=BaseModel)
 Number = Annotated[float, Field(allow_inf_nan=True)]
 MAX_SUMS = 100_000
@@ -72,6 +75,9 @@ class TrainHeader(Strict):
     """Kept states of rounds before this one are not needed again."""
     upload: bool
     """Send the update with the answer."""
+    check: bool
+    """Compare a step of this training with full gradients times mask first: the server, which has
+    no data, cannot."""
 
 
 class EvaluateHeader(Strict):
@@ -97,6 +103,8 @@ class HelloAnswer(Strict):
     layers: Name | None
     """Fingerprint of how the node's model is cut; None: it takes the server's layers."""
     version: Name
+    profile: AnnouncedDevice | None = None
+    """What its device can do, if its owner says it."""
 
 
 class TrainAnswer(Strict):
@@ -136,7 +144,7 @@ def read(kind: type[Kind], header: Any) -> Kind:
 
 
 def train_header(
-    order: TrainOrder, *, plan: str, kept: int, oldest: int, upload: bool
+    order: TrainOrder, *, plan: str, kept: int, oldest: int, upload: bool, check: bool
 ) -> TrainHeader:
     return TrainHeader(
         client=order.client,
@@ -150,4 +158,5 @@ def train_header(
         kept=kept,
         oldest=oldest,
         upload=upload,
+        check=check,
     )

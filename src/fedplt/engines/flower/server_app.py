@@ -14,18 +14,20 @@ from flwr.serverapp import Grid, ServerApp
 from fedplt.client import MetricInfo
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.grid_wire import GridWire
-from fedplt.engines.flower.members import announced_examples
+from fedplt.engines.flower.members import announcements
 from fedplt.engines.flower.relay import relay
 from fedplt.engines.flower.wire import Wire
 from fedplt.engines.start import job_of, prepare_resume, run_job
 from fedplt.errors import ConfigError
 from fedplt.federation import (
     ON_NODES,
+    AnnouncedDevice,
     Job,
     RoundRecord,
     RunConfig,
     RunFolder,
     load_config,
+    with_claims,
 )
 
 _log = logging.getLogger("flwr")
@@ -81,12 +83,29 @@ def run_on(wire: Wire, settings: Any) -> None:
 def _as_before(path: Path, old: RunConfig) -> RunConfig:
     """The configuration as it is now, with what the run learned from its nodes."""
     new = load_config(path)
-    return _with_examples(new, new.clients.num_examples or old.clients.num_examples)
+    devices = old.fleet.announced if old.fleet else None
+    return _learned(new, old.clients.num_examples, devices)
 
 
-def _with_examples(config: RunConfig, numbers: list[int] | None) -> RunConfig:
-    clients = config.clients.model_copy(update={"num_examples": numbers})
-    return config.model_copy(update={"clients": clients})
+def _learned(
+    config: RunConfig, examples: list[int] | None, devices: list[AnnouncedDevice] | None
+) -> RunConfig:
+    """The configuration with what only the nodes know, where it does not say it itself."""
+    if config.data.name == ON_NODES and config.clients.num_examples is None and examples:
+        config = with_claims(config, examples)
+    if _lacks_devices(config):
+        assert config.fleet is not None
+        fleet = config.fleet.model_copy(update={"announced": devices})
+        config = config.model_copy(update={"fleet": fleet})
+    return config
+
+
+def _lacks_devices(config: RunConfig) -> bool:
+    """Whether ratios are planned once, from devices that only the nodes know."""
+    fleet = config.fleet
+    if fleet is None or fleet.devices != ON_NODES or fleet.replan != "never":
+        return False
+    return fleet.announced is None
 
 
 def _path(settings: Any, key: str) -> Path:
@@ -97,10 +116,17 @@ def _path(settings: Any, key: str) -> Path:
 
 
 def _job(wire: Wire, config: RunConfig) -> Job:
-    if config.data.name == ON_NODES and config.clients.num_examples is None:
+    """Asks the nodes for what the plan needs; it is kept in the configuration of the run."""
+    examples = config.data.name == ON_NODES and config.clients.num_examples is None
+    devices = _lacks_devices(config)
+    if examples or devices:
         seconds = config.engine.round_timeout_seconds
-        numbers = announced_examples(wire, config.clients.num_clients, seconds)
-        config = _with_examples(config, numbers)  # kept in the run's folder
+        told = announcements(
+            wire, config.clients.num_clients, seconds, examples=examples, devices=devices
+        )
+        numbers = [hello.num_examples or 0 for hello in told]
+        profiles = [hello.profile for hello in told if hello.profile is not None]
+        config = _learned(config, numbers, profiles)
     return job_of(config)
 
 

@@ -9,12 +9,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from fedplt.engines.flower.app_project import app_project, package_of
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.kept import KeptState
 from fedplt.engines.flower.processes import end_all, environment, free_port, run_flwr
@@ -25,32 +25,11 @@ from fedplt.federation import FROM_PYTHON, Interrupted, Job, dump_config
 from fedplt.files import write_text
 from fedplt.kernels import read_state, take
 
-START_SECONDS = 180.0
+START_SECONDS = 600.0
+"""Flower and Ray start within seconds, unless the machine has much else to do."""
 RESTORED = 2**30
 """The round that files of states are named by which come from a checkpoint."""
-PYPROJECT = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "fedplt-simulation"
-version = "1.0.0"
-description = "Relays orders between fedplt and Flower's simulated nodes"
-license = {{file = "LICENSE"}}
-dependencies = ["flwr>=1.41,<2"]
-
-[tool.flwr.app]
-publisher = "fedplt"
-fab-format-version = 1
-flwr-version-target = "{version}"
-
-[tool.flwr.app.components]
-serverapp = "fedplt_simulation.server_app:app"
-clientapp = "fedplt_simulation.client_app:app"
-
-[tool.flwr.app.config]
-"""
+APP = "fedplt-simulation"
 
 
 class FlowerSimulation(FlowerEngine):
@@ -63,10 +42,16 @@ class FlowerSimulation(FlowerEngine):
                 "functions by import path in a configuration (model.name, data.name) and use "
                 "fedplt.run."
             )
+        if job.config.fleet is not None and job.config.fleet.replan != "never":
+            raise RunError(
+                "fleet.replan = 'on-change' is for deployments: simulated nodes neither join nor "
+                "leave, and have no devices. Leave it out."
+            )
         workers = job.config.engine.workers or available_cores()
         wire = RelayWire(2 * workers, job.config.engine.timeout_seconds)
         super().__init__(job, wire, stop)
         self._relay, self._workers = wire, workers
+        self.members.hello_seconds = START_SECONDS
         self._folder = Path(tempfile.mkdtemp(prefix="fedplt-flower-"))
         self._superlink: subprocess.Popen[bytes] | None = None
         try:
@@ -126,11 +111,12 @@ class FlowerSimulation(FlowerEngine):
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def _write_app(self, folder: Path) -> None:
-        package = folder / "fedplt_simulation"
+        package = folder / package_of(APP)
         package.mkdir(parents=True)
         config = self._folder / "run.toml"
         write_text(config, dump_config(self.job.config))
-        write_text(folder / "pyproject.toml", PYPROJECT.format(version=version("flwr")))
+        about = "Relays orders between fedplt and Flower's simulated nodes"
+        write_text(folder / "pyproject.toml", app_project(APP, about))
         write_text(folder / "LICENSE", "Written by fedplt for one run; same licence.\n")
         write_text(package / "__init__.py", "")
         write_text(

@@ -16,7 +16,7 @@ from torch import nn
 
 from fedplt.client import accuracy
 from fedplt.engines.flower.app_engine import (
-    MAX_EXAMPLES,
+    DEFAULT_MAX_EXAMPLES,
     AppCalls,
     AppEngine,
     AppJob,
@@ -69,7 +69,7 @@ class FedPLT(Strategy):
         min_clients: the run starts when so many clients have joined, and a round with fewer
             updates is tried again; default: all must join, and any number makes a round.
         num_examples: one per client, if the server knows them; default: what a client says in its
-            first reply is taken, and must not change.
+            first reply is taken, and must not change. It counts up to ten times the median.
         max_examples: a client that says it has more is refused.
         evaluate_on_nodes: call the clients' ``@app.evaluate()`` after a round.
         evaluate_every: rounds between evaluations.
@@ -92,7 +92,7 @@ class FedPLT(Strategy):
         out: str | Path | None = None,
         min_clients: int | None = None,
         num_examples: Sequence[int] | None = None,
-        max_examples: int = MAX_EXAMPLES,
+        max_examples: int = DEFAULT_MAX_EXAMPLES,
         evaluate_on_nodes: bool = True,
         evaluate_every: int = 1,
         pin_nodes: bool = False,
@@ -206,6 +206,7 @@ class FedPLT(Strategy):
             learning_rates=learning_rates_of(config, None, number),
             metric=accuracy,
             known=self._known.copy(),
+            are_claims=not self._known.any(),
         )
 
     def _load(self, arrays: ArrayRecord) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import threading
+import time
 import traceback
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import nn
 
 from fedplt.client import ClientResult, ClientTrainer, TrainOrder, evaluate_chunk, gather_statistics
+from fedplt.engines.simulator.channel import Channel, encode
 from fedplt.engines.simulator.shared import SharedMemory
 from fedplt.federation import Job
 from fedplt.kernels import buffer_positions, take
@@ -31,6 +36,10 @@ class TrainTask:
     assignment: dict[str, Any]
     """From ``Assignment.to_message``."""
 
+    @property
+    def what(self) -> str:
+        return f"client {self.client}, round {self.round + 1}"
+
 
 @dataclass(frozen=True)
 class EvaluateTask:
@@ -41,6 +50,11 @@ class EvaluateTask:
     chunk: int
     client: int | None = None
 
+    @property
+    def what(self) -> str:
+        client = "" if self.client is None else f" for client {self.client}"
+        return f"evaluation on the {self.part} data{client}, chunk {self.chunk}"
+
 
 @dataclass(frozen=True)
 class StatisticsTask:
@@ -49,12 +63,18 @@ class StatisticsTask:
     version: int
     chunk: int
 
+    @property
+    def what(self) -> str:
+        return f"gathering the running statistics (method.static_norm), chunk {self.chunk}"
+
+
+Task = TrainTask | EvaluateTask | StatisticsTask
+
 
 @dataclass(frozen=True)
 class Failure:
     """A task failed in the worker."""
 
-    task: Any
     reason: str
     traceback: str
 
@@ -73,7 +93,7 @@ class Worker:
         )
         self.version = -1
 
-    def do(self, task: Any) -> Any:
+    def do(self, task: Task) -> Any:
         if task.version != self.version:  # the server has a new global state
             self.trainer.refresh()
             self.version = task.version
@@ -112,14 +132,14 @@ class Worker:
         if self.shared.local:
             self.trainer.take_kept(self.shared.local.kept[client])
 
-    def _statistics(self, chunk: int) -> tuple[int, Tensor]:
+    def _statistics(self, chunk: int) -> tuple[int, NDArray[np.float64]]:
         """Number of examples and running statistics of a chunk of the training data."""
         trainer = self.trainer
         number = gather_statistics(trainer.model, self.samples, chunk)
         gathered = trainer.state.cpu()[buffer_positions(self.job.layers)].double()
         trainer.refresh()
         trainer.put_buffers_back(warn=False)  # such as num_batches_tracked
-        return number, gathered
+        return number, gathered.numpy()  # a tensor would not outlive this process
 
 
 def _leave_shared_memory(model: nn.Module) -> None:
@@ -132,23 +152,32 @@ def _leave_shared_memory(model: nn.Module) -> None:
             tensor.data = tensor.data.clone()
 
 
-def worker_main(connection: Connection, job: Job, shared: SharedMemory, parent: int) -> None:
-    """Answer tasks until asked to stop, or until the parent process ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def worker_main(end: socket.socket, job: Job, shared: SharedMemory, parent: int) -> None:
+    """Answer tasks until the parent process ends this one, or ends itself."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or a scheduler sends them to all:
+        signal.signal(number, signal.SIG_IGN)  # the parent saves the run, then ends its workers
     torch.set_num_threads(1)  # two threads become very slow when anything else needs a core
-    worker = Worker(job, shared)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    channel, worker = Channel(end), Worker(job, shared)
     while True:
-        while not connection.poll(PARENT_CHECK_SECONDS):
-            if os.getppid() != parent:
-                return
         try:
-            task = connection.recv()
+            task = channel.wait(_wait_on)
         except EOFError:
             return
         try:
-            answer = worker.do(task)
+            answer = encode(worker.do(task))
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            answer = Failure(task, reason, traceback.format_exc())
-        connection.send((task, answer))
+            answer = encode(Failure(reason, traceback.format_exc()))
+        channel.send(answer, _wait_on)
+
+
+def _wait_on() -> None:
+    """Waiting for the parent needs no deadline: :func:`_end_with` sees its end."""
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent, also in the middle of a long task."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK_SECONDS)
+    os._exit(0)

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import tomli_w
 
-PACKAGE = "fedplt_run"
+from fedplt.engines.flower.app_project import app_project, package_of
+
+APP = "fedplt-run"
 LICENSE = """\
 Copyright the authors of fedplt.
 
@@ -15,44 +17,22 @@ http://www.apache.org/licenses/LICENSE-2.0
 """
 
 
-def app_files(folder: Path, flwr_version: str) -> dict[str, str]:
+def app_files(folder: Path) -> dict[str, str]:
     """Text by path, for a deployment that will be in ``folder``."""
-    project = {
-        "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
-        "project": {
-            "name": "fedplt-run",
-            "version": "1.0.0",
-            "description": "A run of fedplt",
-            "license": {"file": "LICENSE"},
-            "dependencies": ["flwr>=1.41,<2"],
-        },
-        "tool": {
-            "hatch": {"build": {"targets": {"wheel": {"packages": ["."]}}}},
-            "flwr": {
-                "app": {
-                    "publisher": "fedplt",
-                    "fab-format-version": 1,
-                    "flwr-version-target": flwr_version,
-                    "components": {
-                        "serverapp": f"{PACKAGE}.server_app:app",
-                        "clientapp": f"{PACKAGE}.client_app:app",
-                    },
-                    "config": {
-                        "config": str(folder / "run.toml"),
-                        "out": str(folder / "server" / "run"),
-                        "resume": False,
-                    },
-                }
-            },
-        },
+    config = {
+        "config": str(folder / "run.toml"),
+        "out": str(folder / "server" / "run"),
+        "resume": False,
     }
+    settings = f"[tool.flwr.app.config]\n{tomli_w.dumps(config)}"
+    package = package_of(APP)
     return {
-        "pyproject.toml": tomli_w.dumps(project),
+        "pyproject.toml": app_project(APP, "A run of fedplt", config=settings),
         "LICENSE": LICENSE,
         "README.md": "The Flower app of a fedplt deployment. `../start-run.sh` starts it.\n",
-        f"{PACKAGE}/__init__.py": '"""A run of fedplt."""\n',
-        f"{PACKAGE}/client_app.py": _module("client", "each node: its data and model are there"),
-        f"{PACKAGE}/server_app.py": _module("server", "the server: run.toml says what is trained"),
+        f"{package}/__init__.py": '"""A run of fedplt."""\n',
+        f"{package}/client_app.py": _module("client", "each node: its data and model are there"),
+        f"{package}/server_app.py": _module("server", "the server: run.toml says what is trained"),
     }
 
 

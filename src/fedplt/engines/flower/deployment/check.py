@@ -25,13 +25,20 @@ from fedplt.engines.flower.deployment.findings import (
     versions,
 )
 from fedplt.engines.flower.deployment.reach import check_reach
-from fedplt.engines.flower.deployment.record import Record, layers_fingerprint, read_record
+from fedplt.engines.flower.deployment.record import Record, layers_of, read_record
 from fedplt.engines.flower.deployment.scripts import CONNECTION
 from fedplt.engines.flower.limits import load_limits
-from fedplt.engines.flower.node import NodeConfig, load_node, node_data, node_model, node_task
+from fedplt.engines.flower.node import (
+    NodeConfig,
+    load_node,
+    node_data,
+    node_device,
+    node_model,
+    node_task,
+)
 from fedplt.engines.flower.power import power
 from fedplt.errors import FedpltError, RunError, did_you_mean
-from fedplt.federation import load_config, plan_from_config, plan_without_data, try_model
+from fedplt.federation import load_config, plan_from_config, try_model
 
 
 def check_deployment(folder: Path, node: str | None = None) -> Iterator[Finding]:
@@ -108,17 +115,17 @@ def _connection(folder: Path) -> Finding:
 def _run(path: Path, record: Record) -> Iterator[Finding]:
     try:
         config = load_config(path)
-        plan = plan_without_data(config)
+        layers = layers_of(config)
     except FedpltError as error:
         yield problem(f"{path} cannot be run: {error}", "correct it")
         return
     if config.clients.num_clients != len(record.nodes):
         text = f"{path} has {config.clients.num_clients} clients for {len(record.nodes)} nodes"
         yield problem(text, "set clients.num_clients and its groups back")
-    if record.layers is not None and layers_fingerprint(plan.layers) != record.layers:
+    if record.layers is not None and layers.fingerprint != record.layers:
         text = "run.toml's model is not cut as it was when the deployment was made"
         yield problem(text, "set [model] back, or make the deployment anew: nodes refuse the run")
-    yield ok(f"run.toml: {len(record.nodes)} clients, {plan.layers.size:,} parameters")
+    yield ok(f"run.toml: {len(record.nodes)} clients, {layers.size:,} parameters")
 
 
 def check_node(folder: Path, record: Record) -> Iterator[Finding]:
@@ -140,6 +147,7 @@ def check_node(folder: Path, record: Record) -> Iterator[Finding]:
         yield problem(text + of, "set name and client back: the server expects them")
     yield _writable(Path(node.state))
     yield _limits(node)
+    yield from _profile(node)
     yield from _data_and_model(node, record)
 
 
@@ -167,6 +175,16 @@ def _limits(node: NodeConfig) -> Finding:
     return ok(f"limits: {said}" if said else "limits.toml sets no limits")
 
 
+def _profile(node: NodeConfig) -> Iterator[Finding]:
+    try:
+        device = node_device(node)
+    except FedpltError as error:
+        yield problem(str(error), "write it with 'fedplt probe MODEL --out', or correct it")
+        return
+    if device is not None:
+        yield ok(f"profile: {device.flops_per_second / 1e9:.3g} GFLOP/s")
+
+
 def _data_and_model(node: NodeConfig, record: Record) -> Iterator[Finding]:
     try:
         data = node_data(node)
@@ -181,7 +199,7 @@ def _data_and_model(node: NodeConfig, record: Record) -> Iterator[Finding]:
         return
     if record.layers is None:
         yield note("the model can be built; the server's was not recorded to compare with")
-    elif layers_fingerprint(layers) == record.layers:
+    elif layers.fingerprint == record.layers:
         yield ok("the model is the server's")
     else:
         text = "the model's layers are not the server's"

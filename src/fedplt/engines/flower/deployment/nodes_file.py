@@ -4,7 +4,8 @@
     hospital-a,1.0
     phone-7,0.25
 
-An optional column ``learning_rate`` gives a node its own.
+An optional column ``learning_rate`` gives a node its own. Without the column ``ratio``, the server
+plans the ratios from what the nodes say about their devices.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Node:
 
     name: str
     client: int
-    ratio: float
+    ratio: float | None
     learning_rate: float | None = None
 
 
@@ -71,11 +72,10 @@ def _check_columns(names: list[str]) -> None:
             raise ConfigError(f"the column {name!r} is there twice.")
         if name not in COLUMNS:
             raise ConfigError(f"there is no column {name!r}. {did_you_mean(name, COLUMNS)}")
-    for needed in ("name", "ratio"):
-        if needed not in names:
-            raise ConfigError(
-                f"the column {needed!r} is missing. The first line names the columns: {EXAMPLE}."
-            )
+    if "name" not in names:
+        raise ConfigError(
+            f"the column 'name' is missing. The first line names the columns: {EXAMPLE}."
+        )
 
 
 def _node(row: dict[str, str], client: int) -> Node:
@@ -85,9 +85,11 @@ def _node(row: dict[str, str], client: int) -> Node:
             f"name: {name!r} cannot name a node. Use up to 63 letters, digits, '-' and '_', such "
             "as hospital-a."
         )
-    ratio = _number(row, "ratio", "a number in (0, 1], such as 0.25")
-    if not 0 < ratio <= 1:
-        raise ConfigError(f"ratio: {ratio:g} does not lie in (0, 1]. Write a half as 0.5.")
+    ratio = None
+    if "ratio" in row:
+        ratio = _number(row, "ratio", "a number in (0, 1], such as 0.25")
+        if not 0 < ratio <= 1:
+            raise ConfigError(f"ratio: {ratio:g} does not lie in (0, 1]. Write a half as 0.5.")
     rate = None
     if "learning_rate" in row:
         rate = _number(row, "learning_rate", "a positive number, such as 0.01")

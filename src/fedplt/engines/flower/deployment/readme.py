@@ -11,7 +11,10 @@ from fedplt.text import table
 
 
 def readme(folder: Path, address: Address, nodes: tuple[Node, ...]) -> str:
-    rows = [[str(node.client), node.name, f"{node.ratio:g}"] for node in nodes]
+    rows = [
+        [str(node.client), node.name, "planned" if node.ratio is None else f"{node.ratio:g}"]
+        for node in nodes
+    ]
     first = nodes[0].name
     open_port = "" if address.on_this_machine else PROXY.format(a=address, folder=folder)
     copy = HERE if address.on_this_machine else COPY.format(home=NODES_HOME, name=first)
@@ -24,6 +27,7 @@ def readme(folder: Path, address: Address, nodes: tuple[Node, ...]) -> str:
         open_port=open_port,
         superlink=address.superlink,
         home=NODES_HOME,
+        probe=PROBE if nodes[0].ratio is None else "",
     )
 
 
@@ -47,6 +51,13 @@ proxy that lets their part of it through (`/v1/fleet/`) and nothing else. With n
 
 ```sh
 cp server/nginx.conf /etc/nginx/conf.d/fedplt.conf && nginx -t && systemctl reload nginx
+```
+"""
+PROBE = """
+The server plans by what the devices can do. On each node, measure it for the run's model:
+
+```sh
+fedplt probe MODEL --down "100 Mbit/s" --up "20 Mbit/s" --out profile.toml    # in its folder
 ```
 """
 TEXT = """\
@@ -99,7 +110,7 @@ fedplt deploy check .
 ```
 
 ## 4. Each node: check and start
-
+{probe}
 ```sh
 fedplt deploy check .              # in the node's folder; on this machine: check . --node {first}
 ./supernode.sh                     # or fedplt-{first}.service
@@ -116,7 +127,7 @@ server/start-run.sh                # Ctrl-C stops the log, not the run
 
 ## Follow it
 
-- `fedplt report server/run`, at any time: accuracy, costs, who took part (also, one line per
+- `fedplt report server/run`, at any time: scores, costs, who took part (also, one line per
   round, in `server/run/rounds.jsonl`).
 - `FLWR_HOME="$PWD/server/flwr-home" flwr supernode list`: which nodes are online.
 - `FLWR_HOME="$PWD/server/flwr-home" flwr list`: the runs of this server; in the same way

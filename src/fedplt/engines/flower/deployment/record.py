@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from fedplt import __version__
 from fedplt.engines.flower.deployment.address import Address
 from fedplt.errors import RunError
+from fedplt.federation import RunConfig, plan_without_data
 from fedplt.planning import Layers
 
 FORMAT = 1
@@ -59,7 +59,6 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def layers_fingerprint(layers: Layers) -> str:
-    """The same on every machine whose model is cut alike."""
-    text = json.dumps(layers.identity(), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def layers_of(config: RunConfig) -> Layers:
+    """The layers of the run's model, whoever trains how much of them."""
+    return plan_without_data(config.model_copy(update={"fleet": None})).layers

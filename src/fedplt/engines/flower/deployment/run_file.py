@@ -9,9 +9,19 @@ import tomli_w
 
 from fedplt.engines.flower.deployment.nodes_file import Node, client_groups
 from fedplt.errors import ConfigError
-from fedplt.federation import RunConfig, parse_config, parse_toml, read_text
+from fedplt.federation import (
+    ON_NODES,
+    RunConfig,
+    make_absolute,
+    parse_config,
+    parse_toml,
+    read_text,
+)
 
 ROUND_TIMEOUT_SECONDS = 600.0
+MAX_RMS = 1.0
+"""Weights are of this order at most: a change of it in one round is no training."""
+CLIP = 1.0
 DEFAULT: dict[str, Any] = {
     "name": "deployment",
     "seed": 1,
@@ -22,6 +32,8 @@ DEFAULT: dict[str, Any] = {
     "method": {"name": "fedplt"},
     "training": {"local_epochs": 1, "batch_size": 64, "learning_rate": 0.01},
 }
+PROFILE = "profile.toml"
+"""Where a node's device is described, if the server plans by it."""
 SPLIT_FILE = "split.json"
 """The name of ``data.split_file`` in the folders of the server and the nodes."""
 
@@ -33,24 +45,44 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
         where = str(path)
         text = read_text(path, ConfigError)
         values = parse_toml(text, path, ConfigError)
+        make_absolute(values, path.parent)
+        del values["code"]  # the server and the nodes have their own
+        values["engine"] = {**values.get("engine", {}), "name": "flower"}
         _refuse_lost_settings(parse_config(values, text, where), path)
         if "checkpoint_every" not in values:
             values["checkpoint_every"] = 1  # a round takes long, and a server may restart
+    clients: dict[str, Any] = {"num_clients": len(nodes)}
+    if "fleet" in values:
+        _refuse_ratios(nodes)
+    else:
+        _refuse_missing_ratios(nodes)
+        clients["groups"] = client_groups(nodes)
     half = max(1, len(nodes) // 2)
     engine = {"round_timeout_seconds": ROUND_TIMEOUT_SECONDS, **values.get("engine", {})}
     values |= {
-        "clients": {"num_clients": len(nodes), "groups": client_groups(nodes)},
-        "server": {"min_clients": half, **values.get("server", {})},
+        "clients": clients,
+        "server": {**_bounds(values, half), **values.get("server", {})},
         "engine": {**engine, "name": "flower", "pin_nodes": True},
     }
     return values, parse_config(values, where=f"{where}, with the nodes' clients" if where else "")
 
 
+def _bounds(values: dict[str, Any], least: int) -> dict[str, Any]:
+    """What keeps one client from spoiling a round, unless the configuration says otherwise."""
+    if "privacy" in values:
+        return {}  # it has a clip of its own, and every round counts
+    bounds: dict[str, Any] = {"min_clients": least, "max_rms": MAX_RMS}
+    if "aggregation" not in values.get("server", {}):
+        bounds |= {"aggregation": "clipped-mean", "clip": CLIP}
+    return bounds
+
+
 def _refuse_lost_settings(config: RunConfig, path: Path) -> None:
-    if config.fleet is not None:
+    if config.fleet is not None and config.fleet.devices != ON_NODES:
         raise ConfigError(
-            f"{path}: a deployment takes its ratios from nodes.csv, not from [fleet]. Remove "
-            "[fleet], and put the ratios that 'fedplt fleet' plans into nodes.csv."
+            f"{path}: a deployment takes its ratios from nodes.csv, or plans them from what its "
+            "nodes say (fleet.devices = 'nodes'), not from a file of devices. Set that, or remove "
+            "[fleet] and put the ratios that 'fedplt fleet' plans into nodes.csv."
         )
     for index, group in enumerate(config.clients.groups):
         if group.learning_rate is not None or group.layer_ratios is not None:
@@ -58,6 +90,27 @@ def _refuse_lost_settings(config: RunConfig, path: Path) -> None:
             raise ConfigError(
                 f"{path}: clients.groups.{index}.{key} would be lost: a deployment takes its "
                 "clients from nodes.csv. Remove it; nodes.csv may have a column learning_rate."
+            )
+
+
+def _refuse_ratios(nodes: tuple[Node, ...]) -> None:
+    """With ``[fleet]`` the server plans, and nodes.csv has the names alone."""
+    for node in nodes:
+        for column in ("ratio", "learning_rate"):
+            if getattr(node, column) is not None:
+                raise ConfigError(
+                    f"nodes.csv: node {node.name} has a {column}, but [fleet] plans the ratios "
+                    f"from the devices. Remove the column {column}, or [fleet]."
+                )
+
+
+def _refuse_missing_ratios(nodes: tuple[Node, ...]) -> None:
+    for node in nodes:
+        if node.ratio is None:
+            raise ConfigError(
+                f"nodes.csv: node {node.name} has no ratio: the column 'ratio' is missing or empty "
+                "there. Give one in (0, 1], or let the server plan them: [fleet] with devices = "
+                "'nodes' in the configuration."
             )
 
 
@@ -72,14 +125,17 @@ def run_text(values: dict[str, Any]) -> str:
 def node_text(config: RunConfig, node: Node, num_clients: int) -> str:
     """A node's ``node.toml``: its part of the run's data, and the run's model."""
     data = config.data.model_dump(exclude_unset=True, exclude_none=True)
+    # The server sends the weights.
+    model = config.model.model_dump(exclude_unset=True, exclude={"weights"})
     if config.data.split_file is not None:
         data["split_file"] = SPLIT_FILE
     values = {
         "name": node.name,
         "client": node.client,
         "num_clients": num_clients,
+        "profile": None if config.fleet is None else PROFILE,
         "data": {**data, "name": config.data.name, "seed": config.seed},
-        "model": {"name": config.model.name, **config.model.model_dump(exclude_unset=True)},
+        "model": {"name": config.model.name, **model},
         **({"task": task} if (task := config.task.model_dump(exclude_unset=True)) else {}),
     }
     return f"{NODE_ABOUT}\n{tomli_w.dumps(_without_none(values))}{NODE_MORE}"
@@ -100,6 +156,9 @@ NODE_ABOUT = """\
 #     [data]
 #     name = "my_data:load"     # load() in my_data.py, beside this file
 #     whole = true              # all of it is this node's: nothing to split
+#
+# If the server plans by what devices can do ([fleet] in its run.toml), say what this one can:
+#     fedplt probe MODEL --name NODE --down "100 Mbit/s" --up "20 Mbit/s" --out profile.toml
 """
 NODE_MORE = """
 # [task]                        # the run's; loss and metric may be the node's own code

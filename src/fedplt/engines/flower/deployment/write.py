@@ -18,7 +18,7 @@ from fedplt.engines.flower.deployment.record import (
     RECORD,
     Record,
     installed_versions,
-    layers_fingerprint,
+    layers_of,
 )
 from fedplt.engines.flower.deployment.run_file import (
     LIMITS,
@@ -36,7 +36,7 @@ from fedplt.engines.flower.deployment.scripts import (
     server_units,
 )
 from fedplt.errors import ConfigError, FedpltError, RunError
-from fedplt.federation import RunConfig, plan_without_data
+from fedplt.federation import RunConfig
 
 
 def init_deployment(
@@ -83,7 +83,7 @@ def init_deployment(
 
 def _layers(run: RunConfig) -> tuple[str | None, str]:
     try:
-        return layers_fingerprint(plan_without_data(run).layers), ""
+        return layers_of(run).fingerprint, ""
     except FedpltError as error:
         return None, str(error)
 
@@ -115,15 +115,11 @@ def _write_server(scratch: Path, folder: Path, record: Record, nodes: tuple[Node
         RECORD: record.text(),
         **server_scripts(address, Path(sys.prefix)),
         **server_units(folder),
-        **{f"app/{path}": text for path, text in _app(folder, record).items()},
+        **{f"app/{path}": text for path, text in app_files(folder).items()},
     }
     if not address.on_this_machine:
         texts["nginx.conf"] = proxy_file(folder, address)
     _write(server, texts)
-
-
-def _app(folder: Path, record: Record) -> dict[str, str]:
-    return app_files(folder, record.versions["flwr"])
 
 
 def _write_node(

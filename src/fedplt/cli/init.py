@@ -1,0 +1,42 @@
+"""The verb ``init``: copy a built-in configuration, to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedplt.builtin import builtin_configs, builtin_fleets, copy_config, describe
+from fedplt.cli.app import out, print_json, verb
+
+
+@verb()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to put it (default: here).")] = Path(),
+    config: Annotated[
+        str,
+        typer.Option(
+            help="Which one to copy, by name.",
+            autocompletion=lambda incomplete: [
+                n for n in builtin_configs() if n.startswith(incomplete)
+            ],
+        ),
+    ] = "fashion-mnist",
+    show: Annotated[
+        bool, typer.Option("--list", help="List the built-in configurations and fleets.")
+    ] = False,
+) -> None:
+    """Copy a built-in configuration with its comments, to edit and run."""
+    if show:
+        configs = {name: describe(path) for name, path in builtin_configs().items()}
+        width, fleets = max(map(len, configs)), list(builtin_fleets())
+        lines = [f"{name:{width}}  {text}" for name, text in configs.items()]
+        out.print("\n".join(lines), soft_wrap=True)
+        out.print(f"\nfleets: {', '.join(fleets)}", soft_wrap=True)
+        print_json({"configurations": configs, "fleets": fleets})
+        return
+    files = copy_config(config, folder)
+    out.print(f"wrote {', '.join(map(str, files))}", soft_wrap=True)
+    out.print(f"Edit it, then: fedplt run {files[0]}", soft_wrap=True)
+    print_json({"files": [str(file) for file in files]})

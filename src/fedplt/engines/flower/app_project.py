@@ -1,0 +1,63 @@
+"""``pyproject.toml`` of a Flower app: what Flower asks for, alike in all apps that we write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+
+FLWR = ">=1.41,<2"
+TEXT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "{description}"
+license = {{file = "LICENSE"}}
+dependencies = {dependencies}
+
+[tool.hatch.build.targets.wheel]
+packages = ["{package}"]
+
+[tool.flwr.app]
+publisher = "{publisher}"
+fab-format-version = 1
+flwr-version-target = "{flwr}"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server_app:app"
+clientapp = "{package}.client_app:app"
+
+{config}"""
+
+
+def package_of(name: str) -> str:
+    """The Python package of an app.
+
+    >>> package_of("my-app")
+    'my_app'
+    """
+    return name.replace("-", "_")
+
+
+def app_project(
+    name: str,
+    description: str,
+    *,
+    publisher: str = "fedplt",
+    dependencies: Sequence[str] = (f"flwr{FLWR}",),
+    config: str = "[tool.flwr.app.config]\n",
+) -> str:
+    """The file of an app whose package has ``server_app.py`` and ``client_app.py``."""
+    return TEXT.format(
+        name=name,
+        package=package_of(name),
+        description=description,
+        publisher=publisher,
+        dependencies=json.dumps(list(dependencies)),
+        flwr=version("flwr"),
+        config=config,
+    )

@@ -1,0 +1,248 @@
+"""The worker processes: tasks are dealt to them, and a worker that dies is replaced.
+
+Everything a task writes is in shared memory, and a task that is done again writes all of it again.
+So a replaced worker changes no bit, whenever the other one died.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import time
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pickle import PicklingError
+from typing import Any, TypeVar
+
+import torch.multiprocessing as torch_multiprocessing
+
+from fedplt.engines.simulator.channel import POLL_SECONDS, Channel, encode
+from fedplt.engines.simulator.shared import SharedMemory
+from fedplt.engines.simulator.worker import Failure, Task, worker_main
+from fedplt.errors import RunError
+from fedplt.federation import Interrupted, Job
+
+AnyTask = TypeVar("AnyTask", bound=Task)
+EXIT_SECONDS = 1.0
+"""How long a worker may take from closing its connection to its end."""
+KILL_SECONDS = 5.0
+"""How long killed workers may take to end."""
+MOST_DEATHS = 3
+"""So many workers may die at the same task; then the run ends."""
+QUEUED_PER_WORKER = 2  # one running, one waiting: no worker waits for a message
+HINT = "out of memory? Fewer workers (engine.workers; in a comparison, --processes) need less."
+SPAWNED = (
+    "Spawned workers need a model, loss, metric and data that can be pickled (no lambdas), and a "
+    "script whose top level is under: if __name__ == '__main__'."
+)
+
+
+@dataclass(eq=False)
+class _Worker:
+    process: multiprocessing.process.BaseProcess
+    channel: Channel
+    tasks: deque[Task] = field(default_factory=deque)
+    """Sent and not yet answered; answers come in this order."""
+    answered: bool = False
+    last_sign: float = 0.0
+    """When it last answered, or got a task while it had none."""
+    abandoned: bool = False
+    """Ended by us, as nobody wants its answers any more."""
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
+
+
+class WorkerPool:
+    """``number`` workers; the longest tasks should be given first."""
+
+    def __init__(
+        self, job: Job, shared: SharedMemory, number: int, start_method: str,
+        stop: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        self.job, self.shared, self.method, self.stop = job, shared, start_method, stop
+        self.timeout = job.config.engine.timeout_seconds
+        self._workers: list[_Worker] = []
+        self._deaths: Counter[str] = Counter()
+        self._looked = 0.0
+        try:
+            for index in range(number):
+                self._workers.append(self._start(f"fedplt-worker-{index}"))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def processes(self) -> list[multiprocessing.process.BaseProcess]:
+        return [worker.process for worker in self._workers]
+
+    def do(self, tasks: Sequence[AnyTask]) -> Iterator[tuple[AnyTask, Any]]:
+        """Send tasks to the workers; yield (task, answer) as answers arrive."""
+        todo: deque[Any] = deque(tasks)
+        self._deaths.clear()
+        try:
+            for _ in range(QUEUED_PER_WORKER):
+                for index in range(len(self._workers)):
+                    self._deal(index, todo)
+            while busy := [worker for worker in self._workers if worker.tasks]:
+                self._check_stop()
+                for worker in _ready(busy, POLL_SECONDS):
+                    yield from self._receive(self._workers.index(worker), todo)
+                self._look(todo)
+        finally:
+            self._abandon()
+
+    def _deal(self, index: int, todo: deque[Any]) -> None:
+        """Give a worker its next task, if there is one."""
+        if not todo:
+            return
+        worker = self._workers[index]
+        if not worker.tasks:
+            if not worker.process.is_alive():  # it had nothing to do: no task is to blame
+                self._replace(index, todo)
+                worker = self._workers[index]
+            worker.last_sign = time.monotonic()
+        task = todo.popleft()
+        worker.tasks.append(task)
+        try:
+            worker.channel.send(encode(task), lambda: self._waiting(worker))
+        except OSError:  # what it answered before it died can still be read
+            self._end([worker])
+
+    def _waiting(self, worker: _Worker) -> None:
+        self._check_stop()
+        if not worker.process.is_alive():
+            raise BrokenPipeError
+        self._check_deadline(worker)
+
+    def _receive(self, index: int, todo: deque[Any]) -> Iterator[tuple[Any, Any]]:
+        worker = self._workers[index]
+        try:
+            answers = worker.channel.receive()
+        except EOFError:
+            self._replace(index, todo)
+            self._refill(index, todo)
+            return
+        for answer in answers:
+            task = worker.tasks.popleft()
+            worker.answered, worker.last_sign = True, time.monotonic()
+            if isinstance(answer, Failure):
+                raise RunError(f"{task.what} failed: {answer.reason}\n\n{answer.traceback}")
+            self._deal(index, todo)
+            yield task, answer
+
+    def _look(self, todo: deque[Any]) -> None:
+        """Notice workers that died though their pipe is still open, or that do not answer."""
+        now = time.monotonic()
+        if now - self._looked < POLL_SECONDS:
+            return
+        self._looked = now
+        for index, worker in enumerate(list(self._workers)):
+            if not worker.tasks or _ready([worker], 0):  # first read all that it said
+                continue
+            if not worker.process.is_alive() and not _ready([worker], 0):
+                self._replace(index, todo)
+                self._refill(index, todo)
+            else:
+                self._check_deadline(worker)
+
+    def _refill(self, index: int, todo: deque[Any]) -> None:
+        for _ in range(QUEUED_PER_WORKER):
+            self._deal(index, todo)
+
+    def _abandon(self) -> None:
+        """End the workers with unanswered tasks, if any: an error or the user stopped the rest."""
+        busy = [worker for worker in self._workers if worker.tasks]
+        self._end(busy)
+        for worker in busy:
+            worker.tasks.clear()
+            worker.abandoned = True
+
+    def _check_stop(self) -> None:
+        if self.stop():
+            raise Interrupted
+
+    def _check_deadline(self, worker: _Worker) -> None:
+        if time.monotonic() - worker.last_sign > self.timeout:
+            raise RunError(
+                f"{worker.process.name} has not answered for {self.timeout:g} s "
+                f"(engine.timeout_seconds): {worker.tasks[0].what}. Raise it if this really takes "
+                "so long."
+            )
+
+    def _replace(self, index: int, todo: deque[Any]) -> None:
+        """Start another worker in place of a dead one; its tasks come first in ``todo``."""
+        worker = self._workers[index]
+        _joined([worker.process], EXIT_SECONDS)  # or we would hide its exit code
+        self._end([worker])
+        name, code = worker.process.name, worker.process.exitcode or 0
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        if self.method == "spawn" and code == 1 and not worker.answered:
+            raise RunError(f"{name} could not start. {SPAWNED}")
+        if worker.tasks:
+            at = worker.tasks[0].what
+            self._deaths[at] += 1
+            if self._deaths[at] >= MOST_DEATHS:
+                raise RunError(f"{at}: {MOST_DEATHS} workers died at it ({how}); {HINT}")
+            todo.extendleft(reversed(worker.tasks))
+            worker.tasks.clear()
+            doing = f"at {at}, which is done again, to the same bits"
+        else:
+            doing = "while it had nothing to do"
+        if not worker.abandoned:
+            warnings.warn(f"{name} died ({how}) {doing}; {HINT}", stacklevel=2)
+        worker.channel.close()
+        self._workers[index] = self._start(name)
+
+    def _start(self, name: str) -> _Worker:
+        context: Any = torch_multiprocessing.get_context(self.method)
+        ours, theirs = socket.socketpair()
+        process = context.Process(
+            target=worker_main,
+            args=(theirs, self.job, self.shared, os.getpid()),
+            name=name,
+            daemon=True,
+        )
+        try:
+            process.start()
+        except (AttributeError, TypeError, RuntimeError, PicklingError) as error:
+            ours.close()
+            raise RunError(f"the workers cannot be started: {error}. {SPAWNED}") from error
+        finally:
+            theirs.close()
+        return _Worker(process, Channel(ours))
+
+    def close(self) -> None:
+        self._end(self._workers)
+        for worker in self._workers:
+            worker.channel.close()
+        self._workers = []
+
+    @staticmethod
+    def _end(workers: Sequence[_Worker]) -> None:
+        """Kill these workers: they have nothing to save, and may ignore anything milder."""
+        processes = [worker.process for worker in workers]
+        for process in processes:
+            process.kill()
+        _joined(processes, KILL_SECONDS)
+
+
+def _ready(workers: Sequence[_Worker], seconds: float) -> list[Any]:
+    """The workers that have said something, or closed their end."""
+    channels: list[Any] = list(workers)
+    return [worker for worker in workers if worker.channel.has_message] or wait(channels, seconds)
+
+
+def _joined(processes: Sequence[multiprocessing.process.BaseProcess], seconds: float) -> None:
+    """Wait until all of them have ended, but not longer than this."""
+    ends = time.monotonic() + seconds
+    # Not join(): it waits for a pipe, which a worker's own children may hold open.
+    while alive := [process for process in processes if process.is_alive()]:
+        left = ends - time.monotonic()
+        if left <= 0:
+            return
+        wait([process.sentinel for process in alive], min(left, 0.02))

@@ -1,0 +1,92 @@
+"""A fleet that is planned anew between rounds when nodes join or leave (``fleet.replan``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedplt.federation.engine import NodesEngine
+from fedplt.federation.fleet import changed_devices
+from fedplt.federation.fleet_config import AnnouncedDevice
+from fedplt.federation.job import Job
+from fedplt.federation.planning import method_from_config
+from fedplt.fleet import DeviceProfile
+from fedplt.methods import PlanRequest
+from fedplt.planning import Spaces
+
+Roster = Mapping[int, DeviceProfile]
+"""The clients that are there, and their devices."""
+TENSOR = "fleet.roster"
+COLUMNS = tuple(AnnouncedDevice.model_fields)
+
+
+class ChangingFleet:
+    """The roster that the plan in force was made for.
+
+    The plan depends on nothing but the run's configuration and the roster, so that a checkpoint
+    holds the roster alone.
+    """
+
+    def __init__(self, job: Job, engine: NodesEngine) -> None:
+        self.first, self.engine = job, engine
+        self.roster: Roster = {}
+        """Of the last round that counts."""
+        self._tried: tuple[Roster, Job] = {}, job
+
+    def job_of_round(self) -> Job:
+        """Planned for the clients that are there now; if nobody is, as in the last round."""
+        return self._job_for(self.engine.roster() or self._tried[0])
+
+    def _job_for(self, roster: Roster) -> Job:
+        if roster != self._tried[0]:
+            self._tried = roster, replanned(self.first, roster)
+            self.engine.use(self._tried[1])
+        return self._tried[1]
+
+    def commit(self) -> dict[str, Any] | None:
+        """The round counts; return what is new in its record, if it was planned anew."""
+        roster, job = self._tried
+        if roster == self.roster:
+            return None
+        self.roster = roster
+        ratios = {str(client): float(job.plan.ratios[client]) for client in sorted(roster)}
+        return {"ratios": ratios, "plan": job.plan.fingerprint}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint: a row per client, NaN for those that are away."""
+        table = torch.full((self.first.plan.num_clients, len(COLUMNS)), math.nan).double()
+        for client, profile in self.roster.items():
+            values = [getattr(profile, name) for name in COLUMNS]
+            row = [math.nan if value is None else value for value in values]
+            table[client] = torch.tensor(row, dtype=torch.float64)
+        return {TENSOR: table}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> Job:
+        """The job of the last round that counts."""
+        roster = {}
+        for client, row in enumerate(tensors[TENSOR].tolist()):
+            if not math.isnan(row[0]):
+                known = zip(COLUMNS, row, strict=True)
+                values = {name: value for name, value in known if not math.isnan(value)}
+                roster[client] = AnnouncedDevice(**values).profile(client)
+        self.roster = roster
+        return self._job_for(roster)
+
+
+def replanned(job: Job, roster: Roster) -> Job:
+    """The same run, planned for the clients that are there."""
+    devices = changed_devices(job.config, job.layers, roster, len(job.samples))
+    request = PlanRequest(job.layers, devices.ratios, job.config.seed, lambda: _spaces(job))
+    plan = method_from_config(job.config).full_plan(request)
+    return replace(job, plan=plan, devices=devices)
+
+
+def _spaces(job: Job) -> Spaces:
+    """Asked for by methods that train sub-models: the first plan has them."""
+    spaces: Spaces = job.plan.spaces  # type: ignore[attr-defined]
+    return spaces

@@ -1,0 +1,140 @@
+"""The private rounds of a run: their key, their aggregator, and what they have spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedplt.errors import ConfigError, RunError
+from fedplt.federation.config import RunConfig
+from fedplt.federation.job import Job
+from fedplt.imports import import_object
+from fedplt.planning import RoundAssignments
+from fedplt.server import PrivateAggregator, SecretStream
+
+
+class PrivateRounds:
+    """Client-level differential privacy of a run's models."""
+
+    def __init__(self, job: Job) -> None:
+        assert job.config.privacy is not None
+        self.job, self.settings = job, job.config.privacy
+        _refuse_leaks(job)
+        _accounting("epsilon_after")  # refuse at once if it is not installed
+        seed = self.settings.noise_seed
+        self.secret = SecretStream.fresh() if seed is None else SecretStream.from_seed(seed)
+
+    def aggregator(self, round: int, everybody: RoundAssignments) -> PrivateAggregator:
+        """Divisors are those of all clients of the plan, whether they are there or not."""
+        job, settings = self.job, self.settings
+        made = PrivateAggregator(
+            job.layers,
+            job.recipe.normalizer,
+            clip=settings.clip,
+            noise_multiplier=settings.noise_multiplier,
+            probability=probability_of(job.config),
+            secret=self.secret,
+            round=round,
+            min_contributors=job.config.server.min_contributors,
+        )
+        for client in range(job.plan.num_clients):
+            made.expect(everybody[client])
+        return made
+
+    def record(self, rounds: int) -> dict[str, Any]:
+        return privacy_record(self.job.config, rounds)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The key, for the checkpoint; it is nowhere else."""
+        if self.settings.noise_seed is not None:
+            return {}
+        return {"privacy.key": torch.from_numpy(np.frombuffer(self.secret.key, np.uint8).copy())}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        if self.settings.noise_seed is None:
+            self.secret = SecretStream(tensors["privacy.key"].numpy().tobytes())
+
+
+def privacy_record(config: RunConfig, rounds: int | None = None) -> dict[str, Any]:
+    """Epsilon and delta after so many rounds (default: all), and what they follow from."""
+    assert config.privacy is not None
+    settings, probability = config.privacy, probability_of(config)
+    number = config.rounds if rounds is None else rounds
+    epsilon = _accounting("epsilon_after")(
+        number,
+        noise_multiplier=settings.noise_multiplier,
+        probability=probability,
+        delta=settings.delta,
+    )
+    return {
+        "epsilon": float(f"{epsilon:.6g}"),
+        "delta": settings.delta,
+        "rounds": number,
+        "clip": settings.clip,
+        "noise_multiplier": settings.noise_multiplier,
+        "probability": probability,
+        "secret": settings.noise_seed is None,
+    }
+
+
+def probability_of(config: RunConfig) -> float:
+    """The probability of each client to take part in a round."""
+    chance = config.sampling.probability
+    return 1.0 if chance is None else chance
+
+
+def privacy_text(record: Mapping[str, Any]) -> str:
+    """What a run's privacy record says, in one sentence."""
+    text = (
+        f"({record['epsilon']:.3g}, {record['delta']:g})-differential privacy after "
+        f"{record['rounds']} rounds, for each client with all of its data, towards everybody who "
+        "sees the models but not the server's records and checkpoints"
+    )
+    if not record["secret"]:
+        text += (
+            "; but the noise comes from privacy.noise_seed, and whoever knows it can remove the "
+            "noise"
+        )
+    return text + "."
+
+
+def noise_multiplier_for(config: RunConfig, epsilon: float) -> float:
+    """The noise multiplier with which this run would spend at most epsilon."""
+    assert config.privacy is not None
+    made = _accounting("noise_for")(
+        epsilon,
+        config.rounds,
+        probability=probability_of(config),
+        delta=config.privacy.delta,
+    )
+    return float(made)
+
+
+def _accounting(name: str) -> Callable[..., float]:
+    if find_spec("dp_accounting") is None:
+        raise RunError(
+            "[privacy] needs dp-accounting: install it with pip install 'fedplt[privacy]'."
+        )
+    found: Callable[..., float] = import_object(f"fedplt.federation.accounting:{name}", "privacy")
+    return found
+
+
+def _refuse_leaks(job: Job) -> None:
+    """Refuse what leaves the clients without noise, or cannot bear noise."""
+    for key in ("static_norm", "local_norms"):
+        if getattr(job.recipe, key):
+            raise ConfigError(
+                f"method.{key}: statistics of the clients' data would be gathered or evaluated "
+                "without noise; leave it out with [privacy]."
+            )
+    buffers = [tensor.name for tensor in job.layers.tensors if tensor.is_buffer]
+    if buffers:
+        raise ConfigError(
+            f"model: {buffers[0]} is a running statistic, and with noise a variance may become "
+            "negative. With [privacy] use layers without running statistics (GroupNorm, LayerNorm)."
+        )

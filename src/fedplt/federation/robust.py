@@ -1,0 +1,76 @@
+"""A run's rule of aggregation: what it does not go together with, where it cannot help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedplt.errors import ConfigError
+from fedplt.federation.config import RunConfig
+from fedplt.federation.job import Job
+from fedplt.planning import Plan
+from fedplt.server import AggregationRule, Aggregator, ClippedAggregator
+
+MAX_LISTED = 50
+
+
+def rule_of(job: Job) -> AggregationRule:
+    rule = job.config.server.rule
+    if rule.counts_clients and job.recipe.normalizer == "participants":
+        raise ConfigError(
+            f"server.aggregation: {rule.name!r} is over the clients that trained a sub-layer, but "
+            "method.normalizer is 'participants'. Set it to 'contributors', or use 'clipped-mean'."
+        )
+    return rule
+
+
+def clipped_clients(aggregator: Aggregator, added: Sequence[int]) -> dict[str, float]:
+    """The clients whose updates were scaled down, those most of all first."""
+    if not isinstance(aggregator, ClippedAggregator):
+        return {}
+    found = sorted(zip(aggregator.factors, added, strict=True))
+    return {str(client): float(f"{by:.3g}") for by, client in found[:MAX_LISTED] if by < 1}
+
+
+def coverage_warnings(config: RunConfig, plan: Plan) -> list[str]:
+    """Layers with sub-layers that too few clients train in a round, before any training."""
+    server, rule = config.server, config.server.rule
+    share, when = _taking_part(config)
+    result = []
+    for layer, clients in zip(plan.layers, plan.coverage, strict=True):
+        contributors = share * clients
+        thin = _thin(contributors, clients, server.min_contributors)
+        if server.min_contributors > 1 and thin:
+            result.append(
+                f"WARNING: layer {layer.name}: {thin} of its {layer.num_sublayers} sub-layers have "
+                f"fewer than {server.min_contributors} contributors{when} "
+                "(server.min_contributors): they are not changed in such a round."
+            )
+        least = rule.fewest_to_outvote_one()
+        thin = _thin(contributors, clients, least)
+        if least and thin:
+            result.append(
+                f"WARNING: layer {layer.name}: {thin} of its {layer.num_sublayers} sub-layers have "
+                f"fewer than {least} contributors{when}: {rule.name} cannot outvote one bad client "
+                "there. More clients, larger ratios or server.min_contributors help."
+            )
+    return result
+
+
+def _thin(contributors: NDArray[np.floating], clients: NDArray[np.int64], least: int) -> int:
+    """Sub-layers that some client trains, but too few in a round."""
+    return int(np.count_nonzero((clients > 0) & (contributors < least)))
+
+
+def _taking_part(config: RunConfig) -> tuple[float, str]:
+    """The share of the clients that take part in a round, and words for it."""
+    sampling, number = config.sampling, config.clients.num_clients
+    if config.privacy is not None or sampling.name == "all":
+        return 1.0, ""
+    if sampling.probability is not None:
+        return sampling.probability, " on average"
+    if sampling.num_clients is not None:
+        return sampling.num_clients / number, " on average"
+    return min(1.0, (sampling.budget or number) / number), " on average"

@@ -1,0 +1,160 @@
+"""``fedplt.load`` and ``fedplt.evaluate``: the model that a run has trained, and its score."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from fedplt.client import Evaluation, Task, combine, evaluate_chunk, num_chunks
+from fedplt.data import CATALOG, TrainingData, as_samples, first_examples, load_data_set
+from fedplt.errors import DataError, RunError
+from fedplt.federation.checks import run_model, try_task
+from fedplt.federation.config import FROM_PYTHON, RunConfig
+from fedplt.federation.data_checks import check_finite, check_targets
+from fedplt.federation.folder import RunFolder
+from fedplt.federation.model import find_code, load_weights
+from fedplt.imports import import_object
+from fedplt.kernels import bind_state, put
+from fedplt.models import build_model
+
+
+def load(
+    run: str | Path,
+    *,
+    model: nn.Module | None = None,
+    best: bool = False,
+    client: int | None = None,
+) -> nn.Module:
+    """The model that a run has trained, in evaluation mode.
+
+    Args:
+        run: a run's folder.
+        model: where the run was started from Python with a model of its own: such a model, whose
+            weights are replaced.
+        best: the model of the best evaluated round (``evaluation.keep_best``) instead of the last.
+        client: with the normalization layers that this client keeps (FedBN).
+    """
+    folder = RunFolder.open(Path(run))
+    config = folder.config()
+    if model is None:
+        model = _build(config, folder)
+    load_weights(model, _weights(folder, best), "model")
+    if client is not None:
+        _take_kept(folder, model, client, best)
+    return model.eval()
+
+
+def evaluate(
+    run: str | Path,
+    data: Any,
+    *,
+    model: nn.Module | None = None,
+    task: Task | None = None,
+    best: bool = False,
+    client: int | None = None,
+) -> Evaluation:
+    """Measure the model that a run has trained on new data, with the run's loss and metric.
+
+    Args:
+        run, model, best, client: as of :func:`load`.
+        data: what ``fedplt.train`` takes; the import path of a function that returns it; or the
+            name of a built-in data set. Of TrainingData, the test part (else the validation part).
+        task: where the run had a task from Python: that task.
+    """
+    folder = RunFolder.open(Path(run))
+    config = folder.config()
+    find_code(config)
+    samples = _samples(data)
+    trained = load(run, model=model, best=best, client=client)
+    task = task or _task(config, folder)
+    whole = TrainingData(samples, samples)
+    check_finite(whole)
+    inputs, targets = first_examples(samples)
+    outputs = run_model(config, trained, inputs)
+    check_targets(whole, outputs, task)
+    try_task(config, outputs, targets, task)
+    chunks = (
+        evaluate_chunk(trained, samples, chunk, task.loss, task.metric)
+        for chunk in range(num_chunks(samples))
+    )
+    return combine(chunks, task.metric)
+
+
+def _build(config: RunConfig, folder: RunFolder) -> nn.Module:
+    if config.model.name == FROM_PYTHON:
+        raise RunError(
+            f"{folder.path} was started from Python with a model of its own: give one like it, "
+            "fedplt.load(run, model=build())."
+        )
+    find_code(config)
+    return build_model(config.model.name, config.model.options, config.seed)
+
+
+def _task(config: RunConfig, folder: RunFolder) -> Task:
+    if FROM_PYTHON in (config.task.name, config.task.loss, config.task.metric):
+        raise RunError(
+            f"{folder.path} was started from Python with a task of its own: give it as task=."
+        )
+    return config.task.task()
+
+
+def _weights(folder: RunFolder, best: bool) -> Path:
+    path = folder.path / ("best.safetensors" if best else "model.safetensors")
+    if not path.exists():
+        do = (
+            "Set evaluation.keep_best = true before a run."
+            if best
+            else f"Finish the run first: fedplt resume {folder.path}."
+        )
+        raise RunError(f"{path} does not exist. {do}")
+    if best:
+        with safe_open(path, "pt") as file:
+            kept = int((file.metadata() or {}).get("round", 0))
+        found = folder.history().best
+        if found is None or found.round != kept:
+            raise RunError(
+                f"{path} is of round {kept}, which is not the best recorded one: the run was "
+                f"stopped in between. Continue it first: fedplt resume {folder.path}."
+            )
+    return path
+
+
+def _take_kept(folder: RunFolder, model: nn.Module, client: int, best: bool) -> None:
+    plan = folder.plan()
+    if not plan.local:
+        raise RunError(
+            f"client: the clients of {folder.path} keep no layers of their own (only methods with "
+            "local_norms have such layers). Leave it out."
+        )
+    if best:
+        raise RunError("client, best: only the last round's layers of the clients are kept.")
+    if not 0 <= client < plan.num_clients:
+        raise RunError(f"client: {client}; the clients are 0 to {plan.num_clients - 1}.")
+    path = folder.path / "checkpoint.safetensors"
+    try:
+        with safe_open(path, "pt") as file:
+            kept: Tensor = file.get_tensor("local")[client]
+    except (OSError, SafetensorError) as error:
+        raise RunError(
+            f"{path} does not have the clients' own layers: {error}. With Flower they stay on the "
+            "nodes."
+        ) from error
+    put(bind_state(model, plan.layers), plan.local_places, kept)
+
+
+def _samples(data: Any) -> Any:
+    if isinstance(data, str) and data in CATALOG:
+        data = load_data_set(data)
+    elif isinstance(data, str) and ":" in data:
+        data = import_object(data, "data")()
+    elif isinstance(data, str):
+        raise DataError(
+            f"data: {data!r} is not a built-in data set ({', '.join(sorted(CATALOG))}) and not an "
+            "import path such as 'my_data:load_test'."
+        )
+    if isinstance(data, TrainingData):
+        return data.validation if data.test is None else data.test
+    return as_samples(data)

@@ -1,0 +1,123 @@
+r"""Coordinate-wise median and trimmed mean of each block, over the clients that trained it.
+
+For a coordinate that :math:`m` clients trained, with their changes in ascending order
+:math:`u_1 \le \dots \le u_m`: the median, or the mean of :math:`u_{g+1}, \dots, u_{m-g}` with
+:math:`g = \lfloor \mathtt{trim} \cdot m \rfloor`. Every client counts once, whatever number of
+examples it has. Fewer than half of the *contributors of a block* may lie for the median, at most
+:math:`g` of them for the trimmed mean: blocks with few contributors are protected least.
+
+A few thousand coordinates are looked at at a time: a table of all clients and all parameters would
+take as much memory as a whole model per client.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedplt.client import ClientUpdate
+from fedplt.planning import Assignment, Layers, Places
+from fedplt.server.aggregation import Aggregator
+
+TABLE = 2_000_000
+"""Numbers in a table of clients and coordinates."""
+Floats = NDArray[np.float32]
+
+
+class OrderAggregator(Aggregator):
+    """The median, or with ``trim`` the mean without this fraction at each end."""
+
+    def __init__(
+        self, layers: Layers, *, trim: float | None = None, min_contributors: int = 1
+    ) -> None:
+        super().__init__(layers, min_contributors=min_contributors)
+        self.trim = trim
+        self._sent: list[_Sent] = []
+
+    def add(
+        self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
+    ) -> None:
+        """Add an update. It counts like every other: ``weight`` is not used."""
+        self._count(assignment, 1)
+        self._sent.append(_Sent(assignment.uploaded, update.values))
+
+    def apply(self, state: Tensor) -> None:
+        if not self._sent:
+            return
+        middle = torch.from_numpy(self._middle())
+        for place, trained, _ in self._shared():
+            old, change = (flat[place].view(len(trained), -1) for flat in (state, middle))
+            old.copy_(torch.where(trained, old + change, old))
+
+    def _middle(self) -> Floats:
+        """The median or trimmed mean of every coordinate; 0 where nobody trained."""
+        result = np.zeros(self.layers.state_size, dtype=np.float32)
+        width = max(1, TABLE // len(self._sent))
+        for start in range(0, len(result), width):
+            stop = min(start + width, len(result))
+            table = np.full((stop - start, len(self._sent)), np.nan, dtype=np.float32)
+            for column, sent in enumerate(self._sent):
+                sent.write(table[:, column], start, stop)
+            table.sort(axis=1)  # those who did not train a coordinate (NaN) come last
+            numbers = len(self._sent) - np.isnan(table).sum(axis=1)
+            if self.trim is None:
+                result[start:stop] = medians(table, numbers)
+            else:
+                result[start:stop] = trimmed_means(table, numbers, self.trim)
+        return result
+
+
+class _Sent:
+    """A client's values, by their places in the flat state."""
+
+    def __init__(self, places: Places, values: Floats) -> None:
+        self.positions, self.values = places.positions, values
+        pairs = np.array(places.segments, dtype=np.int64).reshape(-1, 2)
+        self.starts, self.stops = pairs[:, 0], pairs[:, 1]
+        self.offsets = np.cumsum(self.stops - self.starts) - (self.stops - self.starts)
+
+    def write(self, column: Floats, start: int, stop: int) -> None:
+        """Write the values between two places of the flat state."""
+        if self.positions is not None:
+            first, last = np.searchsorted(self.positions, (start, stop))
+            column[self.positions[first:last] - start] = self.values[first:last]
+            return
+        first, last = (
+            np.searchsorted(self.stops, start, "right"),
+            np.searchsorted(self.starts, stop),
+        )
+        for index in range(int(first), int(last)):
+            low, high = max(start, int(self.starts[index])), min(stop, int(self.stops[index]))
+            place = int(self.offsets[index]) + low - int(self.starts[index])
+            column[low - start : high - start] = self.values[place : place + high - low]
+
+
+def num_trimmed(number: int, trim: float) -> int:
+    """How many of so many values are left out at each end.
+
+    >>> num_trimmed(10, 0.3), num_trimmed(4, 0.2)
+    (3, 0)
+    """
+    return math.floor(trim * number + 1e-9)
+
+
+def medians(table: Floats, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Per row, of its first ``numbers`` values, which are sorted; 0 for none."""
+    rows, last = np.arange(len(table)), np.maximum(numbers - 1, 0)
+    low, high = table[rows, last // 2], table[rows, np.minimum(numbers // 2, last)]
+    middle = 0.5 * low.astype(np.float64) + 0.5 * high.astype(np.float64)
+    return np.where(numbers > 0, middle, 0.0)
+
+
+def trimmed_means(table: Floats, numbers: NDArray[np.int64], trim: float) -> NDArray[np.float64]:
+    """As :func:`medians`. The ends are never added: they may be huge."""
+    most = table.shape[1]
+    cut = np.array([num_trimmed(number, trim) for number in range(most + 1)])[numbers][:, None]
+    index = np.arange(most)
+    kept = (index >= cut) & (index < numbers[:, None] - cut)
+    total = np.where(kept, table, 0.0).sum(axis=1, dtype=np.float64)
+    return np.asarray(total / np.maximum(kept.sum(axis=1), 1))

@@ -1,0 +1,185 @@
+"""``fedplt.train`` and what belongs to it: progress, warnings, Ctrl-C, the trained model."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import fedplt
+from fedplt.federation.folder import RunFolder
+from fedplt.report.html import write_report
+from tests.support.jobs import blobs, small_model
+from tests.support.tiny import CONFIG
+
+DATA, VALIDATION = blobs(90), blobs(60, 1)
+
+
+def train(out=None, model=None, **settings):
+    torch.manual_seed(0)
+    return fedplt.train(
+        model or small_model(), DATA, VALIDATION, out=out,
+        **{
+            "ratios": [1.0, 0.5, 0.5], "rounds": 3, "engine": {"workers": 1, "check": False},
+            "training": {"learning_rate": 0.1}, **settings,
+        },
+    )  # fmt: skip
+
+
+def test_progress(capsys):
+    history = train(verbose=True)
+    shown = capsys.readouterr()
+    assert f"round 3/3  accuracy {history.metric.text(history.scores[-1])}" in shown.err
+    train()
+    assert capsys.readouterr() == ("", "")  # nobody is there to see it
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(2, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, points):
+        return self.head(self.lstm(points.view(-1, 3, 2))[0][:, -1])
+
+
+def test_what_nobody_trains_is_said(tmp_path, fedplt):
+    with pytest.warns(UserWarning, match="lstm.*nobody trains") as said:
+        train(tmp_path / "run", Reader(), ratios=[0.1] * 3, rounds=1)
+    assert len(said) == 1
+    page = write_report(RunFolder.open(tmp_path / "run")).read_text()
+    assert "WARNING: layer lstm" in page and "nobody trains" in page
+    (tmp_path / "tiny.toml").write_text(CONFIG.replace("ratio = 1.0", "ratio = 0.05"))
+    settings = ["--set", "clients.groups.1.ratio=0.05", "--set", "rounds=1"]
+    out = tmp_path / "cli"
+    done = fedplt("run", tmp_path / "tiny.toml", "--out", out, *settings)
+    assert done.returncode == 0 and "WARNING: layer" in done.stdout, done.stderr
+    assert "WARNING: layer" in fedplt("resume", out, "--set", "rounds=2").stdout
+
+
+def test_ctrl_c_saves_and_is_a_keyboard_interrupt(tmp_path):
+    def press(record):
+        if record.round == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    whole = train(rounds=4)
+    with pytest.raises(KeyboardInterrupt, match=r"saved in .*run"):
+        train(tmp_path / "run", rounds=4, on_round=press)
+    assert fedplt.History.load(tmp_path / "run").scores == whole.scores[:2]
+    assert train(tmp_path / "run", rounds=4, resume=True).scores == whole.scores
+
+
+def test_the_best_model_is_kept_and_a_run_without_progress_ends(tmp_path):
+    settings = {"evaluation": {"keep_best": True, "stop_after": 3}, "rounds": 30}
+    history = train(tmp_path / "run", training={"learning_rate": 1e-9}, **settings)
+    assert len(history.rounds) == 4 and history.best.round == 1
+    assert fedplt.History.load(tmp_path / "run").best == history.best
+    history = train(tmp_path / "fast", training={"learning_rate": 3.0}, **settings)
+    best = fedplt.load(tmp_path / "fast", model=small_model(), best=True)
+    found = fedplt.evaluate(tmp_path / "fast", VALIDATION, model=small_model(), best=True)
+    assert found.score == history.best.score == max(history.scores)
+    inputs, labels = VALIDATION
+    assert float((best(inputs).argmax(1) == labels).double().mean()) == found.score
+    last = fedplt.evaluate(tmp_path / "fast", VALIDATION, model=small_model())
+    assert (last.score, last.loss) == (history.scores[-1], history.rounds[-1].loss)
+    (tmp_path / "fast" / "best.safetensors").unlink()
+    with pytest.raises(fedplt.RunError, match="keep_best"):
+        fedplt.load(tmp_path / "fast", model=small_model(), best=True)
+    with pytest.raises(fedplt.RunError, match=r"model=build\(\)"):
+        fedplt.load(tmp_path / "fast")
+    with pytest.raises(fedplt.ConfigError, match=r"keep_best.*out"):
+        train(evaluation={"keep_best": True})
+
+
+@pytest.fixture(scope="module")
+def normed_run(tmp_path_factory):
+    """Clients that keep their own normalization layers."""
+    folder = tmp_path_factory.mktemp("normed")
+    (folder / "tiny.toml").write_text(CONFIG.replace("tiny:model", "tiny:normed_model"))
+    config = fedplt.load_config(folder / "tiny.toml", ["rounds=2", "method.name=fedbn"])
+    fedplt.run(config, folder / "run")
+    return folder / "run"
+
+
+def test_a_clients_own_layers(normed_run):
+    common, first, second = (fedplt.load(normed_run, client=client) for client in (None, 0, 1))
+    assert not common.training
+    assert torch.equal(common[0].weight, first[0].weight)
+    assert not torch.equal(first[1].running_mean, second[1].running_mean)
+    with pytest.raises(fedplt.RunError, match="0 to 4"):
+        fedplt.load(normed_run, client=5)
+
+
+def test_weights_from_a_file(normed_run, tmp_path):
+    file = normed_run / "model.safetensors"
+    config = fedplt.load_config(normed_run / "config.toml", [f"model.weights={file}", "rounds=1"])
+    history = fedplt.run(config, tmp_path / "run")
+    assert history.scores[0] >= fedplt.History.load(normed_run).scores[0]
+    tensors = load_file(file)
+    for change, words in (
+        ({"0.weight": torch.zeros(2, 2)}, r"'0.weight' has shape \(2, 2\), the model's"),
+        ({"0.wieght": torch.zeros(2)}, "'0.wieght' is not in the model. Did you mean '0.weight'"),
+    ):
+        save_file({**tensors, **change}, tmp_path / "other.safetensors")
+        (tmp_path / "tiny.toml").write_text((normed_run / "config.toml").read_text())
+        with pytest.raises(fedplt.ConfigError, match=words):  # found beside the configuration
+            fedplt.run(
+                fedplt.load_config(
+                    tmp_path / "tiny.toml", [f"model.weights={tmp_path / 'other.safetensors'}"]
+                )
+            )
+
+
+def test_the_recorded_configuration_is_true(tmp_path):
+    sizes = fedplt.cut(small_model()).sizes
+    train(
+        tmp_path / "run", ratios=[1.0, 0.5, 0.5, fedplt.balanced_allocation(sizes, 0.3)],
+        learning_rates=[0.1, 0.1, 0.2, 0.2], split=[range(30), range(30, 40), range(40, 60), [61]],
+    )  # fmt: skip
+    config = RunFolder.open(tmp_path / "run").config()
+    groups = config.clients.groups
+    assert [(g.num_clients, g.ratio, g.learning_rate) for g in groups] == [
+        (1, 1.0, 0.1), (1, 0.5, 0.1), (1, 0.5, 0.2), (1, None, 0.2),
+    ]  # fmt: skip
+    assert len(groups[3].layer_ratios) == 2
+    assert (config.data.split, config.data.split_file) == ("given", "(given from Python)")
+    with pytest.raises(fedplt.RunError, match=r"fedplt\.train"):
+        fedplt.resume(tmp_path / "run")
+
+
+def test_planned_fleets_from_python(tmp_path, monkeypatch):
+    rows = ["name,count,gflops,mbps_up,mbps_down", "phone,2,1,5,20", "laptop,1,50,20,100"]
+    (tmp_path / "devices.csv").write_text("\n".join(rows))
+    monkeypatch.chdir(tmp_path)
+    fleet = {"devices": "devices.csv", "percentile": 50.0}
+    history = train(tmp_path / "run", ratios=None, fleet=fleet)
+    folder = RunFolder.open(tmp_path / "run")
+    assert folder.plan().num_clients == 3
+    assert folder.config().fleet.devices == str(tmp_path / "devices.csv")
+    assert history.rounds[-1].total.simulated_seconds > 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside of torch.compile
+def test_a_compiled_model_is_trained_uncompiled_or_refused():
+    model = small_model()
+    before = model[0].weight.clone()
+    with pytest.warns(UserWarning, match="trained uncompiled"):
+        history = train(model=torch.compile(model))
+    assert history.scores == train().scores
+    assert not torch.equal(model[0].weight, before)
+    model = small_model()
+    model[0].compile()
+    with pytest.raises(fedplt.ConfigError, match="0 is compiled"):
+        train(model=model)
+
+
+def test_every_parameter_of_train_is_documented():
+    documented = fedplt.train.__doc__.split("Args:")[1]
+    for name in inspect.signature(fedplt.train).parameters:
+        assert re.search(rf"^        [\w, ]*\b{name}\b[\w, ]*: ", documented, re.MULTILINE), name

@@ -1,0 +1,157 @@
+"""Rules that bound what one client changes: literal numbers, and the obvious formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedplt import ClientUpdate, Layer, Layers, TensorSpec, make_plan
+from fedplt.planning.assignment import SliceAssignment
+from fedplt.planning.coupled_units import Spaces, TensorUnits
+from fedplt.planning.submodel_assignment import SubmodelAssignment
+from fedplt.server import AggregationRule, robust
+
+LAYERS = Layers(
+    (
+        Layer("a", (TensorSpec("a.w", (6, 3)), TensorSpec("a.b", (6,))), 6),
+        Layer("t", (TensorSpec("t.w", (2, 8, 3), axis=1),), 4),
+        Layer("qkv", (TensorSpec("q.w", (12, 2), repeats=3),), 2),
+    )
+)
+THREE = Layers((Layer("l", (TensorSpec("w", (3, 1)),), 3),))
+WHOLE = SliceAssignment(THREE, ((range(3),),))
+FIRST = SliceAssignment(THREE, ((range(1),),))
+
+
+def sent(values, num_examples=1):
+    return ClientUpdate(np.asarray(values, dtype=np.float32), num_examples, 0.0)
+
+
+def joined(rule, layers, updates, state=None):
+    state = torch.zeros(layers.state_size) if state is None else state
+    aggregator = rule.start(layers)
+    for update, assignment in updates:
+        aggregator.add(update, assignment)
+    aggregator.apply(state)
+    return state, aggregator
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (AggregationRule("median"), [2.0, 5.0, 0.5]),
+        (AggregationRule("trimmed-mean", trim=0.25), [2.0, 5.0, 0.5]),
+        (AggregationRule("trimmed-mean", trim=0.2), [2.0, 5.0, 0.5]),  # of 4: 0; of 5: 1
+        (AggregationRule("median", min_contributors=5), [2.0, 0.0, 0.0]),
+    ],
+)
+def test_each_block_has_its_own_contributors(rule, expected):
+    updates = [
+        (sent([1, 5, 0.5], 10**6), WHOLE),
+        (sent([2, 5, 0.5]), WHOLE),
+        (sent([3, 5, 0.5]), WHOLE),
+        (sent([-1e30, 5, 0.5]), WHOLE),
+        (sent([1e30]), FIRST),
+    ]
+    state, aggregator = joined(rule, THREE, updates)
+    assert state.tolist() == expected
+    assert aggregator.touched().tolist() == [value != 0 for value in expected]
+
+
+def test_what_nobody_trained_keeps_its_bits():
+    for name in ("median", "trimmed-mean", "clipped-mean"):
+        state, _ = joined(AggregationRule(name), THREE, [(sent([1.0]), FIRST)], -torch.zeros(3))
+        assert state.tolist() == [1.0, 0.0, 0.0]
+        assert torch.signbit(state).tolist() == [False, True, True]
+        empty, aggregator = joined(AggregationRule(name), THREE, [], torch.ones(3))
+        assert empty.tolist() == [1, 1, 1] and not aggregator.touched().any()
+
+
+@given(
+    st.lists(st.floats(0.05, 1), min_size=1, max_size=7),
+    st.integers(0, 2**31),
+    st.sampled_from([None, 0.0, 0.2, 0.34]),
+    st.sampled_from([7, 40, robust.TABLE]),
+)
+def test_equals_the_obvious_formula(ratios, seed, trim, size):
+    random, plan = np.random.default_rng(seed), make_plan(LAYERS, ratios)
+    table = np.full((len(ratios), LAYERS.state_size), np.nan)
+    updates = []
+    for client in range(len(ratios)):
+        assignment = plan.assignment(client)
+        values = random.normal(size=assignment.update_size).astype(np.float32)
+        where = np.concatenate([np.arange(*segment) for segment in assignment.uploaded.segments])
+        table[client, where] = values
+        updates.append((sent(values), assignment))
+    rule = AggregationRule("median") if trim is None else AggregationRule("trimmed-mean", trim)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(robust, "TABLE", size)
+        state, _ = joined(rule, LAYERS, updates)
+    for place, column in enumerate(table.T):
+        values = np.sort(column[~np.isnan(column)])
+        cut = 0 if trim is None else int(trim * len(values))
+        kept = values[cut : len(values) - cut]
+        expected = 0.0 if not len(kept) else np.median(kept) if trim is None else kept.mean()
+        assert state[place] == pytest.approx(expected, abs=1e-6)
+
+
+def test_sub_models_are_joined_element_by_element():
+    square = Layers(
+        (
+            Layer("a", (TensorSpec("a.weight", (2, 1)),), 2),
+            Layer("b", (TensorSpec("b.weight", (2, 2)),), 2),
+        )
+    )
+    spaces = Spaces((2,), (TensorUnits("a.weight", 0, None), TensorUnits("b.weight", None, 0)))
+    small = SubmodelAssignment(square, frozenset(), spaces, (np.array([0]),), 0.5)
+    whole = SliceAssignment(square, ((range(2),), (range(2),)))
+    updates = [(sent([9] * 3), small), (sent([1] * 6), whole), (sent([2] * 6), whole)]
+    state, _ = joined(AggregationRule("median"), square, updates)
+    assert state.tolist() == [2, 1.5, 2, 1.5, 2, 1.5]
+    # The small one is clipped by its own values, to twice the median of each layer.
+    state, aggregator = joined(AggregationRule("clipped-mean", clip=2.0), square, updates)
+    assert aggregator.factors == pytest.approx([4 / 9, 1, 1])
+    assert state.tolist() == pytest.approx([7 / 3, 1.5] * 3)
+
+
+def test_clipping_bounds_the_change_and_not_the_size_of_a_slice():
+    rule = AggregationRule("clipped-mean", clip=2.0)
+    updates = [(sent([1, 1, 1]), WHOLE), (sent([1.0]), FIRST), (sent([100, 0, 0]), WHOLE)]
+    state, aggregator = joined(rule, THREE, updates)
+    # Norms differ, root mean squares do not: only the third is scaled, to twice the median of 1.
+    assert aggregator.factors == pytest.approx([1, 1, 2 / np.sqrt(100**2 / 3)])
+    assert state.tolist() == pytest.approx([(1 + 1 + 2 * np.sqrt(3)) / 3, 0.5, 0.5])
+
+
+def test_running_statistics_are_clipped_apart():
+    specs = (TensorSpec("w", (2, 1)), TensorSpec("var", (2,), is_buffer=True))
+    layers = Layers((Layer("l", specs, 2),))
+    whole = SliceAssignment(layers, ((range(2),),))
+    values = [[1, 1, 50, 50], [1, 1, 50, 50], [1, 1, 5000, 5000]]
+    state, _ = joined(
+        AggregationRule("clipped-mean", clip=1.0), layers, [(sent(v), whole) for v in values]
+    )
+    assert state.tolist() == pytest.approx([1, 1, 50, 50])
+
+
+@pytest.mark.parametrize(
+    ("rule", "number"),
+    [
+        (AggregationRule("median"), 3),
+        (AggregationRule("trimmed-mean", trim=0.2), 5),
+        (AggregationRule("trimmed-mean", trim=0.3), 4),
+        (AggregationRule("trimmed-mean", trim=0.0), 0),
+        (AggregationRule("mean"), 0),
+    ],
+)
+def test_with_so_many_contributors_one_is_outvoted(rule, number):
+    assert rule.fewest_to_outvote_one() == number
+    if number:
+        honest = [(sent([1, 1, 1]), WHOLE)] * (number - 1)
+        state, _ = joined(rule, THREE, [*honest, (sent([1e20] * 3), WHOLE)])
+        assert state.tolist() == [1, 1, 1]
+        state, _ = joined(rule, THREE, [*honest[1:], (sent([1e20] * 3), WHOLE)])
+        assert state.max() > 1e18

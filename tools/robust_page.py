@@ -1,0 +1,176 @@
+"""Figures of docs/robust.md: rules of aggregation against bad clients (``make robust``).
+
+Writes every run's accuracy into results/robust, and the tables into the page. A
+run that is in the file is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+import torch
+from tools.reliability.attacks import (
+    reversed_scaled,
+    scaled,
+    sign_flipped,
+    with_bad,
+    with_flipped_labels,
+)
+
+from fedplt.data import TensorSamples, TrainingData, load_data_set
+from fedplt.engines.simulator import SimulatorEngine
+from fedplt.engines.start import run_job
+from fedplt.errors import DivergedError
+from fedplt.federation import make_job, parse_config
+from fedplt.files import write_text
+from fedplt.models import build_model
+from fedplt.report.results import replace_generated
+
+Figures = dict[str, float | None]
+ROOT = Path(__file__).parents[1]
+PAGE, FOLDER = ROOT / "docs" / "robust.md", ROOT / "results" / "robust"
+NUM_CLIENTS, ROUNDS, SEEDS, LAST = 20, 15, (1, 2, 3), 3
+NUM_TRAIN, NUM_VALIDATION = 3000, 1000
+FLEETS = {"covered": [1.0] * 10 + [0.5] * 10, "thin": [0.15] * 20}
+RULES: dict[str, dict[str, Any]] = {
+    "mean": {},
+    "clipped-mean": {"aggregation": "clipped-mean"},
+    "trimmed-mean": {"aggregation": "trimmed-mean", "trim": 0.34},
+    "median": {"aggregation": "median"},
+}
+CHANGES = {"sign-flipped": sign_flipped, "times 10": scaled, "times -10": reversed_scaled}
+ATTACKS = ("none", *CHANGES, "label-flipped")
+SHARES = (0.1, 0.3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run."""
+
+    fleet: str
+    rule: str
+    attack: str
+    share: float
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.fleet}/{self.rule}/{self.attack}/{self.share}/{self.seed}"
+
+
+def cases(seed: int) -> Iterator[Case]:
+    for fleet in FLEETS:
+        for attack in ATTACKS:
+            for share in SHARES if attack != "none" else (0.0,):
+                for rule in RULES:
+                    yield Case(fleet, rule, attack, share, seed)
+
+
+@cache
+def data() -> TrainingData:
+    whole = load_data_set("fashion-mnist")
+
+    def first(samples: Any, number: int) -> TensorSamples:
+        return TensorSamples(samples.inputs[:number], samples.targets[:number])
+
+    return TrainingData(
+        first(whole.train, NUM_TRAIN), first(whole.validation, NUM_VALIDATION), None
+    )
+
+
+def accuracy_of(case: Case) -> float | None:
+    """Mean accuracy of the last evaluations; None: the run diverged."""
+    config = parse_config(
+        {
+            "seed": case.seed,
+            "rounds": ROUNDS,
+            "clients": {"num_clients": NUM_CLIENTS},
+            "data": {"alpha": 1.0},
+            "model": {"name": "fcn", "options": {"hidden": [64, 32]}},
+            "training": {"learning_rate": 0.1, "batch_size": 32},
+            "server": RULES[case.rule],
+            "engine": {"workers": 1, "check": False},
+        }
+    )
+    model = build_model("fcn", {"hidden": [64, 32]}, case.seed)
+    job = make_job(config, model, data(), ratios=FLEETS[case.fleet])
+    number = round(case.share * NUM_CLIENTS)
+    bad = np.random.default_rng(case.seed).choice(NUM_CLIENTS, number, replace=False).tolist()
+    engine: Callable[..., Any] = SimulatorEngine
+    if case.attack == "label-flipped":
+        job = with_flipped_labels(job, bad)
+    elif case.attack != "none":
+        engine = with_bad(bad, CHANGES[case.attack])
+    try:
+        return round(run_job(job, engine=engine).final_accuracy(LAST), 4)
+    except DivergedError:
+        return None
+
+
+def measure(seed: int) -> Figures:
+    path = FOLDER / f"seed{seed}.json"
+    known: Figures = json.loads(path.read_text()) if path.exists() else {}
+    torch.set_num_threads(1)
+    for case in cases(seed):
+        if case.key not in known:
+            known[case.key] = accuracy_of(case)
+            print(case.key, known[case.key], flush=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+    return known
+
+
+def cell(values: list[float | None]) -> str:
+    known = [100 * value for value in values if value is not None]
+    if len(known) < len(values):
+        return f"diverged ({len(values) - len(known)} of {len(values)})"
+    return f"{fmean(known):.1f} ± {pstdev(known):.1f}"
+
+
+def page_text(figures: Figures) -> str:
+    columns = [("none", 0.0), *((attack, share) for attack in ATTACKS[1:] for share in SHARES)]
+    header = ["rule", "no bad client", *(f"{a}, {100 * s:.0f} %" for a, s in columns[1:])]
+    parts = []
+    for fleet, ratios in FLEETS.items():
+        rows = []
+        for rule in RULES:
+            cells = [
+                [figures[Case(fleet, rule, attack, share, seed).key] for seed in SEEDS]
+                for attack, share in columns
+            ]
+            rows.append([f"`{rule}`", *map(cell, cells)])
+        few = sum(ratios)
+        title = f"**{fleet}**: a sub-layer is trained by about {few:g} of {NUM_CLIENTS} clients"
+        lines = [f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows]]
+        parts += [title, "\n".join(lines)]
+    about = (
+        f"Accuracy in % after {ROUNDS} rounds of FedPLT, mean ± standard deviation of {len(SEEDS)} "
+        f"seeds: {NUM_TRAIN:,} images of Fashion-MNIST, {NUM_CLIENTS} clients, Dirichlet 1.0, a "
+        f"network of 784-64-32-10, `trim = {RULES['trimmed-mean']['trim']}`, `clip = 1.0`."
+    )
+    return "\n\n".join([about, *parts])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, help="only measure this seed; no page")
+    seed = parser.parse_args().seed
+    if seed is not None:
+        measure(seed)
+        return
+    figures: Figures = {}
+    for seed in SEEDS:
+        figures |= measure(seed)
+    replace_generated(PAGE, page_text(figures))
+
+
+if __name__ == "__main__":
+    main()
