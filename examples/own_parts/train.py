@@ -6,10 +6,10 @@ python -m examples.own_parts.train [FOLDER_FOR_THE_RUNS]
 import sys
 
 import torch
-from examples.own_parts.maxout import Maxout
 from sklearn.datasets import load_digits
 
 import fedplt
+from examples.own_parts.maxout import Maxout
 
 RATIOS = [1.0] * 2 + [0.3] * 6 + [0.1] * 12
 

@@ -54,6 +54,7 @@ def main() -> None:
         split="dirichlet",
         data={"alpha": 0.5},
         training={"learning_rate": 0.1, **WORK},
+        evaluation={"every": 24},
         out=sys.argv[1] if sys.argv[1:] else None,
     )
     print("day  devices per round  fewest  accuracy  uploaded  waited for devices")
