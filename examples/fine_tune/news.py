@@ -32,7 +32,7 @@ class NewsSorter(torch.nn.Module):
         config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         self.bert = BertModel(BertConfig(**config), add_pooling_layer=False)
         weights = safetensors.torch.load(package.read(f"{FOLDER}/model.safetensors"))
-        self.bert.load_state_dict({k: v for k, v in weights.items() if "pooler" not in k})
+        self.bert.load_state_dict({name: weights[name] for name in self.bert.state_dict()})
         self.head = torch.nn.Linear(config["hidden_size"], num_topics)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
