@@ -9,8 +9,8 @@ TEST_PROCESSES ?= $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-flower test-examples check fix same-numbers step-times bench bench-quick bench-peers results \
-	api-page correctness lock licenses audit docs clean
+.PHONY: help setup run test test-fast test-flower test-browser test-examples check fix same-numbers step-times bench \
+	bench-quick bench-peers results api-page robust correctness reliability fuzz lock licenses audit docs clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,13 +33,17 @@ run: setup  ## train FedPLT on Fashion-MNIST with 50 unequal clients and leave a
 	else $(VENV)/bin/fedplt run fashion-mnist --out $(OUT); fi
 
 test: setup  ## run all tests (a few minutes; TEST_PROCESSES=1: one after the other)
-	$(PYTEST) -m "not flower and not examples"
+	$(PYTEST) -m "not flower and not browser and not examples"
 
 test-fast: setup  ## run the tests that take no processes and little time (under a minute)
-	$(PYTEST) -m "not slow and not flower and not examples" --hypothesis-profile fast
+	$(PYTEST) -m "not slow and not flower and not browser and not examples" --hypothesis-profile fast
 
 test-flower: setup  ## run the tests that start Flower's own processes (about 20 minutes)
 	$(PYTHON) -m pytest -q -n 0 -m flower
+
+test-browser: setup  ## open the report and the live page in Chromium (installed here, if that is allowed)
+	tools/install_chromium.sh
+	$(PYTHON) -m pytest -q -n 0 -m browser tests/report
 
 test-examples: setup  ## run the examples and compare what they print
 	$(PYTHON) -m pytest -q -n 0 -m examples tests/test_examples.py
@@ -79,8 +83,21 @@ results: setup  ## rebuild tables, figures and claims of the experiments from re
 api-page: setup  ## write docs/api.md from the docstrings
 	$(PYTHON) tools/api_page.py
 
+robust: setup  ## rules of aggregation against bad clients, into results/robust and docs/robust.md
+	$(PYTHON) -m tools.robust_page
+
 correctness: setup  ## compare with slow references and write docs/correctness.md (a few minutes)
 	$(PYTHON) -m tools.correctness_page
+
+reliability: setup  ## attack runs (power loss, damage, kills, odd inputs) and write docs/reliability.md (half an hour)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
+	$(PYTHON) -m tools.reliability_page
+
+FUZZ_SEED ?= 1
+fuzz: setup  ## 100,000 odd inputs for all that reads one: no traceback, no hang, no 2 GB
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
+	$(PYTHON) -m tools.reliability.fuzz 100000 $(FUZZ_SEED)
+	$(PYTHON) -m tools.reliability.fuzz_decoders 100000 $(FUZZ_SEED)
 
 lock: setup  ## write requirements-dev.txt anew, after a change of pyproject.toml or constraints.txt
 	$(PYTHON) tools/lock.py $(UPGRADE)

@@ -20,7 +20,7 @@ GROUPS = {
     ],
     "A loop of your own": [
         "cut", "make_plan", "check", "CheckReport", "train_only", "TrainableSlices",
-        "ClientUpdate", "validate",
+        "ClientUpdate", "Origin", "validate",
         "Aggregator", "bind_state", "HeldModels",
     ],
     "Planning": [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -128,11 +129,22 @@ def measure(seed: int) -> Figures:
     return known
 
 
+def recorded() -> Figures:
+    figures: Figures = {}
+    for path in sorted(FOLDER.glob("seed*.json")):
+        figures |= json.loads(path.read_text())
+    return figures
+
+
 def cell(values: list[float | None]) -> str:
+    """Mean and spread over the seeds that were run."""
+    if not values:
+        return "not run"
     known = [100 * value for value in values if value is not None]
     if len(known) < len(values):
         return f"diverged ({len(values) - len(known)} of {len(values)})"
-    return f"{fmean(known):.1f} ± {pstdev(known):.1f}"
+    spread = f" ± {pstdev(known):.1f}" if len(known) > 1 else ""
+    return f"{fmean(known):.1f}{spread}"
 
 
 def page_text(figures: Figures) -> str:
@@ -143,7 +155,11 @@ def page_text(figures: Figures) -> str:
         rows = []
         for rule in RULES:
             cells = [
-                [figures[Case(fleet, rule, attack, share, seed).key] for seed in SEEDS]
+                [
+                    figures[key]
+                    for seed in SEEDS
+                    if (key := Case(fleet, rule, attack, share, seed).key) in figures
+                ]
                 for attack, share in columns
             ]
             rows.append([f"`{rule}`", *map(cell, cells)])
@@ -152,24 +168,29 @@ def page_text(figures: Figures) -> str:
         lines = [f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows]]
         parts += [title, "\n".join(lines)]
     about = (
-        f"Accuracy in % after {ROUNDS} rounds of FedPLT, mean ± standard deviation of {len(SEEDS)} "
-        f"seeds: {NUM_TRAIN:,} images of Fashion-MNIST, {NUM_CLIENTS} clients, Dirichlet 1.0, a "
-        f"network of 784-64-32-10, `trim = {RULES['trimmed-mean']['trim']}`, `clip = 1.0`."
+        f"Accuracy in % after {ROUNDS} rounds of FedPLT, mean ± standard deviation over the seeds "
+        f"({_seeds_text(figures)}): {NUM_TRAIN:,} images of Fashion-MNIST, {NUM_CLIENTS} clients, "
+        f"Dirichlet 1.0, a network of 784-64-32-10, "
+        f"`trim = {RULES['trimmed-mean']['trim']}`, `clip = 1.0`."
     )
     return "\n\n".join([about, *parts])
 
 
+def _seeds_text(figures: Figures) -> str:
+    numbers = Counter(key.rpartition("/")[2] for key in figures)
+    return ", ".join(f"seed {seed}: {number} runs" for seed, number in sorted(numbers.items()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, help="only measure this seed; no page")
-    seed = parser.parse_args().seed
-    if seed is not None:
-        measure(seed)
-        return
-    figures: Figures = {}
-    for seed in SEEDS:
-        figures |= measure(seed)
-    replace_generated(PAGE, page_text(figures))
+    parser.add_argument("--seed", type=int, help="only measure this seed, and write no page")
+    parser.add_argument("--page", action="store_true", help="only write the page")
+    asked = parser.parse_args()
+    for seed in SEEDS if asked.seed is None else [asked.seed]:
+        if not asked.page:
+            measure(seed)
+    if asked.seed is None:
+        replace_generated(PAGE, page_text(recorded()))
 
 
 if __name__ == "__main__":

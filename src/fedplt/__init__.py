@@ -65,6 +65,7 @@ _PUBLIC = {
         "HeldModels",
         "Metric",
         "MetricInfo",
+        "Origin",
         "Task",
         "TrainableSlices",
         "check",
@@ -90,6 +91,7 @@ _PUBLIC = {
         "GroupConfig",
         "History",
         "ModelConfig",
+        "PrivacyConfig",
         "RoundRecord",
         "RunConfig",
         "SamplingConfig",
@@ -113,6 +115,7 @@ _PUBLIC = {
         "ConfigError",
         "CutError",
         "DataError",
+        "DamagedError",
         "DivergedError",
         "ExampleError",
         "FedpltError",
@@ -146,6 +149,7 @@ if TYPE_CHECKING:
     from fedplt.client import HeldModels as HeldModels
     from fedplt.client import Metric as Metric
     from fedplt.client import MetricInfo as MetricInfo
+    from fedplt.client import Origin as Origin
     from fedplt.client import Task as Task
     from fedplt.client import TrainableSlices as TrainableSlices
     from fedplt.client import check as check
@@ -161,6 +165,7 @@ if TYPE_CHECKING:
     from fedplt.engines import train as train
     from fedplt.errors import ConfigError as ConfigError
     from fedplt.errors import CutError as CutError
+    from fedplt.errors import DamagedError as DamagedError
     from fedplt.errors import DataError as DataError
     from fedplt.errors import DivergedError as DivergedError
     from fedplt.errors import ExampleError as ExampleError
@@ -183,6 +188,7 @@ if TYPE_CHECKING:
     from fedplt.federation import GroupConfig as GroupConfig
     from fedplt.federation import History as History
     from fedplt.federation import ModelConfig as ModelConfig
+    from fedplt.federation import PrivacyConfig as PrivacyConfig
     from fedplt.federation import RoundRecord as RoundRecord
     from fedplt.federation import RunConfig as RunConfig
     from fedplt.federation import SamplingConfig as SamplingConfig

@@ -11,7 +11,8 @@
     ├── DataError      data is missing, damaged, or cannot be split as asked
     ├── UpdateError    a client's update does not fit what the client was assigned
     └── RunError       a run folder or a running engine is in the wrong state
-        └── DivergedError  every client's update was refused, such as for NaN
+        ├── DivergedError  every client's update was refused, such as for NaN
+        └── DamagedError   a file of a run is not what fedplt wrote
 
 Every message says what was given, what is allowed and what to do. The command line prints
 the message and exits with code 2; a traceback always means a bug in fedplt.
@@ -73,6 +74,10 @@ class TooFewClientsError(RunError):
 
 class DivergedError(RunError):
     """Every client's update was refused; the same run would diverge again."""
+
+
+class DamagedError(RunError):
+    """A file of a run is not what fedplt wrote: damaged, edited, or of another run."""
 
 
 class UntrainedWarning(UserWarning):

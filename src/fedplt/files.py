@@ -1,24 +1,39 @@
-"""Atomic file writes: a crash leaves the old file or the new one, never a partial one."""
+"""File writes that survive a crash and a power loss.
+
+A file is written under a temporary name, synced, renamed, and then its folder is synced: whenever
+the power goes, the disk has the old file or the new one, never a part of one.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
+SCRATCH = ".*.[0-9]*.part"
+"""Temporary files that a killed process leaves behind."""
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Call ``write`` with a temporary path in the same folder, then rename it to ``path``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+
+def write_atomically(
+    path: Path, write: Callable[[Path], object], *, previous: Path | None = None
+) -> None:
+    """Call ``write`` with a temporary path in the same folder, then rename it to ``path``.
+
+    With ``previous``, the file that was there is kept under that name.
+    """
+    make_folder(path.parent)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        mode = _new_file_mode(scratch)
+        mode = _new_file_mode(scratch)  # it removes a link that was left here
         write(scratch)
         scratch.chmod(mode)
-        with scratch.open("rb") as written:
-            os.fsync(written.fileno())
+        sync(scratch)
+        if previous is not None and path.exists():
+            path.replace(previous)
         scratch.replace(path)
+        sync_folder(path.parent)
     finally:
         scratch.unlink(missing_ok=True)
 
@@ -34,3 +49,45 @@ def _new_file_mode(path: Path) -> int:
 
 def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda scratch: scratch.write_text(text, encoding="utf-8"))
+
+
+def append_text(path: Path, text: str) -> None:
+    """Append to a file that is no link; :func:`sync` makes what was appended survive."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8") as out:
+        out.write(text)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, and sync the folders that hold the new ones."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(missing):
+        sync_folder(folder.parent)
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove the temporary files of processes that were killed."""
+    for scratch in folder.glob(SCRATCH):
+        scratch.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has what was written to a file."""
+    _sync(path, os.O_RDONLY | os.O_NOFOLLOW)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the names in a folder."""
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    file = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems cannot sync a folder
+            raise
+    finally:
+        os.close(file)

@@ -71,10 +71,11 @@ def test_run_then_report(fedplt, config, tmp_path):
     names = {path.name for path in folder.iterdir()} - {".lock"}
     assert names == {
         "config.toml", "plan.json", "metric.json", "rounds.jsonl", "checkpoint.safetensors",
+        "checkpoint.previous.safetensors", "sessions.json",
         "model.safetensors", "result.json", "report.html",
     }  # fmt: skip
     page = (folder / "report.html").read_text()
-    assert page.count("data:image/png;base64") == 2
+    assert 'id="curves"' in page and "plotly.js" in page
     assert "uploaded" in page
     (folder / "report.html").unlink()
     assert fedplt("report", folder).returncode == 0
@@ -154,7 +155,7 @@ def wait_for_rounds(folder: Path, number: int, process: Forked) -> None:
 def numbers(folder: Path) -> list[dict]:
     path = folder / "rounds.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    return [{**json.loads(line), "seconds": 0} for line in lines if line.endswith("}")]
+    return [{**json.loads(line), "seconds": 0, "seal": ""} for line in lines if line.endswith("}")]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +173,8 @@ def numbers(folder: Path) -> list[dict]:
         (["--set", "model.name=math:pi"], "name a function"),
         (["--set", "data.name=math:pi"], "name a function"),
         (["--set", "model.name=.x:y"], "cannot be imported"),
-        (["--set", "data.name=os:abort_", "--set", "model.name=fcn"], "cannot be imported"),
-        (["--set", "data.name=os:getcwd"], "not a TrainingData"),
+        (["--set", "data.name=no_such:abort", "--set", "model.name=fcn"], "cannot be imported"),
+        (["--set", "data.name=os:getcwd"], "part of Python itself"),
         (
             ["--set", "data.name=tests.support.tiny:fails"],
             "tests.support.tiny:fails' failed: OSError",
@@ -206,7 +207,11 @@ def test_resume_refuses_a_changed_configuration(fedplt, config, tmp_path):
     (folder / "config.toml").write_text(text.replace("learning_rate = 0.1", "learning_rate = 0.2"))
     done = fedplt("resume", folder)
     assert done.returncode == 2
-    assert "training.learning_rate was 0.1, is 0.2" in done.stderr
+    assert "config.toml is not what fedplt wrote" in done.stderr
+    (folder / "config.toml").unlink()
+    done = fedplt("resume", folder)
+    assert "was missing: written again" in done.stderr
+    assert (folder / "config.toml").read_text() == text
 
 
 @pytest.mark.slow

@@ -117,10 +117,14 @@ def test_a_damaged_cache_is_fetched_again(stand_in, fashion):
     source = FakeSource(fashion)
     stand_in(source)
     path = catalog.fetch_data_set("fashion-mnist", folder=fashion)
-    for damage in (path.read_bytes()[:100], b""):
+    whole = path.read_bytes()
+    flipped = whole[:-1] + bytes([whole[-1] ^ 1])
+    for damage in (whole[:100], b"", flipped):
         path.write_bytes(damage)
-        assert len(catalog.load_data_set("fashion-mnist").test) == 10
-    assert source.calls == 2
+        with pytest.warns(UserWarning, match="is damaged .* is fetched again"):
+            assert len(catalog.load_data_set("fashion-mnist").test) == 10
+    assert source.calls == 3
+    assert path.read_bytes() == whole
 
 
 def test_a_source_with_rubbish_is_passed_over(stand_in, fashion, tmp_path):

@@ -91,9 +91,9 @@ def test_an_interrupted_evaluation_leaves_the_last_round_to_save(tmp_path):
     engine.evaluate = stop_in_the_second
     with pytest.raises(Interrupted):
         federation.run()
-    state, done, _ = folder.load_checkpoint(job)
-    assert done == 1
-    assert torch.allclose(state, before + 1)
+    saved = folder.load_checkpoint(job)
+    assert saved.rounds_done == 1
+    assert torch.allclose(saved.state, before + 1)
 
 
 def test_evaluates_every_n_rounds_and_at_the_end():

@@ -182,7 +182,7 @@ def test_an_interrupted_round_leaves_nothing_behind(tmp_path):
     with pytest.raises(Interrupted):
         run.run(remember)
     assert len(engine.trained) == 2
-    saved = folder.load_extras()
+    saved = folder.load_checkpoint(job).extras
     assert after_one.keys() == saved.keys()
     for name, tensor in after_one.items():
         assert torch.equal(saved[name].nan_to_num(-1), tensor.nan_to_num(-1)), name

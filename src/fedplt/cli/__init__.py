@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from fedplt.cli import (
     comparing,
@@ -17,6 +22,7 @@ from fedplt.cli import (
     reproduce,
     runs,
     theory,
+    watching,
 )
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
@@ -35,13 +41,15 @@ __all__ = [
     "reproduce",
     "runs",
     "theory",
+    "watching",
 ]
 
 
 def main() -> None:
     """Entry point: a ``FedpltError`` prints one message and exits with 2, without a traceback."""
     try:
-        app()
+        with _short_warnings():
+            app()
     except (FedpltError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -49,3 +57,22 @@ def main() -> None:
         err.print("error: ", end="", style="bold red")
         err.print(str(error), soft_wrap=True)
         sys.exit(2)
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Print fedplt's own warnings as one line each."""
+
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, *more: Any, **named: Any
+    ) -> None:
+        if category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[1]):
+            err.print(f"warning: {message}", soft_wrap=True)
+        else:
+            default(message, category, filename, *more, **named)
+
+    with warnings.catch_warnings():
+        default = warnings.showwarning
+        warnings.filterwarnings("always", category=UserWarning, module=r"fedplt\.")
+        warnings.showwarning = show
+        yield

@@ -141,7 +141,7 @@ def _main(
 ) -> None: ...
 
 
-NO_MATPLOTLIB = "pictures and reports need matplotlib: pip install 'fedplt[report]'"
+NO_MATPLOTLIB = "pictures need matplotlib: pip install 'fedplt[pictures]'"
 
 
 def figures() -> ModuleType:

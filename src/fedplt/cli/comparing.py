@@ -67,6 +67,7 @@ def compare(
     from fedplt.methods import METHODS
     from fedplt.report.live import fetch_progress
     from fedplt.report.live_comparison import comparison_progress
+    from fedplt.report.page import content_of, read_run, write_page
 
     settings = load_config(config, set_ or [])
     names = [n.strip() for n in methods.split(",") if n.strip()] if methods else list(METHODS)
@@ -86,6 +87,13 @@ def compare(
         raise typer.Exit(130) from None
     out.print(found.text(target), soft_wrap=True)
     out.print(f"\nresults: {folder / 'comparison.json'}", soft_wrap=True)
+    folders = {
+        label: [folder / f"{label}-seed{seed}" for seed in contestant.histories]
+        for label, contestant in found.contestants.items()
+    }
+    groups = {label: [read_run(path) for path in paths] for label, paths in folders.items()}
+    page = write_page(folder / "report.html", content_of(f"Comparison: {settings.name}", groups))
+    out.print(f"report: {page}", soft_wrap=True)
     print_json(lambda: found.to_json(target))
     try:
         save_picture(figures().comparison_figure(found.histories), folder / "comparison.png")

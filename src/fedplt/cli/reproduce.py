@@ -131,6 +131,8 @@ def _run(
 def _show(block: Block, place: Place) -> None:
     """Write and print the tables of a recorded block."""
     from fedplt.experiments import load_results
+    from fedplt.report.experiment_page import experiment_content
+    from fedplt.report.page import write_page
     from fedplt.report.tables import plain
 
     results = load_results(place.results)
@@ -140,6 +142,8 @@ def _show(block: Block, place: Place) -> None:
     for table in page.tables:
         out.print(f"\n{plain(table)}", soft_wrap=True)
     out.print(f"\n{place.runs_file(block).parent}: runs.json, table.md, table.tex, figures")
+    file = place.out / f"{block.experiment}-{block.pair}.html"
+    out.print(f"report: {write_page(file, experiment_content(page))}", soft_wrap=True)
 
 
 def _write(folder: Path, results: Results, experiment: str, pair: str) -> Page:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedplt.cli.app import (
-    NO_MATPLOTLIB,
     Config,
     Folder,
     Set,
@@ -25,7 +26,11 @@ from fedplt.errors import RunError
 from fedplt.text import SAMPLE_STD
 
 if TYPE_CHECKING:
-    from fedplt.federation.folder import RunFolder
+    from fedplt.federation import OnRound, RoundRecord, RunFolder
+
+Tensorboard = Annotated[
+    bool, typer.Option("--tensorboard", help="Log every round into the run's tensorboard/ folder.")
+]
 
 
 @verb()
@@ -65,6 +70,7 @@ def run(
         str | None,
         typer.Option(help="simulator (default) or flower. Same as --set engine.name=NAME."),
     ] = None,
+    tensorboard: Tensorboard = False,
 ) -> None:
     """Train as a configuration describes and write a report."""
     from fedplt.engines.start import run_job
@@ -92,14 +98,15 @@ def run(
     with (
         placing(config, overrides),
         _stopping(path),
-        rounds_progress(out, 0, settings.rounds, job.metric) as on_round,
+        rounds_progress(out, 0, settings.rounds, job.metric) as show,
+        _tracked(path, tensorboard, 0, show) as on_round,
     ):
         run_job(job, path, on_round=on_round)
     _finish(RunFolder.open(path))
 
 
 @verb()
-def resume(folder: Folder, set_: Set = None) -> None:
+def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
     from fedplt.engines.start import prepare_resume, run_job
     from fedplt.federation.config import RunConfig
@@ -116,7 +123,11 @@ def resume(folder: Folder, set_: Set = None) -> None:
     out.print(f"{done} of {job.config.rounds} rounds are done.")
     for gap in job.plan.uncovered:
         out.print(f"WARNING: {gap}", soft_wrap=True)
-    with _stopping(folder), rounds_progress(out, done, job.config.rounds, job.metric) as on_round:
+    with (
+        _stopping(folder),
+        rounds_progress(out, done, job.config.rounds, job.metric) as show,
+        _tracked(folder, tensorboard, done, show) as on_round,
+    ):
         run_job(job, folder, resume=True, on_round=on_round)
     _finish(RunFolder.open(folder))
 
@@ -146,11 +157,16 @@ def evaluate(
 
 
 @verb()
-def report(folder: Folder) -> None:
-    """Write an HTML page about a run: curve, plan, costs."""
-    from fedplt.federation.folder import RunFolder
-
-    path = _report(RunFolder.open(folder))
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of one or more runs.")],
+    page: Annotated[
+        Path | None,
+        typer.Option("--out", help="The page (default: report.html in the first folder)."),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Its title.")] = None,
+) -> None:
+    """Write an HTML page about runs: curves, who trains what, costs, differences."""
+    path = write_report(folders, page or folders[0] / "report.html", title)
     out.print(f"report: {path}", soft_wrap=True)
     print_json({"report": str(path)})
 
@@ -161,12 +177,10 @@ def curve(
     picture: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curve.png"),
 ) -> None:
     """Draw curves of scores; runs that differ only in their seed become mean and spread."""
-    from fedplt.federation.folder import RunFolder
     from fedplt.federation.records import one_metric
-    from fedplt.federation.run_groups import by_configuration
+    from fedplt.report.page import read_groups
 
-    different = {folder.resolve(): folder for folder in folders}
-    groups = by_configuration([RunFolder.open(folder) for folder in different.values()])
+    groups = {name: [run.history for run in runs] for name, runs in read_groups(folders).items()}
     metric = one_metric(history for histories in groups.values() for history in histories)
     found = {}
     for name, histories in groups.items():
@@ -184,6 +198,19 @@ def curve(
         found[name] = {metric.name: finals, "mean": fmean(finals), "sample_std": spread}
     save_picture(figures().score_figure(groups), picture)
     print_json({"picture": str(picture), "runs": found})
+
+
+def write_report(folders: list[Path], page: Path, title: str | None = None) -> Path:
+    """Write the page of these runs, and say where it is."""
+    from fedplt.federation.folder import RunFolder
+    from fedplt.report.page import content_of, read_groups, write_page
+
+    for folder in folders:
+        RunFolder.open(folder).check_model()
+    groups = read_groups(folders)
+    only = next(iter(groups.values()))[0] if len(groups) == 1 else None
+    named = only.config.name if only and only.config else ", ".join(groups)
+    return write_page(page, content_of(title or named, groups))
 
 
 def _finish(folder: RunFolder) -> None:
@@ -208,9 +235,9 @@ def _finish(folder: RunFolder) -> None:
     out.print(f"model:  {model}", soft_wrap=True)
     report = None
     try:
-        report = str(_report(folder))
+        report = str(write_report([folder.path], folder.path / "report.html"))
         out.print(f"report: {report}", soft_wrap=True)
-    except RunError as error:
+    except RunError as error:  # no round was evaluated; the run has ended well all the same
         err.print(f"no report: {error}", soft_wrap=True)
     record = history.rounds[-1]
     print_json(
@@ -227,12 +254,24 @@ def _finish(folder: RunFolder) -> None:
     )
 
 
-def _report(folder: RunFolder) -> Path:
+@contextmanager
+def _tracked(folder: Path, wanted: bool, done: int, show: OnRound) -> Iterator[OnRound]:
+    """Log every round for TensorBoard too, if that is wanted."""
+    if not wanted:
+        yield show
+        return
     try:
-        from fedplt.report.html import write_report
+        from fedplt.report.tracking import tensorboard_rounds
     except ImportError as error:
-        raise RunError(NO_MATPLOTLIB) from error
-    return write_report(folder)
+        why = "--tensorboard needs TensorBoard: pip install 'fedplt[tracking]'"
+        raise RunError(why) from error
+    with tensorboard_rounds(folder / "tensorboard", done) as log:
+
+        def both(record: RoundRecord) -> None:
+            log(record)
+            show(record)
+
+        yield both
 
 
 class _stopping:  # noqa: N801 (used as a verb)

@@ -160,7 +160,7 @@ class Run:
     def diverged(self) -> str:
         """Why the run cannot be continued; empty if it can."""
         path = beside(self.folder, ".diverged")
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     @property
     def is_finished(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import platformdirs
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from fedplt.data.decode import (
@@ -159,7 +160,7 @@ def fetch_data_set(
         if arrays is None:
             raise DataError(f"{folder} does not hold {name}: it needs {wanted.file_names}.")
         return _keep(wanted, arrays, cached)
-    if _is_complete(cached):
+    if _is_complete(wanted, cached):
         return cached
     reasons = []
     for installed in wanted.system_folders:
@@ -207,15 +208,18 @@ def load_data_set(name: str, *, progress: Progress | None = None) -> TrainingDat
     return TrainingData(train, validation, test)
 
 
-def _is_complete(path: Path) -> bool:
-    """Whether a cached file can be used; a damaged one is fetched again."""
-    try:
-        with safe_open(path, "np") as file:
-            return set(file.keys()) == {
-                f"{part}_{what}" for part in ("train", "test") for what in ("images", "labels")
-            }
-    except (SafetensorError, OSError):
+def _is_complete(wanted: Catalogued, path: Path) -> bool:
+    """Whether a cached file holds the data set, to the bit; a damaged one is fetched again."""
+    if not path.exists():
         return False
+    try:
+        if checksum(load_file(path)) == wanted.checksum:
+            return True
+        why = "its numbers were changed"
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        why = str(error)
+    warnings.warn(f"{path} is damaged ({why}): {wanted.name} is fetched again.", stacklevel=2)
+    return False
 
 
 def _decode(wanted: Catalogued, folder: Path) -> Arrays | None:

@@ -31,9 +31,11 @@ from fedplt.federation import (
     ignore,
     job_from_config,
     make_server_job,
+    note_session,
     override,
     placing,
     warn_of_gaps,
+    write_devices,
 )
 from fedplt.imports import import_object
 
@@ -113,6 +115,8 @@ def run_job(
     if folder:
         folder.lock()
     try:
+        if folder:
+            folder.restore_config()
         has_data = job.config.data.name != ON_NODES
         if job.config.engine.check and has_data and not resume:
             check_job(job)
@@ -126,6 +130,9 @@ def run_job(
                 folder.write_config(job.config)
             else:
                 federation.start()
+            if folder:
+                note_session(folder.path, federation.rounds_done)
+                write_devices(folder.path, job)
             return federation.run(on_round)
     except Interrupted as error:
         if folder:
@@ -164,9 +171,10 @@ def prepare_resume(
     progress: Progress | None = None,
 ) -> tuple[Job, int]:
     """The job of a run on disk, and its rounds done; refuses changes that would alter its bits."""
-    config = change(folder.config())
     folder.lock()
     try:
+        folder.restore_config()
+        config = change(folder.config())
         folder.refuse_unbegun()
         task = config.task
         if FROM_PYTHON in (config.model.name, config.data.name, task.name, task.loss, task.metric):
@@ -175,7 +183,7 @@ def prepare_resume(
                 f"{SAME_CALL}."
             )
         job = job_of(config, progress)
-        _, done, _ = folder.load_checkpoint(job)
+        done = folder.load_checkpoint(job).rounds_done
     finally:
         folder.unlock()
     return job, done

@@ -10,6 +10,7 @@ from fedplt.experiments.recorded import Recorded, RecordedRun
 from fedplt.experiments.runner import Place, counts, missing_runs, record, reproduce, seconds_left
 from fedplt.experiments.selection import Entry, Selection
 from fedplt.experiments.series import Series, series_of
+from fedplt.experiments.statistics import Interval, mean_interval, spread
 from fedplt.experiments.tables import Results, Table, load_results
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Contestant",
     "Entry",
     "Experiment",
+    "Interval",
     "Page",
     "Place",
     "Recorded",
@@ -31,10 +33,12 @@ __all__ = [
     "counts",
     "find_blocks",
     "load_results",
+    "mean_interval",
     "missing_runs",
     "page_of",
     "record",
     "reproduce",
     "seconds_left",
     "series_of",
+    "spread",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedplt.errors import ConfigError, DataError
 from fedplt.federation.config import RunConfig
 from fedplt.kernels import call_model, evaluation_mode
 from fedplt.models import MODELS
+from fedplt.text import bytes_text
 
 
 def check_device(device: str) -> None:
@@ -136,13 +138,33 @@ def likes_channels_last(model: nn.Module, inputs: Any) -> bool:
     return True
 
 
-def try_optimizer(training: LocalTraining) -> None:
-    try:
-        OPTIMIZERS[training.optimizer](
-            [nn.Parameter(torch.zeros(1))], lr=0.1, **training.optimizer_options
+def check_window(window: int, state_size: int) -> None:
+    """Refuse diagnostics that would not fit into this machine's memory."""
+    needed, there = 4 * window * state_size, physical_memory()
+    if there is not None and needed > there:
+        raise ConfigError(
+            f"diagnostics.window: {window} copies of this model need {bytes_text(needed)}, but "
+            f"this machine has {bytes_text(there)}. Set at most {there // (4 * state_size)}."
         )
-    except (TypeError, ValueError) as error:
+
+
+def physical_memory() -> int | None:
+    """Bytes of memory of this machine; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def try_optimizer(training: LocalTraining) -> None:
+    """One step with the options, on one number."""
+    try:
+        number = nn.Parameter(torch.zeros(1))
+        optimizer = OPTIMIZERS[training.optimizer]([number], lr=0.1, **training.optimizer_options)
+        number.grad = torch.ones(1)
+        optimizer.step()
+    except Exception as error:  # torch checks some options only when it steps
         raise ConfigError(
             f"training.optimizer_options: {training.optimizer} does not take "
-            f"{training.optimizer_options}: {error}"
+            f"{training.optimizer_options}: {error or type(error).__name__}"
         ) from error

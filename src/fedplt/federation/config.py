@@ -14,7 +14,7 @@ from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationCon
 from fedplt.federation.fleet_config import FleetConfig
 from fedplt.federation.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.federation.sampling_config import SamplingConfig
-from fedplt.federation.section import ON_NODES, Section
+from fedplt.federation.section import ON_NODES, FolderName, Section
 from fedplt.federation.server_config import ServerConfig
 
 FROM_PYTHON = "(given from Python)"
@@ -98,7 +98,7 @@ class GroupConfig(Section):
 class ClientsConfig(Section):
     """How many clients there are, and their groups."""
 
-    num_clients: Annotated[int, Field(ge=1)] = 50
+    num_clients: Annotated[int, Field(ge=1, lt=10**7)] = 50
     num_examples: list[Annotated[int, Field(ge=1)]] | None = None
     """With data on the nodes: the examples of each client. Default: what the nodes say when they
     join for the first time."""
@@ -215,9 +215,9 @@ class EngineConfig(Section):
 class RunConfig(Section):
     """The whole configuration of a run."""
 
-    name: str = "run"
+    name: FolderName = "run"
     seed: Annotated[int, Field(ge=0)] = 0
-    rounds: Annotated[int, Field(ge=1)] = 60
+    rounds: Annotated[int, Field(ge=1, le=10**9)] = 60
     checkpoint_every: Annotated[int, Field(ge=1)] = 10
     code: str | None = None
     """Folder of the modules that are named by import path; default: that of the TOML file."""

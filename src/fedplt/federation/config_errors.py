@@ -37,8 +37,12 @@ _NEEDED = {
 
 def read_text(path: str | Path, error_type: type[FedpltError]) -> str:
     try:
+        if Path(path).is_char_device():  # such as /dev/zero, which never ends
+            raise error_type(f"{path} cannot be read: it is not an ordinary file.")
         return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except FedpltError:
+        raise
+    except (OSError, ValueError) as error:  # no text, or NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise error_type(f"{path} cannot be read: {reason}") from error
 
@@ -48,6 +52,8 @@ def parse_toml(text: str, path: str | Path, error_type: type[FedpltError]) -> di
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise error_type(f"{path} is not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise error_type(f"{path} cannot be read: {error}") from error
 
 
 def validate(
@@ -124,7 +130,7 @@ def _message(
     if error["type"] == "missing":
         return "this key is missing; set it."
     if error["type"] == "model_type":
-        return f"this is a table: write [{key}], not {key} = {error['input']!r}."
+        return f"this is a table: write [{key}], not {key} = {_short(error['input'])}."
     needed = [_NEEDED.get(one["type"], one["msg"]).format(**one.get("ctx", {})) for one in errors]
     _, field = _find(kind, location)
     examples = " or ".join(map(repr, field.examples)) if field and field.examples else ""
@@ -134,7 +140,7 @@ def _message(
     if isinstance(given, str) and alike:
         hint = did_you_mean(given, alike)
         example += "" if hint.startswith("Known") else f" {hint}"
-    shown = str(given).lower() if isinstance(given, bool) else repr(given)
+    shown = str(given).lower() if isinstance(given, bool) else _short(given)
     return f"must be {' or '.join(dict.fromkeys(needed))}, but it is {shown}.{example}"
 
 
@@ -142,6 +148,11 @@ def _words(error: dict[str, Any]) -> list[str]:
     """The words to choose from."""
     expected = error.get("ctx", {}).get("expected", "")
     return [word.strip("'") for word in expected.replace(" or ", ", ").split(", ") if word]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _find(

@@ -20,8 +20,19 @@ from fedplt.federation.config_places import keys_of
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in a file, or a built-in one by name, with ``key.sub=value`` overrides."""
     path = find_config(path)
-    text = read_text(path, ConfigError)
+    return read_config(read_text(path, ConfigError), path, overrides, code=".")
+
+
+def read_config(
+    text: str, path: str | Path, overrides: Sequence[str] = (), code: str | None = None
+) -> RunConfig:
+    """The configuration in a text; ``path`` is for messages, and where relative paths start.
+
+    ``code`` is used if the text has no such key.
+    """
     values = parse_toml(text, path, ConfigError)
+    if code is not None:
+        values.setdefault("code", code)
     make_absolute(values, Path(path).parent)
     for override in overrides:
         _apply(values, override)
@@ -39,7 +50,8 @@ def as_config(config: ConfigLike) -> RunConfig:
         return config
     if isinstance(config, Mapping):
         values = {k: dict(v) if isinstance(v, Mapping) else v for k, v in config.items()}
-        make_absolute(values)
+        values.setdefault("code", ".")
+        make_absolute(values, Path())
         return parse_config(values)
     return load_config(config)
 
@@ -80,7 +92,7 @@ def parse_value(raw: str) -> Any:
     """A value as in TOML; a bare word is a string."""
     try:
         return tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # TOMLDecodeError, or thousands of digits or brackets
         return raw.strip()
 
 

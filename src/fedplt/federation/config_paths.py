@@ -32,6 +32,6 @@ def make_absolute(values: dict[str, Any], folder: Path | None = None) -> None:
             found = here if here.exists() and not beside.exists() else beside
             known = builtin_fleets() if key == "devices" and not found.exists() else {}
             inner[key] = str(known.get(given, found))
-    code = values.get("code", ".")
+    code = values.get("code")
     if folder is not None and isinstance(code, str):
         values["code"] = str((folder / code).absolute())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from fedplt.errors import FedpltError
@@ -28,7 +28,7 @@ def csv_rows(
         raise error_type(f"{path} is empty. Its first line names the columns: {example}.")
     reader = csv.reader(io.StringIO(text), delimiter=max(",;\t", key=first.count))
     header: list[str] = []
-    for cells in reader:
+    for cells in _parsed(reader, path, error_type):
         values = [cell.strip() for cell in cells]
         if not any(values) or values[0].startswith("#"):
             continue
@@ -45,3 +45,12 @@ def csv_rows(
             )
         else:
             yield place, {key: value for key, value in zip(header, values, strict=True) if value}
+
+
+def _parsed(
+    reader: Iterable[list[str]], path: Path, error_type: type[FedpltError]
+) -> Iterator[list[str]]:
+    try:
+        yield from reader
+    except csv.Error as error:  # such as a cell of a megabyte
+        raise error_type(f"{path} is not valid CSV: {error}") from error

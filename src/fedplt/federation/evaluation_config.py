@@ -69,7 +69,7 @@ class DiagnosticsConfig(Section):
     """Whether each round records how the global model moves (``docs/diagnostics.md``)."""
 
     enabled: bool = False
-    window: Annotated[int, Field(ge=1)] = 10
+    window: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Rounds in the effective perturbation's window; one copy of the model is kept per round."""
 
     @model_validator(mode="after")

@@ -5,55 +5,62 @@
         plan.json               which client trains what
         metric.json             what the scores are: name, unit, direction, format
         rounds.jsonl            one line per round
-        checkpoint.safetensors  the state after some round; written atomically
+        checkpoint.safetensors  the state after some round (checkpoint.previous: the one before)
         model.safetensors       the final model, by parameter name
         best.safetensors        that of the best round, with evaluation.keep_best
         result.json             final numbers
+        sessions.json           versions and machine; devices.json: devices, with [fleet]
         report.html             a report to open in a browser
 
-A lock allows one writer at a time. No pickle is read or written.
+Every file carries the run's id and a digest of what it says (``sealed.py``). A lock allows one
+writer at a time. No pickle is read or written.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from fedplt.errors import FedpltError, RunError
+from fedplt.errors import DamagedError, FedpltError, RunError
+from fedplt.federation.checkpoint import Checkpoint, CheckpointFiles
 from fedplt.federation.config import RunConfig
-from fedplt.federation.config_file import dump_config, flatten, load_config
+from fedplt.federation.config_file import dump_config, read_config
 from fedplt.federation.continuing import how_to_continue
 from fedplt.federation.job import Job
-from fedplt.federation.lock import LOCK, take_lock
+from fedplt.federation.lock import LOCK, is_of, take_lock
 from fedplt.federation.metric_file import METRIC_FILE, read_metric, write_metric
 from fedplt.federation.records import History, RoundRecord, Totals
-from fedplt.files import write_atomically, write_text
+from fedplt.federation.records_file import RecordsFile
+from fedplt.federation.result_file import read_result, write_result
+from fedplt.federation.sealed import (
+    load_tensors,
+    new_run_id,
+    open_json,
+    read_sealed,
+    run_of,
+    save_tensors,
+    saying,
+    seal_json,
+    seal_lines,
+)
+from fedplt.files import SCRATCH, make_folder, remove_scratch, write_text
 from fedplt.methods import read_plan
 from fedplt.planning import Plan
 
-FORMAT = 1
-SCRATCH = ".*.part"
-"""Temporary files that a killed run leaves behind."""
-MAY_CHANGE = (
-    "name", "rounds", "checkpoint_every", "code", "server.attempts",
-    "evaluation.keep_best", "evaluation.stop_after",
-    "engine.name", "engine.workers", "engine.check", "engine.start_method",
-    "engine.timeout_seconds", "engine.round_timeout_seconds", "engine.pin_nodes",
-)  # fmt: skip
-"""Keys that a resumed run may change: they do not affect the rounds already run."""
+FINAL = ("result.json", "model.safetensors", "report.html")
 
 
 class RunFolder:
     """Reads and writes one run's files."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, run: str | None = None) -> None:
         self.path = path
+        self._run = run
         self._lock: IO[str] | None = None
 
     @classmethod
@@ -61,18 +68,20 @@ class RunFolder:
         """Create and lock the folder of a new run; never overwrites a run that has begun."""
         cls.refuse_existing(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{path} cannot be made: {error.strerror}") from error
-        folder = cls(path)
+            make_folder(path)
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"{path} cannot be made: {getattr(error, 'strerror', None) or error}"
+            ) from error
+        folder = cls(path, new_run_id())
         folder.lock()  # before anything is written: another run may start here
         try:
             cls.refuse_existing(path)  # another run may have begun before the lock was taken
-            for scratch in path.glob(SCRATCH):
-                scratch.unlink()
+            remove_scratch(path)
             folder.write_config(job.config)
             folder.write_plan(job.plan)
-            write_metric(path, job.metric.info)
+            with folder._writing(METRIC_FILE):
+                write_metric(path, job.metric.info, folder.run)
         except BaseException:
             folder.unlock()
             raise
@@ -81,7 +90,7 @@ class RunFolder:
     @staticmethod
     def has_begun(path: Path) -> bool:
         """Whether the folder has a checkpoint to continue from."""
-        return any((path / name).exists() for name in ("checkpoint.safetensors", "rounds.jsonl"))
+        return CheckpointFiles(path, None).exist() or (path / "rounds.jsonl").exists()
 
     @classmethod
     def refuse_existing(cls, path: Path) -> None:
@@ -97,7 +106,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        if not (path / "config.toml").is_file():
+        if not (path / "config.toml").is_file() and not CheckpointFiles(path, None).exist():
             raise RunError(f"{path} is not a run folder: it has no config.toml.")
         return cls(path)
 
@@ -119,70 +128,114 @@ class RunFolder:
             self._lock.close()
             self._lock = None
 
+    @property
+    def run(self) -> str:
+        """The id of the run; every file carries it."""
+        if self._run is None:
+            self._config_text()
+        assert self._run is not None
+        return self._run
+
     def config(self) -> RunConfig:
-        return load_config(self.path / "config.toml")
+        text = self._config_text()
+        return read_config(text, self.path / "config.toml")
+
+    def _config_text(self) -> str:
+        """The text of ``config.toml``, checked; its seal has the run's id."""
+        path = self.path / "config.toml"
+        if not path.exists():
+            raise RunError(
+                f"{path} is missing. 'fedplt resume {self.path}' writes it again, as the "
+                "checkpoint has it."
+            )
+        text = read_sealed(path)
+        try:
+            self._run = run_of(text, "config", path, self._run)
+        except DamagedError as error:
+            raise DamagedError(
+                f"{error} Set it back, or delete the file: 'fedplt resume {self.path}' writes it "
+                "again. Change a run with 'fedplt resume --set', not by hand."
+            ) from error
+        return text
+
+    def restore_config(self) -> None:
+        """Write ``config.toml`` again, from the checkpoint, where somebody deleted it."""
+        if not (self.path / "config.toml").exists():
+            saved = CheckpointFiles(self.path, None)
+            self._run, config = saved.run_and_config()
+            self.write_config(config)
+            warnings.warn(f"{self.path / 'config.toml'} was missing: written again.", stacklevel=2)
 
     def write_config(self, config: RunConfig) -> None:
-        write_text(self.path / "config.toml", dump_config(config))
+        with self._writing("config.toml"):
+            text = seal_lines(dump_config(config), self.run, "config")
+            write_text(self.path / "config.toml", text)
 
     def write_plan(self, plan: Plan) -> None:
-        write_text(self.path / "plan.json", json.dumps(plan.to_json()))
+        with self._writing("plan.json"):
+            write_text(self.path / "plan.json", seal_json(plan.to_json(), self.run, "plan"))
 
     def plan(self) -> Plan:
+        """The plan; it imports no method that the file names."""
         path = self.path / "plan.json"
+        values = open_json(read_sealed(path), "plan", path, self.run)
         try:
-            return read_plan(json.loads(path.read_text(encoding="utf-8")))
+            return read_plan(values)
         except FedpltError as error:
             raise RunError(f"{path} cannot be read: {error}") from error
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise RunError(f"{path} cannot be read: {error!r}") from error
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise DamagedError(f"{path} cannot be read: {error!r}") from error
 
     def append(self, record: RoundRecord) -> None:
-        with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as out:
-            out.write(json.dumps(record.to_json()) + "\n")
+        with self._writing("rounds.jsonl"):
+            self._records.append(record)
 
     def rounds(self) -> list[RoundRecord]:
         """All complete records; an incomplete last line, left by a crash, is ignored."""
-        path = self.path / "rounds.jsonl"
-        lines = _read(path).splitlines() if path.exists() else []
-        records: list[RoundRecord] = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                records.append(RoundRecord.from_json(json.loads(line)))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                if number < len(lines):
-                    raise RunError(f"{path} is damaged in line {number}: {error!r}") from error
-        return records
-
-    def history(self) -> History:
-        """All records, and the result if it belongs to the last recorded round."""
-        path, records = self.path / "result.json", self.rounds()
-        result: Any = {}
-        if path.exists():
-            try:
-                result = dict(json.loads(_read(path)))
-            except (ValueError, TypeError) as error:
-                raise RunError(f"{path} is damaged: {error}") from error
-        if not records or result.get("rounds") != records[-1].round:
-            result = {}
-        test = result.get("test_score", result.get("test_accuracy"))
-        return History(records, test, result.get("test_loss"), read_metric(self.path))
+        return self._records.read()
 
     def keep_rounds(self, number: int) -> list[RoundRecord]:
         """Drop the records of rounds after the checkpoint, which are run again."""
-        records = [record for record in self.rounds() if record.round <= number]
-        if [record.round for record in records] != list(range(1, number + 1)):
-            raise RunError(
-                f"{self.path / 'rounds.jsonl'} has {len(records)} of the {number} rounds that the "
-                "checkpoint counts: it was damaged or edited, and cannot be continued."
+        with self._writing("rounds.jsonl"):
+            return self._records.keep(number)
+
+    @property
+    def _records(self) -> RecordsFile:
+        return RecordsFile(self.path / "rounds.jsonl", self.run)
+
+    def history(self) -> History:
+        """All records, and the result if it belongs to the last recorded round."""
+        records = self.rounds()
+        result = read_result(self.path / "result.json", self.run)
+        last = records[-1].round if records else 0
+        if result and result.rounds > last:
+            warnings.warn(
+                f"{self.path / 'rounds.jsonl'} ends after round {last}, but the run had "
+                f"{result.rounds} rounds: the last records are lost.",
+                stacklevel=2,
             )
-        lines = [json.dumps(record.to_json()) + "\n" for record in records]
-        write_text(self.path / "rounds.jsonl", "".join(lines))
-        return records
+        metric = read_metric(self.path, self.run)
+        if result is None or result.rounds != last:
+            return History(records, metric=metric)
+        return History(records, result.test_score, result.test_loss, metric)
+
+    def check_model(self) -> None:
+        """Raise DamagedError if the final model is there and is not what the run wrote."""
+        if (self.path / "model.safetensors").exists():
+            try:
+                self.model("model.safetensors")
+            except DamagedError as error:
+                raise DamagedError(
+                    f"{error} 'fedplt resume {self.path}' writes it again."
+                ) from error
+
+    def model(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors of a model that the run kept, and what is known about it."""
+        return load_tensors(self.path / name, "model", self.run)
 
     def reopen(self) -> None:
         """Delete the final artifacts (model, result, report): the run is being extended."""
-        for name in ("result.json", "model.safetensors", "report.html"):
+        for name in FINAL:
             (self.path / name).unlink(missing_ok=True)
 
     def save_checkpoint(
@@ -194,99 +247,45 @@ class RunFolder:
         extras: Mapping[str, Tensor] | None = None,
     ) -> None:
         """``extras``: further state that the next round needs, such as the server optimizer's."""
-        metadata = {
-            "format": FORMAT,
-            "rounds_done": rounds_done,
-            "total": vars(total),
-            "plan": job.plan.fingerprint,
-            "data": job.data_fingerprint,
-            "devices": job.devices.fingerprint if job.devices else None,
-            "config": flatten(job.config),
-        }
-        write_atomically(
-            self.path / "checkpoint.safetensors",
-            lambda path: save_file(
-                {"state": state, **(extras or {})}, path, {"fedplt": json.dumps(metadata)}
-            ),
-        )
+        with self._writing("checkpoint.safetensors"):
+            self._records.sync()  # a checkpoint never counts records that the disk does not have
+            self._checkpoints.save(state, rounds_done, total, job, extras or {})
 
-    def load_checkpoint(self, job: Job) -> tuple[Tensor, int, Totals]:
-        """State, rounds done and totals; refused if configuration, plan or data differ."""
+    def load_checkpoint(self, job: Job) -> Checkpoint:
+        """The newest whole checkpoint; refused if configuration, plan or data differ."""
         self.refuse_unbegun()
-        plan, config = job.plan, job.config
-        path = self.path / "checkpoint.safetensors"
-        try:
-            with safe_open(path, "pt") as file:
-                metadata: Any = json.loads(file.metadata()["fedplt"])
-                state: Tensor = file.get_tensor("state").clone()
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise RunError(
-                f"{path} cannot be read ({error}): this run cannot be resumed."
-            ) from error
-        if metadata["format"] != FORMAT:
-            raise RunError(f"{path} has format {metadata['format']}; this version reads {FORMAT}.")
-        changed = changed_keys(metadata["config"], flatten(config))
-        if changed:
-            raise RunError(
-                f"the configuration of {self.path} was changed since it started: "
-                + "; ".join(changed)
-                + ". Set it back, or start a new run."
-            )
-        if metadata["plan"] != plan.fingerprint or len(state) != plan.layers.state_size:
-            raise RunError(
-                f"{path} belongs to plan {metadata['plan']}, but this model and fleet give plan "
-                f"{plan.fingerprint}. The model's code or the version of fedplt must have changed "
-                "since; start a new run."
-            )
-        if metadata["data"] != job.data_fingerprint:
-            raise RunError(
-                f"the training data or its split is not what {self.path} was started with "
-                f"({job.data_fingerprint} instead of {metadata['data']}). Start a new run."
-            )
-        if metadata.get("devices") != (job.devices.fingerprint if job.devices else None):
-            raise RunError(
-                f"fleet.devices: the devices are not what {self.path} was started with: their file "
-                "was changed. Set it back, or start a new run."
-            )
-        done = int(metadata["rounds_done"])
-        if config.rounds < done:
-            raise RunError(f"rounds: {done} are done already; set at least as many.")
-        return state, done, Totals(**metadata["total"])
+        return self._checkpoints.load(job)
 
-    def load_extras(self) -> dict[str, Tensor]:
-        """The checkpoint's ``extras``; call :meth:`load_checkpoint` first, which checks it."""
-        with safe_open(self.path / "checkpoint.safetensors", "pt") as file:
-            names = set(file.keys()) - {"state"}
-            return {name: file.get_tensor(name).clone() for name in sorted(names)}
+    def go_on_from(self, checkpoint: Checkpoint) -> list[RoundRecord]:
+        """Make the folder what it was at this checkpoint; return the records of its rounds."""
+        remove_scratch(self.path)
+        self._checkpoints.adopt(checkpoint)
+        return self.keep_rounds(checkpoint.rounds_done)
+
+    @property
+    def _checkpoints(self) -> CheckpointFiles:
+        return CheckpointFiles(self.path, self.run)
 
     def save_best(self, tensors: dict[str, Tensor], round: int) -> None:
         """Keep a model besides the last one; ``round`` counts from 1."""
-        write_atomically(
-            self.path / "best.safetensors",
-            lambda path: save_file(tensors, path, {"format": str(FORMAT), "round": str(round)}),
-        )
+        with self._writing("best.safetensors"):
+            path = self.path / "best.safetensors"
+            save_tensors(path, tensors, {"round": round}, self.run, "model")
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
-        write_atomically(
-            self.path / "model.safetensors",
-            lambda path: save_file(tensors, path, {"format": str(FORMAT)}),
-        )
-        write_text(self.path / "result.json", json.dumps({"format": FORMAT, **result}, indent=2))
+        with self._writing("model.safetensors"):
+            save_tensors(self.path / "model.safetensors", tensors, {}, self.run, "model")
+        with self._writing("result.json"):
+            write_result(self.path / "result.json", result, self.run)
 
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
-
-
-def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Keys that differ between two flat configurations and must not, one text per key."""
-    defaults = flatten(RunConfig())  # for keys that did not exist when the run was started
-    old, new = {**defaults, **old}, {**defaults, **new}
-    return [
-        f"{key} was {old.get(key)!r}, is {new.get(key)!r}"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key) and key not in MAY_CHANGE
-    ]
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """Say in words why a write fails; write nothing where the folder was moved away."""
+        if self._lock is not None and not is_of(self._lock, self.path):
+            raise RunError(
+                f"{self.path} was moved or deleted while the run was writing to it. Move it back "
+                f"and continue with 'fedplt resume {self.path}'."
+            )
+        hint = f"Then continue with 'fedplt resume {self.path}'."
+        with saying(self.path / name, hint):
+            yield

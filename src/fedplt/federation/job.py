@@ -84,9 +84,13 @@ class Job:
     def examples(self, client: int) -> range:
         return range(int(self.offsets[client]), int(self.offsets[client + 1]))
 
-    def examples_seen(self, client: int) -> int:
-        """Number of examples that a client processes in one round, repetitions included."""
-        number, settings = len(self.examples(client)), self.training_of(client)
+    def examples_seen(self, client: int, *, uncut: bool = False) -> int:
+        """Number of examples that a client processes in one round, repetitions included.
+
+        ``uncut``: as if the planner had not cut its local steps.
+        """
+        number = len(self.examples(client))
+        settings = self.training if uncut else self.training_of(client)
         if settings.local_steps is not None:
             return settings.local_steps * min(settings.batch_size or number, number)
         return number * (settings.local_epochs or 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -30,23 +31,34 @@ def take_lock(folder: Path) -> IO[str]:
 
 
 def _lock_file(folder: Path) -> IO[str]:
+    path, flags = folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        lock = (folder / LOCK).open("a+")
+        lock = os.fdopen(os.open(path, flags, 0o666), "r+", errors="replace")
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise RunError(f"{path} is a link, which is not followed: delete it.") from error
         raise RunError(f"{folder} cannot be written to: {error.strerror}") from error
     try:
         # A record lock belongs to this process alone: workers that outlive it briefly do not
         # hold it, so a killed run can be resumed at once.
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        lock.seek(0)
-        owner = lock.read().strip() or "(unknown)"
+        owner = lock.read(20).strip()
+        owner = owner if owner.isdecimal() else "(unknown)"
         lock.close()
         raise _in_use(folder, owner) from error
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()
     return lock
+
+
+def is_of(lock: IO[str], folder: Path) -> bool:
+    """Whether this lock is still the folder's: a folder may be moved away during a run."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), (folder / LOCK).lstat())
+    except OSError:
+        return False
 
 
 def _in_use(folder: Path, owner: str) -> RunError:

@@ -15,6 +15,7 @@ from fedplt.errors import RunError, TooFewClientsError, UpdateError
 from fedplt.federation.availability import Availability
 from fedplt.federation.bad_rounds import refuse_too_few, stop_if_all_are_bad
 from fedplt.federation.changing_fleet import ChangingFleet
+from fedplt.federation.checks import check_window
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.engine import Engine, Interrupted, NodesEngine
 from fedplt.federation.folder import RunFolder
@@ -49,11 +50,15 @@ class Federation:
         self.rounds_done = 0
         self.total = Totals()
         self.records: list[RoundRecord] = []
+        self._saved = -1
+        """Rounds done as of the last checkpoint."""
         self.state = bind_state(job.model, job.layers)
         self.privacy = PrivateRounds(job) if job.config.privacy else None
         self.sampler = ClientSampler(job, self.privacy.secret if self.privacy else None)
         self.rule = rule_of(job)
         settings = job.config.diagnostics
+        if settings.enabled:
+            check_window(settings.window, job.layers.state_size)
         self.diagnostics = Diagnostics(job.layers, settings.window) if settings.enabled else None
         self.server = job.config.server.build()
         self.memory = self.server.start(job.layers)
@@ -72,21 +77,25 @@ class Federation:
         """Continue from the folder's checkpoint."""
         assert self.folder is not None
         job = self.job
-        state, self.rounds_done, self.total = self.folder.load_checkpoint(job)
-        self.state.copy_(state)
-        extras = self.folder.load_extras()
-        self.sampler.restore(extras)
-        if self.privacy:
-            self.privacy.restore(extras)
-            self.sampler.secret = self.privacy.secret
-        if self.diagnostics:
-            self.diagnostics.restore(extras)
-        if self.fleet:
-            self._use(self.fleet.restore(extras))
-        self.memory = {name: extras[name] for name in self.memory}
-        self.local = {name: extras[name] for name in self.local}
+        saved = self.folder.load_checkpoint(job)
+        self.rounds_done, self.total = saved.rounds_done, saved.total
+        self.state.copy_(saved.state)
+        try:
+            self.sampler.restore(saved.extras)
+            if self.privacy:
+                self.privacy.restore(saved.extras)
+                self.sampler.secret = self.privacy.secret
+            if self.diagnostics:
+                self.diagnostics.restore(saved.extras)
+            if self.fleet:
+                self._use(self.fleet.restore(saved.extras))
+            self.memory = {name: saved.extras[name] for name in self.memory}
+            self.local = {name: saved.extras[name] for name in self.local}
+        except KeyError as error:
+            raise RunError(f"{saved.path} lacks {error}: start a new run.") from error
         self.engine.restore_local(self.local)
-        self.records = self.folder.keep_rounds(self.rounds_done)
+        self.records = self.folder.go_on_from(saved)
+        self._saved = self.rounds_done
         if self.rounds_done < job.config.rounds:
             self.folder.reopen()
 
@@ -105,7 +114,8 @@ class Federation:
         except (Interrupted, RunError):
             self._save()
             raise
-        self._save()
+        if self._saved != self.rounds_done:
+            self._save()
         return self._finish()
 
     def _keep_best(self, record: RoundRecord) -> None:
@@ -250,6 +260,7 @@ class Federation:
                 extras |= self.fleet.tensors()
             job = self.fleet.first if self.fleet else self.job
             self.folder.save_checkpoint(self.state, self.rounds_done, self.total, job, extras)
+            self._saved = self.rounds_done
 
     def _finish(self) -> History:
         result: dict[str, float | None] = {}

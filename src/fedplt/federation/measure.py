@@ -20,6 +20,8 @@ from fedplt.kernels import buffer_positions
 
 Measured = tuple[Evaluation, dict[str, float] | None]
 """The evaluation of the global model, and a summary of the clients' scores."""
+MAX_LISTED, MAX_WORST = 200, 20
+"""Up to so many clients are recorded one by one; of more, so many at either end."""
 
 
 class Measurement:
@@ -91,16 +93,31 @@ def evaluation_chunks(job: Job, number: int, client: int | None) -> list[int]:
     return sorted({(client + i) % number for i in range(-(-limit // CHUNK))})
 
 
-def summary_of(scores: NDArray[np.float64], num_examples: NDArray[np.int64]) -> dict[str, float]:
-    """Mean (by examples), sample std (one client: 0), min, median and max of the scores."""
-    known = ~np.isnan(scores)
-    weights, scores = num_examples[known], scores[known]
+def summary_of(
+    scores: NDArray[np.float64],
+    num_examples: NDArray[np.int64],
+    clients: Sequence[int] | None = None,
+) -> dict[str, float]:
+    """Mean (by examples), sample std and quantiles of the scores; then single clients' scores.
+
+    These have the client's number as key: all clients of a small fleet, the lowest and the highest
+    scores of a large one. ``clients`` are the numbers; default: 0, 1, ...
+    """
+    known = np.flatnonzero(~np.isnan(scores))
+    weights, values = num_examples[known], scores[known]
+    low, tenth, median, ninth, high = np.quantile(values, [0, 0.1, 0.5, 0.9, 1])
+    order = known[np.argsort(values, kind="stable")]
+    if len(order) > MAX_LISTED:
+        order = np.concatenate([order[:MAX_WORST], order[-MAX_WORST:]])
     return {
-        "mean": float(np.average(scores, weights=weights)),
-        "std": float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0,
-        "min": float(scores.min()),
-        "median": float(np.median(scores)),
-        "max": float(scores.max()),
+        "mean": float(np.average(values, weights=weights)),
+        "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
+        "min": float(low),
+        "p10": float(tenth),
+        "median": float(median),
+        "p90": float(ninth),
+        "max": float(high),
+        **{str(clients[k] if clients else k): float(scores[k]) for k in np.sort(order).tolist()},
     }
 
 
@@ -130,7 +147,8 @@ def score_of_clients(
             for k in clients
         ]
     )
-    summary = summary_of(np.array([score(k, evaluations[k]) for k in clients]), weights)
+    scores = np.array([score(k, evaluations[k]) for k in clients])
+    summary = summary_of(scores, weights, clients)
     losses = [evaluations[client].loss for client in clients]
     together = summary["mean"]
     if own:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from fedplt.client import MetricInfo, accuracy
-from fedplt.errors import FedpltError, RunError
+from fedplt.client import MetricInfo
+from fedplt.errors import DamagedError, FedpltError
+from fedplt.federation.sealed import open_json, read_sealed, seal_json
 from fedplt.files import write_text
 
 METRIC_FILE = "metric.json"
+KIND = "metric"
 
 
-def write_metric(folder: Path, metric: MetricInfo) -> None:
-    write_text(folder / METRIC_FILE, json.dumps(metric.to_json(), indent=1))
+def write_metric(folder: Path, metric: MetricInfo, run: str) -> None:
+    write_text(folder / METRIC_FILE, seal_json(metric.to_json(), run, KIND, indent=1))
 
 
-def read_metric(folder: Path) -> MetricInfo:
-    """Runs of earlier versions have no such file: they measured accuracy."""
+def read_metric(folder: Path, run: str) -> MetricInfo:
+    """What the scores of a run are; ``run`` is its id."""
     path = folder / METRIC_FILE
-    if not path.exists():
-        return accuracy.info
+    values = open_json(read_sealed(path), KIND, path, run)
     try:
-        return MetricInfo.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return MetricInfo.from_json(values)
     except FedpltError as error:
-        raise RunError(f"{path} is damaged: {error}") from error
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise RunError(f"{path} is damaged: {error!r}") from error
+        raise DamagedError(f"{path} is damaged: {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{path} is damaged: {error!r}") from error

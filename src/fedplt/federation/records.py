@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from fedplt.client import MetricInfo, accuracy
-from fedplt.errors import RunError
+from fedplt.errors import DamagedError, RunError
+from fedplt.federation.record_fields import (
+    STRICT,
+    Amount,
+    ClientNumber,
+    Count,
+    Finite,
+    Movement,
+    RoundNumber,
+    Sampling,
+)
 
 FORMAT = 2
-_OF_FORMAT_1 = {"accuracy": "score", "client_accuracy": "client_scores"}
 
 
 @dataclass(frozen=True)
 class Totals:
     """Costs that add up over rounds."""
 
-    bytes_up: int = 0
-    bytes_down: int = 0
-    flops: int = 0
+    __pydantic_config__: ClassVar = STRICT
+
+    bytes_up: Count = 0
+    bytes_down: Count = 0
+    flops: Count = 0
     """FLOPs of the clients' training: the matrix products and convolutions that really run."""
-    paper_flops: float = 0.0
+    paper_flops: Amount = 0.0
     """FLOPs by the paper's model, whose backward pass scales with the ratio."""
-    simulated_seconds: float = 0.0
+    simulated_seconds: Amount = 0.0
     """Time on the clients' devices: the slowest client's, per round; 0 without ``[fleet]``."""
 
     def plus(self, other: Totals) -> Totals:
@@ -43,29 +57,31 @@ class Totals:
 class RoundRecord:
     """One round. ``score`` is the value of the run's metric (:attr:`History.metric`)."""
 
-    round: int
+    __pydantic_config__: ClassVar = STRICT
+
+    round: RoundNumber
     """The number of the round, from 1."""
-    num_clients: int
+    num_clients: Count
     train_loss: float
     cost: Totals
     total: Totals
-    seconds: float
-    score: float | None = None
+    seconds: Amount
+    score: Finite | None = None
     """None: the round was not evaluated."""
-    loss: float | None = None
+    loss: Finite | None = None
     client_scores: dict[str, float] | None = None
-    """Mean (weighted by examples), sample std, min, median, max over clients."""
-    dropped: list[int] = field(default_factory=list)
+    """Mean (weighted by examples), sample std and quantiles over clients; then scores by client."""
+    dropped: list[ClientNumber] = field(default_factory=list)
     """Clients that were away: by chance (``fleet.dropout``, ``availability``), or as nodes."""
-    late: list[int] = field(default_factory=list)
+    late: list[ClientNumber] = field(default_factory=list)
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
     devices: dict[str, str] = field(default_factory=dict)
     """With ``[fleet]``: the devices of the clients that dropped out, were late or refused."""
-    sampling: dict[str, Any] | None = None
+    sampling: Sampling | None = None
     """How the clients were chosen (``docs/sampling.md``); empty if all take part."""
-    diagnostics: dict[str, Any] | None = None
+    diagnostics: Movement | None = None
     """How the global model moved (``docs/diagnostics.md``), with ``[diagnostics]`` enabled."""
     clipped: dict[str, float] = field(default_factory=dict)
     """With ``clipped-mean``: clients whose update was scaled down, and the smallest factor."""
@@ -87,11 +103,19 @@ class RoundRecord:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RoundRecord:
-        data = {"train_loss": math.nan, **data}
-        if data.get("format") == 1:  # as written before there were other metrics
-            for old, new in _OF_FORMAT_1.items():
-                data |= {new: data.pop(old, None), "format": FORMAT}
-        return cls(**{**data, "cost": Totals(**data["cost"]), "total": Totals(**data["total"])})
+        """A record whose every field is what :meth:`to_json` writes; else DamagedError."""
+        try:
+            text = json.dumps({"train_loss": math.nan, **data})  # strict mode reads JSON alone
+            return _RECORD.validate_json(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            if not isinstance(error, ValidationError):
+                raise DamagedError(f"this is no record: {error}") from error
+            first: Any = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise DamagedError(f"{place}: {first['msg']}") from None
+
+
+_RECORD = TypeAdapter(RoundRecord)
 
 
 def _is_nothing(value: Any) -> bool:

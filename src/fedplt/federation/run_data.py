@@ -19,7 +19,7 @@ from fedplt.data import (
 )
 from fedplt.errors import ConfigError, DataError, FedpltError, did_you_mean
 from fedplt.federation.config import RunConfig
-from fedplt.imports import import_object
+from fedplt.imports import import_object, returns
 
 
 def load_data(config: RunConfig, progress: Progress | None = None) -> TrainingData:
@@ -33,6 +33,12 @@ def load_data(config: RunConfig, progress: Progress | None = None) -> TrainingDa
             "Your own is named by import path: 'my_package.data:load'."
         )
     load = import_object(name, "data.name")
+    if not returns(load, TrainingData):
+        raise ConfigError(
+            f"data.name: {name!r} is from an installed package and does not say that it returns "
+            "TrainingData (def ...() -> fedplt.TrainingData), so it is not called. Call it in a "
+            "function of your own, and name that."
+        )
     try:
         data = load()
     except FedpltError:
@@ -55,7 +61,10 @@ def split_data(config: RunConfig, train: Samples) -> Split:
                 train.labels(), number, shards_per_client=settings.shards_per_client, seed=seed
             )
         if settings.split == "given":
-            indices = json.loads(Path(settings.split_file or "").read_text(encoding="utf-8"))
+            path = Path(settings.split_file or "")
+            if path.exists() and not path.is_file():
+                raise OSError("it is not an ordinary file")
+            indices = json.loads(path.read_text(encoding="utf-8"))
             return split_given(indices, len(train))
         return split_dirichlet(
             train.labels(), number,
@@ -63,7 +72,7 @@ def split_data(config: RunConfig, train: Samples) -> Split:
         )  # fmt: skip
     except DataError as error:
         raise ConfigError(f"clients.num_clients, data.split: {error}") from error
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"data.split_file: {settings.split_file} cannot be read: {error}"
         ) from error

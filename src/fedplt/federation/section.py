@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+
+LARGEST = 2**63 - 1
+DEPTH = 20
+"""Of lists and tables in options."""
+
+
+def _folder_name(name: str) -> str:
+    if not name.strip() or not name.isprintable() or not re.fullmatch(r"(?!\.)[^/\\]{1,100}", name):
+        raise ValueError(
+            f"{name!r:.60}: a name becomes the name of a folder: not empty, at most 100 "
+            "characters, no slash, no dot at its start"
+        )
+    return name
+
+
+FolderName = Annotated[str, AfterValidator(_folder_name)]
 
 ON_NODES = "nodes"
 """The name of data, or of devices, that only the nodes of a deployment know."""
@@ -14,6 +33,13 @@ class Section(BaseModel):
     """A section that refuses unknown keys and never converts values (``"3"`` is no number)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ordinary(cls, values: Any) -> Any:
+        """Refuse, anywhere in it, what would only fail later: infinity, NUL, endless digits."""
+        _refuse_odd(values, ())
+        return values
 
     def refuse_unused(self, keys: Iterable[str], because: str, instead: str) -> None:
         """Raise ValueError where a key that has no effect differs from its default.
@@ -27,3 +53,25 @@ class Section(BaseModel):
             raise ValueError(
                 f"{because} does not use {', '.join(unused)}: leave {one} out, {instead}"
             )
+
+
+def _refuse_odd(value: Any, path: tuple[str, ...]) -> None:
+    if len(path) > DEPTH:
+        raise ValueError(
+            f"{'.'.join(path[:3])}...: tables and lists go {DEPTH} levels deep at most"
+        )
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_odd(str(key), path)
+            _refuse_odd(item, (*path, str(key)))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _refuse_odd(item, (*path, str(index)))
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{'.'.join(path)}: give a finite number, not {value}")
+    elif isinstance(value, int) and abs(value) > LARGEST:
+        raise ValueError(
+            f"{'.'.join(path)}: give a number below 2^63; this one has too many digits"
+        )
+    elif isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{'.'.join(path)}: a text cannot hold a NUL character: {value!r:.60}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import nn
 
 from fedplt.client import Evaluation, Task, combine, evaluate_chunk, num_chunks
 from fedplt.data import CATALOG, TrainingData, as_samples, first_examples, load_data_set
 from fedplt.errors import DataError, RunError
+from fedplt.federation.checkpoint import CheckpointFiles
 from fedplt.federation.checks import run_model, try_task
 from fedplt.federation.config import FROM_PYTHON, RunConfig
 from fedplt.federation.data_checks import check_finite, check_targets
@@ -110,9 +110,8 @@ def _weights(folder: RunFolder, best: bool) -> Path:
             else f"Finish the run first: fedplt resume {folder.path}."
         )
         raise RunError(f"{path} does not exist. {do}")
+    kept = folder.model(path.name)[1].get("round")
     if best:
-        with safe_open(path, "pt") as file:
-            kept = int((file.metadata() or {}).get("round", 0))
         found = folder.history().best
         if found is None or found.round != kept:
             raise RunError(
@@ -133,15 +132,13 @@ def _take_kept(folder: RunFolder, model: nn.Module, client: int, best: bool) -> 
         raise RunError("client, best: only the last round's layers of the clients are kept.")
     if not 0 <= client < plan.num_clients:
         raise RunError(f"client: {client}; the clients are 0 to {plan.num_clients - 1}.")
-    path = folder.path / "checkpoint.safetensors"
-    try:
-        with safe_open(path, "pt") as file:
-            kept: Tensor = file.get_tensor("local")[client]
-    except (OSError, SafetensorError) as error:
+    extras = CheckpointFiles(folder.path, folder.run).extras()
+    if "local" not in extras:
         raise RunError(
-            f"{path} does not have the clients' own layers: {error}. With Flower they stay on the "
-            "nodes."
-        ) from error
+            f"the checkpoint of {folder.path} does not have the clients' own layers. With Flower "
+            "they stay on the nodes."
+        )
+    kept = extras["local"][client]
     put(bind_state(model, plan.layers), plan.local_places, kept)
 
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter, ValidationError
 
 from fedplt.errors import ConfigError, PlanError, did_you_mean
-from fedplt.imports import import_object
+from fedplt.imports import import_object, imported_object
 from fedplt.methods.fedavg import FedAvg
 from fedplt.methods.fedbn import FedBN
 from fedplt.methods.feddrop import FedDrop
@@ -38,9 +38,14 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def make_method(name: str, options: dict[str, Any] | None = None) -> Method:
-    """The method of this name, or of ``package.module:Class``, with its options."""
-    kind, options = METHODS.get(name) or _imported(name), options or {}
+def make_method(
+    name: str, options: dict[str, Any] | None = None, *, may_import: bool = True
+) -> Method:
+    """The method of this name, or of ``package.module:Class``, with its options.
+
+    Where a file is only read, ``may_import=False``: it must not make this process run code.
+    """
+    kind, options = METHODS.get(name) or _imported(name, may_import), options or {}
     known = [field.name for field in fields(kind)]
     for option in options:
         if option not in known:
@@ -58,7 +63,7 @@ def make_method(name: str, options: dict[str, Any] | None = None) -> Method:
     return method
 
 
-def _imported(path: str) -> type[Method]:
+def _imported(path: str, may_import: bool) -> type[Method]:
     """The user's own method; plans store its import path."""
     if ":" not in path:
         raise ConfigError(
@@ -66,7 +71,14 @@ def _imported(path: str) -> type[Method]:
             "Your own is named by import path: 'my_package.methods:MyMethod'."
         )
     wanted = "a subclass of fedplt.methods.Method"
-    kind: Any = import_object(path, "method.name", wanted)
+    kind: Any = imported_object(path)
+    if kind is None and not may_import:
+        raise PlanError(
+            f"the plan was made by {path!r}, and reading a plan imports nothing that it names. "
+            "Import that module first, in Python."
+        )
+    if kind is None:
+        kind = import_object(path, "method.name", wanted)
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         what = (
             f"the class {kind.__name__}" if isinstance(kind, type) else f"a {type(kind).__name__}"
@@ -92,7 +104,10 @@ def _imported(path: str) -> type[Method]:
 
 
 def read_plan(data: dict[str, Any]) -> Plan:
-    """A plan from its JSON. Plans of sub-models are recomputed by their method and compared."""
+    """A plan from its JSON. Plans of sub-models are recomputed by their method and compared.
+
+    A method of the user's own must be imported already: reading a file runs no code it names.
+    """
     if "method" not in data:
         return Plan.from_json(data)
     options = dict(data["method"])
@@ -101,7 +116,8 @@ def read_plan(data: dict[str, Any]) -> Plan:
             "this plan of sub-models was written by an earlier version of fedplt, whose option "
             "'normaliser' is 'normalizer' now: start the run anew, or use that version."
         )
-    method, layers = make_method(options.pop("name"), options), Layers.from_json(data["model"])
+    method = make_method(options.pop("name"), options, may_import=False)
+    layers = Layers.from_json(data["model"])
     spaces = Spaces.from_json(data["spaces"])
     plan = method.full_plan(PlanRequest(layers, data["ratios"], data["seed"], lambda: spaces))
     if plan.fingerprint != data["fingerprint"]:

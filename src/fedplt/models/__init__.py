@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from fedplt.errors import ConfigError, did_you_mean
-from fedplt.imports import import_object
+from fedplt.imports import import_object, returns
 from fedplt.models.cnn import cnn
 from fedplt.models.fcn import fcn
 from fedplt.models.resnet import resnet8
@@ -61,7 +61,14 @@ def model_spec(name: str) -> ModelSpec:
             f"model.name: there is no built-in model {name!r}. {did_you_mean(name, MODELS)} "
             "Your own is named by import path: 'my_package.models:build'."
         )
-    return ModelSpec(import_object(name, "model.name"))
+    build = import_object(name, "model.name")
+    if not returns(build, nn.Module):
+        raise ConfigError(
+            f"model.name: {name!r} is from an installed package and does not say that it builds a "
+            "torch module (class ...(nn.Module), or def ...() -> nn.Module), so it is not called. "
+            "Call it in a function of your own, and name that."
+        )
+    return ModelSpec(build)
 
 
 def _parameters(build: Callable[..., object]) -> str:

@@ -137,7 +137,7 @@ def test_a_request_to_stop_saves_the_last_round(tmp_path):
 
     with pytest.raises(Interrupted):
         run_job(job, tmp_path / "run", on_round=interrupt)
-    _, done, _ = RunFolder.open(tmp_path / "run").load_checkpoint(job)
+    done = RunFolder.open(tmp_path / "run").load_checkpoint(job).rounds_done
     assert done == 3
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

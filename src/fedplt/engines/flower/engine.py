@@ -121,9 +121,10 @@ class FlowerEngine:
 
     @property
     def oldest(self) -> int:
-        """A run that is resumed does not go back before this round."""
+        """A run that is resumed does not go back before this round, that of the checkpoint before
+        the last one."""
         every = self.job.config.checkpoint_every
-        return self.round // every * every - 1
+        return max(0, self.round // every - 1) * every - 1
 
     def take_result(self, client: int, answer: Answer, upload: bool) -> None:
         told = read(self.answer_kind, answer.header)

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedplt.errors import RunError
-from fedplt.files import write_atomically
+from fedplt.federation import load_tensors, save_tensors
+
+KIND = "kept"
 
 
 def not_needed(rounds: Iterable[int], oldest: int) -> list[int]:
@@ -29,24 +29,21 @@ class KeptState:
     """A folder of one client's states."""
 
     def __init__(self, folder: Path, client: int) -> None:
-        self.folder = folder / f"client-{client}"
+        self.folder, self._client = folder / f"client-{client}", client
 
     def save(self, round: int, values: Tensor) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        kept = {"kept": values.contiguous()}
-        write_atomically(self._path(round), lambda path: save_file(kept, path))
+        save_tensors(self._path(round), {"kept": values.contiguous()}, {}, self._seal(round), KIND)
 
     def load(self, round: int, size: int) -> Tensor:
         """The state after a round, for a run that goes on from there."""
         path = self._path(round)
         try:
-            values = load_file(path)["kept"]
-        except (OSError, SafetensorError, KeyError) as error:
+            values = load_tensors(path, KIND, self._seal(round))[0]["kept"]
+        except (RunError, KeyError) as error:
             there = sorted(self.rounds())
             raise RunError(
-                f"the state that this client kept after round {round + 1} cannot be read from "
-                f"{path} ({type(error).__name__}); there are states of rounds "
-                f"{[number + 1 for number in there]}."
+                f"the state that this client kept after round {round + 1} cannot be used: {error} "
+                f"There are states of rounds {[number + 1 for number in there]}."
             ) from error
         if values.shape != (size,) or values.dtype != torch.float32:
             raise RunError(f"{path} holds the state of another model.")
@@ -59,6 +56,10 @@ class KeptState:
 
     def rounds(self) -> list[int]:
         return [int(path.stem) for path in self.folder.glob("*.safetensors")]
+
+    def _seal(self, round: int) -> str:
+        """The id in the seal: another client's or another round's file is noticed."""
+        return f"{self._client:08x}{round & 0xFFFFFFFF:08x}"
 
     def _path(self, round: int) -> Path:
         return self.folder / f"{round}.safetensors"

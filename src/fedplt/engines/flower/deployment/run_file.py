@@ -46,7 +46,7 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
         text = read_text(path, ConfigError)
         values = parse_toml(text, path, ConfigError)
         make_absolute(values, path.parent)
-        del values["code"]  # the server and the nodes have their own
+        values.pop("code", None)  # the server and the nodes have their own
         values["engine"] = {**values.get("engine", {}), "name": "flower"}
         _refuse_lost_settings(parse_config(values, text, where), path)
         if "checkpoint_every" not in values:

@@ -1,0 +1,67 @@
+"""Verbs to look at runs: watch them live, export their records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedplt.cli.app import out, print_json, verb
+from fedplt.errors import ConfigError, RunError
+
+NO_SERVER = "fedplt watch needs a web server: pip install 'fedplt[watch]'"
+
+
+@verb()
+def watch(
+    folder: Annotated[Path, typer.Argument(help="Folder with the folders of runs.")] = Path("runs"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than this machine's are open to all.")
+    ] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="A host name under which the page may be reached, besides localhost."),
+    ] = None,
+) -> None:
+    """Show runs in the browser, live; reads only, for this machine only unless told otherwise."""
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a folder. Name the one that has your runs.")
+    try:
+        from fedplt.report.watch import make_server, watch_app
+    except ImportError as error:
+        raise RunError(NO_SERVER) from error
+    names = [*(name or []), *([] if host in ("0.0.0.0", "::") else [host])]
+    if host in ("0.0.0.0", "::") and not name:
+        raise ConfigError(
+            f"--host {host}: say with --name under which host name or address the page is reached, "
+            "such as --name lab-server; requests for other names are refused."
+        )
+    server = make_server(watch_app(folder.resolve(), names), host, port)
+    sockets = [server.config.bind_socket()] if port == 0 else None
+    shown = sockets[0].getsockname()[1] if sockets else port
+    out.print(f"http://{host}:{shown}  (Ctrl-C ends it)", soft_wrap=True)
+    print_json({"address": f"http://{host}:{shown}"})
+    server.run(sockets)
+
+
+@verb()
+def export(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of one or more runs.")],
+    table: Annotated[str, typer.Option(help="rounds, layers (diagnostics) or clients.")] = "rounds",
+    file: Annotated[
+        Path | None, typer.Option("--out", help="A .csv or .parquet file (default: TABLE.csv).")
+    ] = None,
+) -> None:
+    """Write the records of runs as a tidy table: CSV, or Parquet."""
+    from fedplt.errors import did_you_mean
+    from fedplt.report.export import TABLES, export
+    from fedplt.report.page import read_run
+
+    if table not in TABLES:
+        raise ConfigError(f"--table {table}: {did_you_mean(table, TABLES)}")
+    path = file or Path(f"{table}.csv")
+    number = export([read_run(folder) for folder in folders], table, path)
+    out.print(f"{path}: {number} rows", soft_wrap=True)
+    print_json({"file": str(path), "rows": number})

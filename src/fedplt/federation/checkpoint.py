@@ -1,0 +1,178 @@
+"""``checkpoint.safetensors``: the state after some round, and the one before it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, ValidationError
+from torch import Tensor
+
+from fedplt.errors import DamagedError, RunError
+from fedplt.federation.config import RunConfig
+from fedplt.federation.config_file import dump_config, flatten, read_config
+from fedplt.federation.job import Job
+from fedplt.federation.records import Totals
+from fedplt.federation.sealed import load_tensors, save_tensors
+from fedplt.federation.section import Section
+
+FORMAT = 2
+KIND = "checkpoint"
+MAY_CHANGE = (
+    "name", "rounds", "checkpoint_every", "code", "server.attempts",
+    "evaluation.keep_best", "evaluation.stop_after",
+    "engine.name", "engine.workers", "engine.check", "engine.start_method",
+    "engine.timeout_seconds", "engine.round_timeout_seconds", "engine.pin_nodes",
+)  # fmt: skip
+"""Keys that a resumed run may change: they do not affect the rounds already run."""
+
+
+class _About(Section):
+    """What a checkpoint says besides its tensors."""
+
+    run: str
+    format: Literal[2]
+    rounds_done: Annotated[int, Field(ge=0, le=10**9)]
+    total: Totals
+    plan: str
+    data: str
+    devices: str | None
+    config: str
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A checkpoint that was read and is whole."""
+
+    path: Path
+    state: Tensor
+    rounds_done: int
+    total: Totals
+    extras: dict[str, Tensor]
+    """Further state that the next round needs, such as the server optimizer's."""
+    problem: str = ""
+    """Why this is not the newest checkpoint; empty if it is."""
+
+
+class CheckpointFiles:
+    """The newest checkpoint of a run folder and the one before; ``run`` is the run's id."""
+
+    def __init__(self, folder: Path, run: str | None) -> None:
+        self.run = run
+        self.newest = folder / "checkpoint.safetensors"
+        self.previous = folder / "checkpoint.previous.safetensors"
+
+    def exist(self) -> bool:
+        return self.newest.exists() or self.previous.exists()
+
+    def save(
+        self, state: Tensor, rounds_done: int, total: Totals, job: Job, extras: Mapping[str, Tensor]
+    ) -> None:
+        assert self.run is not None
+        about = {
+            "format": FORMAT,
+            "rounds_done": rounds_done,
+            "total": vars(total),
+            "plan": job.plan.fingerprint,
+            "data": job.data_fingerprint,
+            "devices": job.devices.fingerprint if job.devices else None,
+            "config": dump_config(job.config),
+        }
+        tensors = {"state": state, **extras}
+        save_tensors(self.newest, tensors, about, self.run, KIND, previous=self.previous)
+
+    def load(self, job: Job) -> Checkpoint:
+        """The newest whole checkpoint; refused if configuration, plan or data differ."""
+        path, tensors, about, problem = self._read()
+        self._refuse_changes(path, about, job)
+        state = tensors.pop("state", torch.empty(0))
+        if state.shape != (job.layers.state_size,) or state.dtype != torch.float32:
+            raise RunError(f"{path} holds the state of another model: start a new run.")
+        if job.config.rounds < about.rounds_done:
+            raise RunError(f"rounds: {about.rounds_done} are done already; set at least as many.")
+        return Checkpoint(path, state, about.rounds_done, about.total, tensors, problem)
+
+    def adopt(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint that was loaded; one that is damaged is replaced by it."""
+        if checkpoint.path == self.previous:
+            warnings.warn(
+                f"{checkpoint.problem} The run goes on from the checkpoint before, after round "
+                f"{checkpoint.rounds_done}.",
+                stacklevel=2,
+            )
+            self.previous.replace(self.newest)
+
+    def extras(self) -> dict[str, Tensor]:
+        """The extras of the newest whole checkpoint, of any job."""
+        return self._read()[1]
+
+    def run_and_config(self) -> tuple[str, RunConfig]:
+        """The id of the run, and the configuration that the checkpoint was written with."""
+        path, _, about, _ = self._read()
+        return about.run, read_config(about.config, path)
+
+    def _read(self) -> tuple[Path, dict[str, Tensor], _About, str]:
+        problems = []
+        for path in (self.newest, self.previous):
+            if not path.exists():
+                problems.append(f"{path} is missing.")
+                continue
+            try:
+                tensors, values = load_tensors(path, KIND, self.run)
+                return path, tensors, _about(path, values), " ".join(problems)
+            except DamagedError as error:
+                problems.append(str(error))
+        raise DamagedError(f"{' '.join(problems)} This run cannot be resumed; start a new one.")
+
+    def _refuse_changes(self, path: Path, about: _About, job: Job) -> None:
+        plan, folder = job.plan, self.newest.parent
+        changed = changed_keys(flatten(read_config(about.config, path)), flatten(job.config))
+        if changed:
+            raise RunError(
+                f"the configuration of {folder} was changed since it started: "
+                + "; ".join(changed)
+                + ". Set it back, or start a new run."
+            )
+        if about.plan != plan.fingerprint:
+            raise RunError(
+                f"{path} belongs to plan {about.plan}, but this model and fleet give plan "
+                f"{plan.fingerprint}. The model's code or the version of fedplt must have changed "
+                "since; start a new run."
+            )
+        if about.data != job.data_fingerprint:
+            raise RunError(
+                f"the training data or its split is not what {folder} was started with "
+                f"({job.data_fingerprint} instead of {about.data}). Start a new run."
+            )
+        if about.devices != (job.devices.fingerprint if job.devices else None):
+            raise RunError(
+                f"fleet.devices: the devices are not what {folder} was started with: their file "
+                "was changed. Set it back, or start a new run."
+            )
+
+
+def _about(path: Path, values: dict[str, Any]) -> _About:
+    if values.get("format") != FORMAT:
+        raise RunError(f"{path} has format {values.get('format')}; this version reads {FORMAT}.")
+    try:
+        return _About.model_validate_json(json.dumps(values))  # strict mode reads JSON alone
+    except ValidationError as error:
+        first: Any = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DamagedError(f"{path} is damaged: {place}: {first['msg']}.") from None
+
+
+def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Keys that differ between two flat configurations and must not, one text per key."""
+    defaults = flatten(RunConfig())  # for keys that did not exist when the run was started
+    old, new = {**defaults, **old}, {**defaults, **new}
+    return [
+        f"{key} was {old.get(key)!r}, is {new.get(key)!r}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and key not in MAY_CHANGE
+    ]

@@ -1,0 +1,88 @@
+"""The devices of a run, and how long a round takes them: planned, and with the whole model.
+
+``devices.json`` is written for the readers of a run: its report names clients by their devices.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from fedplt.errors import RunError
+from fedplt.federation.costs import RoundCosts
+from fedplt.federation.job import Job
+from fedplt.files import write_text
+from fedplt.fleet import RoundTime, Work, round_time
+from fedplt.planning import Assignment, download_bytes, safetensors_bytes, sublayers_assignment
+
+FORMAT = 1
+DEVICES_FILE = "devices.json"
+
+
+@dataclass(frozen=True)
+class DeviceTimes:
+    """A kind of device: its clients, and the round times of the one with the most examples."""
+
+    name: str
+    clients: Sequence[int]
+    ratio: float
+    """Trained fraction of the model of that client."""
+    planned: RoundTime
+    full: RoundTime
+    """If it trained the whole model, with all local steps."""
+
+
+_DEVICES = TypeAdapter(list[DeviceTimes])
+
+
+def device_times(job: Job) -> list[DeviceTimes]:
+    """The devices of a job, in the order of their first clients; empty without ``[fleet]``."""
+    if job.devices is None:
+        return []
+    costs, plan = RoundCosts(job), job.plan
+    whole = sublayers_assignment(plan.layers, plan.layers.num_sublayers)
+
+    def time(client: int, assignment: Assignment, *, uncut: bool = False) -> RoundTime:
+        examples, each = job.examples_seen(client, uncut=uncut), costs.flops(assignment)
+        work = Work(
+            examples * each.forward,
+            examples * (each.total - each.forward),
+            download_bytes(assignment),
+            safetensors_bytes("update", assignment.update_size),
+        )
+        assert job.devices is not None
+        return round_time(job.devices.profiles[client], work)
+
+    clients: dict[str, list[int]] = {}
+    for client, profile in enumerate(job.devices.profiles):
+        clients.setdefault(profile.name, []).append(client)
+    found = []
+    for name, members in clients.items():
+        busiest = max(members, key=job.examples_seen)
+        part = plan.assignment(busiest)
+        planned, full = time(busiest, part), time(busiest, whole, uncut=True)
+        found.append(DeviceTimes(name, members, part.ratio, planned, full))
+    return found
+
+
+def write_devices(folder: Path, job: Job) -> None:
+    """Write ``devices.json``, if the run has devices."""
+    if devices := device_times(job):
+        data = {"format": FORMAT, "devices": [asdict(device) for device in devices]}
+        write_text(folder / DEVICES_FILE, json.dumps(data))
+
+
+def read_devices(folder: Path) -> list[DeviceTimes]:
+    """The devices of a run on disk; empty if it has none."""
+    path = folder / DEVICES_FILE
+    if not path.exists():
+        return []
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return _DEVICES.validate_python(data["devices"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is damaged: {error!r}. Delete it to do without it.") from error

@@ -1,0 +1,44 @@
+"""``result.json``: the final numbers of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from fedplt.errors import DamagedError
+from fedplt.federation.record_fields import Finite
+from fedplt.federation.sealed import open_json, read_sealed, seal_json
+from fedplt.federation.section import Section
+from fedplt.files import write_text
+
+FORMAT = 2
+KIND = "result"
+
+
+class Result(Section):
+    """What a run says at its end."""
+
+    format: Literal[2]
+    rounds: Annotated[int, Field(ge=0)]
+    score_last_10: float | None = None
+    test_score: Finite | None = None
+    test_loss: float | None = None
+
+
+def write_result(path: Path, values: Mapping[str, Any], run: str) -> None:
+    write_text(path, seal_json({"format": FORMAT, **values}, run, KIND, indent=2))
+
+
+def read_result(path: Path, run: str) -> Result | None:
+    """The result of a run that has ended; None if it has not."""
+    if not path.exists():
+        return None
+    try:
+        return Result.model_validate(open_json(read_sealed(path), KIND, path, run))
+    except ValidationError as error:
+        first: Any = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DamagedError(f"{path} is damaged: {place}: {first['msg']}.") from None

@@ -1,0 +1,155 @@
+"""Files that tell when they are damaged: each carries its run's id and a digest of all it says.
+
+A text (a JSON object, a TOML file) has the seal ``RUN:SHA256`` in its last key or line; the digest
+is over every other character, and over what kind of file it is. A file of tensors has a sealed
+JSON object as metadata, with the digest of the tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fedplt.errors import DamagedError, RunError
+from fedplt.files import write_atomically
+
+SEAL = re.compile(r'seal"?: "?([0-9a-f]{16}):([0-9a-f]{64})')
+UNSEALED = "0" * 64
+METADATA = "fedplt"
+
+
+def new_run_id() -> str:
+    return secrets.token_hex(8)
+
+
+def seal(text: str, kind: str) -> str:
+    """The text with the digest filled in; :func:`seal_json` and :func:`seal_lines` leave room."""
+    before, _, after = text.rpartition(UNSEALED)
+    return f"{before}{_digest(before + after, kind)}{after}"
+
+
+def seal_json(values: Mapping[str, Any], run: str, kind: str, indent: int | None = None) -> str:
+    """A JSON object with a seal as its last key."""
+    return seal(json.dumps({**values, "seal": f"{run}:{UNSEALED}"}, indent=indent), kind)
+
+
+def seal_lines(text: str, run: str, kind: str) -> str:
+    """A text (TOML) with a seal in a comment at its end."""
+    return seal(f"{text}\n# seal: {run}:{UNSEALED}\n", kind)
+
+
+def run_of(text: str, kind: str, path: Path | str, run: str | None = None) -> str:
+    """Check a text's seal; return the id of its run, which must be ``run`` if that is given."""
+    *_, found = [None, *SEAL.finditer(text)]
+    if found is None:
+        raise DamagedError(
+            f"{path} has no seal: it was damaged or edited, or another version of fedplt wrote it."
+        )
+    start, stop = found.span(2)
+    if _digest(text[:start] + text[stop:], kind) != found[2]:
+        raise DamagedError(f"{path} is not what fedplt wrote: it was damaged or edited.")
+    if run not in (None, found[1]):
+        raise DamagedError(f"{path} belongs to another run ({found[1]}, this is {run}).")
+    return found[1]
+
+
+def open_json(text: str, kind: str, path: Path | str, run: str | None = None) -> dict[str, Any]:
+    """The values of a sealed JSON object."""
+    run_of(text, kind, path, run)
+    values: Any = parse_json(text, path)
+    if not isinstance(values, dict):
+        raise DamagedError(f"{path} holds a {type(values).__name__}, not an object.")
+    values.pop("seal", None)
+    return values
+
+
+def parse_json(text: str, path: Path | str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is not valid JSON: {error}") from error
+
+
+def read_sealed(path: Path) -> str:
+    """The text of a file of a run."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"{path} cannot be read: it is not text ({error.reason}).") from error
+
+
+def save_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    about: Mapping[str, Any],
+    run: str,
+    kind: str,
+    *,
+    previous: Path | None = None,
+) -> None:
+    """Write tensors and what is known about them; ``previous`` gets the file that was there."""
+    values = {**about, "tensors": tensors_digest(tensors)}
+    metadata = {METADATA: seal_json(values, run, kind)}
+
+    def write(scratch: Path) -> None:
+        try:
+            save_file(dict(tensors), scratch, metadata)
+        except SafetensorError as error:  # such as a full disk
+            raise OSError(None, str(error), str(path)) from error
+
+    write_atomically(path, write, previous=previous)
+
+
+def load_tensors(
+    path: Path, kind: str, run: str | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and what is known about them, from a file that is what was written."""
+    try:
+        with safe_open(path, "pt") as file:
+            text = (file.metadata() or {}).get(METADATA, "")
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (SafetensorError, ValueError, TypeError, RuntimeError, KeyError) as error:
+        raise DamagedError(f"{path} cannot be read: {error}.") from error
+    about = {**open_json(text, kind, path, run), "run": run_of(text, kind, path)}
+    if about.pop("tensors", None) != tensors_digest(tensors):
+        raise DamagedError(f"{path} is not what fedplt wrote: its numbers were changed.")
+    return tensors, about
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over names, types, shapes and numbers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        values = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(values.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@contextmanager
+def saying(path: Path, hint: str = "") -> Iterator[None]:
+    """Turn a failed write (no space, no permission) into words."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RunError(f"{path} cannot be written: {why}. {hint}") from error
+
+
+def _digest(text: str, kind: str) -> str:
+    return hashlib.sha256(f"{kind}\0{text}".encode()).hexdigest()

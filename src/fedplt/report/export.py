@@ -1,0 +1,117 @@
+"""Records of runs as tidy tables: one row per observation, one column per variable."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fedplt.errors import RunError
+from fedplt.files import write_atomically
+from fedplt.report.page.runs import ShownRun
+from fedplt.report.page.scores import scores_by_client
+
+Row = dict[str, Any]
+
+
+def _run_columns(run: ShownRun) -> Row:
+    method = str(run.config.method["name"]) if run.config else ""
+    return {"run": run.name, "method": method, "seed": run.seed}
+
+
+def round_rows(run: ShownRun) -> Iterator[Row]:
+    """One row per round: score, losses, costs of the round and in all so far."""
+    metric, measured = run.history.metric.name, 0.0
+    for record in run.history.rounds:
+        measured += record.seconds
+        yield {
+            **_run_columns(run),
+            "round": record.round,
+            "metric": metric,
+            "score": record.score,
+            "loss": record.loss,
+            "train_loss": record.train_loss,
+            "num_clients": record.num_clients,
+            **{f"round_{name}": value for name, value in vars(record.cost).items()},
+            **{f"total_{name}": value for name, value in vars(record.total).items()},
+            "round_seconds": record.seconds,
+            "total_seconds": measured,
+            "num_refused": len(record.rejected),
+            "num_dropped": len(record.dropped),
+            "num_late": len(record.late),
+        }
+
+
+def layer_rows(run: ShownRun) -> Iterator[Row]:
+    """One row per round and layer, where diagnostics were recorded."""
+    keys = ("update_magnitude", "effective_perturbation", "mean_age", "max_age", "never_trained")
+    for record in run.history.rounds:
+        for name, values in ((record.diagnostics or {}).get("layers") or {}).items():
+            yield {
+                **_run_columns(run),
+                "round": record.round,
+                "layer": name,
+                **{key: values.get(key) for key in keys},
+            }
+
+
+def client_rows(run: ShownRun) -> Iterator[Row]:
+    """One row per round and client of which something was recorded."""
+    names = {client: device.name for device in run.devices for client in device.clients}
+    for record in run.history.rounds:
+        sampling: Any = record.sampling or {}
+        listed = sampling.get("probabilities")
+        probabilities = dict(enumerate(listed)) if isinstance(listed, list) else {}
+        chosen, scores = set(sampling.get("chosen", ())), scores_by_client(record)
+        refused = {int(key): why for key, why in record.rejected.items() if key.isdecimal()}
+        known = {*probabilities, *chosen, *scores, *refused, *record.dropped, *record.late}
+        for client in sorted(known):
+            yield {
+                **_run_columns(run),
+                "round": record.round,
+                "client": client,
+                "device": names.get(client),
+                "score": scores.get(client),
+                "probability": probabilities.get(client),
+                "chosen": client in chosen if chosen else None,
+                "dropped": client in record.dropped,
+                "late": client in record.late,
+                "refused": refused.get(client),
+            }
+
+
+TABLES: dict[str, Callable[[ShownRun], Iterator[Row]]] = {
+    "rounds": round_rows,
+    "layers": layer_rows,
+    "clients": client_rows,
+}
+
+
+def export(runs: Sequence[ShownRun], table: str, path: Path) -> int:
+    """Write a table of all runs as .csv or .parquet; return the number of rows."""
+    rows = [row for run in runs for row in TABLES[table](run)]
+    if not rows:
+        what = {"layers": "diagnostics.enabled", "clients": "sampling or evaluation.per_client"}
+        raise RunError(f"these runs have nothing for the table {table!r} (see {what.get(table)}).")
+    writers = {".csv": _write_csv, ".parquet": _write_parquet}
+    if path.suffix not in writers:
+        raise RunError(f"{path}: a table is written as .csv or .parquet; choose one of these.")
+    write_atomically(path, lambda scratch: writers[path.suffix](rows, scratch))
+    return len(rows)
+
+
+def _write_csv(rows: Sequence[Row], path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _write_parquet(rows: Sequence[Row], path: Path) -> None:
+    try:
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise RunError("Parquet needs pyarrow: pip install 'fedplt[parquet]'") from error
+    parquet.write_table(arrow.Table.from_pylist(list(rows)), path)

@@ -1,0 +1,139 @@
+"""Headline numbers, costs, and what a reproducibility checklist asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from fedplt.experiments import Table
+from fedplt.planning import download_bytes, make_plan
+from fedplt.report.page.runs import ShownRun
+from fedplt.text import bytes_text, duration_text, flops_text, seconds_text
+
+Groups = Mapping[str, Sequence[ShownRun]]
+
+
+def headline(groups: Groups) -> list[tuple[str, str]]:
+    """Numbers and what they are, for one group of runs; for several, how much there is."""
+    runs = [run for members in groups.values() for run in members]
+    metric = runs[0].history.metric
+    if len(groups) > 1:
+        best = max if metric.direction == "higher" else min
+        finals = {name: fmean(r.history.final_score() for r in rs) for name, rs in groups.items()}
+        winner = best(finals, key=lambda name: finals[name])
+        return [
+            (metric.text(finals[winner], 1), f"best final {metric.name}: {winner}"),
+            (str(len(groups)), "configurations"),
+            (str(len(runs)), "runs"),
+        ]
+    finals_of = [run.history.final_score() for run in runs]
+    spread = f" ± {metric.number(stdev(finals_of), 1)}" if len(finals_of) > 1 else ""
+    last = min(10, len(runs[0].history.evaluated))
+    shown = [(metric.text(fmean(finals_of), 1) + spread, f"{metric.name}, mean of the last {last}")]
+    tests = [score for run in runs if (score := run.history.test_score) is not None]
+    if tests:
+        shown.append((metric.text(fmean(tests), 1), f"{metric.name} on the test set"))
+    first = runs[0]
+    total = first.history.rounds[-1].total
+    shown.append((f"{first.rounds_done} / {first.rounds}", "rounds"))
+    shown.append((bytes_text(total.bytes_up), "uploaded by clients"))
+    shown.append((flops_text(total.flops), "computed by clients"))
+    if total.simulated_seconds:
+        shown.append((duration_text(total.simulated_seconds), "on the devices (simulated)"))
+    shown.append((duration_text(sum(r.seconds for r in first.history.rounds)), "measured here"))
+    return shown + _privacy(first)
+
+
+def _privacy(run: ShownRun) -> list[tuple[str, str]]:
+    """The privacy that was spent, where the run was private."""
+    spent = run.history.privacy
+    if spent is None:
+        return []
+    return [(f"ε = {spent['epsilon']:.3g}", f"privacy spent, at δ = {spent['delta']:.2g}")]
+
+
+def cost_table(run: ShownRun) -> Table:
+    """Bytes, FLOPs and times, in all and per round, next to those of FedAvg where known."""
+    total, number = run.history.rounds[-1].total, max(1, run.rounds_done)
+    measured = sum(record.seconds for record in run.history.rounds)
+    rows = [
+        ("uploaded", bytes_text(total.bytes_up), bytes_text(total.bytes_up / number)),
+        ("downloaded", bytes_text(total.bytes_down), bytes_text(total.bytes_down / number)),
+        ("computed, exact", flops_text(total.flops), flops_text(total.flops / number)),
+        (
+            "computed, the paper's model",
+            flops_text(total.paper_flops),
+            flops_text(total.paper_flops / number),
+        ),
+        ("measured time", duration_text(measured), f"{seconds_text(measured / number)} s"),
+    ]
+    if total.simulated_seconds:
+        each = f"{seconds_text(total.simulated_seconds / number)} s"
+        rows.append(("simulated time", duration_text(total.simulated_seconds), each))
+    notes: tuple[str, ...] = ()
+    if run.plan is not None:
+        plan = run.plan
+        whole = make_plan(plan.layers, [1.0]).assignment(0)
+        notes = (
+            f"A client trains {float(plan.achieved_ratios.mean()):.1%} of the model on average; "
+            f"the whole model is {bytes_text(download_bytes(whole))}. Exact: the products and "
+            "convolutions that really run. The paper's model lets the whole backward pass scale "
+            "with the trained fraction.",
+        )
+    return Table("costs", "Costs", ("", "all rounds", "per round"), tuple(rows), notes)
+
+
+def checklist(groups: Groups) -> Table:
+    """Per run: seed, state, duration, machine, versions; once below where all runs agree."""
+    runs = [(name, run) for name, members in groups.items() for run in members]
+    columns = {
+        "run": [name for name, _ in runs],
+        "folder": [run.name for _, run in runs],
+        "seed": [str(run.seed) for _, run in runs],
+        "rounds": [_state(run) for _, run in runs],
+        "duration": [duration_text(sum(r.seconds for r in run.history.rounds)) for _, run in runs],
+        "started": [_started(run) for _, run in runs],
+    }
+    notes = []
+    for title, text in (("machine", _machine), ("versions", _versions)):
+        cells = [text(run.sessions[-1] if run.sessions else {}) for _, run in runs]
+        if len(set(cells)) == 1:
+            notes.append(f"{title.capitalize()}: {cells[0]}.")
+        else:
+            columns[title] = cells
+    if any(len(run.sessions) > 1 for _, run in runs):
+        notes.append("Some runs were resumed; machine and versions are the last session's.")
+    rows = tuple(zip(*columns.values(), strict=True))
+    return Table("checklist", "How it was computed", tuple(columns), rows, tuple(notes))
+
+
+def _state(run: ShownRun) -> str:
+    return f"{run.rounds_done} of {run.rounds}" + ("" if run.is_finished else ", not finished")
+
+
+def _started(run: ShownRun) -> str:
+    text = str(run.sessions[0].get("started", "-")) if run.sessions else "-"
+    return text.replace("T", " ").replace("+00:00", " UTC")
+
+
+def _machine(session: Mapping[str, Any]) -> str:
+    if not session:
+        return "not recorded"
+    memory = session.get("memory_bytes")
+    parts = [
+        session.get("processor"),
+        f"{session.get('cores')} cores",
+        bytes_text(memory) if isinstance(memory, int | float) else None,
+        session.get("system"),
+    ]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _versions(session: Mapping[str, Any]) -> str:
+    packages = session.get("packages")
+    found = dict(packages) if isinstance(packages, Mapping) else {}
+    names = {"python": session.get("python"), **found}
+    return (
+        ", ".join(f"{name} {number}" for name, number in names.items() if number) or "not recorded"
+    )

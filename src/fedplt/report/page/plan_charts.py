@@ -1,0 +1,233 @@
+"""Who trains what: clients by sub-layers, coverage, contribution vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedplt.planning import Plan, allocation_of
+from fedplt.report.page.chart import Chart, axis, evenly, label
+from fedplt.report.page.runs import ShownRun
+
+MAX_ROWS = 60
+"""Up to this many clients have a row each; more are grouped by ratio."""
+SAMPLE = 20
+"""Clients of a group that are looked at."""
+MAX_COLUMNS = 480
+MAX_LAYERS = 12
+"""Up to this many layers are segments of a bar; more are cells of a heatmap."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A client, or a group of clients with similar ratios."""
+
+    name: str
+    clients: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Neighboring sub-layers, binned: at most MAX_COLUMNS columns for all layers together."""
+
+    edges: list[NDArray[np.int64]]
+    """Per layer, the first sub-layer of each bin, and the end."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> Columns:
+        most = max(1, MAX_COLUMNS // len(plan.layers))
+        return cls(
+            [
+                np.linspace(0, number, min(number, most) + 1).round().astype(np.int64)
+                for number in plan.layers.num_sublayers
+            ]
+        )
+
+    def means(self, values: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+        """Values per sub-layer, averaged over the bins, layer after layer."""
+        parts = [
+            np.add.reduceat(layer.astype(np.float64), edges[:-1]) / np.diff(edges)
+            for layer, edges in zip(values, self.edges, strict=True)
+        ]
+        return np.concatenate(parts)
+
+    def names(self, plan: Plan) -> list[str]:
+        return [
+            f"{label(layer.name)}: sub-layer {first}"
+            + (f" to {last - 1}" if last - first > 1 else "")
+            + f" of {layer.num_sublayers}"
+            for layer, edges in zip(plan.layers, self.edges, strict=True)
+            for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+        ]
+
+    def layer_axis(self, plan: Plan) -> dict[str, Any]:
+        """An axis with the layers' names in the middle of their columns."""
+        widths = [len(edges) - 1 for edges in self.edges]
+        starts = np.cumsum([0, *widths])
+        shown = evenly(len(widths), MAX_LAYERS)
+        return {
+            "tickvals": [float(starts[i] + (widths[i] - 1) / 2) for i in shown],
+            "ticktext": [label(plan.layers[i].name) for i in shown],
+            "meta": {"edges": [float(start) - 0.5 for start in starts[1:-1]]},
+            "showgrid": False,
+            "zeroline": False,
+        }
+
+
+def rows_of(run: ShownRun, plan: Plan) -> list[Row]:
+    """One row per client, or groups of clients with the same ratio, large ratios first."""
+    if plan.num_clients <= MAX_ROWS:
+        return [Row(run.client_name(k), np.array([k])) for k in range(plan.num_clients)]
+    order = np.argsort(-plan.ratios, kind="stable")
+    cuts = np.flatnonzero(np.diff(plan.ratios[order])) + 1
+    kinds = np.split(order, cuts) if len(cuts) < MAX_ROWS else [order]
+    total, groups = plan.num_clients, []
+    for kind in kinds:
+        pieces = max(1, min(len(kind), int(MAX_ROWS * len(kind) / total)))
+        groups += np.array_split(kind, pieces)
+    return [Row(_group_name(plan, group), group) for group in groups]
+
+
+def _group_name(plan: Plan, clients: NDArray[np.int64]) -> str:
+    ratios = plan.ratios[clients]
+    low, high = float(ratios.min()), float(ratios.max())
+    ratio = f"{low:.3g}" if high - low < 5e-4 else f"{low:.3g} to {high:.3g}"
+    return f"{len(clients)} clients, {clients.min()} to {clients.max()}, ratio {ratio}"
+
+
+def trained_shares(plan: Plan, rows: Sequence[Row], columns: Columns) -> NDArray[np.float64]:
+    """The share of each column that the clients of each row train, (rows, columns)."""
+    result = []
+    for row in rows:
+        some = row.clients[evenly(len(row.clients), SAMPLE)]
+        counts = [np.zeros(number) for number in plan.layers.num_sublayers]
+        for client in some:
+            for layer, ranges in zip(counts, plan.assignment(int(client)).slices, strict=True):
+                for part in ranges:
+                    layer[part.start : part.stop] += 1
+        result.append(columns.means(counts) / len(some))
+    return np.array(result)
+
+
+def plan_charts(run: ShownRun) -> list[Chart]:
+    """The charts of a run's plan; none if it is not known."""
+    plan = run.plan
+    if plan is None:
+        return []
+    return [who_trains_what(run, plan), coverage(plan), contributions(run, plan)]
+
+
+def who_trains_what(run: ShownRun, plan: Plan) -> Chart:
+    rows, columns = rows_of(run, plan), Columns.of(plan)
+    grouped = len(rows) < plan.num_clients
+    note = "In round 1." if plan.rotate_every or plan.costs_change else ""
+    if grouped:
+        note += (
+            f" {plan.num_clients} clients in {len(rows)} groups of similar ratios; a color is the "
+            f"share over up to {SAMPLE} clients of a group."
+        )
+    trace = {
+        "type": "heatmap",
+        "z": trained_shares(plan, rows, columns).round(3),
+        "y": [label(row.name) for row in rows],
+        "meta": {"scale": "share", "columns": columns.names(plan)},
+        "hovertemplate": "%{y}<br>%{customdata}<br>trained: %{z:.0%}<extra></extra>",
+        "zmin": 0,
+        "zmax": 1,
+        "showscale": False,
+        "xgap": 0,
+        "ygap": 1 if len(rows) <= 40 else 0,
+    }
+    achieved = plan.achieved_ratios
+    alt = (
+        f"{plan.num_clients} clients by {sum(plan.layers.num_sublayers)} sub-layers of "
+        f"{len(plan.layers)} layers; clients train {achieved.min():.1%} to {achieved.max():.1%} of "
+        "the model."
+    )
+    layout = {
+        "xaxis": columns.layer_axis(plan),
+        "yaxis": {"autorange": "reversed", "showgrid": False, "type": "category", "nticks": 12},
+    }
+    height = int(min(620, max(220, 90 + 9 * len(rows))))
+    return Chart("plan", "Clients by sub-layers", alt, [trace], layout, note.strip(), height)
+
+
+def coverage(plan: Plan) -> Chart:
+    columns = Columns.of(plan)
+    values = columns.means(plan.coverage)
+    trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "line": {"shape": "hvh"},
+        "fill": "tozeroy",
+        "x": list(range(len(values))),
+        "y": values,
+        "customdata": columns.names(plan),
+        "hovertemplate": "%{customdata}<br>%{y:.3~g} clients<extra></extra>",
+        "showlegend": False,
+    }
+    low = min(int(layer.min()) for layer in plan.coverage)
+    high = max(int(layer.max()) for layer in plan.coverage)
+    note = " ".join(f"{entry}" for entry in plan.uncovered)
+    layout = {
+        "xaxis": columns.layer_axis(plan),
+        "yaxis": axis("clients per sub-layer", rangemode="tozero"),
+    }
+    alt = f"Every sub-layer is trained by {low} to {high} of {plan.num_clients} clients."
+    return Chart("coverage", "Coverage", alt, [trace], layout, note, 240)
+
+
+def contributions(run: ShownRun, plan: Plan) -> Chart:
+    """The contribution vectors X: the share of each layer in what a client trains."""
+    rows = rows_of(run, plan)
+    kinds: dict[tuple[float, ...], list[Row]] = {}
+    sizes = [layer.size for layer in plan.layers]
+    for row in rows:
+        part = plan.assignment(int(row.clients[0]))
+        vector = allocation_of(sizes, part.layer_ratios).contributions if part.ratio else ()
+        kinds.setdefault(tuple(round(x, 3) for x in vector), []).append(row)
+    known = [(vector, members) for vector, members in kinds.items() if vector][:MAX_ROWS]
+    names = [_kind_name(plan, members) for _, members in known]
+    table = np.array([vector for vector, _ in known])  # (kinds, layers)
+    hover = "%{y}<br>%{fullData.name}: %{x:.1%} of what it trains<extra></extra>"
+    layout: dict[str, Any] = {
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
+        "xaxis": axis("share of each layer in what a client trains", tickformat=".0%"),
+    }
+    if len(plan.layers) <= MAX_LAYERS:
+        traces: list[dict[str, Any]] = [
+            {
+                "type": "bar", "orientation": "h", "name": label(layer.name),
+                "x": table[:, i] if len(table) else [], "y": names, "hovertemplate": hover,
+            }
+            for i, layer in enumerate(plan.layers)
+        ]  # fmt: skip
+        layout |= {"barmode": "stack", "xaxis": {**layout["xaxis"], "range": [0, 1]}}
+    else:
+        hover = "%{y}<br>%{x}: %{z:.1%} of what it trains<extra></extra>"
+        layers = [label(layer.name) for layer in plan.layers]
+        traces = [
+            {"type": "heatmap", "z": table, "x": layers, "y": names, "hovertemplate": hover,
+             "showscale": False, "meta": {"scale": "share"}}
+        ]  # fmt: skip
+        layout["xaxis"] = {"type": "category", "nticks": MAX_LAYERS}
+    alt = (
+        f"Contribution vectors of {len(names)} kinds of clients over {len(plan.layers)} layers; an "
+        f"even one has {1 / len(plan.layers):.1%} in each."
+    )
+    height = int(min(620, max(200, 120 + 26 * len(names))))
+    return Chart("contributions", "Contribution vectors", alt, traces, layout, "", height)
+
+
+def _kind_name(plan: Plan, rows: Sequence[Row]) -> str:
+    clients = np.concatenate([row.clients for row in rows])
+    if len(rows) == 1:
+        return label(rows[0].name)
+    ratios = plan.ratios[clients]
+    low, high = float(ratios.min()), float(ratios.max())
+    ratio = f"{low:.3g}" if high - low < 5e-4 else f"{low:.3g} to {high:.3g}"
+    return f"{len(clients)} clients, ratio {ratio}" + f" (from {clients.min()})"

@@ -1,0 +1,137 @@
+"""The runs that a page shows, read from their folders without importing what they name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedplt.errors import FedpltError, RunError
+from fedplt.federation import (
+    DeviceTimes,
+    History,
+    RunConfig,
+    RunFolder,
+    flatten,
+    read_devices,
+    read_sessions,
+)
+from fedplt.planning import Plan
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """One run as far as it is known; only the history must be there."""
+
+    name: str
+    seed: int
+    history: History
+    rounds: int
+    """Rounds that were asked for."""
+    config: RunConfig | None = None
+    plan: Plan | None = None
+    plan_problem: str = ""
+    """Why the plan is not shown."""
+    devices: Sequence[DeviceTimes] = ()
+    sessions: Sequence[Mapping[str, Any]] = ()
+    has_result: bool = False
+    """Whether its final numbers were written."""
+
+    @property
+    def rounds_done(self) -> int:
+        return self.history.rounds[-1].round if self.history.rounds else 0
+
+    @property
+    def is_finished(self) -> bool:
+        return self.has_result or (self.config is None and self.rounds_done >= self.rounds)
+
+    def client_name(self, client: int) -> str:
+        """The client with its device's name, where it has one."""
+        name = self._device_names.get(client)
+        return f"client {client} ({name})" if name else f"client {client}"
+
+    @cached_property
+    def _device_names(self) -> dict[int, str]:
+        return {client: device.name for device in self.devices for client in device.clients}
+
+    @property
+    def processors(self) -> set[str]:
+        return {str(session.get("processor", "")) for session in self.sessions}
+
+
+def read_run(path: Path) -> ShownRun:
+    """A run's folder, running or finished."""
+    folder = RunFolder.open(path)
+    history, config = folder.history(), folder.config()
+    plan, problem = _plan(folder)
+    return ShownRun(
+        name=path.resolve().name,
+        seed=config.seed,
+        history=history,
+        rounds=config.rounds,
+        config=config,
+        plan=plan,
+        plan_problem=problem,
+        devices=read_devices(path),
+        sessions=read_sessions(path),
+        has_result=(path / "result.json").is_file(),
+    )
+
+
+def _plan(folder: RunFolder) -> tuple[Plan | None, str]:
+    """The plan; or why it is not known, such as a method whose code would have to be imported."""
+    try:
+        return folder.plan(), ""
+    except FedpltError as error:
+        return None, f"Who trains what is not shown: {error}"
+
+
+def read_groups(paths: Sequence[Path]) -> dict[str, list[ShownRun]]:
+    """Runs by label; those that differ only in their seed share one."""
+    runs = [read_run(path) for path in dict.fromkeys(path.resolve() for path in paths)]
+    for run in runs:
+        if not run.history.evaluated:
+            raise RunError(f"{run.name} has no evaluated round yet: nothing to report.")
+    keys = {id(run): _configuration(run) for run in runs}
+    labels = _labels({key: _names(run) for run, key in zip(runs, keys.values(), strict=True)})
+    groups: dict[str, list[ShownRun]] = {}
+    for run in runs:
+        groups.setdefault(labels[keys[id(run)]], []).append(run)
+    for members in groups.values():
+        members.sort(key=lambda run: run.seed)
+    return groups
+
+
+_PER_RUN = ("seed", "name", "rounds", "checkpoint_every", "server.attempts")
+"""Keys in which the seeds of one group may differ, besides those of the engine."""
+
+
+def _configuration(run: ShownRun) -> str:
+    assert run.config is not None
+    kept = {
+        key: value
+        for key, value in flatten(run.config).items()
+        if key not in _PER_RUN and not key.startswith("engine.")
+    }
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+def _names(run: ShownRun) -> tuple[str, str, str]:
+    """From short to long: the method, with the configuration's name, with the folder's."""
+    assert run.config is not None
+    method = str(run.config.method["name"]).rpartition(":")[2]
+    name = run.config.name
+    both = method if name in ("", method) else f"{name} {method}"
+    return method, both, f"{both} ({run.name})"
+
+
+def _labels(names: Mapping[str, tuple[str, str, str]]) -> dict[str, str]:
+    """The shortest names that tell the groups apart."""
+    for length in range(3):
+        chosen = {key: options[length] for key, options in names.items()}
+        if len(set(chosen.values())) == len(chosen):
+            return chosen
+    return {key: f"{options[2]} #{i}" for i, (key, options) in enumerate(names.items(), start=1)}

@@ -1,0 +1,154 @@
+"""A local page that lists runs and shows one live, with the charts of the report.
+
+It only reads, answers on this machine alone unless told otherwise, and checks the Host header, so
+that a page on the web cannot read it through the browser.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from fedplt.errors import FedpltError, RunError
+from fedplt.report.page import content_of, page_html, plotly_source, read_run
+from fedplt.report.page.render import environment, page_script, security_policy, style
+from fedplt.report.run_list import ListedRun, find_runs, listed_run
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+MAX_BYTES = 500_000_000
+"""Larger records are not shown: a page that large would stop the browser."""
+MAX_PAGES = 16
+"""Pages that are kept until their run goes on."""
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+def watch_app(folder: Path, names: Sequence[str] = ()) -> Starlette:
+    """The application; ``names`` are further host names under which it may be reached."""
+    pages = _Pages(folder)
+    return Starlette(
+        routes=[
+            Route("/", pages.runs),
+            Route("/run/{name:path}", pages.run),
+            Route("/plotly.js", _plotly),
+        ],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, *names])],
+    )
+
+
+def make_server(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> uvicorn.Server:
+    """A small server with limits: few connections, short headers, no web sockets."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=64,
+            backlog=64,
+            timeout_keep_alive=10,
+            timeout_graceful_shutdown=3,
+            h11_max_incomplete_event_size=16_384,
+        )
+    )
+
+
+class _Pages:
+    """Answers for one folder of runs. Sync functions run in threads, one per request."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._kept: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        """Tag and HTML of the runs that were asked for last."""
+
+    def runs(self, request: Request) -> Response:
+        """All runs, the latest first."""
+        listed: list[ListedRun] = [
+            listed_run(name, path) for name, path in find_runs(self.folder).items()
+        ]
+        listed.sort(key=lambda run: -run.updated)
+        text = (
+            environment()
+            .get_template("runs.html")
+            .render(runs=listed, folder=self.folder, style=style(), live=True)
+        )
+        return _answer(text, _policy())
+
+    def run(self, request: Request) -> Response:
+        """One run; 304 if it has not changed since the browser asked last."""
+        name = request.path_params["name"]
+        path = find_runs(self.folder).get(name)  # nothing but a found run can be asked for
+        if path is None:
+            return _problem(f"There is no run {name!r} here.", 404)
+        tag = _tag(path)
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={**HEADERS, "ETag": tag})
+        try:
+            return _answer(self._html(name, path, tag), _policy(), tag)
+        except FedpltError as error:
+            return _problem(f"{name}: {error}", 200)
+
+    def _html(self, name: str, path: Path, tag: str) -> str:
+        kept = self._kept.get(name)
+        if kept is None or kept[0] != tag:
+            kept = self._kept[name] = (tag, _run_page(name, path))
+            while len(self._kept) > MAX_PAGES:
+                self._kept.popitem(last=False)
+        return kept[1]
+
+
+def _run_page(name: str, path: Path) -> str:
+    size = (path / "rounds.jsonl").stat().st_size if (path / "rounds.jsonl").exists() else 0
+    if size > MAX_BYTES:
+        raise RunError(f"rounds.jsonl has {size / 1e6:.0f} MB: too much for a page.")
+    run = read_run(path)
+    if not run.history.evaluated:
+        raise RunError("no round has been evaluated yet. This page tries again in a moment.")
+    return page_html(content_of(name, {name: [run]}), live=True)
+
+
+def _tag(path: Path) -> str:
+    """Changes whenever one of the run's files is written."""
+    stats = [
+        (file.name, file.stat().st_mtime_ns, file.stat().st_size)
+        for file in sorted(path.glob("*.json*"))
+    ]
+    return f'"{hashlib.sha256(repr(stats).encode()).hexdigest()[:32]}"'
+
+
+def _policy() -> str:
+    return security_policy(page_script(), sources="'self'", connect="'self'")
+
+
+def _answer(text: str, policy: str, tag: str | None = None) -> Response:
+    headers = {**HEADERS, "Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
+    return HTMLResponse(text, headers=headers | ({"ETag": tag} if tag else {}))
+
+
+def _problem(text: str, status: int) -> Response:
+    page = environment().get_template("problem.html").render(text=text, style=style())
+    headers = {**HEADERS, "Content-Security-Policy": security_policy("")}
+    return HTMLResponse(page, status_code=status, headers=headers)
+
+
+def _plotly(request: Request) -> Response:
+    headers = {**HEADERS, "Cache-Control": "max-age=86400"}
+    return Response(plotly_source(), media_type="text/javascript", headers=headers)

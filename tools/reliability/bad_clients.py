@@ -1,0 +1,127 @@
+"""Attack: updates that anybody may send, and a client that lies about itself.
+
+``python -m tools.reliability.bad_clients 10000 1`` reads so many damaged updates. :func:`one_input`
+is the entry for other fuzzers.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import sys
+import time
+from functools import cache
+
+import numpy as np
+import torch
+from tests.support.jobs import blob_data, small_model
+from tools.reliability.attacks import boastful, with_bad
+from torch import nn
+
+from fedplt import ClientUpdate, cut, make_plan, validate
+from fedplt.client import Origin
+from fedplt.engines.start import run_job
+from fedplt.errors import UpdateError
+from fedplt.federation import make_job, parse_config
+from fedplt.planning import Assignment
+
+TEXTS = (
+    b"[" * 3000,
+    b"9" * 4000,
+    b"1e999",
+    b"NaN",
+    b"-1",
+    b"null",
+    b"true",
+    b'"\\ud800"',
+    b"{}",
+    b"\xff",
+)
+ORIGIN = Origin(1, 3, "0123456789abcdef")
+
+
+@cache
+def assignment() -> Assignment:
+    return make_plan(cut(nn.Linear(3, 8)), [0.5]).assignment(0)
+
+
+@cache
+def sound() -> bytes:
+    values = np.linspace(-1, 1, assignment().update_size, dtype=np.float32)
+    return ClientUpdate(values, 20, 1.0, {"loss": 0.5}, ORIGIN).to_bytes()
+
+
+def one_input(data: bytes) -> bool:
+    """Whether these bytes are taken as an update; they are, or UpdateError refuses them."""
+    try:
+        update = ClientUpdate.from_bytes(data)
+        validate(update, assignment(), origin=ORIGIN, num_examples=20, max_rms=10.0)
+    except UpdateError:
+        return False
+    return True
+
+
+def damaged(draw: random.Random) -> bytes:
+    """A sound update with some bytes changed, left out, repeated, or replaced by odd texts."""
+    data = bytearray(sound())
+    for _ in range(draw.randint(1, 4)):
+        place, length = draw.randrange(len(data) + 1), draw.randint(0, 40)
+        new = draw.choice(
+            [draw.randbytes(length), draw.choice(TEXTS), bytes(data[: 3 * length]), b""]
+        )
+        data[place : place + length] = new
+    if draw.random() < 0.5:  # a header of the right length, so that the rest is looked at
+        end = data.rfind(b"}") + 1
+        data[:8] = max(0, end - 8).to_bytes(8, "little")
+    return bytes(data)
+
+
+def run(count: int, seed: int) -> dict[str, float]:
+    """Read ``count`` damaged updates; then a run with one client that claims 10^12 examples."""
+    draw = random.Random(seed)
+    figures: dict[str, float] = {"inputs": 0, "refused in words": 0, "tracebacks": 0}
+    slowest = 0.0
+    for _ in range(count):
+        data, began = damaged(draw), time.perf_counter()
+        figures["inputs"] += 1
+        try:
+            figures["refused in words"] += not one_input(data)
+        except Exception:  # whatever else it raises is what is looked for
+            figures["tracebacks"] += 1
+        slowest = max(slowest, time.perf_counter() - began)
+    figures["slowest, s"] = round(slowest, 3)
+    figures["peak memory, MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return {**figures, **boast(seed)}
+
+
+def boast(seed: int) -> dict[str, float]:
+    """The score without and with a client that is sign-flipped and claims 10^12 examples."""
+
+    def score(bad: list[int]) -> tuple[float, int]:
+        values = {
+            "seed": seed,
+            "rounds": 10,
+            "clients": {"num_clients": 5},
+            "data": {"name": "blobs", "alpha": 0.5},
+            "training": {"learning_rate": 0.1, "batch_size": 16},
+            "engine": {"workers": 1, "check": False},
+        }
+        torch.manual_seed(seed)
+        job = make_job(
+            parse_config(values), small_model(), blob_data(), ratios=[1, 0.5, 0.5, 0.2, 0.2]
+        )
+        history = run_job(job, engine=with_bad(bad, boastful))
+        return history.rounds[-1].score or 0.0, sum(len(r.rejected) for r in history.rounds)
+
+    honest, _ = score([])
+    attacked, refused = score([1])
+    return {
+        "score without a bad client": round(honest, 3),
+        "score with one that claims 10^12 examples": round(attacked, 3),
+        "its updates refused, of 10": refused,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(int(sys.argv[1]), int(sys.argv[2])), indent=1))

@@ -1,0 +1,198 @@
+"""Attack: files of a run folder are changed; this is noticed, or it changes nothing.
+
+Every file is damaged in many ways: flipped bits, lost and doubled parts, zeros, another run's
+file, another file's content, changed numbers, also such as carry a right seal. Then the folder is
+read as for a report, and the run is resumed. ``python -m tools.reliability.damage 360 1``.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tools.reliability.small_run import (
+    Seen,
+    broken_run,
+    copy_of,
+    look,
+    resume,
+    same_state,
+    whole_run,
+)
+
+from fedplt.federation.sealed import load_tensors, open_json, run_of, save_tensors, seal_json
+
+KINDS = {
+    "plan.json": "plan", "metric.json": "metric", "result.json": "result",
+    "rounds.jsonl": "record",
+}  # fmt: skip
+TENSORS = ("checkpoint.safetensors", "checkpoint.previous.safetensors", "model.safetensors")
+FILES = ("config.toml", *KINDS, *TENSORS, ".lock")
+
+Damage = Callable[[bytes, random.Random, bytes], bytes]
+"""From a file's bytes and those of another run's."""
+
+
+def _flip(data: bytes, draw: random.Random, other: bytes) -> bytes:
+    place = draw.randrange(len(data))
+    return data[:place] + bytes([data[place] ^ (1 << draw.randrange(8))]) + data[place + 1 :]
+
+
+def _cut(data: bytes, draw: random.Random, other: bytes) -> bytes:
+    return data[: draw.randrange(len(data))]
+
+
+def _zeros(data: bytes, draw: random.Random, other: bytes) -> bytes:
+    start = draw.randrange(len(data))
+    number = min(len(data) - start, draw.choice([1, 16, 512, 4096]))
+    return data[:start] + b"\0" * number + data[start + number :]
+
+
+def _nothing_but_zeros(data: bytes, draw: random.Random, other: bytes) -> bytes:
+    return b"\0" * len(data)
+
+
+def _doubled(data: bytes, draw: random.Random, other: bytes) -> bytes:
+    start, stop = sorted(draw.randrange(len(data) + 1) for _ in range(2))
+    return data[:stop] + data[start:stop] + data[stop:]
+
+
+def _lost(data: bytes, draw: random.Random, other: bytes) -> bytes:
+    start, stop = sorted(draw.randrange(len(data) + 1) for _ in range(2))
+    return data[:start] + data[stop:]
+
+
+def _digit(data: bytes, draw: random.Random, other: bytes) -> bytes:
+    places = [place for place, byte in enumerate(data) if chr(byte).isdigit()]
+    if not places:
+        return _flip(data, draw, other)
+    place = draw.choice(places)
+    return data[:place] + str(draw.randrange(10)).encode() + data[place + 1 :]
+
+
+def _lines(data: bytes, draw: random.Random, other: bytes) -> bytes:
+    lines = data.splitlines(keepends=True)
+    draw.shuffle(lines)
+    return b"".join(lines[: draw.randint(1, len(lines))])
+
+
+def _other_run(data: bytes, draw: random.Random, other: bytes) -> bytes:
+    return other
+
+
+def _noise(data: bytes, draw: random.Random, other: bytes) -> bytes:
+    return draw.randbytes(draw.randrange(2 * len(data)))
+
+
+DAMAGES: list[Damage] = [
+    _flip, _flip, _flip, _cut, _zeros, _nothing_but_zeros, _doubled, _lost, _digit, _lines,
+    _other_run, _noise,
+]  # fmt: skip
+ODD: list[Any] = [None, True, -1, 2.5, 1e300, 10**400, "x", "\0", [], [[]], {}, {"a": 1}]
+
+
+def _resealed_tensors(path: Path, draw: random.Random) -> None:
+    """Another type or shape, or another number of rounds, with a right seal."""
+    kind = "model" if path.name.startswith("model") else "checkpoint"
+    tensors, about = load_tensors(path, kind)
+    name, run = draw.choice(sorted(tensors)), about.pop("run")
+    if kind == "checkpoint" and draw.random() < 0.5:
+        key = draw.choice(sorted(about))
+        about[key] = draw.choice(ODD)
+    elif kind == "checkpoint":
+        tensors["state"] = draw.choice(
+            [tensors["state"].double(), tensors["state"][:-1], torch.zeros(0), tensors[name].half()]
+        )
+    else:
+        return
+    save_tensors(path, tensors, about, run, kind)
+
+
+def _resealed_text(path: Path, draw: random.Random) -> None:
+    """A field with a value that no run writes, with a right seal."""
+    kind = KINDS[path.name]
+    *lines, last = (
+        path.read_text().rstrip("\n").split("\n") if kind == "record" else [path.read_text()]
+    )
+    run = run_of(last, kind, path)
+    values = open_json(last, kind, path)
+    values[draw.choice(sorted(values))] = draw.choice([odd for odd in ODD if odd != 10**400])
+    end = "\n" if kind == "record" else ""
+    path.write_text("\n".join([*lines, seal_json(values, run, kind)]) + end)
+
+
+def damage(folder: Path, other: Path, draw: random.Random) -> str:
+    """Damage one file; return what was done."""
+    name = draw.choice([name for name in FILES if (folder / name).exists()])
+    path = folder / name
+    if draw.random() < 0.2 and name not in ("config.toml", ".lock"):
+        (_resealed_tensors if name in TENSORS else _resealed_text)(path, draw)
+        return f"{name}: a field, sealed"
+    change = draw.choice(DAMAGES)
+    foreign = (other / name).read_bytes() if (other / name).exists() else b""
+    path.write_bytes(change(path.read_bytes() or b"?", draw, foreign))
+    return f"{name}: {change.__name__.strip('_')}"
+
+
+def run(count: int, seed: int, wrong: list[str] | None = None) -> dict[str, int]:
+    """Damage ``count`` files; texts about those that went unnoticed go into ``wrong``."""
+    draw = random.Random(seed)
+    wrong = [] if wrong is None else wrong
+    figures = dict.fromkeys(["files damaged", "noticed", "harmless", "unnoticed", "tracebacks"], 0)
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        whole_run(place / "whole")
+        broken_run(place / "broken")
+        whole_run(place / "other", seed=7)
+        goal = resume(copy_of(place / "broken", place / "copy"))
+        for _ in range(count):
+            source = place / draw.choice(["whole", "broken"])
+            before, copy = look(source), copy_of(source, place / "copy")
+            what = f"{source.name}, {damage(copy, place / 'other', draw)}"
+            try:
+                found = _outcome(before, look(copy), resume(copy), goal)
+            except Exception:
+                found = "tracebacks"
+                what += f"\n{traceback.format_exc()}"
+            figures["files damaged"] += 1
+            figures[found] += 1
+            if found in ("unnoticed", "tracebacks"):
+                wrong.append(what)
+    return figures
+
+
+def _outcome(before: Seen, read: Seen, resumed: Seen, goal: Seen) -> str:
+    said = read.said + resumed.said
+    ended_well = not resumed.refused and same_state(resumed.values[0], goal.values[0])
+    if not resumed.refused and not ended_well:
+        return "unnoticed"
+    if not (said or read.refused or _is_earlier(read, before)):
+        return "unnoticed"
+    if said:
+        return "noticed"
+    return "harmless" if resumed.values[1] == goal.values[1] else "unnoticed"
+
+
+def _is_earlier(read: Seen, before: Seen) -> bool:
+    """The same, but for last records: so it looks if a run is killed a little earlier."""
+    (records, _), *rest = read.values
+    (all_records, _), *all_rest = before.values
+    return bool(records == all_records[: len(records)] and rest == all_rest)
+
+
+def _words(text: str) -> str:
+    return re.sub(r"/tmp/\S*/", "", text)
+
+
+if __name__ == "__main__":
+    unnoticed: list[str] = []
+    print(json.dumps(run(int(sys.argv[1]), int(sys.argv[2]), unnoticed), indent=1))
+    print("\n".join(map(_words, unnoticed)))

@@ -1,0 +1,122 @@
+"""The run that the attacks on folders use: six rounds without training, with all kinds of state."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.support.engines import NormsEngine
+from tests.support.jobs import blob_job
+from torch import Tensor
+
+from fedplt.engines import run_job
+from fedplt.errors import FedpltError
+from fedplt.federation import History, Interrupted, Job, RunFolder
+
+SETTINGS: dict[str, Any] = {
+    "rounds": 6,
+    "checkpoint_every": 2,
+    "server": {"optimizer": "adam", "learning_rate": 0.01},
+    "sampling": {"name": "ocs", "budget": 4.0, "norms": "last"},
+    "diagnostics": {"enabled": True, "window": 2},
+}
+
+
+def small_job(**settings: Any) -> Job:
+    return blob_job(**{**SETTINGS, **settings})
+
+
+def make_engine(job: Job, stop: Any) -> NormsEngine:
+    return NormsEngine(job)
+
+
+def whole_run(folder: Path, **settings: Any) -> None:
+    run_job(small_job(**settings), folder, engine=make_engine)
+
+
+def broken_run(folder: Path, rounds: int = 5, **settings: Any) -> None:
+    """A run that ended after so many rounds, as if it were killed."""
+
+    def stop(record: Any) -> None:
+        if record.round == rounds:
+            raise KeyboardInterrupt
+
+    try:
+        run_job(small_job(**settings), folder, engine=make_engine, on_round=stop)
+    except KeyboardInterrupt:
+        return
+    raise AssertionError("the run was not stopped")
+
+
+@dataclass
+class Seen:
+    """What a reader of a folder gets, or what it is told."""
+
+    values: Any
+    said: list[str]
+
+    @property
+    def refused(self) -> bool:
+        return self.values is None
+
+
+def look(path: Path) -> Seen:
+    """All that is read for reports and comparisons."""
+
+    def read() -> Any:
+        folder = RunFolder.open(path)
+        history, plan, config = folder.history(), folder.plan(), folder.config()
+        folder.check_model()
+        return plain(history), plan.fingerprint, config
+
+    return _listened(read)
+
+
+def resume(path: Path, **settings: Any) -> Seen:
+    """Continue a run to its end, as ``fedplt resume`` does; the final state and the records."""
+
+    def go_on() -> Any:
+        config = None
+        if (path / "config.toml").exists():
+            config = RunFolder.open(path).config()
+        job = small_job(**settings)
+        if config is not None:
+            object.__setattr__(job, "config", config)
+        history = run_job(job, path, resume=True, engine=make_engine)
+        return state_of(job), plain(history)
+
+    return _listened(go_on)
+
+
+def _listened(action: Any) -> Seen:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            values, said = action(), []
+        except (FedpltError, Interrupted) as error:
+            values, said = None, [str(error)]
+    return Seen(values, [*said, *(str(warning.message) for warning in told)])
+
+
+def state_of(job: Job) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in job.model.state_dict().items()}
+
+
+def plain(history: History) -> Any:
+    """A history without times."""
+    records = [{**record.to_json(), "seconds": 0} for record in history.rounds]
+    return records, history.test_loss
+
+
+def same_state(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def copy_of(folder: Path, place: Path) -> Path:
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(folder, place, symlinks=True)
+    return place

@@ -1,0 +1,247 @@
+"""Write docs/reliability.md: what is promised, how it is attacked, what came out.
+
+``make reliability`` runs all attacks (about half an hour); ``--only damage`` runs one, and keeps
+the others' figures, which are in results/reliability.json. A new attack is a module
+``tools/reliability/NAME.py`` with ``run(count, seed)``, which returns figures by name, and an entry
+in ``ATTACKS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fedplt
+
+PROJECT = Path(__file__).parents[1]
+PAGE = PROJECT / "docs" / "reliability.md"
+RESULTS = PROJECT / "results" / "reliability.json"
+Figures = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A row of the page, and the module of ``tools/reliability`` that computes it."""
+
+    title: str
+    module: str
+    count: int
+    promise: str
+    how: str
+    bad: tuple[str, ...]
+    """Figures that must be 0."""
+    equal: tuple[str, str] | None = None
+    """Two figures that must be equal, such as runs and runs with the same bits."""
+
+    def run(self, count: int, seed: int) -> Figures:
+        figures: Figures = importlib.import_module(f"tools.reliability.{self.module}").run(
+            count, seed
+        )
+        return figures
+
+    def failed(self, figures: Figures) -> list[str]:
+        wrong = [f"{figures.get(key, 0)} {key}" for key in self.bad if figures.get(key, 0)]
+        if self.equal and figures and figures[self.equal[0]] != figures[self.equal[1]]:
+            wrong.append(" of ".join(f"{figures[key]} {key}" for key in reversed(self.equal)))
+        return wrong
+
+
+ATTACKS = (
+    Attack(
+        "Power loss", "power_loss", 500,
+        "Whenever the power goes, a run that had begun resumes, to the same bits.",
+        "A run is recorded call by call. At a random moment, what was not synced is dropped, all "
+        "of it or a part; names may be there without their data. The run is resumed from what is "
+        "left.",
+        ("other bits", "not resumed", "rounds without a record, said so"),
+    ),
+    Attack(
+        "Damage", "damage", 500,
+        "A changed file of a run folder is noticed when the run is resumed or reported, or the "
+        "change is without effect. If the newest checkpoint is damaged, the one before is used.",
+        "One file of a finished or broken run is changed: flipped bits, lost, doubled or zeroed "
+        "parts, another run's file, noise, changed numbers, wrong fields with a right seal.",
+        ("unnoticed", "tracebacks"),
+    ),
+    Attack(
+        "Kills", "kills", 20,
+        "A run that is killed at any moment resumes to the same bits, with all rounds recorded.",
+        "The command line runs with two workers; the process, or it and its workers, get SIGKILL "
+        "at random moments, up to five times.",
+        (), ("runs", "same bits"),
+    ),
+    Attack(
+        "Worker deaths", "worker_deaths", 50,
+        "A worker that dies is replaced and its clients are redone, to the same bits.",
+        "Workers are killed, crash, exit, close their connection, or leave a child that holds it, "
+        "at random points of runs of several methods and samplers.",
+        (), ("runs", "same bits"),
+    ),
+    Attack(
+        "Hostile downloads", "hostile_downloads", 200,
+        "A data source that sends an endless reply, a bomb, a path outside of its folder or "
+        "nonsense is refused in words, in bounded time and space; nothing is written elsewhere.",
+        "Replies and archives are made hostile at random.",
+        (), ("attacks", "held"),
+    ),
+    Attack(
+        "Odd inputs", "fuzz", 100_000,
+        "Whatever stands in a configuration, a record, a plan, a checkpoint, a list of devices, "
+        "a split or a client's update: it is accepted, or refused in words. No traceback, no hang "
+        "over 10 s, no 2 GB of memory.",
+        "Hypothesis changes valid inputs: values of other types, infinities, 5,000 digits, 3,000 "
+        "brackets, NUL, lost and doubled parts.",
+        ("tracebacks", "hangs"),
+    ),
+    Attack(
+        "Odd bytes", "fuzz_decoders", 100_000,
+        "The same for what decodes bytes.",
+        "atheris, a fuzzer that is guided by coverage.",
+        ("tracebacks, hangs, or over 2 GB",),
+    ),
+)  # fmt: skip
+
+NOT_PROTECTED = (
+    "**Somebody who may write to the folder.** Seals are plain digests, without a key: they show "
+    "damage and mistakes, not a forger who computes a new seal.",
+    "**Both checkpoints at once.** A run goes on if one of its two checkpoints is whole. Keep a "
+    "copy elsewhere of what must survive the disk.",
+    "**A disk that lies.** A disk or network file system that says it has synced what it has not "
+    "can lose a checkpoint. The one before is older, and most likely there.",
+    "**Data from Python or from your own functions.** Built-in data sets are checked to the bit "
+    "before every run, and tensors by a checksum on resume; of a Dataset only its size is known.",
+    "**Code that a configuration names.** Running a configuration with an import path runs that "
+    "code. Read a foreign configuration before you run it. Reports, curves and comparisons of "
+    "finished runs import nothing that their files name.",
+    "**Records since the last checkpoint.** They are synced with the checkpoint. After a power "
+    "loss those rounds are computed again, to the same bits.",
+)
+
+
+def page(results: Mapping[str, Figures], measured: Mapping[str, str] | None = None) -> str:
+    failures = [
+        f"{attack.title}: {text}"
+        for attack in ATTACKS
+        for text in attack.failed(results.get(attack.module, {}))
+    ]
+    verdict = "**All promises held.**"
+    if failures:
+        verdict = "**Broken promises:** " + "; ".join(failures) + "."
+    lines = [
+        "# Reliability",
+        "",
+        "What happens to a run when the power goes, a disk flips a bit, a process is killed or a "
+        "file is not what it should be? This page says what is promised, how it is attacked, and "
+        "what came out. `make reliability` attacks again and writes this page; `make fuzz` tries "
+        "odd inputs only.",
+        "",
+        verdict,
+        "",
+        *[
+            line
+            for attack in ATTACKS
+            for line in _section(
+                attack, results.get(attack.module, {}), (measured or {}).get(attack.module, "")
+            )
+        ],
+        "## How a run folder is written",
+        "",
+        "- Each file is written under another name, synced, renamed, and its folder synced.",
+        "- Records are appended each round and synced before the checkpoint that counts them.",
+        "- The last two checkpoints are kept: `checkpoint.safetensors` and "
+        "`checkpoint.previous.safetensors`.",
+        "- Each file, and each line of `rounds.jsonl`, carries the run's id and a SHA-256 digest "
+        "of all it says (`seal`). Every field is checked when it is read.",
+        "- `config.toml` is for reading. To change a run, use `fedplt resume FOLDER --set "
+        "rounds=300`; an edited file is refused. If it is damaged, delete it: `fedplt resume` "
+        "writes it again from the checkpoint.",
+        "- A line of `rounds.jsonl` that is lost or damaged does not stop a run: `fedplt resume` "
+        "names the rounds without a record.",
+        "",
+        "## What is not protected",
+        "",
+        *(f"- {text}" for text in NOT_PROTECTED),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _section(attack: Attack, figures: Figures, measured: str) -> list[str]:
+    return [
+        f"## {attack.title}",
+        "",
+        f"{attack.promise}",
+        "",
+        f"Attack (`tools/reliability/{attack.module}.py`): {attack.how}",
+        "",
+        "| " + " | ".join(figures or ["not run"]) + " |",
+        "|" + "--:|" * max(1, len(figures)),
+        "| " + " | ".join(f"{value:,}" for value in figures.values()) + " |",
+        "",
+        *([f"Measured {measured}.", ""] if measured else []),
+    ]
+
+
+def machine() -> str:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    day = datetime.datetime.now(datetime.UTC).date()
+    return (
+        f"{day}, fedplt {fedplt.__version__} (commit {commit or 'unknown'}), Python "
+        f"{platform.python_version()}, {platform.system()} on {platform.machine()} with "
+        f"{os.cpu_count()} cores"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="*", help="modules of tools/reliability (default: all)")
+    parser.add_argument("--count", type=int, help="how many attacks (default: as in ATTACKS)")
+    arguments = parser.parse_args()
+    broken = False
+    for attack in ATTACKS:
+        if arguments.only is not None and attack.module not in arguments.only:
+            continue
+        print(f"{attack.title} ...", flush=True)
+        started = time.monotonic()
+        figures = attack.run(arguments.count or attack.count, arguments.seed)
+        minutes = (time.monotonic() - started) / 60
+        print(f"  {figures}", flush=True)
+        said = f"on {machine()}, seed {arguments.seed}, in {minutes:.1f} minutes"
+        _note(attack.module, {"figures": figures, "measured": said})
+        broken |= bool(attack.failed(figures))
+    write_page()
+    return int(broken)
+
+
+def write_page() -> None:
+    found = _recorded()
+    figures = {name: entry["figures"] for name, entry in found.items()}
+    measured = {name: entry["measured"] for name, entry in found.items()}
+    PAGE.write_text(page(figures, measured), encoding="utf-8")
+
+
+def _recorded() -> dict[str, Any]:
+    recorded: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    return recorded
+
+
+def _note(module: str, entry: dict[str, Any]) -> None:
+    text = json.dumps({**_recorded(), module: entry}, indent=1)
+    RESULTS.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
