@@ -57,14 +57,14 @@ def main() -> None:
         evaluation={"every": 24},
         out=sys.argv[1] if sys.argv[1:] else None,
     )
-    print("day  devices per round  fewest  accuracy  uploaded  waited for devices")
+    print("day  devices per round  fewest  accuracy  uploaded  all rounds took")
     for day in range(7):
         rounds = history.rounds[24 * day : 24 * (day + 1)]
         numbers, last = [r.num_clients for r in rounds], rounds[-1]
         seconds = sum(r.cost.simulated_seconds for r in rounds)
         print(
             f"{day + 1:3}{sum(numbers) / 24:19.1f}{min(numbers):8}{last.score:10.1%}"
-            f"{last.total.bytes_up / 1e6:7.0f} MB{seconds:18.0f} s"
+            f"{last.total.bytes_up / 1e6:7.0f} MB{seconds:15.0f} s"
         )
 
 
