@@ -84,9 +84,11 @@ def test_shown_commands_run(fedplt, folder, forked_runs):
     wrong = []
     for number, line in enumerate(lines):
         words = shlex.split(line.split(" > ")[0])[1:]
-        import time; t0=sum(__import__('os').times()[:4])
+        import time
+
+        t0 = sum(__import__("os").times()[:4])
         done = fedplt(*small(words, number))
-        open('/tmp/durations','a').write(f"{sum(__import__('os').times()[:4])-t0:.2f} {line}\n")
+        open("/tmp/durations", "a").write(f"{sum(__import__('os').times()[:4]) - t0:.2f} {line}\n")
         if done.returncode:
             wrong.append(f"{line}\n{done.stdout[-500:]}{done.stderr}")
         if number == 0:
