@@ -9,8 +9,8 @@ TEST_PROCESSES ?= $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-flower test-browser test-docs check fix same-numbers step-times bench bench-quick \
-	bench-peers results api-page robust correctness reliability fuzz lock licenses audit docs pictures clean
+.PHONY: help setup run test test-fast test-flower test-browser test-docs test-examples check fix same-numbers step-times \
+	bench bench-quick bench-peers results api-page robust correctness reliability fuzz lock licenses audit docs pictures clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,10 +33,10 @@ run: setup  ## train FedPLT on Fashion-MNIST with 50 unequal clients and leave a
 	else $(VENV)/bin/fedplt run fashion-mnist --out $(OUT); fi
 
 test: setup  ## run all tests (a few minutes; TEST_PROCESSES=1: one after the other)
-	$(PYTEST) -m "not flower and not browser"
+	$(PYTEST) -m "not flower and not browser and not examples"
 
 test-fast: setup  ## run the tests that take no processes and little time (under a minute)
-	$(PYTEST) -m "not slow and not flower and not browser" --hypothesis-profile fast
+	$(PYTEST) -m "not slow and not flower and not browser and not examples" --hypothesis-profile fast
 
 test-flower: setup  ## run the tests that start Flower's own processes (about 20 minutes)
 	$(PYTHON) -m pytest -q -n 0 -m flower
@@ -44,6 +44,9 @@ test-flower: setup  ## run the tests that start Flower's own processes (about 20
 test-browser: setup  ## open the report and the live page in Chromium (installed here, if that is allowed)
 	tools/install_chromium.sh
 	$(PYTHON) -m pytest -q -n 0 -m browser tests/report
+
+test-examples: setup  ## run the examples and compare what they print
+	$(PYTHON) -m pytest -q -n 0 -m examples tests/test_examples.py
 
 check: setup  ## lint, formatting and types
 	$(VENV)/bin/ruff check .

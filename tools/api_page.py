@@ -27,8 +27,9 @@ GROUPS = {
         "balanced_allocation", "allocation_of", "Allocation", "Plan", "Assignment", "Layers",
         "Layer", "TensorSpec", "sampling_probabilities", "DeviceProfile", "plan_fleet",
     ],
-    "Methods and engines of your own": [
-        "Method", "PlanRequest", "submodel_plan", "LocalRecipe", "Engine",
+    "Methods, layers and engines of your own": [
+        "Method", "PlanRequest", "submodel_plan", "LocalRecipe", "add_layer_kind", "Slicing",
+        "Engine",
     ],
     "Data and tasks": ["TrainingData", "Task", "Metric", "MetricInfo"],
 }  # fmt: skip

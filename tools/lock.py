@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements-dev.txt"
 HEADER = """\
-# Written by `make lock` from pyproject.toml (dev) and constraints.txt; do not edit.
+# Written by `make lock` from pyproject.toml (all extras) and constraints.txt; do not edit.
 # All packages for Python 3.11 and newer, on every system, with the digests of all their files.
 # torch is not here: its builds differ by machine. `make setup` installs it by version.
 """
@@ -23,7 +23,7 @@ HEADER = """\
 
 def compile_command(uv: Path, upgrade: bool) -> list[str]:
     return [
-        str(uv), "pip", "compile", "pyproject.toml", "--extra", "dev",
+        str(uv), "pip", "compile", "pyproject.toml", "--all-extras",
         "--constraint", "constraints.txt", "--universal", "--python-version", "3.11",
         "--generate-hashes", "--no-emit-package", "torch", "--config-file", "tools/lock.toml",
         "--no-annotate", "--no-header", "--no-emit-index-url", "--quiet",

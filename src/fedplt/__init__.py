@@ -55,6 +55,8 @@ _PUBLIC = {
         "bind_state",
     ],
     "fedplt.cutting": [
+        "Slicing",
+        "add_layer_kind",
         "cut",
     ],
     "fedplt.client": [
@@ -153,6 +155,8 @@ if TYPE_CHECKING:
     from fedplt.client import check as check
     from fedplt.client import train_only as train_only
     from fedplt.comparison import compare as compare
+    from fedplt.cutting import Slicing as Slicing
+    from fedplt.cutting import add_layer_kind as add_layer_kind
     from fedplt.cutting import cut as cut
     from fedplt.data import TensorSamples as TensorSamples
     from fedplt.data import TrainingData as TrainingData

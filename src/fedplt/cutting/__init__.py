@@ -7,8 +7,11 @@ from fedplt.cutting.coupling import find_spaces
 from fedplt.cutting.example import example_model
 from fedplt.cutting.find_layers import cut
 from fedplt.cutting.graph import no_submodel, traced
+from fedplt.cutting.slicing import Slicing, add_layer_kind
 
 __all__ = [
+    "Slicing",
+    "add_layer_kind",
     "channels_from",
     "cut",
     "example_model",

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from fedplt.cutting.ownership import ROOT, ModuleTensors
 from fedplt.cutting.patterns import first_match
-from fedplt.cutting.rules import Slicing, kind_of, slicing_of
+from fedplt.cutting.rules import kind_of, slicing_of
+from fedplt.cutting.slicing import Slicing
 from fedplt.planning import TensorSpec, dotted
 
 Aliases = dict[str, str]

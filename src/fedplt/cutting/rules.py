@@ -1,14 +1,15 @@
 """How the tensors of a module are sliced, by its kind.
 
-Kinds that are not listed here are trained whole or not at all: one sub-layer. That is always
-correct, only coarser, and the table of ``Layers.summary()`` says so.
+Kinds that are neither listed here nor added by the user (:func:`fedplt.add_layer_kind`) are trained
+whole or not at all: one sub-layer. That is always correct, only coarser, and the table of
+``Layers.summary()`` says so.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fedplt.cutting.module_kinds import CONVOLUTIONS, NORMALIZATION, TRANSPOSED_CONVOLUTIONS
+from fedplt.cutting.slicing import Slicing, own_slicing
 from fedplt.errors import CutError
 from fedplt.kernels import has_kernel, is_transposed_linear, outputs_on_axis_1
 from fedplt.planning import split_name
@@ -27,26 +29,14 @@ _RECURRENT_TENSORS = re.compile(r"(weight_(ih|hh|hr)|bias_(ih|hh))(_l\d+(_revers
 """Names of tensors in torch's recurrent layers (with level and direction) and cells."""
 
 
-@dataclass(frozen=True)
-class Slicing:
-    """How one module's tensors are cut into sub-layers."""
-
-    how: str
-    num_units: int | None = None
-    """The smallest pieces a client can train; None: one per row."""
-    axes: dict[str, int] = field(default_factory=dict)
-    """Of tensors whose sliced axis is not the first."""
-    repeats: dict[str, int] = field(default_factory=dict)
-    """Tensors whose sliced axis holds several blocks that are cut the same way."""
-    is_bare: bool = False
-    """Each tensor is a layer of its own: nothing is known about what the module does."""
-
-
 def slicing_of(name: str, module: nn.Module, own: Collection[str], fused: int | None) -> Slicing:
     """The slicing of a module whose own tensors are ``own``; ``fused`` blocks, if given."""
     computed = _how_computed(module, own)
     if computed:
         return Slicing(f"as one piece: {computed}", 1)
+    given = own_slicing(name, module)
+    if given is not None:
+        return given
     if is_transposed_linear(module):
         return _linear(name, module, fused)
     if fused is not None and not isinstance(module, nn.Linear):

@@ -1,9 +1,9 @@
 """Which clients are available in a round, and how long the round takes on their devices.
 
-A client is away if it drops out (at random, ``fleet.dropout``), if its device is predicted to take
-too long, upload included (``fleet.late_after_seconds``), or if its node was not connected when the
-round began (``fleet.replan``). A client that is away receives and sends nothing in that round. A
-simulated round lasts as long as its slowest client.
+A client is away if it drops out (at random, ``fleet.dropout`` and ``fleet.availability``), if its
+device is predicted to take too long, upload included (``fleet.late_after_seconds``), or if its node
+was not connected when the round began (``fleet.replan``). A client that is away receives and
+sends nothing in that round. A simulated round lasts as long as its slowest client.
 """
 
 from __future__ import annotations
@@ -61,11 +61,19 @@ class Availability:
             seconds = self.predicted(round, assignments)
             late = np.array([not in_time(each, settings.late_after_seconds) for each in seconds])
         chances = generator(self.job.config.seed, "dropout", round=round).random(number)
-        dropped = ~late & (chances < settings.dropout)
+        dropped = ~late & (chances < self._away(round))
         assert self.job.devices is not None
         dropped[list(self.job.devices.away)] = True
         parts = (~late & ~dropped, dropped, late)
         return Attendance(*(np.flatnonzero(part).tolist() for part in parts))
+
+    def _away(self, round: int) -> float | NDArray[np.float64]:
+        """The chance to be away: of all clients, or of each."""
+        assert self.settings is not None and self.job.devices is not None
+        dropout, available = self.settings.dropout, self.job.devices.availability
+        if available is None:
+            return dropout
+        return 1 - (1 - dropout) * np.array(available[round % len(available)])
 
     def round_seconds(
         self, assignments: Mapping[int, Assignment], uploading: Collection[int]

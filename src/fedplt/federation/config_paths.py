@@ -9,7 +9,12 @@ from fedplt.builtin import builtin_fleets
 from fedplt.federation.config import FROM_PYTHON
 from fedplt.federation.section import ON_NODES
 
-FILES = (("data", "split_file"), ("fleet", "devices"), ("model", "weights"))
+FILES = (
+    ("data", "split_file"),
+    ("fleet", "devices"),
+    ("fleet", "availability"),
+    ("model", "weights"),
+)
 """Keys whose values are files."""
 NO_FILES = ("", FROM_PYTHON, ON_NODES)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fedplt.cutting import example_model
 from fedplt.data import CATALOG
 from fedplt.errors import ConfigError, FleetError
+from fedplt.federation.availability_file import Chances, read_availability
 from fedplt.federation.config import ClientsConfig, RunConfig
 from fedplt.federation.device_files import read_fleet
 from fedplt.federation.fleet_config import FleetConfig, TargetConfig, WorkConfig
@@ -41,11 +42,15 @@ class ClientDevices:
     """Local steps per client, if the planner cut them for slow devices."""
     away: frozenset[int] = frozenset()
     """Clients whose nodes were not connected when the fleet was planned (``fleet.replan``)."""
+    availability: Chances | None = None
+    """The chance of each client to be there, in each round; then from the first one again."""
 
     @property
     def fingerprint(self) -> str:
         """Changes with any device: simulated times and late clients depend on the devices."""
         text = repr([asdict(profile) for profile in self.profiles])
+        if self.availability is not None:
+            text += repr(self.availability)
         return f"{zlib.crc32(text.encode()):08x}"
 
 
@@ -64,10 +69,19 @@ def client_devices(
             return _planned(_announced(settings), config, settings, layers, num_examples)
         devices = read_fleet(Path(settings.devices)).devices
         if settings.ratios == "groups":
-            return ClientDevices(_by_group(devices, config.clients))
-        return _planned(devices, config, settings, layers, num_examples)
+            clients = ClientDevices(_by_group(devices, config.clients))
+        else:
+            clients = _planned(devices, config, settings, layers, num_examples)
     except FleetError as error:
         raise ConfigError(f"fleet.devices: {error}") from error
+    if settings.availability is None:
+        return clients
+    try:
+        names = [profile.name for profile in clients.profiles]
+        chances = read_availability(Path(settings.availability), names)
+    except FleetError as error:
+        raise ConfigError(f"fleet.availability: {error}") from error
+    return replace(clients, availability=chances)
 
 
 def _by_group(

@@ -67,6 +67,8 @@ class FleetConfig(TargetConfig):
     """Plan ratios from the devices, or keep those of ``clients.groups`` (one device per group)."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Chance of every client to be away in a round."""
+    availability: str | None = None
+    """A .csv file: the chance of each device to be there, one row per round."""
     late_after_seconds: PositiveFloat | None = None
     """Clients predicted to take longer are late: they are left out of the round."""
 
@@ -84,7 +86,7 @@ class FleetConfig(TargetConfig):
             self.refuse_unused(["replan", "announced"], because, "or set devices = 'nodes'")
             return self
         # Real nodes come late and drop out by themselves.
-        unused = ["ratios", "dropout", "late_after_seconds"]
+        unused = ["ratios", "dropout", "availability", "late_after_seconds"]
         self.refuse_unused(unused, "devices = 'nodes'", "or name a file of devices")
         if self.replan == "on-change":
             instead = "or set replan = 'never'"

@@ -49,7 +49,8 @@ def plan_from_config(
     if ratios is None:
         ratios = (devices.ratios if devices else ()) or _ratios(config, layers)
     elif devices is not None:
-        devices = ClientDevices(devices.profiles)  # given ratios take precedence over planned ones
+        # Given ratios take precedence over planned ones.
+        devices = ClientDevices(devices.profiles, availability=devices.availability)
 
     def spaces() -> Spaces:
         if example is None:

@@ -1,0 +1,72 @@
+"""Plan what each device of a fleet trains, then simulate a week of it, a round an hour.
+
+python -m examples.plan_a_fleet.train [FOLDER_FOR_THE_RUN]
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+
+import fedplt
+from fedplt.fleet import ExactWorkload, fleet_summary
+
+HERE = Path(__file__).parent
+DEADLINE = 1.0  # seconds a round may take
+HOURS = 7 * 24
+WORK = {"local_steps": 4, "batch_size": 16}
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(64, 512), torch.nn.ReLU(),
+        torch.nn.Linear(512, 256), torch.nn.ReLU(),
+        torch.nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+def digits():
+    """1,797 scanned digits, 8 x 8 pixels; every fourth is for validation."""
+    images, labels = load_digits(return_X_y=True)
+    inputs, targets = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
+    held_out = torch.arange(len(targets)) % 4 == 0
+    return (inputs[~held_out], targets[~held_out]), (inputs[held_out], targets[held_out])
+
+
+def main() -> None:
+    train, validation = digits()
+    devices = fedplt.read_fleet(HERE / "devices.csv").devices
+    work = ExactWorkload(fedplt.cut(network(), train[0][:8]), **WORK)
+    print(fleet_summary(fedplt.plan_fleet(devices, work, deadline_seconds=DEADLINE)), end="\n\n")
+
+    history = fedplt.train(
+        network(),
+        train,
+        validation,
+        fleet={
+            "devices": str(HERE / "devices.csv"),
+            "availability": str(HERE / "availability.csv"),
+            "deadline_seconds": DEADLINE,
+        },
+        rounds=HOURS,
+        split="dirichlet",
+        data={"alpha": 0.5},
+        training={"learning_rate": 0.1, **WORK},
+        evaluation={"every": 24},
+        out=sys.argv[1] if sys.argv[1:] else None,
+    )
+    print("day  devices per round  fewest  accuracy  uploaded  all rounds took")
+    for day in range(7):
+        rounds = history.rounds[24 * day : 24 * (day + 1)]
+        numbers, last = [r.num_clients for r in rounds], rounds[-1]
+        seconds = sum(r.cost.simulated_seconds for r in rounds)
+        print(
+            f"{day + 1:3}{sum(numbers) / 24:19.1f}{min(numbers):8}{last.score:10.1%}"
+            f"{last.total.bytes_up / 1e6:7.0f} MB{seconds:15.0f} s"
+        )
+
+
+if __name__ == "__main__":
+    main()
