@@ -110,7 +110,7 @@ audit:  ## ask the package index for known vulnerabilities of the locked package
 	.venv-audit/bin/python tools/audit.py
 
 docs: setup  ## build the documentation site into build/site, without a network
-	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 	@echo "Read it: $(PYTHON) -m http.server --directory build/site, or open build/site/index.html"
 
 test-docs: setup  ## run everything the README and the documents show

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 def site(tmp_path_factory):
     """Strict: a dead link, a lost anchor or a page outside of the menu is an error."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder

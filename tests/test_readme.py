@@ -13,6 +13,8 @@ import fedplt
 import fedplt.methods
 from tests.support.shown import PAGES, blocks
 
+CODE = dict(blocks("python"))
+
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
@@ -23,24 +25,21 @@ def script(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "code"), blocks("python"), ids=lambda text: text[:24])
-def test_python_code_runs(name, code, script, capsys):
-    script.write_text(code)
+@pytest.mark.parametrize("name", CODE)
+def test_python_code_runs(name, script, capsys):
+    script.write_text(CODE[name])
     runpy.run_path(str(script), run_name="__main__")
-    assert capsys.readouterr().out, name
-
-
-TRAINING = [block for block in blocks("python") if "fedplt.train(" in block[1]]
+    assert capsys.readouterr().out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "code"), TRAINING, ids=lambda text: text[:24])
-def test_training_code_runs_with_spawned_workers(name, code, tmp_path):
+@pytest.mark.parametrize("name", [name for name in CODE if "fedplt.train(" in CODE[name]])
+def test_training_code_runs_with_spawned_workers(name, tmp_path):
     """As on macOS: every worker reads the script again."""
     pretend = """import fedplt.engines.simulator.engine as engine
 engine.default_start_method = lambda device: "spawn"
 """
-    (tmp_path / "script.py").write_text(pretend + code)
+    (tmp_path / "script.py").write_text(pretend + CODE[name])
     command = [sys.executable, "-W", "error", "script.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

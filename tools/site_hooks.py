@@ -2,11 +2,12 @@
 
 - Formulas between dollar signs become MathML: browsers draw it, and no script is loaded.
 - Files outside of docs/ that a page links to are copied into the site.
-- CONTRIBUTING, SECURITY and CHANGELOG are pages, too.
+- CONTRIBUTING, SECURITY, CHANGELOG and the pages of the examples are pages of the site, too.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from functools import cache
 from pathlib import Path
@@ -22,9 +23,13 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 PAGES = {f"{name.lower()}.md": f"{name}.md" for name in ("CONTRIBUTING", "SECURITY", "CHANGELOG")}
-"""Pages of the site that lie beside docs/."""
-_OUTSIDE = re.compile(r"\]\(\.\./([^)#\s]+)")
-"""A link from a page to a file that is not in docs/."""
+"""Pages of the site that lie beside docs/; those of examples keep their path."""
+PAGES |= {
+    name: name
+    for name in sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("examples/*/README.md"))
+}
+_LINK = re.compile(r"\]\(([^)#\s:]+)(?=[)#])")
+"""The target of a link that is neither an address nor an anchor of its own page."""
 
 
 @cache
@@ -59,27 +64,50 @@ class Formulas(Extension):
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.markdown_extensions.append(Formulas())  # type: ignore[arg-type]
+    examples = [name for name in PAGES if name.startswith("examples/")]
+    for section in config.nav or []:
+        if "Examples" in section:
+            section["Examples"] += examples
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for uri, name in PAGES.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / name)))
-    for page in files.documentation_pages():
-        for target in _OUTSIDE.findall(page.content_string):
-            uri = copied(target)
-            if (ROOT / target).is_file() and not files.get_file_from_path(uri):
-                path = str(ROOT / target)
-                files.append(File.generated(config, uri, abs_src_path=path))
+    for page in list(files.documentation_pages()):
+        for target in _LINK.findall(page.content_string):
+            path = outside(page, target)
+            if path and not files.get_file_from_path(copied(path)):
+                source = str(ROOT / path)
+                files.append(File.generated(config, copied(path), abs_src_path=source))
     return files
 
 
-def copied(target: str) -> str:
+def outside(page: File, target: str) -> str | None:
+    """The path in the repository of a link's target that is a file, but no page of the site."""
+    folder = (ROOT / PAGES.get(page.src_uri, f"docs/{page.src_uri}")).parent
+    path = (folder / target).resolve()
+    if not path.is_file() or path.is_relative_to(ROOT / "docs"):
+        return None
+    name = str(path.relative_to(ROOT))
+    return None if name in PAGES.values() else name
+
+
+def copied(path: str) -> str:
     """Where the site has a file of the repository; Markdown as text, not as one more page."""
-    return f"files/{target}.txt" if target.endswith(".md") else f"files/{target}"
+    return f"files/{path}.txt" if path.endswith(".md") else f"files/{path}"
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    if page.file.src_uri in PAGES:
-        return re.sub(r"\]\(docs/", "](", markdown)
-    return _OUTSIDE.sub(lambda found: f"]({copied(found[1])}", markdown)
+    """Links that hold in the repository are made to hold in the site."""
+    source = PAGES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    here = posixpath.dirname(page.file.src_uri) or "."
+    uris = {name: uri for uri, name in PAGES.items()}
+
+    def moved(found: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), found[1]))
+        copy = outside(page.file, found[1])
+        uri = copied(copy) if copy else uris.get(path, path.removeprefix("docs/"))
+        return f"]({posixpath.relpath(uri, here)}"
+
+    return _LINK.sub(moved, markdown)
