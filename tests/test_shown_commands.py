@@ -123,9 +123,16 @@ def test_shown_configurations_fleets_and_targets_exist():
             assert line.split()[1] in targets, line
 
 
+def test_the_first_page_shows_every_verb():
+    text = (ROOT / "docs" / "index.md").read_text()
+    verbs = [command.name or command.callback.__name__ for command in app.registered_commands]
+    verbs += [group.name for group in app.registered_groups]
+    assert not [verb for verb in verbs if f"\nfedplt {verb} " not in text]
+
+
 def test_nothing_else_is_shown_than_commands_somebody_knows():
     """Others are run by tests/engines/flower (deployments) and tests/test_examples.py."""
     others = {line.split()[0] for line in command_lines()} - {"fedplt", "make", "pip"}
-    assert others <= {"python", ".venv/bin/python", "flwr", "ssh", "sha256sum", "for", "fl/server/register-nodes.sh",
-                      "fl/server/start-run.sh", "fl/server/superexec.sh",
-                      "fl/server/superlink.sh"}, others  # fmt: skip
+    names = ("register-nodes", "start-run", "superexec", "superlink")
+    scripts = {f"fl/server/{name}.sh" for name in names}
+    assert others <= scripts | {"python", ".venv/bin/python", "flwr", "ssh", "sha256sum", "for"}
