@@ -9,8 +9,8 @@ TEST_PROCESSES ?= $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-flower test-browser test-examples check fix same-numbers step-times bench \
-	bench-quick bench-peers results api-page robust correctness reliability fuzz lock licenses audit docs clean
+.PHONY: help setup run test test-fast test-flower test-browser test-docs test-examples check fix same-numbers step-times \
+	bench bench-quick bench-peers results api-page robust correctness reliability fuzz lock licenses audit docs pictures clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,8 +109,15 @@ audit:  ## ask the package index for known vulnerabilities of the locked package
 	python3 -m venv .venv-audit && .venv-audit/bin/pip install --quiet pip-audit==2.10.1
 	.venv-audit/bin/python tools/audit.py
 
-docs: setup  ## run everything the README and the documents show
-	$(PYTHON) -m pytest -q tests/test_readme.py --doctest-modules src
+docs: setup  ## build the documentation site into build/site, without a network
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+	@echo "Read it: $(PYTHON) -m http.server --directory build/site, or open build/site/index.html"
+
+test-docs: setup  ## run everything the README and the documents show
+	$(PYTEST) tests/docs --doctest-modules src
+
+pictures: setup  ## draw the pictures of docs/pictures.md
+	$(PYTHON) -m tools.method_pictures
 
 clean:  ## delete the environment and caches (never runs/)
 	rm -rf $(VENV) .venv-audit .pytest_cache .mypy_cache .ruff_cache .hypothesis build

@@ -134,7 +134,7 @@ def test_a_run_on_devices_shows_the_plan_and_the_simulated_time(fedplt, tmp_path
     assert "Target" in done.stdout
     page = (folder / "report.html").read_text()
     assert "simulated" in page
-    assert "clients away" in page
+    assert "Refused, dropped and late clients" in page
 
 
 def test_probe_prints_a_device_that_fleet_reads(fedplt, tmp_path):

@@ -108,10 +108,10 @@ def test_one_seed_has_no_spread():
     two = Contestant({"name": "b"}, {1: history([0.2], 10), 2: history([0.4], 10)}, 0.1)
     rows = Comparison({"one": one, "two": two}, {}).text().splitlines()
     assert "+-" not in next(row for row in rows if row.startswith("one"))
-    assert "30.0 +- 10.0" in next(row for row in rows if row.startswith("two"))
+    assert "30.0 +- 14.1" in next(row for row in rows if row.startswith("two"))
     found = Comparison({"one": one, "two": two}, {}).to_json()["methods"]
     assert found["one"]["score_std"] is None
-    assert found["two"]["score_std"] == pytest.approx(0.1)
+    assert found["two"]["score_std"] == pytest.approx(0.2 / 2**0.5)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 import torch
-from fedplt.report.html import write_report
+from fedplt.report.page import content_of, read_groups, write_page
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -53,8 +53,9 @@ def test_what_nobody_trains_is_said(tmp_path, fedplt):
     with pytest.warns(UserWarning, match="lstm.*nobody trains") as said:
         train(tmp_path / "run", Reader(), ratios=[0.1] * 3, rounds=1)
     assert len(said) == 1
-    page = write_report(RunFolder.open(tmp_path / "run")).read_text()
-    assert "WARNING: layer lstm" in page and "nobody trains" in page
+    content = content_of("run", read_groups([tmp_path / "run"]))
+    page = write_page(tmp_path / "page.html", content).read_text()
+    assert "layer lstm" in page and "nobody trains" in page
     (tmp_path / "tiny.toml").write_text(CONFIG.replace("ratio = 1.0", "ratio = 0.05"))
     settings = ["--set", "clients.groups.1.ratio=0.05", "--set", "rounds=1"]
     out = tmp_path / "cli"

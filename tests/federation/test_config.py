@@ -168,7 +168,8 @@ def test_an_empty_override_unsets(tmp_path):
     path.write_text("rounds = 3\n[training]\nlocal_steps = 5\n[model]\noptions = {depth = 2}")
     config = load_config(path, ["rounds=", "training.local_steps=", "model.options.depth="])
     assert (config.rounds, config.training.local_steps, config.model.options) == (60, None, {})
-    assert load_config(path, ["training.momentum=", 'name=""']).name == ""  # not set; set to ""
+    assert load_config(path, ["training.momentum="]).training.momentum is None  # it was not set
+    assert refused("", tmp_path, 'name=""').startswith("name: ''")  # set, to an empty text
     assert override(config, ["rounds="]) == config
     assert "Did you mean 'batch_size'" in refused("", tmp_path, "training.bach_size=")
     groups = GROUPS.format(share=0.5, ratio=0.5)

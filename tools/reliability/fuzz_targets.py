@@ -147,7 +147,7 @@ def _put(values: Any, path: tuple[Any, ...], value: Any, is_new: bool) -> None:
         values.pop(last, None)
     elif isinstance(values, dict):
         values[f"{last}_new" if is_new else last] = value
-    elif isinstance(values, list) and value is not LOST:
+    elif isinstance(values, list) and isinstance(last, int) and value is not LOST:
         values[last:] = [value, *values[last + 1 :]]
 
 

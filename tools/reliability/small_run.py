@@ -71,6 +71,7 @@ def look(path: Path) -> Seen:
         folder = RunFolder.open(path)
         history, plan, config = folder.history(), folder.plan(), folder.config()
         folder.check_model()
+        config = config.model_copy(update={"code": None})  # which is where the folder is
         return plain(history), plan.fingerprint, config
 
     return _listened(read)

@@ -23,7 +23,7 @@ from fedplt.errors import ConfigError, RunError, did_you_mean
 
 @verb()
 def methods() -> None:
-    """List the methods: what a client holds and trains. To add your own: docs/methods.md."""
+    """List the methods: what a client holds and trains. To add your own: docs/add_method.md."""
     from fedplt.methods import METHODS
     from fedplt.text import table
 

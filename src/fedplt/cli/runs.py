@@ -78,6 +78,7 @@ def run(
     from fedplt.federation.config_file import load_config
     from fedplt.federation.config_places import placing
     from fedplt.federation.folder import RunFolder
+    from fedplt.federation.forecast import forecast
     from fedplt.federation.job import job_from_config
     from fedplt.federation.robust import coverage_warnings
     from fedplt.fleet import fleet_summary
@@ -95,6 +96,8 @@ def run(
         out.print(text + "\n", soft_wrap=True)
     if job.devices and job.devices.plan:
         out.print(fleet_summary(job.devices.plan) + "\n", soft_wrap=True)
+    if len(job.samples):
+        out.print(forecast(job).summary(path) + "\n", soft_wrap=True)
     with (
         placing(config, overrides),
         _stopping(path),

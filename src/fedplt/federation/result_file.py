@@ -26,6 +26,7 @@ class Result(Section):
     score_last_10: float | None = None
     test_score: Finite | None = None
     test_loss: float | None = None
+    privacy: dict[str, Any] | None = None
 
 
 def write_result(path: Path, values: Mapping[str, Any], run: str) -> None:

@@ -87,7 +87,9 @@ def _imported(path: str, may_import: bool) -> type[Method]:
     missing = [key for key in ("name", "holds", "trains") if not hasattr(kind, key)]
     missing += ["plan"] if kind.plan is Method.plan else []
     if missing:
-        raise ConfigError(f"method.name: {path!r} lacks {', '.join(missing)}: see docs/methods.md.")
+        raise ConfigError(
+            f"method.name: {path!r} lacks {', '.join(missing)}: see docs/add_method.md."
+        )
     if getattr(sys.modules[kind.__module__], kind.__qualname__, None) is not kind:
         raise ConfigError(
             f"method.name: {path!r} is {kind.__qualname__} of {kind.__module__}, which other "

@@ -158,7 +158,7 @@ BAD = {
     "two dimensions": (change_update(lambda u: u[None]), "one flat float32 array"),
     "no update": (lambda header, _: (header, {}), "no arrays"),
     "two updates": (lambda h, a: (h, {**a, "more": a["update"]}), "'more'"),
-    "absurd examples": (change_header(num_examples=10**12), "it says it trained on"),
+    "absurd examples": (change_header(num_examples=10**12), "num_examples"),
     "no examples": (change_header(num_examples=0), "num_examples"),
     "infinite examples": (change_header(num_examples=float("inf")), "num_examples"),
     "a text as norm": (change_header(norm="1"), "norm"),

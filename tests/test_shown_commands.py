@@ -1,0 +1,135 @@
+"""Every `fedplt` command that the documents show is run, with little data and few rounds."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedplt.builtin import find_config, find_fleet
+from fedplt.cli import app
+from fedplt.data import TensorSamples, TrainingData
+from fedplt.federation import run_data
+from tests.support.shown import ROOT, blocks, command_lines
+
+COMMANDS = [line for line in command_lines() if line.startswith("fedplt ")]
+RUN_ELSEWHERE = {
+    r"houses": "tests/test_own_data_page.py",
+    r"fedplt deploy check|fl/server/run|fl/run\.toml": "tests/cli/test_deploy.py, test_deployment.py",
+    r"fedplt data get": "tests/data (no network here)",
+    r"fedplt reproduce \w": "tests/experiments",
+    r"--host fl\.example\.org": "tests/cli/test_deploy.py",
+}
+SMALL = "--set rounds=1 --set engine.workers=1 --set evaluation.every=1"
+LITTLE = {
+    "run": SMALL,
+    "compare": f"{SMALL} --seeds 1 --processes 1 --set clients.num_clients=20",
+    "resume": "--set rounds=2",
+    "probe": "--passes 1 --batch-size 2",
+    "theory": "--dimension 6",
+}
+"""Options that are added, so that a command takes a second at most."""
+MY_DATA = """
+import torch
+
+def load():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(20, 1, 28, 28, generator=generator), torch.arange(20) % 10
+"""
+
+
+def images(name, *, progress=None):
+    generator = torch.Generator().manual_seed(0)
+
+    def some(number):
+        inputs = torch.randn(number, 1, 28, 28, generator=generator)
+        return TensorSamples(inputs, torch.arange(number) % 10)
+
+    return TrainingData(some(1500), some(50), some(50))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """What the pages tell their readers to have."""
+    shown = dict(blocks("python")) | dict(blocks("toml"))
+    (tmp_path / "onelayer.py").write_text(shown["add_method.md:1"])
+    (tmp_path / "my_data.py").write_text(MY_DATA)
+    (tmp_path / "nodes.csv").write_text("name,ratio\nn1,1.0\nn2,0.5\n")
+    (tmp_path / "run.toml").write_text(shown["privacy.md:1"])
+    monkeypatch.setattr(run_data, "load_data_set", images)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def small(words: list[str], number: int) -> list[str]:
+    added = shlex.split(LITTLE.get(words[0], ""))
+    if words[0] == "run" and number:
+        added += ["--out", f"runs/{number}", "--set", "engine.check=false"]
+    if words[0] == "compare":
+        added += ["--out", f"comparisons/{number}"]
+        if "--methods" not in words:
+            added += ["--methods", "fedavg,feddrop"]
+    return [*words, *added]
+
+
+@pytest.mark.slow
+def test_shown_commands_run(fedplt, folder, forked_runs):
+    lines = [line for line in COMMANDS if not elsewhere(line)]
+    lines.sort(key=lambda line: not line.startswith("fedplt run "))  # others read its folder
+    wrong = []
+    for number, line in enumerate(lines):
+        words = shlex.split(line.split(" > ")[0])[1:]
+        import time
+
+        t0 = sum(__import__("os").times()[:4])
+        done = fedplt(*small(words, number))
+        open("/tmp/durations", "a").write(f"{sum(__import__('os').times()[:4]) - t0:.2f} {line}\n")
+        if done.returncode:
+            wrong.append(f"{line}\n{done.stdout[-500:]}{done.stderr}")
+        if number == 0:
+            (folder / "my-run").symlink_to(folder / "runs" / "fashion-mnist-seed1")
+    assert not wrong, "\n\n".join(wrong)
+    code = next(line for line in command_lines() if line.startswith("python -c"))
+    exec(shlex.split(code)[2], {})  # noqa: S102 (our own page)
+
+
+def elsewhere(line: str) -> bool:
+    return any(re.search(pattern, line) for pattern in RUN_ELSEWHERE)
+
+
+@pytest.mark.parametrize("command", [line for line in COMMANDS if elsewhere(line)])
+def test_commands_that_are_run_elsewhere_exist(command):
+    verbs, words = [], shlex.split(command)[1:]
+    while words and not words[0].startswith("-") and len(verbs) < 2:
+        verbs.append(words.pop(0))
+    known = [verbs, verbs[:1]]
+    done = [CliRunner().invoke(app, [*names, "--help"], env={"COLUMNS": "200"}) for names in known]
+    found = next(result for result in done if result.exit_code == 0)
+    for word in words:
+        if word.startswith("--"):
+            assert word.split("=")[0] in found.output, command
+
+
+def test_shown_configurations_fleets_and_targets_exist():
+    for command in COMMANDS:
+        known = {"fleet": find_fleet, **dict.fromkeys(("plan", "run", "compare"), find_config)}
+        verb, *words = shlex.split(command)[1:]
+        if verb in known and "." not in words[0]:
+            assert known[verb](words[0]).is_file(), command
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for line in command_lines():
+        if line.startswith("make "):
+            assert line.split()[1] in targets, line
+
+
+def test_nothing_else_is_shown_than_commands_somebody_knows():
+    """Lines that are neither fedplt's nor make's are few; each is tried by the test it belongs to."""
+    others = {line.split()[0] for line in command_lines()} - {"fedplt", "make", "pip", "python"}
+    assert others <= {"flwr", "ssh", "sha256sum", "for", "fl/server/register-nodes.sh",
+                      "fl/server/start-run.sh", "fl/server/superexec.sh",
+                      "fl/server/superlink.sh"}, others  # fmt: skip
