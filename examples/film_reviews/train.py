@@ -21,6 +21,7 @@ class Reader(torch.nn.Module):
     def __init__(self, width: int = 32) -> None:
         super().__init__()
         self.words = torch.nn.Embedding(VOCABULARY, width, padding_idx=0)
+        torch.nn.init.normal_(self.words.weight, std=0.1)
         self.places = torch.nn.Parameter(0.1 * torch.randn(WORDS, width))
         self.layer = torch.nn.TransformerEncoderLayer(
             width, nhead=4, dim_feedforward=4 * width, dropout=0.0, batch_first=True
@@ -47,12 +48,12 @@ def main() -> None:
         ratios=RATIOS,
         rounds=30,
         split="dirichlet",
-        data={"alpha": 0.5},
+        data={"alpha": 1.0},
         cut={"always": ["head", "places"]},
-        sampling={"name": "uniform", "num_clients": 10},
+        sampling={"name": "uniform", "num_clients": 20},
         training={
             "optimizer": "adam",
-            "learning_rate": 0.005,
+            "learning_rate": 0.003,
             "local_steps": 10,
             "batch_size": 32,
         },
