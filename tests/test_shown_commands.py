@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 
 import pytest
 import torch
@@ -33,6 +34,8 @@ LITTLE = {
     "theory": "--dimension 6",
 }
 """Options that are added, so that a command takes a second at most."""
+SHARES = 4
+"""Tests that run in parallel; each begins with the run whose folder other commands read."""
 MY_DATA = """
 import torch
 
@@ -63,6 +66,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(run_data, "load_data_set", images)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    for module in ("my_data", "onelayer"):  # another test's
+        monkeypatch.delitem(sys.modules, module, raising=False)
     return tmp_path
 
 
@@ -78,11 +83,12 @@ def small(words: list[str], number: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_shown_commands_run(fedplt, folder, forked_runs):
+@pytest.mark.parametrize("share", range(SHARES))
+def test_shown_commands_run(share, fedplt, folder, forked_runs):
     lines = [line for line in COMMANDS if not elsewhere(line)]
     lines.sort(key=lambda line: not line.startswith("fedplt run "))  # others read its folder
     wrong = []
-    for number, line in enumerate(lines):
+    for number, line in enumerate([lines[0], *lines[1 + share :: SHARES]]):
         words = shlex.split(line.split(" > ")[0])[1:]
         done = fedplt(*small(words, number))
         if done.returncode:

@@ -88,7 +88,7 @@ def test_wrong_targets_are_said(read, line, expected):
     ("old", "new"),
     [
         ("target_seconds", "deadline_seconds"),
-        ("round_deadline", "Known: announced, deadline_seconds, devices"),
+        ("round_deadline", "Known: announced, availability, deadline_seconds, devices"),
     ],
 )
 def test_keys_of_before_are_unknown(old, new):
