@@ -33,7 +33,7 @@ def test_python_code_runs(name, script, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["index.md:1", "add_method.md:1"])  # others start theirs alike
+@pytest.mark.parametrize("name", ["index.md:1"])  # others start theirs alike
 def test_training_code_runs_with_spawned_workers(name, tmp_path):
     """As on macOS: every worker reads the script again."""
     pretend = """import fedplt.engines.simulator.engine as engine

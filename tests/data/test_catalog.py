@@ -170,7 +170,7 @@ def test_both_forms_of_cifar_decode_alike(tmp_path):
         label = random.integers(0, 10, 10_000, dtype=np.uint8)
         rows = np.concatenate([label[:, None], images.reshape(10_000, 3072)], axis=1)
         (binary / f"{name}.bin").write_bytes(rows.tobytes())
-        Image.fromarray(images.transpose(0, 2, 1)).save(pictures / f"{name}.png", compress_level=1)
+        Image.fromarray(images.transpose(0, 2, 1)).save(pictures / f"{name}.png", compress_level=0)
         labels.append(label)
     (pictures / "train_lables.json").write_text(json.dumps(np.concatenate(labels[:5]).tolist()))
     (pictures / "test_lables.json").write_text(json.dumps(labels[5].tolist()))
