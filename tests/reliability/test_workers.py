@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -160,18 +161,26 @@ def test_no_message_is_waited_for_without_end():
 
 
 def test_both_ends_may_send_much_at_once():
-    one, two = (Channel(end) for end in socket.socketpair())
-    got = []
+    with contextlib.ExitStack() as stack:
+        one, two = (Channel(stack.enter_context(end)) for end in socket.socketpair())
+        with ThreadPoolExecutor(2) as pool:
+            # An end that has sent all goes on reading, as servers and workers do: what the other
+            # one still sends may be more than the socket holds.
+            futures = [
+                pool.submit(send_and_wait, one, "x" * 3_000_000),
+                pool.submit(send_and_wait, two, torch.arange(100_000).numpy()),
+            ]
+            numbers, text = (future.result() for future in futures)
+    assert len(text) == 3_000_000
+    assert numbers.sum() == 100_000 * 99_999 // 2
 
-    def other_end():
-        two.send(encode(torch.arange(100_000).numpy()), lambda: None)
-        got.append(two.wait(lambda: None))
 
-    other = threading.Thread(target=other_end, daemon=True)
-    other.start()
-    one.send(encode("x" * 3_000_000), lambda: None)
-    other.join(60)
-    assert len(got[0]) == 3_000_000
-    assert one.wait(lambda: None).sum() == 100_000 * 99_999 // 2
-    one.close()
-    two.close()
+def send_and_wait(channel, message):
+    deadline = time.monotonic() + 60
+
+    def waiting():
+        if time.monotonic() > deadline:
+            raise GaveUp
+
+    channel.send(encode(message), waiting)
+    return channel.wait(waiting)
