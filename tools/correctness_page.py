@@ -6,10 +6,6 @@ All numbers of the page come from this run. It takes a few minutes: ``make corre
 from __future__ import annotations
 
 import argparse
-import datetime
-import os
-import platform
-import subprocess
 import sys
 import time
 import warnings
@@ -21,8 +17,7 @@ from pathlib import Path
 import torch
 from tests.support import batteries
 from tests.support.batteries import Result
-
-import fedplt
+from tools.machine import machine
 
 PAGE = Path(__file__).parents[1] / "docs" / "correctness.md"
 
@@ -134,7 +129,10 @@ def main() -> int:
 
 def page(results: list[Result], seconds: float) -> str:
     lines = ["# Correctness", "", *answer(results), "", "```sh", "make correctness", "```", ""]
-    lines += [f"writes this page anew ({seconds / 60:.0f} minutes). This one: {machine()}.", ""]
+    lines += [
+        f"writes this page anew ({seconds / 60:.0f} minutes). This one: {machine()}, one thread.",
+        "",
+    ]
     lines += ["## What is compared with what", "", *table(results), ""]
     for check in CHECKS:
         lines += [f"- **{check.title}.** {check.about}"]
@@ -196,18 +194,6 @@ def refusals(results: list[Result]) -> list[str]:
     if not words:
         return ["Nothing was."]
     return ["Times, and the words:", ""] + [f"- {n}: {text}" for text, n in words.most_common()]
-
-
-def machine() -> str:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    day = datetime.datetime.now(datetime.UTC).date()
-    return (
-        f"{day}, fedplt {fedplt.__version__} (commit {commit or 'unknown'}), torch "
-        f"{torch.__version__}, Python {platform.python_version()}, {platform.system()} on "
-        f"{platform.machine()} with {os.cpu_count()} cores, one thread"
-    )
 
 
 if __name__ == "__main__":

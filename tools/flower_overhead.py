@@ -10,10 +10,8 @@ runs on the machine first.
 from __future__ import annotations
 
 import argparse
-import platform
 import statistics
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 import torch
 
@@ -21,7 +19,7 @@ from fedplt.data import TensorSamples, TrainingData
 from fedplt.engines.flower import FlowerSimulation
 from fedplt.engines.simulator import SimulatorEngine
 from fedplt.engines.start import job_of
-from fedplt.federation import Federation, parse_config
+from fedplt.federation import Federation, parse_config, processor_name
 
 EXAMPLES = 64
 """Of each client: one step."""
@@ -71,13 +69,6 @@ def settings(engine: str, clients: int, rounds: int):
     )
 
 
-def processor() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=20)
@@ -94,7 +85,7 @@ def main() -> None:
     print(
         f"Flower adds {added:.0f} ms per round, {added / asked.clients:.1f} ms per client "
         f"({medians['flower'] / medians['simulator']:.1f} times the simulator's round); "
-        f"{asked.clients} clients, two processes, model fcn at ratio 0.25, {processor()}"
+        f"{asked.clients} clients, two processes, model fcn at ratio 0.25, {processor_name()}"
     )
 
 

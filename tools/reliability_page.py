@@ -9,12 +9,8 @@ in ``ATTACKS``.
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib
 import json
-import os
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -22,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fedplt
+from tools.machine import machine
 
 PROJECT = Path(__file__).parents[1]
 PAGE = PROJECT / "docs" / "reliability.md"
@@ -190,18 +186,6 @@ def _section(attack: Attack, figures: Figures, measured: str) -> list[str]:
         "",
         *([f"Measured {measured}.", ""] if measured else []),
     ]
-
-
-def machine() -> str:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    day = datetime.datetime.now(datetime.UTC).date()
-    return (
-        f"{day}, fedplt {fedplt.__version__} (commit {commit or 'unknown'}), Python "
-        f"{platform.python_version()}, {platform.system()} on {platform.machine()} with "
-        f"{os.cpu_count()} cores"
-    )
 
 
 def main() -> int:

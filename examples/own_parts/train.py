@@ -6,9 +6,9 @@ python -m examples.own_parts.train [FOLDER_FOR_THE_RUNS]
 import sys
 
 import torch
-from sklearn.datasets import load_digits
 
 import fedplt
+from examples.digits import digits
 from examples.own_parts.maxout import Maxout
 
 RATIOS = [1.0] * 2 + [0.3] * 6 + [0.1] * 12
@@ -17,14 +17,6 @@ RATIOS = [1.0] * 2 + [0.3] * 6 + [0.1] * 12
 def network() -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Sequential(Maxout(64, 64, 4), Maxout(64, 32, 4), torch.nn.Linear(32, 10))
-
-
-def digits():
-    """1,797 scanned digits, 8 x 8 pixels; every fourth is for validation."""
-    images, labels = load_digits(return_X_y=True)
-    inputs, targets = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
-    held_out = torch.arange(len(targets)) % 4 == 0
-    return (inputs[~held_out], targets[~held_out]), (inputs[held_out], targets[held_out])
 
 
 def main() -> None:

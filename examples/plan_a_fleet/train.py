@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import torch
-from sklearn.datasets import load_digits
 
 import fedplt
+from examples.digits import digits
 from fedplt.fleet import ExactWorkload, fleet_summary
 
 HERE = Path(__file__).parent
@@ -25,14 +25,6 @@ def network() -> torch.nn.Module:
         torch.nn.Linear(512, 256), torch.nn.ReLU(),
         torch.nn.Linear(256, 10),
     )  # fmt: skip
-
-
-def digits():
-    """1,797 scanned digits, 8 x 8 pixels; every fourth is for validation."""
-    images, labels = load_digits(return_X_y=True)
-    inputs, targets = torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels)
-    held_out = torch.arange(len(targets)) % 4 == 0
-    return (inputs[~held_out], targets[~held_out]), (inputs[held_out], targets[held_out])
 
 
 def main() -> None:

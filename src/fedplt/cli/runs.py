@@ -73,6 +73,7 @@ def run(
     tensorboard: Tensorboard = False,
 ) -> None:
     """Train as a configuration describes and write a report."""
+    from fedplt.engines.simulator import available_cores
     from fedplt.engines.start import run_job
     from fedplt.federation.config import default_folder
     from fedplt.federation.config_file import load_config
@@ -97,7 +98,8 @@ def run(
     if job.devices and job.devices.plan:
         out.print(fleet_summary(job.devices.plan) + "\n", soft_wrap=True)
     if len(job.samples):
-        out.print(forecast(job).summary(path) + "\n", soft_wrap=True)
+        workers = settings.engine.workers or available_cores()
+        out.print(forecast(job, workers).summary(path) + "\n", soft_wrap=True)
     with (
         placing(config, overrides),
         _stopping(path),

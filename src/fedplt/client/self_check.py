@@ -29,6 +29,7 @@ from fedplt.planning import (
     Layers,
     LocalRecipe,
     Plan,
+    SliceAssignment,
     SubmodelAssignment,
     make_plan,
 )
@@ -89,7 +90,7 @@ def _check(
         return CheckReport(torch.float64, (), (f"the model cannot be copied ({error}).",))
     comparison = _Comparison(prepared, inputs, loss, layers, recipe)
     for assignment in assignments:
-        comparison.add(assignment)
+        assignment.build(comparison)
     return CheckReport(
         dtype,
         tuple(comparison.found),
@@ -123,7 +124,7 @@ def _in_float64(model: nn.Module, example: Any, loss: LossOf) -> tuple[nn.Module
 
 
 class _Comparison:
-    """Compares one client after another."""
+    """Builds what one client after another holds, trains it, and compares."""
 
     def __init__(
         self, model: nn.Module, inputs: Any, loss: LossOf, layers: Layers, recipe: LocalRecipe
@@ -143,18 +144,19 @@ class _Comparison:
     def _submodels(self) -> SubmodelCheck:
         return SubmodelCheck(self.model, self.layers, self.inputs, self.loss, self.recipe)
 
-    def add(self, assignment: Assignment) -> None:
-        if isinstance(assignment, SubmodelAssignment):
-            found, reason = self._submodels.compare(assignment)
-            self.found += found
-            self.undecided += [reason] if reason else []
-            self.has_submodels |= not reason
-        elif not self._plain.gradients:
+    def whole(self, assignment: SliceAssignment) -> None:
+        if not self._plain.gradients:
             self.undecided.append("a copy of the model computes with the original's tensors.")
-        else:
-            ours, whole = copy_model(self.model), assignment.on_client
-            after = partial_step(ours, self.inputs, self.loss, whole, self._plain.rate)
-            self.found += differences(self._plain, after, whole)
+            return
+        ours = copy_model(self.model)
+        after = partial_step(ours, self.inputs, self.loss, assignment, self._plain.rate)
+        self.found += differences(self._plain, after, assignment)
+
+    def smaller(self, assignment: SubmodelAssignment) -> None:
+        found, reason = self._submodels.compare(assignment)
+        self.found += found
+        self.undecided += [reason] if reason else []
+        self.has_submodels |= not reason
 
 
 def _weighted_sum(outputs: Any) -> Tensor:

@@ -19,7 +19,14 @@ from torch import Tensor, fx, nn
 
 from fedplt.cutting import no_submodel, traced
 from fedplt.kernels import bind_state, evaluation_mode, take
-from fedplt.planning import Layers, Spaces, SubmodelAssignment, kept_units, split_name
+from fedplt.planning import (
+    Layers,
+    SliceAssignment,
+    Spaces,
+    SubmodelAssignment,
+    kept_units,
+    split_name,
+)
 
 MAX_KEPT = 16
 """How many sub-models of different widths are cached for later clients of the same widths."""
@@ -65,7 +72,7 @@ class HeldModels:
         self._kept: OrderedDict[tuple[int, ...], BuiltSubmodel] = OrderedDict()
         self._graph: fx.GraphModule | None = None
 
-    def whole(self) -> HeldModel:
+    def whole(self, assignment: SliceAssignment) -> HeldModel:
         return self._resident
 
     def smaller(self, assignment: SubmodelAssignment) -> BuiltSubmodel:

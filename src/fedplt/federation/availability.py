@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fedplt.errors import ConfigError
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
-from fedplt.fleet import Work, in_time, round_time
-from fedplt.planning import Assignment, RoundAssignments, download_bytes, safetensors_bytes
+from fedplt.fleet import in_time, round_time
+from fedplt.planning import Assignment, RoundAssignments
 from fedplt.seeds import generator
 
 
@@ -101,11 +101,5 @@ class Availability:
     def _seconds(self, client: int, assignment: Assignment, uploads: bool) -> float:
         """Seconds, from the client's device, its assignment and the examples it sees."""
         assert self.job.devices is not None
-        examples, each = self.job.examples_seen(client), self._costs.flops(assignment)
-        work = Work(
-            examples * each.forward,
-            examples * (each.total - each.forward),
-            download_bytes(assignment),
-            safetensors_bytes("update", assignment.update_size) if uploads else 0,
-        )
+        work = self._costs.work(client, assignment, uploads=uploads)
         return round_time(self.job.devices.profiles[client], work).total

@@ -6,7 +6,15 @@ from collections.abc import Hashable, Mapping
 
 from fedplt.federation.job import Job
 from fedplt.federation.records import Totals
-from fedplt.planning import Assignment, Flops, download_bytes, exact_flops, paper_flops_of
+from fedplt.fleet import Work
+from fedplt.planning import (
+    Assignment,
+    Flops,
+    download_bytes,
+    exact_flops,
+    paper_flops_of,
+    upload_bytes,
+)
 
 
 class RoundCosts:
@@ -27,6 +35,18 @@ class RoundCosts:
             paper += paper_flops_of(assignment, seen)
             bytes_down += download_bytes(assignment)
         return Totals(bytes_up, bytes_down, flops, paper)
+
+    def work(
+        self, client: int, assignment: Assignment, *, uploads: bool = True, uncut: bool = False
+    ) -> Work:
+        """One client's round (``uncut``: as if the planner had not cut its local steps)."""
+        examples, each = self.job.examples_seen(client, uncut=uncut), self.flops(assignment)
+        return Work(
+            examples * each.forward,
+            examples * (each.total - each.forward),
+            download_bytes(assignment),
+            upload_bytes(assignment) if uploads else 0,
+        )
 
     def flops(self, assignment: Assignment) -> Flops:
         """FLOPs per example; they depend on how many rows of each layer are trained, not which."""

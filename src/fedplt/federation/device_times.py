@@ -16,8 +16,8 @@ from fedplt.errors import RunError
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
 from fedplt.files import write_text
-from fedplt.fleet import RoundTime, Work, round_time
-from fedplt.planning import Assignment, download_bytes, safetensors_bytes, sublayers_assignment
+from fedplt.fleet import RoundTime, round_time
+from fedplt.planning import Assignment, sublayers_assignment
 
 FORMAT = 1
 DEVICES_FILE = "devices.json"
@@ -47,15 +47,8 @@ def device_times(job: Job) -> list[DeviceTimes]:
     whole = sublayers_assignment(plan.layers, plan.layers.num_sublayers)
 
     def time(client: int, assignment: Assignment, *, uncut: bool = False) -> RoundTime:
-        examples, each = job.examples_seen(client, uncut=uncut), costs.flops(assignment)
-        work = Work(
-            examples * each.forward,
-            examples * (each.total - each.forward),
-            download_bytes(assignment),
-            safetensors_bytes("update", assignment.update_size),
-        )
         assert job.devices is not None
-        return round_time(job.devices.profiles[client], work)
+        return round_time(job.devices.profiles[client], costs.work(client, assignment, uncut=uncut))
 
     clients: dict[str, list[int]] = {}
     for client, profile in enumerate(job.devices.profiles):

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
+from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.kernels import call_model, copy_model
-from fedplt.planning import download_bytes, exact_flops, make_plan, safetensors_bytes
+from fedplt.planning import (
+    BYTES_PER_NUMBER,
+    download_bytes,
+    exact_flops,
+    make_plan,
+    upload_bytes,
+)
 from fedplt.text import bytes_text, duration_text, flops_text
 
 BATCH = 64
 """Examples of the timed step, where clients take all of theirs at once."""
 STATES_ON_DISK = 4
 """Two checkpoints, the final model, and a file that is being written."""
+MOST_CLIENTS = 1000
+"""Of larger fleets, so many clients at equal distances stand for all."""
 
 
 @dataclass(frozen=True)
@@ -48,33 +57,47 @@ class Forecast:
         )
 
 
-def forecast(job: Job) -> Forecast:
-    """Expected costs, from the plan of the first round and one timed training step."""
+def forecast(job: Job, workers: int) -> Forecast:
+    """Expected costs, from the plan of the first round and one timed training step.
+
+    ``workers``: the processes that train at the same time.
+    """
     costs, config = RoundCosts(job), job.config
     number = job.plan.num_clients
-    sampling = config.sampling
-    assignments = [job.plan.assignment(client, 1) for client in range(number)]
-    ups = [safetensors_bytes("update", given.update_size) for given in assignments]
-    total = costs.of_round(dict(enumerate(assignments)), 0, 0)
-    part = 1.0
-    if not sampling.by_norm:
-        part = sampling.probability or (sampling.num_clients or number) / number
-    up = part * sum(ups)
-    if sampling.by_norm and sampling.budget is not None:
-        whole = max(download_bytes(given) for given in assignments)
-        each = whole if sampling.in_models else sum(ups) / number
-        up = min(sampling.budget * each, sum(ups))
-        if sampling.norms == "last":
-            part = min(1.0, up / sum(ups))
-    flops, down = part * total.flops, part * total.bytes_down
-    state = 4 * job.layers.state_size
+    clients = np.linspace(0, number - 1, min(number, MOST_CLIENTS)).round().astype(int)
+    assigned = job.plan.in_round(0)
+    assignments = {int(client): assigned[int(client)] for client in clients}
+    scale = number / len(assignments)
+    everybody = costs.of_round(assignments, 0, 0)
+    uploads = scale * sum(map(upload_bytes, assignments.values()))
+    whole = max(map(download_bytes, assignments.values()))
+    train, bytes_up = _sampled(config.sampling, number, uploads, whole)
+    flops = scale * train * everybody.flops
+    bytes_down = scale * train * everybody.bytes_down
+    one = exact_flops(make_plan(job.layers, [1.0]).assignment(0))
+    judged = one.forward * len(job.validation) / config.evaluation.every
+    speed = _flops_per_second(job, one.total) * min(workers, number)
+    seconds = config.rounds * (flops + judged) / speed
     copies = STATES_ON_DISK + (config.diagnostics.window if config.diagnostics.enabled else 0)
-    workers = min(config.engine.workers or os.cpu_count() or 1, number)
-    everything = exact_flops(make_plan(job.layers, [1.0]).assignment(0))
-    judged = everything.forward * len(job.validation) / config.evaluation.every
-    speed = _flops_per_second(job, everything.total)
-    seconds = config.rounds * (flops + judged) / speed / workers
-    return Forecast(config.rounds, up, down, flops, seconds, copies * state)
+    disk = copies * BYTES_PER_NUMBER * job.layers.state_size
+    return Forecast(config.rounds, bytes_up, bytes_down, flops, seconds, disk)
+
+
+def _sampled(
+    sampling: SamplingConfig, clients: int, uploads: float, model: int
+) -> tuple[float, float]:
+    """The part of the clients that trains, and the bytes that are uploaded, in a round.
+
+    ``uploads``: the bytes of all clients; ``model``: those of the whole model.
+    """
+    if not sampling.by_norm:
+        part = sampling.probability or (sampling.num_clients or clients) / clients
+        return part, part * uploads
+    if sampling.budget is None:
+        return 1.0, uploads
+    each = model if sampling.in_models else uploads / clients
+    sent = min(sampling.budget * each, uploads)
+    return (sent / uploads if sampling.norms == "last" else 1.0), sent
 
 
 def _flops_per_second(job: Job, flops: int) -> float:

@@ -30,8 +30,8 @@ from fedplt.planning import (
     exact_flops,
     make_plan,
     next_counts,
-    safetensors_bytes,
     sublayers_assignment,
+    upload_bytes,
 )
 
 
@@ -209,7 +209,7 @@ class ExactWorkload:
         """Backward FLOPs per example and bytes of an update, for sub-layers of every layer."""
         assignment = sublayers_assignment(self.layers, counts)
         flops = exact_flops(assignment)
-        upload = safetensors_bytes("update", assignment.update_size)
+        upload = upload_bytes(assignment)
         return flops.total - flops.forward, upload
 
     @cached_property

@@ -13,6 +13,7 @@ from fedplt.planning.cost import (
     exact_flops,
     paper_flops_of,
     safetensors_bytes,
+    upload_bytes,
 )
 from fedplt.planning.coupled_units import ChannelPad, Spaces, TensorUnits, Units
 from fedplt.planning.flow import LayerNote, ModuleFlow, Product
@@ -82,4 +83,5 @@ __all__ = [
     "split_name",
     "sublayers_assignment",
     "submodel_plan",
+    "upload_bytes",
 ]

@@ -21,6 +21,7 @@ from fedplt.planning.places import Places, Segments
 from fedplt.planning.recipe import Scaler
 
 if TYPE_CHECKING:
+    from fedplt.planning.coupled_units import Spaces
     from fedplt.planning.submodel_assignment import SubmodelAssignment
 
 Built_co = TypeVar("Built_co", covariant=True)
@@ -40,7 +41,7 @@ class BlockWeights(Protocol):
 class ModelBuilder(Protocol[Built_co]):
     """Builds the model that a client holds."""
 
-    def whole(self) -> Built_co: ...
+    def whole(self, assignment: SliceAssignment) -> Built_co: ...
 
     def smaller(self, assignment: SubmodelAssignment) -> Built_co: ...
 
@@ -63,6 +64,10 @@ class Assignment(Protocol):
     @property
     def holds_whole_model(self) -> bool:
         """The client holds the whole model and trains slices of it, not a smaller model."""
+
+    @property
+    def spaces(self) -> Spaces | None:
+        """The coupled units that a smaller model is cut by; None for the whole model."""
 
     @property
     def on_client(self) -> SliceAssignment:
@@ -130,6 +135,10 @@ class SliceAssignment:
         return True
 
     @property
+    def spaces(self) -> None:
+        return None
+
+    @property
     def on_client(self) -> SliceAssignment:
         return self
 
@@ -162,7 +171,7 @@ class SliceAssignment:
         return []
 
     def build(self, builder: ModelBuilder[Built_co]) -> Built_co:
-        return builder.whole()
+        return builder.whole(self)
 
     @property
     def received(self) -> Places:

@@ -164,6 +164,11 @@ def download_bytes(assignment: Assignment) -> int:
     )
 
 
+def upload_bytes(assignment: Assignment) -> int:
+    """Size of the update that the client sends, as one safetensors array."""
+    return safetensors_bytes("update", assignment.update_size)
+
+
 def safetensors_bytes(name: str, numbers: int, metadata: dict[str, str] | None = None) -> int:
     """Size of one flat float32 array in safetensors, header and padding included."""
     size = numbers * BYTES_PER_NUMBER

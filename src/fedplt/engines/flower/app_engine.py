@@ -33,7 +33,7 @@ from fedplt.engines.flower.wire import Answer, Order
 from fedplt.errors import UpdateError
 from fedplt.federation import Job, most_believed
 from fedplt.kernels import named_tensors
-from fedplt.planning import Assignment, SubmodelAssignment
+from fedplt.planning import Assignment
 
 DEFAULT_MAX_EXAMPLES = 1_000_000
 """Of a client that has not said before how many it has."""
@@ -163,14 +163,13 @@ class AppEngine(FlowerEngine):
         return super().train(round, state, assignments, block_weights, upload=upload)
 
     def train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
-        sub = isinstance(assignment, SubmodelAssignment)
         header = SlicesHeader(
             client=client,
             round=self.round,
             plan=self.job.plan.fingerprint,
             layers=self._layers["layers"],
             flow=self._layers["flow"],
-            spaces=assignment.spaces.to_json() if sub else None,  # type: ignore[attr-defined]
+            spaces=assignment.spaces.to_json() if assignment.spaces else None,
             assignment=assignment.to_message(),
             local=sorted(assignment.local),
             recipe=asdict(self.job.recipe),

@@ -1,0 +1,61 @@
+"""What is said of a run before it begins, against what its records say afterwards."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from fedplt.engines.start import run_job
+from fedplt.federation import forecast as module
+from fedplt.federation.forecast import forecast
+from tests.support.jobs import blob_job
+
+EQUAL = [0.5] * 5
+
+
+def wide_model():
+    return nn.Sequential(nn.Linear(6, 200), nn.ReLU(), nn.Linear(200, 3))
+
+
+def costs(job, tmp_path):
+    """The mean costs of the rounds of a run, by its records."""
+    records = run_job(job, tmp_path / "run").rounds
+    total = records[-1].total
+    return [value / len(records) for value in (total.bytes_up, total.bytes_down, total.flops)]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "sampling"),
+    [
+        (None, {}),
+        (EQUAL, {"name": "uniform", "num_clients": 2}),
+        (EQUAL, {"name": "ocs", "budget": 2.0}),
+    ],
+)
+def test_a_forecast_comes_true(tmp_path, ratios, sampling):
+    job = blob_job(ratios, wide_model(), sampling=sampling, rounds=40)
+    told = forecast(job, workers=1)
+    up, down, flops = costs(job, tmp_path)
+    exact = 0.1 if sampling else 1e-9  # who is drawn has more or fewer examples
+    assert told.bytes_up == pytest.approx(up, rel=0.25)  # draws differ; updates have a header
+    assert told.bytes_down == pytest.approx(down, rel=exact)
+    assert told.flops == pytest.approx(flops, rel=exact)
+    assert told.rounds == 40
+    assert told.seconds > 0
+
+
+def test_some_stand_for_all(monkeypatch):
+    ratios = [1.0, 0.2] * 50
+    whole = forecast(blob_job(ratios, data={"min_examples": 1}), workers=2)
+    monkeypatch.setattr(module, "MOST_CLIENTS", 30)
+    some = forecast(blob_job(ratios, data={"min_examples": 1}), workers=2)
+    assert some.bytes_up == pytest.approx(whole.bytes_up, rel=0.2)
+    assert some.bytes_up != whole.bytes_up
+
+
+def test_a_summary(tmp_path):
+    told = module.Forecast(10, 1e6, 2e6, 3e9, 90.0, 4_000_000)
+    text = told.summary(tmp_path / "not" / "there")
+    assert "10 rounds: 10.0 MB up, 20.0 MB down" in text
+    assert "about 1:30 here" in text
+    assert "4.0 MB of" in text
