@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedplt.configuration.config_file import parse_config
 from fedplt.data.samples import TensorSamples
 from fedplt.data.splits import Split
 from fedplt.data.training_data import TrainingData
 from fedplt.engines.simulator.engine import SimulatorEngine
-from fedplt.federation.config_file import parse_config
 from fedplt.federation.job import make_job
 from fedplt.federation.loop import Federation
 from fedplt.models import fcn

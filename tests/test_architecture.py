@@ -21,7 +21,8 @@ TESTS = Path(__file__).parent
 ROOT_MODULES = ["errors", "seeds", "files", "text", "imports", "distributions", "builtin"]
 PACKAGES = [
     "planning", "sampling", "fleet", "theory", "data", "models", "kernels", "cutting", "client",
-    "server", "methods", "federation", "engines", "comparison", "experiments", "report", "cli",
+    "server", "methods", "configuration", "federation", "engines", "comparison", "experiments",
+    "report", "cli",
 ]  # fmt: skip
 """In the order of a run: each may use the root modules and the packages before it."""
 LEVEL = {None: -1} | {package: level for level, package in enumerate(PACKAGES)}

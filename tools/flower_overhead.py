@@ -15,11 +15,12 @@ from contextlib import ExitStack, closing
 
 import torch
 
+from fedplt.configuration import parse_config
 from fedplt.data import TensorSamples, TrainingData
 from fedplt.engines.flower import FlowerSimulation
 from fedplt.engines.simulator import SimulatorEngine
 from fedplt.engines.start import job_of
-from fedplt.federation import Federation, parse_config, processor_name
+from fedplt.federation import Federation, processor_name
 
 EXAMPLES = 64
 """Of each client: one step."""

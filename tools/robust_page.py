@@ -26,11 +26,12 @@ from tools.reliability.attacks import (
     with_flipped_labels,
 )
 
+from fedplt.configuration import parse_config
 from fedplt.data import TensorSamples, TrainingData, load_data_set
 from fedplt.engines.simulator import SimulatorEngine
 from fedplt.engines.start import run_job
 from fedplt.errors import DivergedError
-from fedplt.federation import make_job, parse_config
+from fedplt.federation import make_job
 from fedplt.files import write_text
 from fedplt.models import build_model
 from fedplt.report.results import replace_generated

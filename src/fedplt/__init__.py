@@ -79,29 +79,31 @@ _PUBLIC = {
         "Method",
         "PlanRequest",
     ],
-    "fedplt.federation": [
+    "fedplt.configuration": [
         "ClientsConfig",
         "CutConfig",
         "DataConfig",
         "DiagnosticsConfig",
-        "Engine",
         "EngineConfig",
         "EvaluationConfig",
         "FleetConfig",
         "GroupConfig",
-        "History",
         "ModelConfig",
         "PrivacyConfig",
-        "RoundRecord",
         "RunConfig",
         "SamplingConfig",
         "ServerConfig",
         "TaskConfig",
         "TrainingConfig",
-        "evaluate",
-        "load",
         "load_config",
         "read_fleet",
+    ],
+    "fedplt.federation": [
+        "Engine",
+        "History",
+        "RoundRecord",
+        "evaluate",
+        "load",
     ],
     "fedplt.engines": [
         "resume",
@@ -155,6 +157,23 @@ if TYPE_CHECKING:
     from fedplt.client import check as check
     from fedplt.client import train_only as train_only
     from fedplt.comparison import compare as compare
+    from fedplt.configuration import ClientsConfig as ClientsConfig
+    from fedplt.configuration import CutConfig as CutConfig
+    from fedplt.configuration import DataConfig as DataConfig
+    from fedplt.configuration import DiagnosticsConfig as DiagnosticsConfig
+    from fedplt.configuration import EngineConfig as EngineConfig
+    from fedplt.configuration import EvaluationConfig as EvaluationConfig
+    from fedplt.configuration import FleetConfig as FleetConfig
+    from fedplt.configuration import GroupConfig as GroupConfig
+    from fedplt.configuration import ModelConfig as ModelConfig
+    from fedplt.configuration import PrivacyConfig as PrivacyConfig
+    from fedplt.configuration import RunConfig as RunConfig
+    from fedplt.configuration import SamplingConfig as SamplingConfig
+    from fedplt.configuration import ServerConfig as ServerConfig
+    from fedplt.configuration import TaskConfig as TaskConfig
+    from fedplt.configuration import TrainingConfig as TrainingConfig
+    from fedplt.configuration import load_config as load_config
+    from fedplt.configuration import read_fleet as read_fleet
     from fedplt.cutting import Slicing as Slicing
     from fedplt.cutting import add_layer_kind as add_layer_kind
     from fedplt.cutting import cut as cut
@@ -177,28 +196,11 @@ if TYPE_CHECKING:
     from fedplt.errors import SamplingError as SamplingError
     from fedplt.errors import UntrainedWarning as UntrainedWarning
     from fedplt.errors import UpdateError as UpdateError
-    from fedplt.federation import ClientsConfig as ClientsConfig
-    from fedplt.federation import CutConfig as CutConfig
-    from fedplt.federation import DataConfig as DataConfig
-    from fedplt.federation import DiagnosticsConfig as DiagnosticsConfig
     from fedplt.federation import Engine as Engine
-    from fedplt.federation import EngineConfig as EngineConfig
-    from fedplt.federation import EvaluationConfig as EvaluationConfig
-    from fedplt.federation import FleetConfig as FleetConfig
-    from fedplt.federation import GroupConfig as GroupConfig
     from fedplt.federation import History as History
-    from fedplt.federation import ModelConfig as ModelConfig
-    from fedplt.federation import PrivacyConfig as PrivacyConfig
     from fedplt.federation import RoundRecord as RoundRecord
-    from fedplt.federation import RunConfig as RunConfig
-    from fedplt.federation import SamplingConfig as SamplingConfig
-    from fedplt.federation import ServerConfig as ServerConfig
-    from fedplt.federation import TaskConfig as TaskConfig
-    from fedplt.federation import TrainingConfig as TrainingConfig
     from fedplt.federation import evaluate as evaluate
     from fedplt.federation import load as load
-    from fedplt.federation import load_config as load_config
-    from fedplt.federation import read_fleet as read_fleet
     from fedplt.fleet import DeviceProfile as DeviceProfile
     from fedplt.fleet import plan_fleet as plan_fleet
     from fedplt.kernels import bind_state as bind_state

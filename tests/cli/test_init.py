@@ -15,8 +15,8 @@ import typer
 
 from fedplt.builtin import builtin_configs, builtin_fleets
 from fedplt.cli import app
-from fedplt.federation.config_file import load_config
-from fedplt.federation.device_files import read_fleet
+from fedplt.configuration.config_file import load_config
+from fedplt.configuration.device_files import read_fleet
 
 
 @pytest.fixture

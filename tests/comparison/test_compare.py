@@ -24,12 +24,12 @@ from fedplt.comparison.results import (
     score_within,
 )
 from fedplt.comparison.run import compare
+from fedplt.configuration.config_file import load_config
 from fedplt.engines.start import prepare_resume
-from fedplt.federation.config_file import load_config
-from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import job_from_config
-from fedplt.federation.lock import take_lock
-from fedplt.federation.records import History, RoundRecord, Totals
+from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.federation.run_folder.lock import take_lock
+from fedplt.federation.run_folder.records import History, RoundRecord, Totals
 from fedplt.methods import METHODS
 from fedplt.methods.fedavg import FedAvg
 from tests.support.processes import Forked

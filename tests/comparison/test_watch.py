@@ -12,9 +12,9 @@ from fedplt import RunError
 from fedplt.client import accuracy
 from fedplt.comparison.run import compare
 from fedplt.comparison.watch import Watch
+from fedplt.configuration.config_file import load_config
 from fedplt.engines.start import prepare_resume
-from fedplt.federation.config_file import load_config
-from fedplt.federation.folder import RunFolder
+from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.report.live_comparison import comparison_progress
 
 pytestmark = pytest.mark.usefixtures("forked_runs")

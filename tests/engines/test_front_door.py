@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fedplt
-from fedplt.federation.folder import RunFolder
+from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.report.page import content_of, read_groups, write_page
 from tests.support.jobs import blobs, small_model
 from tests.support.tiny import CONFIG

@@ -11,10 +11,10 @@ from torch import nn
 
 import fedplt
 from fedplt import ConfigError
+from fedplt.configuration.config_file import parse_config
 from fedplt.data.samples import TensorSamples
 from fedplt.data.training_data import TrainingData
 from fedplt.engines.start import run_job
-from fedplt.federation.config_file import parse_config
 from fedplt.federation.job import make_job
 from tests.support.masked_training import masks, train_masked
 from tests.support.zoo import ZOO

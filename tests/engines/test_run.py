@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 import fedplt
 from fedplt import ConfigError, DataError, RunError
-from fedplt.federation.folder import RunFolder
+from fedplt.federation.run_folder.folder import RunFolder
 from tests.support.engines import FakeEngine
 from tests.support.jobs import blobs, small_model
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import fedplt
 from fedplt.client.builtin_metrics import METRICS
-from fedplt.federation.folder import RunFolder
+from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.report.figures import comparison_figure, score_figure
 from tests.support.jobs import blobs
 from tests.support.pictures import svg_texts

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedplt.configuration.config_file import override
 from fedplt.engines.start import run_job
 from fedplt.experiments import (
     Place,
@@ -19,7 +20,6 @@ from fedplt.experiments import (
     reproduce,
     seconds_left,
 )
-from fedplt.federation.config_file import override
 from fedplt.federation.job import job_from_config
 from tests.support.processes import Forked
 from tests.support.small_experiment import SmallBlock, main, small_block

@@ -12,11 +12,11 @@ import torch
 from fedplt import ClientUpdate, ConfigError, RunError
 from fedplt.client.trainer import ClientTrainer, TrainOrder
 from fedplt.client.update import update_norm
+from fedplt.configuration.device_files import read_fleet
 from fedplt.federation.availability import Availability
 from fedplt.federation.costs import RoundCosts
-from fedplt.federation.device_files import read_fleet
 from fedplt.federation.loop import Federation
-from fedplt.federation.records import RoundRecord
+from fedplt.federation.run_folder.records import RoundRecord
 from fedplt.federation.sampler import ClientSampler
 from fedplt.fleet import ExactWorkload, Work, plan_fleet, round_time
 from fedplt.kernels.flat_state import read_state, take
@@ -41,7 +41,7 @@ def devices(tmp_path):
 
 def planned_job(devices, **settings):
     """A job whose ratios come from the devices."""
-    from fedplt.federation.config_file import parse_config
+    from fedplt.configuration.config_file import parse_config
     from fedplt.federation.job import make_job
     from tests.support.jobs import small_model
 
@@ -331,7 +331,7 @@ def test_mistakes(devices, settings, expected):
 
 def test_defaults_may_be_written_down(devices):
     """As a run's folder does."""
-    from fedplt.federation.config_file import dump_config, parse_config
+    from fedplt.configuration.config_file import dump_config, parse_config
 
     config = parse_config({"fleet": {"devices": devices, "ratios": "groups"}})
     assert parse_config(tomllib.loads(dump_config(config))) == config

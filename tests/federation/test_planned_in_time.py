@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedplt import ConfigError
+from fedplt.configuration.config_file import parse_config
 from fedplt.data.samples import TensorSamples
 from fedplt.data.training_data import TrainingData
 from fedplt.federation.availability import Availability
-from fedplt.federation.config_file import parse_config
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import make_job
 from tests.support.jobs import blobs

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedplt.builtin import builtin_fleets
+from fedplt.configuration.device_files import read_fleet
 from fedplt.errors import FleetError
-from fedplt.federation.device_files import read_fleet
 from fedplt.federation.fleet import workload_from_config
 from fedplt.fleet import (
     DeviceProfile,

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from fedplt import ConfigError
 from fedplt.errors import RunError
-from fedplt.federation.folder import RunFolder
+from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.methods import Method, make_method, read_plan
 from fedplt.methods.heterofl import HeteroFL
 from tests.support.image_jobs import plan_request

@@ -13,9 +13,9 @@ from fedplt import ConfigError, cut
 from fedplt.client.local_training import train_client
 from fedplt.client.recipe_blocks import scaled
 from fedplt.client.submodels import HeldModels
+from fedplt.configuration.config import ModelConfig
 from fedplt.data.training_data import TrainingData
 from fedplt.engines.start import run_job
-from fedplt.federation.config import ModelConfig
 from fedplt.federation.job import make_job
 from fedplt.kernels.flat_state import bind_state
 from fedplt.methods import PlanRequest, make_method

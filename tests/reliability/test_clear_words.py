@@ -8,7 +8,7 @@ import pytest
 
 import fedplt
 from fedplt import ConfigError
-from fedplt.federation import load_config, override, parse_config
+from fedplt.configuration import load_config, override, parse_config
 from fedplt.federation.loop import Federation
 from fedplt.imports import import_object
 from fedplt.models import build_model

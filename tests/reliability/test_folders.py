@@ -24,7 +24,7 @@ from fedplt.engines import run_job
 from fedplt.engines.simulator.shared import _refuse_too_much
 from fedplt.errors import DamagedError
 from fedplt.federation import RunFolder
-from fedplt.federation.sealed import load_tensors, seal_json
+from fedplt.federation.run_folder.sealed import load_tensors, seal_json
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_one_good_checkpoint_is_there_even_if_the_next_write_fails(broken, monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("fedplt.federation.sealed.save_file", full)
+        patched.setattr("fedplt.federation.run_folder.sealed.save_file", full)
         found = resume(broken)
     assert "cannot be written: No space left on device" in found.said[0]
     assert "fedplt resume" in found.said[0]
@@ -78,7 +78,7 @@ def test_a_full_disk_is_said_in_words(broken, monkeypatch):
     def full(*_, **__):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("fedplt.federation.sealed.save_file", full)
+    monkeypatch.setattr("fedplt.federation.run_folder.sealed.save_file", full)
     found = resume(broken)
     assert "checkpoint.safetensors cannot be written: I/O error: No space left" in found.said[0]
 

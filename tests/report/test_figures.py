@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedplt import FedpltError, History, make_plan
-from fedplt.federation.records import RoundRecord, Totals
+from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.report.figures import plan_figure, save_figure, score_figure
 from tests.support.pictures import svg_texts
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from fedplt import History, RunError, make_plan
+from fedplt.configuration.config_file import parse_config
 from fedplt.engines.start import run_job
-from fedplt.federation.config_file import parse_config
 from fedplt.federation.device_times import DeviceTimes
-from fedplt.federation.folder import RunFolder
-from fedplt.federation.records import RoundRecord, Totals
-from fedplt.federation.sealed import seal_json
+from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.federation.run_folder.records import RoundRecord, Totals
+from fedplt.federation.run_folder.sealed import seal_json
 from fedplt.fleet import RoundTime
 from fedplt.report.page import content_of, page_html, read_groups, read_run
 from fedplt.report.page.clients import away_table, worst_table

@@ -14,7 +14,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
 from fedplt import History
-from fedplt.federation.records import RoundRecord, Totals
+from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.report.page.runs import ShownRun
 
 OPTIONS = (

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fedplt import cut
+from fedplt.configuration.config_file import parse_config
 from fedplt.cutting.coupling import find_spaces
 from fedplt.data.samples import TensorSamples
 from fedplt.data.training_data import TrainingData
-from fedplt.federation.config_file import parse_config
 from fedplt.federation.job import make_job
 from fedplt.methods import METHODS, PlanRequest
 from fedplt.models import MODELS, VisionTransformer, cnn, fcn, resnet8

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedplt.configuration.config_file import parse_config
 from fedplt.data.samples import TensorSamples
 from fedplt.data.training_data import TrainingData
-from fedplt.federation.config_file import parse_config
-from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job, make_job
+from fedplt.federation.run_folder.folder import RunFolder
 
 RATIOS = [1.0, 0.5, 0.5, 0.2, 0.2]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from fedplt.configuration.config import RunConfig
+from fedplt.configuration.config_file import override
 from fedplt.experiments import EXPERIMENTS, Block, Place, reproduce, runner
-from fedplt.federation.config import RunConfig
-from fedplt.federation.config_file import override
 
 SMALL = [
     "data.name=tests.support.tiny:data", "data.alpha=10.0", "clients.num_clients=3",

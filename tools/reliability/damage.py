@@ -28,7 +28,13 @@ from tools.reliability.small_run import (
     whole_run,
 )
 
-from fedplt.federation.sealed import load_tensors, open_json, run_of, save_tensors, seal_json
+from fedplt.federation.run_folder.sealed import (
+    load_tensors,
+    open_json,
+    run_of,
+    save_tensors,
+    seal_json,
+)
 
 KINDS = {
     "plan.json": "plan", "metric.json": "metric", "result.json": "result",

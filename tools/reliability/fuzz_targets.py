@@ -20,23 +20,17 @@ from tests.support.jobs import blob_job
 from tests.support.tiny import CONFIG
 
 from fedplt import ClientUpdate
+from fedplt.configuration import override, parse_config, parse_toml, read_fleet
+from fedplt.configuration.config_file import load_config, read_config
 from fedplt.data.decode import _idx
 from fedplt.data.samples import TensorSamples
 from fedplt.errors import ConfigError, RunError
-from fedplt.federation import (
-    override,
-    parse_config,
-    parse_toml,
-    plan_without_data,
-    read_fleet,
-    split_data,
-)
-from fedplt.federation.checkpoint import _about
-from fedplt.federation.config_file import load_config, read_config
-from fedplt.federation.records import RoundRecord, Totals
-from fedplt.federation.records_file import KIND, RecordsFile
-from fedplt.federation.result_file import read_result
-from fedplt.federation.sealed import load_tensors, open_json, save_tensors, seal_json
+from fedplt.federation import plan_without_data, split_data
+from fedplt.federation.run_folder.checkpoint import _about
+from fedplt.federation.run_folder.records import RoundRecord, Totals
+from fedplt.federation.run_folder.records_file import KIND, RecordsFile
+from fedplt.federation.run_folder.result_file import read_result
+from fedplt.federation.run_folder.sealed import load_tensors, open_json, save_tensors, seal_json
 from fedplt.methods import read_plan
 from fedplt.planning import Plan
 

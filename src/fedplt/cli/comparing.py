@@ -62,8 +62,8 @@ def compare(
 ) -> None:
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
     from fedplt.comparison.run import compare as run_comparison
-    from fedplt.federation.config_file import load_config
-    from fedplt.federation.config_places import placing
+    from fedplt.configuration.config_file import load_config
+    from fedplt.configuration.config_places import placing
     from fedplt.methods import METHODS
     from fedplt.report.live import fetch_progress
     from fedplt.report.live_comparison import comparison_progress
@@ -114,7 +114,7 @@ def _with_options(
     names: list[str], configured: dict[str, Any], options: list[str]
 ) -> dict[str, dict[str, Any]]:
     """The methods to compare; options under ``[method]`` apply to the method named there only."""
-    from fedplt.federation.config_file import parse_value
+    from fedplt.configuration.config_file import parse_value
 
     chosen: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(names):

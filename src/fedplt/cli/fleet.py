@@ -14,7 +14,7 @@ from fedplt.cli.model import key_values
 from fedplt.errors import ConfigError, CutError, ExampleError, FleetError
 
 if TYPE_CHECKING:
-    from fedplt.federation.fleet_config import WorkConfig
+    from fedplt.configuration.fleet_config import WorkConfig
     from fedplt.fleet import Workload
 
 Model = Annotated[
@@ -60,7 +60,7 @@ def fleet(
     ] = None,
 ) -> None:
     """Plan what each device trains, so that all devices meet the round time."""
-    from fedplt.federation.device_files import read_fleet
+    from fedplt.configuration.device_files import read_fleet
     from fedplt.federation.fleet import plan_devices
     from fedplt.fleet import fleet_json, fleet_summary, plan_deadlines
 
@@ -189,8 +189,8 @@ def _shape_is_asked_for() -> Iterator[None]:
 
 
 def _run_workload(path: Path) -> Workload:
-    from fedplt.federation.config_file import load_config
-    from fedplt.federation.config_places import placing
+    from fedplt.configuration.config_file import load_config
+    from fedplt.configuration.config_places import placing
     from fedplt.federation.job import workload_without_data
 
     with placing(path):

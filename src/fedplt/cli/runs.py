@@ -43,8 +43,8 @@ def plan(
     ] = None,
 ) -> None:
     """Show which client would train what, before any training."""
-    from fedplt.federation.config_file import load_config
-    from fedplt.federation.config_places import placing
+    from fedplt.configuration.config_file import load_config
+    from fedplt.configuration.config_places import placing
     from fedplt.federation.job import plan_without_data
     from fedplt.federation.robust import coverage_warnings
 
@@ -73,15 +73,15 @@ def run(
     tensorboard: Tensorboard = False,
 ) -> None:
     """Train as a configuration describes and write a report."""
+    from fedplt.configuration.config import default_folder
+    from fedplt.configuration.config_file import load_config
+    from fedplt.configuration.config_places import placing
     from fedplt.engines.simulator import available_cores
     from fedplt.engines.start import run_job
-    from fedplt.federation.config import default_folder
-    from fedplt.federation.config_file import load_config
-    from fedplt.federation.config_places import placing
-    from fedplt.federation.folder import RunFolder
     from fedplt.federation.forecast import forecast
     from fedplt.federation.job import job_from_config
     from fedplt.federation.robust import coverage_warnings
+    from fedplt.federation.run_folder.folder import RunFolder
     from fedplt.fleet import fleet_summary
     from fedplt.report.live import fetch_progress, rounds_progress
 
@@ -113,11 +113,11 @@ def run(
 @verb()
 def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
+    from fedplt.configuration.config import RunConfig
+    from fedplt.configuration.config_file import override
+    from fedplt.configuration.config_places import placing
     from fedplt.engines.start import prepare_resume, run_job
-    from fedplt.federation.config import RunConfig
-    from fedplt.federation.config_file import override
-    from fedplt.federation.config_places import placing
-    from fedplt.federation.folder import RunFolder
+    from fedplt.federation.run_folder.folder import RunFolder
     from fedplt.report.live import fetch_progress, rounds_progress
 
     def change(config: RunConfig) -> RunConfig:
@@ -150,7 +150,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure the model that a run has trained on new data."""
-    from fedplt.federation.folder import RunFolder
+    from fedplt.federation.run_folder.folder import RunFolder
     from fedplt.federation.trained_model import evaluate as measure
 
     found = measure(folder, data, best=best, client=client)
@@ -182,7 +182,7 @@ def curve(
     picture: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curve.png"),
 ) -> None:
     """Draw curves of scores; runs that differ only in their seed become mean and spread."""
-    from fedplt.federation.records import one_metric
+    from fedplt.federation.run_folder.records import one_metric
     from fedplt.report.page import read_groups
 
     groups = {name: [run.history for run in runs] for name, runs in read_groups(folders).items()}
@@ -207,7 +207,7 @@ def curve(
 
 def write_report(folders: list[Path], page: Path, title: str | None = None) -> Path:
     """Write the page of these runs, and say where it is."""
-    from fedplt.federation.folder import RunFolder
+    from fedplt.federation.run_folder.folder import RunFolder
     from fedplt.report.page import content_of, read_groups, write_page
 
     for folder in folders:

@@ -9,15 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedplt.client import MetricInfo
+from fedplt.configuration import RunConfig, flatten
 from fedplt.errors import ConfigError, FedpltError, RunError
-from fedplt.federation import (
-    RunConfig,
-    RunFolder,
-    changed_keys,
-    flatten,
-    method_from_config,
-    plan_without_data,
-)
+from fedplt.federation import RunFolder, changed_keys, method_from_config, plan_without_data
 from fedplt.planning import Plan
 
 if TYPE_CHECKING:

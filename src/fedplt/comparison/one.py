@@ -19,16 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.comparison.processes import beside
+from fedplt.configuration import load_config
 from fedplt.engines import prepare_resume, run_job
 from fedplt.errors import DivergedError, FedpltError
-from fedplt.federation import (
-    Interrupted,
-    RoundRecord,
-    RunFolder,
-    job_from_config,
-    load_config,
-    note_processor,
-)
+from fedplt.federation import Interrupted, RoundRecord, RunFolder, job_from_config, note_processor
 from fedplt.files import write_text
 
 PARENT_CHECK_SECONDS = 1.0

@@ -25,20 +25,18 @@ from fedplt.comparison.checks import check_folders, check_methods, check_runs, m
 from fedplt.comparison.processes import Processes, beside, terminated_like_interrupted
 from fedplt.comparison.results import Comparison, Contestant, refusals
 from fedplt.comparison.watch import Watch
-from fedplt.data import CATALOG, Fetching, fetch_data_set
-from fedplt.engines.simulator import available_cores
-from fedplt.errors import RunError
-from fedplt.federation import (
+from fedplt.configuration import (
     ConfigLike,
     RunConfig,
-    RunFolder,
     as_config,
     dump_config,
     flatten,
     parse_config,
-    take_lock,
-    warn_of_gaps,
 )
+from fedplt.data import CATALOG, Fetching, fetch_data_set
+from fedplt.engines.simulator import available_cores
+from fedplt.errors import RunError
+from fedplt.federation import RunFolder, take_lock, warn_of_gaps
 from fedplt.files import write_text
 from fedplt.planning import Plan, paper_flops_of
 

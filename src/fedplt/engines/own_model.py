@@ -14,11 +14,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from fedplt.client import Loss, Metric, Task, as_metric, classification_loss
-from fedplt.data import Augment, Split, TrainingData, split_given
-from fedplt.engines.progress import both, shown_progress
-from fedplt.engines.start import MakeEngine, run_job
-from fedplt.errors import ConfigError
-from fedplt.federation import (
+from fedplt.configuration import (
     FROM_PYTHON,
     CutConfig,
     DataConfig,
@@ -26,19 +22,19 @@ from fedplt.federation import (
     EngineConfig,
     EvaluationConfig,
     FleetConfig,
-    History,
-    OnRound,
     SamplingConfig,
     ServerConfig,
     TaskConfig,
     TrainingConfig,
-    ignore,
     make_absolute,
-    make_job,
     parse_config,
     read_fleet,
-    warn_of_gaps,
 )
+from fedplt.data import Augment, Split, TrainingData, split_given
+from fedplt.engines.progress import both, shown_progress
+from fedplt.engines.start import MakeEngine, run_job
+from fedplt.errors import ConfigError
+from fedplt.federation import History, OnRound, ignore, make_job, warn_of_gaps
 from fedplt.planning import Allocation
 
 Values = Mapping[str, Any]

@@ -10,30 +10,32 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedplt.data import Progress
-from fedplt.engines.progress import both, shown_progress
-from fedplt.errors import ConfigError, RunError
-from fedplt.federation import (
+from fedplt.configuration import (
     FROM_PYTHON,
     ON_NODES,
     SAME_CALL,
     ConfigLike,
+    RunConfig,
+    as_config,
+    override,
+    placing,
+)
+from fedplt.data import Progress
+from fedplt.engines.progress import both, shown_progress
+from fedplt.errors import ConfigError, RunError
+from fedplt.federation import (
     Engine,
     Federation,
     History,
     Interrupted,
     Job,
     OnRound,
-    RunConfig,
     RunFolder,
-    as_config,
     check_job,
     ignore,
     job_from_config,
     make_server_job,
     note_session,
-    override,
-    placing,
     warn_of_gaps,
     write_devices,
 )

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedplt.configuration import RunConfig, parse_config
 from fedplt.experiments.settings import Setting
-from fedplt.federation import RunConfig, parse_config
 
 
 @dataclass(frozen=True)

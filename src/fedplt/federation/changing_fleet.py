@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedplt.configuration import AnnouncedDevice
 from fedplt.federation.engine import NodesEngine
 from fedplt.federation.fleet import changed_devices
-from fedplt.federation.fleet_config import AnnouncedDevice
 from fedplt.federation.job import Job
 from fedplt.federation.planning import method_from_config
 from fedplt.fleet import DeviceProfile

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fedplt.client import OPTIMIZERS, LocalTraining, Task
+from fedplt.configuration import RunConfig
 from fedplt.data import TensorSamples
 from fedplt.errors import ConfigError, DataError
-from fedplt.federation.config import RunConfig
 from fedplt.kernels import call_model, evaluation_mode
 from fedplt.models import MODELS
 from fedplt.text import bytes_text

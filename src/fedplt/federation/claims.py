@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedplt.federation.config import RunConfig
+from fedplt.configuration import RunConfig
 
 BELIEVED = 10
 """A client counts as at most this many times the median of all."""

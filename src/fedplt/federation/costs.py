@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from fedplt.federation.job import Job
-from fedplt.federation.records import Totals
+from fedplt.federation.run_folder.records import Totals
 from fedplt.fleet import Work
 from fedplt.planning import (
     Assignment,

@@ -7,14 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from fedplt.configuration import (
+    ON_NODES,
+    Chances,
+    ClientsConfig,
+    FleetConfig,
+    RunConfig,
+    TargetConfig,
+    WorkConfig,
+    read_availability,
+    read_fleet,
+)
 from fedplt.cutting import example_model
 from fedplt.data import CATALOG
 from fedplt.errors import ConfigError, FleetError
-from fedplt.federation.availability_file import Chances, read_availability
-from fedplt.federation.config import ClientsConfig, RunConfig
-from fedplt.federation.device_files import read_fleet
-from fedplt.federation.fleet_config import FleetConfig, TargetConfig, WorkConfig
-from fedplt.federation.section import ON_NODES
 from fedplt.fleet import (
     DeviceProfile,
     ExactWorkload,

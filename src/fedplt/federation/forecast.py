@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedplt.configuration import SamplingConfig
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
-from fedplt.federation.sampling_config import SamplingConfig
 from fedplt.kernels import call_model, copy_model
 from fedplt.planning import (
     BYTES_PER_NUMBER,

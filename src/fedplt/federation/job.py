@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedplt.client import LocalTraining, Loss, Metric, Task, classification_loss
+from fedplt.configuration import RunConfig
 from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData, first_examples
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.checks import (
@@ -25,7 +26,6 @@ from fedplt.federation.checks import (
     try_task,
     uncompiled,
 )
-from fedplt.federation.config import RunConfig
 from fedplt.federation.data_checks import check_finite, check_shift, check_targets
 from fedplt.federation.fleet import ClientDevices, nominal_workload
 from fedplt.federation.model import find_code, model_from_config

@@ -18,14 +18,14 @@ from fedplt.federation.changing_fleet import ChangingFleet
 from fedplt.federation.checks import check_window
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.engine import Engine, Interrupted, NodesEngine
-from fedplt.federation.folder import RunFolder
 from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
 from fedplt.federation.model import all_tensors
 from fedplt.federation.outcome import RoundOutcome
 from fedplt.federation.privacy import PrivateRounds
-from fedplt.federation.records import History, RoundRecord, Totals
 from fedplt.federation.robust import clipped_clients, rule_of
+from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.federation.run_folder.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import ClientSampler, Selection
 from fedplt.kernels import bind_state
 from fedplt.planning import Assignment

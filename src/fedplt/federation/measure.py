@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedplt.client import CHUNK, Evaluation, Metric, Sums, label_shares
+from fedplt.configuration import ON_NODES
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.engine import Engine
 from fedplt.federation.job import Job
-from fedplt.federation.section import ON_NODES
 from fedplt.kernels import buffer_positions
 
 Measured = tuple[Evaluation, dict[str, float] | None]

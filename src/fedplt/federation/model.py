@@ -8,8 +8,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from fedplt.configuration import RunConfig
 from fedplt.errors import ConfigError, did_you_mean
-from fedplt.federation.config import RunConfig
 from fedplt.imports import search_first
 from fedplt.kernels import named_tensors
 from fedplt.models import build_model

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedplt.client import ClientResult, Evaluation
 from fedplt.federation.availability import Attendance
-from fedplt.federation.records import RoundRecord, Totals
+from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.sampler import Selection
 from fedplt.server import Memory
 

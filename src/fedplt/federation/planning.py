@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedplt.client import try_submodel
+from fedplt.configuration import RunConfig
 from fedplt.cutting import cut, find_spaces
 from fedplt.errors import ConfigError, CutError, FedpltError, UntrainedWarning
-from fedplt.federation.config import RunConfig
 from fedplt.federation.fleet import ClientDevices, client_devices
 from fedplt.kernels import check_dtypes
 from fedplt.methods import Method, PlanRequest, make_method

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedplt.configuration import RunConfig
 from fedplt.errors import ConfigError, RunError
-from fedplt.federation.config import RunConfig
 from fedplt.federation.job import Job
 from fedplt.imports import import_object
 from fedplt.planning import RoundAssignments

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedplt.configuration import RunConfig
 from fedplt.errors import ConfigError
-from fedplt.federation.config import RunConfig
 from fedplt.federation.job import Job
 from fedplt.planning import Plan
 from fedplt.server import AggregationRule, Aggregator, ClippedAggregator

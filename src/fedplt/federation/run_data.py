@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from fedplt.configuration import RunConfig
 from fedplt.data import (
     CATALOG,
     Progress,
@@ -18,7 +19,6 @@ from fedplt.data import (
     split_shards,
 )
 from fedplt.errors import ConfigError, DataError, FedpltError, did_you_mean
-from fedplt.federation.config import RunConfig
 from fedplt.imports import import_object, returns
 
 

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedplt.configuration import ON_NODES, RunConfig
 from fedplt.errors import ConfigError, DataError
-from fedplt.federation.config import RunConfig
 from fedplt.federation.job import Job, learning_rates_of, local_training_of
 from fedplt.federation.model import find_code, model_from_config
 from fedplt.federation.planning import plan_from_config
-from fedplt.federation.section import ON_NODES
 from fedplt.models import MODELS
 
 

@@ -8,14 +8,14 @@ from typing import Any
 from torch import nn
 
 from fedplt.client import Evaluation, Task, combine, evaluate_chunk, num_chunks
+from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, TrainingData, as_samples, first_examples, load_data_set
 from fedplt.errors import DataError, RunError
-from fedplt.federation.checkpoint import CheckpointFiles
 from fedplt.federation.checks import run_model, try_task
-from fedplt.federation.config import FROM_PYTHON, RunConfig
 from fedplt.federation.data_checks import check_finite, check_targets
-from fedplt.federation.folder import RunFolder
 from fedplt.federation.model import find_code, load_weights
+from fedplt.federation.run_folder.checkpoint import CheckpointFiles
+from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.imports import import_object
 from fedplt.kernels import bind_state, put
 from fedplt.models import build_model

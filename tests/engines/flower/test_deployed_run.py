@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from safetensors.torch import load_file
 
+from fedplt.configuration.config_file import load_config, override
 from fedplt.engines.start import run
-from fedplt.federation.config_file import load_config, override
 from tests.support.deployments import free_ports, make_deployment, parts, start_federation
 from tests.support.runs import same
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from fedplt.configuration import load_config
 from fedplt.engines.flower.deployment import make_address, read_record
 from fedplt.engines.flower.deployment.nodes_file import client_groups, read_nodes
 from fedplt.engines.flower.deployment.scripts import node_port
 from fedplt.engines.flower.node import load_node
 from fedplt.errors import ConfigError, RunError
-from fedplt.federation import load_config
 from tests.support.deployments import CONFIG, make_deployment
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedplt.configuration import parse_config
 from fedplt.engines.flower.node import load_node, node_data, node_model, node_task
 from fedplt.errors import ConfigError
-from fedplt.federation import job_from_config, parse_config
+from fedplt.federation import job_from_config
 
 pytestmark = pytest.mark.slow
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from safetensors.torch import load_file
 
+from fedplt.configuration import AnnouncedDevice, dump_config, override, parse_config
 from fedplt.engines.flower.server_app import run_on
 from fedplt.engines.start import job_of, run, run_job
 from fedplt.errors import ConfigError, RunError
-from fedplt.federation import AnnouncedDevice, RunFolder, dump_config, override, parse_config
+from fedplt.federation import RunFolder
 from fedplt.fleet import DeviceProfile
 from tests.support.flower_nodes import MemoryWire, memory_engine
 from tests.support.runs import same, without_time

@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from fedplt import __version__
+from fedplt.configuration import AnnouncedDevice, load_config
 from fedplt.engines.flower.node import load_node
 from fedplt.engines.flower.node_client import NodeClient
 from fedplt.engines.flower.node_job import node_client
@@ -20,7 +21,7 @@ from fedplt.engines.flower.orders import HelloAnswer, TrainHeader, UploadHeader,
 from fedplt.engines.flower.records import from_records, to_records
 from fedplt.engines.flower.wire import dump_header, load_header
 from fedplt.errors import ConfigError, FedpltError, RunError, UpdateError
-from fedplt.federation import AnnouncedDevice, Job, job_from_config, load_config
+from fedplt.federation import Job, job_from_config
 
 FindNode = Callable[[Context], NodeClient]
 Given = tuple[dict[str, Any], dict[str, Any]]

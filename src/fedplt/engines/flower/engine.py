@@ -19,6 +19,7 @@ from fedplt.client import (
     TrainOrder,
     update_norm,
 )
+from fedplt.configuration import ON_NODES
 from fedplt.engines.flower.evaluation import ServerModel, evaluation_of
 from fedplt.engines.flower.exchange import exchange
 from fedplt.engines.flower.members import Members
@@ -32,7 +33,7 @@ from fedplt.engines.flower.orders import (
 )
 from fedplt.engines.flower.wire import EVALUATE, TRAIN, UPLOAD, Answer, Arrays, Order, Wire
 from fedplt.errors import UpdateError
-from fedplt.federation import ON_NODES, Job
+from fedplt.federation import Job
 from fedplt.fleet import DeviceProfile
 from fedplt.kernels import take
 from fedplt.planning import Assignment

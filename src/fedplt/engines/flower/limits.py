@@ -19,8 +19,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PositiveFloat, field_validator
 
+from fedplt.configuration import Section, parse_toml, read_text, validate
 from fedplt.errors import ConfigError
-from fedplt.federation import Section, parse_toml, read_text, validate
 from fedplt.fleet import MEMORY, parse_quantity
 from fedplt.text import bytes_text, seconds_text
 

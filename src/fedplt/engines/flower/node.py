@@ -25,22 +25,21 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from fedplt.client import Task
-from fedplt.data import Progress, TrainingData
-from fedplt.errors import ConfigError, FleetError
-from fedplt.federation import (
+from fedplt.configuration import (
     ClientsConfig,
     DataConfig,
     ModelConfig,
     RunConfig,
     Section,
     TaskConfig,
-    load_data,
     parse_toml,
     read_fleet,
     read_text,
-    split_data,
     validate,
 )
+from fedplt.data import Progress, TrainingData
+from fedplt.errors import ConfigError, FleetError
+from fedplt.federation import load_data, split_data
 from fedplt.fleet import DeviceProfile
 from fedplt.models import build_model
 

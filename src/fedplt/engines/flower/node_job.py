@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from fedplt.configuration import ClientsConfig
 from fedplt.data import split_given
 from fedplt.engines.flower.ledger import LEDGER, add_bytes, bytes_used
 from fedplt.engines.flower.limits import Limits, load_limits, refusal
@@ -14,7 +15,7 @@ from fedplt.engines.flower.node import NodeConfig, node_data, node_device, node_
 from fedplt.engines.flower.node_client import NodeClient
 from fedplt.engines.flower.power import power
 from fedplt.errors import RunError
-from fedplt.federation import ClientsConfig, Job, make_job
+from fedplt.federation import Job, make_job
 
 
 def node_client(node: NodeConfig) -> NodeClient:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedplt.client import LocalTraining, TrainOrder
+from fedplt.configuration import AnnouncedDevice
 from fedplt.errors import UpdateError
-from fedplt.federation import AnnouncedDevice
 from fedplt.planning import LocalRecipe
 
 Index = Annotated[int, Field(ge=0, le=2**31)]

@@ -12,6 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedplt.client import MetricInfo
+from fedplt.configuration import ON_NODES, AnnouncedDevice, RunConfig, load_config
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.grid_wire import GridWire
 from fedplt.engines.flower.members import announcements
@@ -19,16 +20,7 @@ from fedplt.engines.flower.relay import relay
 from fedplt.engines.flower.wire import Wire
 from fedplt.engines.start import job_of, prepare_resume, run_job
 from fedplt.errors import ConfigError
-from fedplt.federation import (
-    ON_NODES,
-    AnnouncedDevice,
-    Job,
-    RoundRecord,
-    RunConfig,
-    RunFolder,
-    load_config,
-    with_claims,
-)
+from fedplt.federation import Job, RoundRecord, RunFolder, with_claims
 
 _log = logging.getLogger("flwr")
 

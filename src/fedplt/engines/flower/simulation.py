@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedplt.configuration import FROM_PYTHON, dump_config
 from fedplt.engines.flower.app_project import app_project, package_of
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.kept import KeptState
@@ -21,7 +22,7 @@ from fedplt.engines.flower.processes import end_all, environment, free_port, run
 from fedplt.engines.flower.relay import RelayWire
 from fedplt.engines.simulator import available_cores
 from fedplt.errors import RunError
-from fedplt.federation import FROM_PYTHON, Interrupted, Job, dump_config
+from fedplt.federation import Interrupted, Job
 from fedplt.files import write_text
 from fedplt.kernels import read_state, take
 

@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
 from fedplt.client import accuracy
+from fedplt.configuration import FROM_PYTHON, RunConfig, parse_config
 from fedplt.engines.flower.app_engine import (
     DEFAULT_MAX_EXAMPLES,
     AppCalls,
@@ -27,16 +28,13 @@ from fedplt.engines.flower.server_app import say_rounds
 from fedplt.engines.start import run_job
 from fedplt.errors import ConfigError, RunError
 from fedplt.federation import (
-    FROM_PYTHON,
     DataOnNodes,
     History,
     Job,
     RoundRecord,
-    RunConfig,
     RunFolder,
     learning_rates_of,
     local_training_of,
-    parse_config,
     plan_from_config,
 )
 from fedplt.kernels import read_state

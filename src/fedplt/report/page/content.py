@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedplt.configuration import dump_config
 from fedplt.experiments import Table
-from fedplt.federation import dump_config, privacy_text
+from fedplt.federation import privacy_text
 from fedplt.report.page.chart import Chart
 from fedplt.report.page.clients import away_table, client_charts, worst_table
 from fedplt.report.page.compared import comparison_table, differences_chart

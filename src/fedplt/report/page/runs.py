@@ -9,16 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedplt.configuration import RunConfig, flatten
 from fedplt.errors import FedpltError, RunError
-from fedplt.federation import (
-    DeviceTimes,
-    History,
-    RunConfig,
-    RunFolder,
-    flatten,
-    read_devices,
-    read_sessions,
-)
+from fedplt.federation import DeviceTimes, History, RunFolder, read_devices, read_sessions
 from fedplt.planning import Plan
 
 

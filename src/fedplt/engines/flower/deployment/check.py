@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedplt.configuration import load_config
 from fedplt.data import first_examples
 from fedplt.engines.flower.deployment.address import LOCAL
 from fedplt.engines.flower.deployment.certificates import (
@@ -38,7 +39,7 @@ from fedplt.engines.flower.node import (
 )
 from fedplt.engines.flower.power import power
 from fedplt.errors import FedpltError, RunError, did_you_mean
-from fedplt.federation import load_config, plan_from_config, try_model
+from fedplt.federation import plan_from_config, try_model
 
 
 def check_deployment(folder: Path, node: str | None = None) -> Iterator[Finding]:

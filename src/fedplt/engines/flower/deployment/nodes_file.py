@@ -16,8 +16,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from fedplt.configuration import csv_rows, read_text
 from fedplt.errors import ConfigError, did_you_mean
-from fedplt.federation import csv_rows, read_text
 
 COLUMNS = ("name", "ratio", "learning_rate")
 EXAMPLE = "name,ratio"

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fedplt import __version__
+from fedplt.configuration import RunConfig
 from fedplt.engines.flower.deployment.address import Address
 from fedplt.errors import RunError
-from fedplt.federation import RunConfig, plan_without_data
+from fedplt.federation import plan_without_data
 from fedplt.planning import Layers
 
 FORMAT = 1

@@ -7,9 +7,7 @@ from typing import Any
 
 import tomli_w
 
-from fedplt.engines.flower.deployment.nodes_file import Node, client_groups
-from fedplt.errors import ConfigError
-from fedplt.federation import (
+from fedplt.configuration import (
     ON_NODES,
     RunConfig,
     make_absolute,
@@ -17,6 +15,8 @@ from fedplt.federation import (
     parse_toml,
     read_text,
 )
+from fedplt.engines.flower.deployment.nodes_file import Node, client_groups
+from fedplt.errors import ConfigError
 
 ROUND_TIMEOUT_SECONDS = 600.0
 MAX_RMS = 1.0

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedplt.configuration import RunConfig
 from fedplt.engines.flower.deployment import keys
 from fedplt.engines.flower.deployment.address import Address
 from fedplt.engines.flower.deployment.app_files import app_files
@@ -36,7 +37,6 @@ from fedplt.engines.flower.deployment.scripts import (
     server_units,
 )
 from fedplt.errors import ConfigError, FedpltError, RunError
-from fedplt.federation import RunConfig
 
 
 def init_deployment(

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedplt.client import MetricInfo, accuracy
 from fedplt.errors import DamagedError, RunError
-from fedplt.federation.record_fields import (
+from fedplt.federation.run_folder.record_fields import (
     STRICT,
     Amount,
     ClientNumber,
@@ -147,7 +147,7 @@ class History:
     def load(cls, folder: str | Path) -> History:
         """The history of a run on disk, finished or not."""
         # By name: a folder's reader needs the records of this module.
-        reader: Any = import_module("fedplt.federation.folder")
+        reader: Any = import_module("fedplt.federation.run_folder.folder")
         found: History = reader.RunFolder.open(Path(folder)).history()
         return found
 

@@ -6,8 +6,8 @@ import warnings
 from pathlib import Path
 
 from fedplt.errors import DamagedError, RunError
-from fedplt.federation.records import RoundRecord
-from fedplt.federation.sealed import open_json, seal_json
+from fedplt.federation.run_folder.records import RoundRecord
+from fedplt.federation.run_folder.sealed import open_json, seal_json
 from fedplt.files import append_text, sync, write_text
 
 KIND = "record"

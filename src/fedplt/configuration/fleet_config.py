@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from fedplt.federation.section import ON_NODES, Section
+from fedplt.configuration.section import ON_NODES, Section
 from fedplt.fleet import DeviceProfile
 
 

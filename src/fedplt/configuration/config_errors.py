@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from fedplt.configuration.config_places import Places
 from fedplt.errors import FedpltError, did_you_mean
-from fedplt.federation.config_places import Places
 
 Model = TypeVar("Model", bound=BaseModel)
 

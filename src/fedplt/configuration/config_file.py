@@ -10,11 +10,11 @@ from typing import Any
 import tomli_w
 
 from fedplt.builtin import find_config
+from fedplt.configuration.config import RunConfig
+from fedplt.configuration.config_errors import parse_toml, read_text, unknown_key, validate
+from fedplt.configuration.config_paths import make_absolute
+from fedplt.configuration.config_places import keys_of
 from fedplt.errors import ConfigError
-from fedplt.federation.config import RunConfig
-from fedplt.federation.config_errors import parse_toml, read_text, unknown_key, validate
-from fedplt.federation.config_paths import make_absolute
-from fedplt.federation.config_places import keys_of
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -25,13 +25,13 @@ from typing import Any
 from pydantic import field_validator
 
 from fedplt.builtin import find_fleet
+from fedplt.configuration.config_errors import parse_toml, read_text, validate
+from fedplt.configuration.config_places import line_of
+from fedplt.configuration.csv_file import csv_rows
+from fedplt.configuration.device_columns import check_columns, device_profile
+from fedplt.configuration.fleet_config import TargetConfig, WorkConfig
+from fedplt.configuration.section import Section
 from fedplt.errors import FleetError
-from fedplt.federation.config_errors import parse_toml, read_text, validate
-from fedplt.federation.config_places import line_of
-from fedplt.federation.csv_file import csv_rows
-from fedplt.federation.device_columns import check_columns, device_profile
-from fedplt.federation.fleet_config import TargetConfig, WorkConfig
-from fedplt.federation.section import Section
 from fedplt.fleet import DeviceProfile
 
 Row = tuple[str, dict[str, Any]]

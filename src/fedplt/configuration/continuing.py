@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedplt.configuration.config import FROM_PYTHON
+from fedplt.configuration.config_errors import read_text
 from fedplt.errors import RunError
-from fedplt.federation.config import FROM_PYTHON
-from fedplt.federation.config_errors import read_text
 
 SAME_CALL = "call fedplt.train with the same arguments and resume=True"
 

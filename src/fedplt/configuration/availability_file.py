@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedplt.configuration.config_errors import read_text
+from fedplt.configuration.csv_file import csv_rows
 from fedplt.errors import FleetError, did_you_mean
-from fedplt.federation.config_errors import read_text
-from fedplt.federation.csv_file import csv_rows
 
 Chances = tuple[tuple[float, ...], ...]
 """By round, then by client."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedplt.client import MetricInfo
 from fedplt.errors import DamagedError, FedpltError
-from fedplt.federation.sealed import open_json, read_sealed, seal_json
+from fedplt.federation.run_folder.sealed import open_json, read_sealed, seal_json
 from fedplt.files import write_text
 
 METRIC_FILE = "metric.json"

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedplt.client import OPTIMIZERS
+from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
+from fedplt.configuration.fleet_config import FleetConfig
+from fedplt.configuration.privacy_config import PrivacyConfig, refuse_unprivate
+from fedplt.configuration.sampling_config import SamplingConfig
+from fedplt.configuration.section import ON_NODES, FolderName, Section
+from fedplt.configuration.server_config import ServerConfig
 from fedplt.errors import did_you_mean
-from fedplt.federation.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
-from fedplt.federation.fleet_config import FleetConfig
-from fedplt.federation.privacy_config import PrivacyConfig, refuse_unprivate
-from fedplt.federation.sampling_config import SamplingConfig
-from fedplt.federation.section import ON_NODES, FolderName, Section
-from fedplt.federation.server_config import ServerConfig
 
 FROM_PYTHON = "(given from Python)"
 """The name of a model or of data that a run was given as an object."""

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from fedplt.configuration.section import Section
 from fedplt.errors import did_you_mean
-from fedplt.federation.section import Section
 from fedplt.sampling import RULES, Rule
 
 Estimator = Literal["unbiased", "renormalized"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fedplt.configuration.device_files import read_fleet
 from fedplt.errors import FleetError
-from fedplt.federation.device_files import read_fleet
 from fedplt.fleet import DeviceProfile
 
 PHONE = DeviceProfile("phone", 80e9, 120e6, 40e6, latency_seconds=0.2, memory_bytes=2e9)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.builtin import find_config
+from fedplt.configuration.config import RunConfig
 from fedplt.errors import ConfigError
-from fedplt.federation.config import RunConfig
 
 _KEY = re.compile(rf"\b(?:{'|'.join(RunConfig.model_fields)})(?:\.\w+)*")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.builtin import builtin_fleets
-from fedplt.federation.config import FROM_PYTHON
-from fedplt.federation.section import ON_NODES
+from fedplt.configuration.config import FROM_PYTHON
+from fedplt.configuration.section import ON_NODES
 
 FILES = (
     ("data", "split_file"),

@@ -10,15 +10,15 @@ import pytest
 
 from fedplt import ConfigError
 from fedplt.builtin import builtin_configs
-from fedplt.federation.config import ClientsConfig, GroupConfig, RunConfig, TrainingConfig
-from fedplt.federation.config_file import (
+from fedplt.configuration.config import ClientsConfig, GroupConfig, RunConfig, TrainingConfig
+from fedplt.configuration.config_file import (
     dump_config,
     flatten,
     load_config,
     override,
     parse_config,
 )
-from fedplt.federation.config_places import placing
+from fedplt.configuration.config_places import placing
 from fedplt.models import build_model
 
 SHIPPED = list(builtin_configs().values())

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from fedplt.client import METRICS, TASKS, Loss, Metric, Task
+from fedplt.configuration.section import Section
 from fedplt.errors import ConfigError, did_you_mean
-from fedplt.federation.section import Section
 from fedplt.imports import import_object
 
 

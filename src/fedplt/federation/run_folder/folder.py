@@ -26,18 +26,16 @@ from typing import IO, Any
 
 from torch import Tensor
 
+from fedplt.configuration import RunConfig, dump_config, how_to_continue, read_config
 from fedplt.errors import DamagedError, FedpltError, RunError
-from fedplt.federation.checkpoint import Checkpoint, CheckpointFiles
-from fedplt.federation.config import RunConfig
-from fedplt.federation.config_file import dump_config, read_config
-from fedplt.federation.continuing import how_to_continue
 from fedplt.federation.job import Job
-from fedplt.federation.lock import LOCK, is_of, take_lock
-from fedplt.federation.metric_file import METRIC_FILE, read_metric, write_metric
-from fedplt.federation.records import History, RoundRecord, Totals
-from fedplt.federation.records_file import RecordsFile
-from fedplt.federation.result_file import read_result, write_result
-from fedplt.federation.sealed import (
+from fedplt.federation.run_folder.checkpoint import Checkpoint, CheckpointFiles
+from fedplt.federation.run_folder.lock import LOCK, is_of, take_lock
+from fedplt.federation.run_folder.metric_file import METRIC_FILE, read_metric, write_metric
+from fedplt.federation.run_folder.records import History, RoundRecord, Totals
+from fedplt.federation.run_folder.records_file import RecordsFile
+from fedplt.federation.run_folder.result_file import read_result, write_result
+from fedplt.federation.run_folder.sealed import (
     load_tensors,
     new_run_id,
     open_json,

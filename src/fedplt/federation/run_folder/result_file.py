@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from fedplt.configuration import Section
 from fedplt.errors import DamagedError
-from fedplt.federation.record_fields import Finite
-from fedplt.federation.sealed import open_json, read_sealed, seal_json
-from fedplt.federation.section import Section
+from fedplt.federation.run_folder.record_fields import Finite
+from fedplt.federation.run_folder.sealed import open_json, read_sealed, seal_json
 from fedplt.files import write_text
 
 FORMAT = 2

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from fedplt.federation.section import Section
+from fedplt.configuration.section import Section
 
 if TYPE_CHECKING:
-    from fedplt.federation.config import RunConfig
+    from fedplt.configuration.config import RunConfig
 
 
 class PrivacyConfig(Section):

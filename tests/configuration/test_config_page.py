@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from fedplt.cli import app
-from fedplt.federation.config import GroupConfig, RunConfig
-from fedplt.federation.fleet_config import TargetConfig
+from fedplt.configuration.config import GroupConfig, RunConfig
+from fedplt.configuration.fleet_config import TargetConfig
 
 
 def keys(section: type[BaseModel], prefix: str = "") -> list[str]:

@@ -13,13 +13,11 @@ import torch
 from pydantic import Field, ValidationError
 from torch import Tensor
 
+from fedplt.configuration import RunConfig, Section, dump_config, flatten, read_config
 from fedplt.errors import DamagedError, RunError
-from fedplt.federation.config import RunConfig
-from fedplt.federation.config_file import dump_config, flatten, read_config
 from fedplt.federation.job import Job
-from fedplt.federation.records import Totals
-from fedplt.federation.sealed import load_tensors, save_tensors
-from fedplt.federation.section import Section
+from fedplt.federation.run_folder.records import Totals
+from fedplt.federation.run_folder.sealed import load_tensors, save_tensors
 
 FORMAT = 2
 KIND = "checkpoint"

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fedplt.federation.processor import processor_name
+from fedplt.federation.run_folder.processor import processor_name
 from fedplt.files import write_text
 
 FORMAT = 1

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedplt.federation.section import Section
+from fedplt.configuration.section import Section
 from fedplt.server import AggregationRule, RuleName, ServerOptimizer
 
 

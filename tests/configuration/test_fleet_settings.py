@@ -9,9 +9,9 @@ import typer
 
 from fedplt import ConfigError, FleetError, plan_fleet
 from fedplt.cli import app
-from fedplt.federation.config_file import parse_config
-from fedplt.federation.device_files import read_fleet
-from fedplt.federation.fleet_config import FleetConfig, TargetConfig
+from fedplt.configuration.config_file import parse_config
+from fedplt.configuration.device_files import read_fleet
+from fedplt.configuration.fleet_config import FleetConfig, TargetConfig
 
 DEVICE = '[[device]]\nname = "a"\nspeed = "1 GFLOP/s"\ndown = "9 Mbit/s"\nup = "9 Mbit/s"\n'
 
