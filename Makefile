@@ -8,6 +8,9 @@ CORES  := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1)
 TEST_PROCESSES ?= $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 PYTEST  = $(PYTHON) -m pytest -q -n $(TEST_PROCESSES) --dist worksteal
 
+# Bytecode is kept: the tests start many processes, and each would compile everything anew.
+export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-flower test-browser test-docs test-examples check fix same-numbers step-times \
 	bench bench-quick bench-peers results api-page robust correctness reliability fuzz lock licenses audit docs pictures clean

@@ -35,6 +35,7 @@ def run_share(first):
     assert tally.outcomes["equal"] > SHARE / 2, tally
 
 
+@pytest.mark.slow
 @seeds(0, 60)
 def test_equal_or_refused_in_words(first):
     run_share(first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import resource
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -194,7 +195,7 @@ def test_the_real_fashion_mnist():
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("train-images-idx3-ubyte.gz", zeros(1 << 28)),
+        ("train-images-idx3-ubyte.gz", partial(zeros, 1 << 28)),
         ("train-labels-idx1-ubyte", b"\0\0\x08\x02" + b"\xff" * 8 + b"\0"),
         ("train-labels-idx1-ubyte", b"\0\0\x08\xff" + bytes(40)),
         ("train-labels-idx1-ubyte", b"\0\0\x08\x01\x00"),
@@ -202,7 +203,7 @@ def test_the_real_fashion_mnist():
     ids=["bomb", "negative", "dimensions", "short"],
 )
 def test_a_hostile_idx_file_is_refused_in_little_memory(fashion, name, content):
-    (fashion / name).write_bytes(content)
+    (fashion / name).write_bytes(content() if callable(content) else content)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(DataError, match=r"not the published file|not a complete IDX file"):
         decode.decode_idx(fashion)

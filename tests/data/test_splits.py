@@ -53,6 +53,7 @@ def test_exactly_enough_examples_is_enough():
     assert split.num_examples.tolist() == [10] * 10
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_clients_need_no_loop():
     labels = np.random.default_rng(0).integers(0, 10, 1_000_000)
     split = split_dirichlet(labels, 100_000, alpha=0.1, min_examples=5)

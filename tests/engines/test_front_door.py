@@ -167,6 +167,7 @@ def test_planned_fleets_from_python(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside of torch.compile
+@pytest.mark.slow
 def test_a_compiled_model_is_trained_uncompiled_or_refused():
     model = small_model()
     before = model[0].weight.clone()

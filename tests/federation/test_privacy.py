@@ -78,6 +78,7 @@ def test_the_records_and_the_result_state_epsilon(tmp_path):
     assert all(record.sampling is None for record in history.rounds)  # who was drawn is secret
 
 
+@pytest.mark.slow
 def test_a_given_seed_repeats_a_run_and_a_secret_key_does_not():
     runs = [finished(private_job({"noise_seed": seed}, rounds=2))[1] for seed in (1, 1, 2)]
     assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
@@ -85,6 +86,7 @@ def test_a_given_seed_repeats_a_run_and_a_secret_key_does_not():
     assert not torch.equal(first, second)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_with_its_key(tmp_path, monkeypatch):
     keys = iter([b"a" * 16, b"b" * 16, b"c" * 16])
     monkeypatch.setattr(SecretStream, "fresh", lambda: SecretStream(next(keys)))

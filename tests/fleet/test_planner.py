@@ -149,6 +149,7 @@ def test_exact_plans_meet_their_targets_too(device, seconds, min_ratio, free):
             assert slow or more.memory_bytes >= device.memory_bytes * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_many_different_devices_need_few_counts(monkeypatch):
     """Exact FLOPs are counted once for all devices, and then for a few ratios near its own."""
     random = np.random.default_rng(0)

@@ -12,6 +12,8 @@ import pytest
 from fedplt.comparison import processes
 from fedplt.comparison.processes import STOPPED, Processes
 
+pytestmark = pytest.mark.slow
+
 SAY = """echo '{"alive": true}'; echo '{"round": ROUND, "score": 0.5}'; """
 
 
