@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -144,7 +144,7 @@ def cell(values: list[float | None]) -> str:
     known = [100 * value for value in values if value is not None]
     if len(known) < len(values):
         return f"diverged ({len(values) - len(known)} of {len(values)})"
-    spread = f" ± {pstdev(known):.1f}" if len(known) > 1 else ""
+    spread = f" ± {stdev(known):.1f}" if len(known) > 1 else ""
     return f"{fmean(known):.1f}{spread}"
 
 
