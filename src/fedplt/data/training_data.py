@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from fedplt.data.dataset_samples import DatasetSamples
 from fedplt.data.samples import (
     LABELS,
-    DatasetSamples,
     Samples,
     TensorSamples,
     plain_targets,
@@ -109,9 +109,7 @@ def _tensor(name: str, values: Any) -> Tensor:
             return torch.stack(list(values))
         array = np.asarray(values)
     except (ValueError, RuntimeError) as error:
-        raise DataError(
-            f"the {name} have different lengths: pad them, or give a Dataset."
-        ) from error
+        raise DataError(f"the {name} have different lengths; pad them to one.") from error
     if array.dtype.kind in "USO":
         array = _numbers(name, array)
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:

@@ -26,7 +26,7 @@ from fedplt.federation.checks import (
     try_task,
     uncompiled,
 )
-from fedplt.federation.data_checks import check_finite, check_shift, check_targets
+from fedplt.federation.data_checks import check_finite, check_shift, parts_of, with_checks
 from fedplt.federation.fleet import ClientDevices, nominal_workload
 from fedplt.federation.model import find_code, model_from_config
 from fedplt.federation.planning import method_from_config, plan_from_config
@@ -145,7 +145,7 @@ def make_job(
     check_device(config.engine.device)
     model = uncompiled(model)
     task = task or config.task.task()
-    example, outputs = _try_data(config, model, data, task)
+    data, example, outputs = _try_data(config, model, data, task)
     plan, devices = plan_from_config(config, model, example, ratios, len(data.train))
     split = split or split_data(config, data.train)
     if split.num_clients != plan.num_clients:
@@ -176,17 +176,23 @@ def make_job(
 
 def _try_data(
     config: RunConfig, model: nn.Module, data: TrainingData, task: Task
-) -> tuple[Any, Any]:
-    """Run the model once to find mismatches early; return the inputs used and the outputs."""
+) -> tuple[TrainingData, Any, Any]:
+    """Run the model once to find mismatches early.
+
+    Returns the data, whose Datasets check what they fetch, the inputs used and the outputs.
+    """
     if not len(data.train) or not len(data.validation):
         raise DataError("the training or the validation data is empty; both need examples.")
-    check_finite(data)
+    parts = parts_of(data)
+    check_finite(parts)
     example = first_examples(data.validation)
     outputs = run_model(config, model, example[0])
-    check_targets(data, outputs, task)
+    train, validation, *test = with_checks(parts, outputs, task).values()
+    same = None if data.test is None else validation  # where both are one
+    data = TrainingData(train, validation, test[0] if test else same)
     check_shift(outputs, example[1], task)
     try_task(config, outputs, example[1], task)
-    return example[0], outputs
+    return data, example[0], outputs
 
 
 def local_training_of(

@@ -12,7 +12,7 @@ from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, TrainingData, as_samples, first_examples, load_data_set
 from fedplt.errors import DataError, RunError
 from fedplt.federation.checks import run_model, try_task
-from fedplt.federation.data_checks import check_finite, check_targets
+from fedplt.federation.data_checks import check_finite, with_checks
 from fedplt.federation.model import find_code, load_weights
 from fedplt.federation.run_folder.checkpoint import CheckpointFiles
 from fedplt.federation.run_folder.folder import RunFolder
@@ -70,11 +70,11 @@ def evaluate(
     samples = _samples(data)
     trained = load(run, model=model, best=best, client=client)
     task = task or _task(config, folder)
-    whole = TrainingData(samples, samples)
-    check_finite(whole)
+    part = {"the data": samples}
+    check_finite(part)
     inputs, targets = first_examples(samples)
     outputs = run_model(config, trained, inputs)
-    check_targets(whole, outputs, task)
+    samples = with_checks(part, outputs, task, ahead=False)["the data"]  # all are fetched below
     try_task(config, outputs, targets, task)
     chunks = (
         evaluate_chunk(trained, samples, chunk, task.loss, task.metric)
