@@ -113,6 +113,9 @@ def train(
     """
     if resume and out is None:
         raise ConfigError("resume=True needs out: the folder of the run to continue.")
+    for key, function in (("augment", augment), ("on_round", on_round), ("run_with", run_with)):
+        if function is not None and not callable(function):
+            raise ConfigError(f"{key} is a {type(function).__name__}; give a function.")
     samples = TrainingData(train_data, validation_data, test_data)
     if isinstance(split, (str, Split)):
         given = None if isinstance(split, str) else split
@@ -129,7 +132,7 @@ def train(
         **({"fleet": planned} if planned else {}),
         "method": {"name": method} if isinstance(method, str) else dict(method),
         "sampling": _values(sampling),
-        "training": _values(training),
+        "training": {**_values(training), **({"augment": FROM_PYTHON} if augment else {})},
         "server": _values(server),
         "evaluation": _values(evaluation),
         "diagnostics": _values(diagnostics),
@@ -185,7 +188,9 @@ def _clients(
         )
     if ratios is None:
         devices = read_fleet(Path(str(fleet.get("devices", "")))).devices
-        return {"num_clients": sum(device.count for device in devices)}
+        number = sum(device.count for device in devices)
+        given = {} if rates is None else {"learning_rates": [float(rate) for rate in rates]}
+        return {"num_clients": number, **given}
     if not len(ratios):
         raise ConfigError("ratios is empty; give one per client.")
     clients = [_ratio(client, ratio) for client, ratio in enumerate(ratios)]

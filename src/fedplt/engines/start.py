@@ -17,6 +17,7 @@ from fedplt.configuration import (
     ConfigLike,
     RunConfig,
     as_config,
+    flatten,
     override,
     placing,
 )
@@ -178,8 +179,7 @@ def prepare_resume(
         folder.restore_config()
         config = change(folder.config())
         folder.refuse_unbegun()
-        task = config.task
-        if FROM_PYTHON in (config.model.name, config.data.name, task.name, task.loss, task.metric):
+        if FROM_PYTHON in flatten(config).values():
             raise RunError(
                 f"{folder.path} was started from Python with a model or data of its own: "
                 f"{SAME_CALL}."

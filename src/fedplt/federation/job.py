@@ -212,7 +212,7 @@ def local_training_of(
         optimizer=settings.optimizer,
         optimizer_options=options,
         loss=loss,
-        augment=augment,
+        augment=augment or settings.augmentation(),
         proximal=settings.proximal,
         recipe=method_from_config(config).recipe,
     )
@@ -261,7 +261,8 @@ def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
 def learning_rates_of(
     config: RunConfig, given: Sequence[float] | None, num_clients: int
 ) -> NDArray[np.float64]:
-    """One per client: the given ones, or those of the groups."""
+    """One per client: the given ones, or those of the configuration."""
+    given = config.clients.learning_rates if given is None else given
     if given is None:
         default = config.training.learning_rate
         rates = [group.learning_rate or default for group in config.clients.groups]
