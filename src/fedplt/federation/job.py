@@ -19,8 +19,10 @@ from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.checks import (
     check_device,
+    kind_of,
     likes_channels_last,
     run_model,
+    try_augment,
     try_model,
     try_optimizer,
     try_task,
@@ -154,6 +156,7 @@ def make_job(
             f"but the split is for {split.num_clients}."
         )
     training = local_training_of(config, task.loss, augment)
+    try_augment(training, data.train)
     if training.recipe.masked_loss:
         _refuse_without_labels(data, outputs)
     arranged = TrainingData(data.train.arranged(split.order), data.validation, data.test)
@@ -181,12 +184,17 @@ def _try_data(
 
     Returns the data, whose Datasets check what they fetch, the inputs used and the outputs.
     """
-    if not len(data.train) or not len(data.validation):
-        raise DataError("the training or the validation data is empty; both need examples.")
     parts = parts_of(data)
+    for part, samples in parts.items():
+        if not len(samples):
+            raise DataError(f"the {part} is empty; it needs examples.")
     check_finite(parts)
     example = first_examples(data.validation)
     outputs = run_model(config, model, example[0])
+    for part, samples in parts.items():
+        inputs, targets = first_examples(samples)
+        if kind_of(inputs) != kind_of(example[0]):  # then the model may not take them
+            try_task(config, run_model(config, model, inputs, part), targets, task)
     train, validation, *test = with_checks(parts, outputs, task).values()
     same = None if data.test is None else validation  # where both are one
     data = TrainingData(train, validation, test[0] if test else same)

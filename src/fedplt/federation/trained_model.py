@@ -10,7 +10,7 @@ from torch import nn
 from fedplt.client import Evaluation, Task, combine, evaluate_chunk, num_chunks
 from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, TrainingData, as_samples, first_examples, load_data_set
-from fedplt.errors import DataError, RunError
+from fedplt.errors import ConfigError, DataError, RunError
 from fedplt.federation.checks import run_model, try_task
 from fedplt.federation.data_checks import check_finite, with_checks
 from fedplt.federation.model import find_code, load_weights
@@ -37,10 +37,12 @@ def load(
         best: the model of the best evaluated round (``evaluation.keep_best``) instead of the last.
         client: with the normalization layers that this client keeps (FedBN).
     """
-    folder = RunFolder.open(Path(run))
+    folder = RunFolder.open(run)
     config = folder.config()
     if model is None:
         model = _build(config, folder)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model is {model!r:.60}; give a torch.nn.Module, built.")
     load_weights(model, _weights(folder, best), "model")
     if client is not None:
         _take_kept(folder, model, client, best)
@@ -64,12 +66,16 @@ def evaluate(
             name of a built-in data set. Of TrainingData, the test part (else the validation part).
         task: where the run had a task from Python: that task.
     """
-    folder = RunFolder.open(Path(run))
+    folder = RunFolder.open(run)
     config = folder.config()
     find_code(config)
     samples = _samples(data)
     trained = load(run, model=model, best=best, client=client)
     task = task or _task(config, folder)
+    if not isinstance(task, Task):
+        raise ConfigError(f"task is {task!r:.60}; give a fedplt.Task.")
+    if not len(samples):
+        raise DataError("the data is empty; it needs examples.")
     part = {"the data": samples}
     check_finite(part)
     inputs, targets = first_examples(samples)
