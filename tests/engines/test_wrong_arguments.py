@@ -18,6 +18,10 @@ def train(**given):
     return fedplt.train(settings.pop("model"), settings.pop("data"), (X, Y), **settings)
 
 
+def fails():
+    raise KeyError("x")
+
+
 def mean_of_all(outputs, targets):
     return outputs - 5
 
@@ -79,6 +83,7 @@ def test_functions_of_runs(run):
         (lambda: fedplt.resume(run, changes="rounds=3"), r"fedplt\.train with the same arguments"),
         (lambda: fedplt.evaluate(run, (X, Y), model=own, task="regression"), "give a fedplt.Task"),
         (lambda: fedplt.evaluate(run, (X[:0], Y[:0]), model=own), "the data is empty"),
+        (lambda: fedplt.evaluate(run, f"{__name__}:fails", model=own), "fails' failed: KeyError"),
         (lambda: fedplt.make_plan(fedplt.cut(own), None), "ratios is None"),
         (lambda: fedplt.make_plan(fedplt.cut(own), ["a"]), "one number per client"),
     ):

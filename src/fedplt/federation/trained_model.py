@@ -10,7 +10,7 @@ from torch import nn
 from fedplt.client import Evaluation, Task, combine, evaluate_chunk, num_chunks
 from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, TrainingData, as_samples, first_examples, load_data_set
-from fedplt.errors import ConfigError, DataError, RunError
+from fedplt.errors import ConfigError, DataError, FedpltError, RunError
 from fedplt.federation.checks import run_model, try_task
 from fedplt.federation.data_checks import check_finite, with_checks
 from fedplt.federation.model import find_code, load_weights
@@ -148,11 +148,21 @@ def _take_kept(folder: RunFolder, model: nn.Module, client: int, best: bool) -> 
     put(bind_state(model, plan.layers), plan.local_places, kept)
 
 
+def _called(path: str) -> Any:
+    function = import_object(path, "data")
+    try:
+        return function()
+    except FedpltError:
+        raise
+    except Exception as error:  # the user's function may raise anything
+        raise DataError(f"data: {path!r} failed: {type(error).__name__}: {error}") from error
+
+
 def _samples(data: Any) -> Any:
     if isinstance(data, str) and data in CATALOG:
         data = load_data_set(data)
     elif isinstance(data, str) and ":" in data:
-        data = import_object(data, "data")()
+        data = _called(data)
     elif isinstance(data, str):
         raise DataError(
             f"data: {data!r} is not a built-in data set ({', '.join(sorted(CATALOG))}) and not an "
