@@ -171,7 +171,7 @@ def test_planned_fleets_from_python(tmp_path, monkeypatch):
     with pytest.raises(fedplt.RunError, match=r"clients\.learning_rates"):
         train(tmp_path / "rates", **again)
     assert len(train(tmp_path / "rates", learning_rates=rates, **again).rounds) == 4
-    with pytest.raises(fedplt.ConfigError, match="2 were given for 3 clients"):
+    with pytest.raises(fedplt.ConfigError, match="give 3 positive numbers"):
         train(ratios=None, fleet=fleet, learning_rates=rates[:2])
 
 
