@@ -7,12 +7,15 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest
+
 from fedplt import History
 
 PAGE = Path("docs/first_fleet.md").read_text()
 FILES = {"mine.py": "py", "devices.csv": "csv", "mine.toml": "toml"}
 
 
+@pytest.mark.slow
 def test_the_page(fedplt, tmp_path, monkeypatch):
     for name, kind in FILES.items():
         (block,) = re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
