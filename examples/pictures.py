@@ -9,10 +9,9 @@ from pathlib import Path
 import torch
 
 import fedplt
-from examples.film_reviews.train import RATIOS, VOCABULARY, WORDS, Reader
 from examples.plan_a_fleet.train import DEADLINE, WORK, network
 from fedplt.fleet import ExactWorkload
-from fedplt.report.figures import comparison_figure, plan_figure, save_figure, score_figure
+from fedplt.report.figures import comparison_figure, save_figure, score_figure
 from fedplt.report.fleet_figures import fleet_figure
 
 EXAMPLES = Path(__file__).parent
@@ -20,12 +19,6 @@ EXAMPLES = Path(__file__).parent
 
 def curves(runs: Path, draw, **labels: str):
     return draw({label: [fedplt.History.load(runs / name)] for name, label in labels.items()})
-
-
-def film_plan():
-    words = torch.randint(1, VOCABULARY, (2, WORDS))
-    layers = fedplt.cut(Reader(), words, always=["head", "places"])
-    return plan_figure(fedplt.make_plan(layers, RATIOS))
 
 
 def fleet_times():
@@ -44,7 +37,7 @@ def main(runs: Path) -> None:
     both = {"fedplt": "FedPLT", "uniform": "Uniform (uniform.py)"}
     figures = {
         "fine_tune/accuracy.png": curves(runs / "fine_tune", by_upload, **variants),
-        "film_reviews/plan.png": film_plan(),
+        "film_reviews/accuracy.png": curves(runs, score_figure, film_reviews=""),
         "tabular/loss.png": curves(runs / "tabular", score_figure, **methods),
         "plan_a_fleet/times.png": fleet_times(),
         "own_parts/accuracy.png": curves(runs / "own_parts", score_figure, **both),

@@ -87,7 +87,7 @@ def comparison_figure(
     for axes in (left, right):
         axes.grid(color="#dddddd", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-    left.legend(frameon=False, loc="upper left")
+    left.legend(frameon=False, loc="best")
     return figure
 
 
