@@ -29,6 +29,7 @@ def score_axis(axes: Any, histories: Mapping[str, Sequence[History]]) -> MetricI
     """Label the vertical axis with the metric of these histories, and return it."""
     metric = one_metric(history for group in histories.values() for history in group)
     axes.set(xlabel="round", ylabel=f"validation {metric.label}")
+    axes.xaxis.get_major_locator().set_params(integer=True)  # there is no round 4.5
     if metric.shown_limits:
         axes.set(ylim=metric.shown_limits)
     return metric
@@ -44,7 +45,7 @@ def score_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
         rounds = [record.round for record in shortest.evaluated]
         values = metric.scale * np.array([history.scores[: len(rounds)] for history in group])
         marker = "o" if len(rounds) < FEW_POINTS else ""
-        line = {"linewidth": 1.6, "marker": marker, "markersize": 4}
+        line: dict[str, Any] = {"linewidth": 1.6, "marker": marker, "markersize": 4}
         axes.plot(rounds, values.mean(axis=0), color=color, label=label, **line)
         if len(group) > 1:
             low, high = values.min(axis=0), values.max(axis=0)
