@@ -49,7 +49,7 @@ def test_init_copies_a_configuration_with_its_comments(fedplt, empty):
 
 
 def test_init_copies_the_files_that_a_configuration_names(fedplt, empty):
-    done = fedplt("init", "my folder", "--config", "fleet", "--json")
+    done = fedplt("init", "fleet", "--out", "my folder", "--json")
     files = json.loads(done.stdout)["files"]
     assert files == ["my folder/fleet.toml", "my folder/fleets/kitchen.csv"]
     devices = load_config(files[0]).fleet.devices
@@ -64,7 +64,7 @@ def test_names_are_listed_and_mistakes_are_told(fedplt, empty):
         (["plan", "fashon-mnist"], "Did you mean 'fashion-mnist'"),
         (["plan", "configs/fashion-mnist.toml"], "is called 'fashion-mnist'"),
         (["fleet", "kichen"], "Did you mean 'kitchen'"),
-        (["init", "--config", "flet"], "Did you mean 'fleet'"),
+        (["init", "flet"], "Did you mean 'fleet'"),
     ):
         done = fedplt(*arguments)
         assert done.returncode == 2
