@@ -114,6 +114,17 @@ def test_a_run_with_your_own_data_and_epochs(fedplt, tmp_path):
     assert "83 parameters" in done.stdout
 
 
+def test_the_target_of_a_run_is_planned_for(fedplt, tmp_path):
+    devices, config = tmp_path / "devices.csv", tmp_path / "tiny.toml"
+    devices.write_text("name,count,mflops,kbps_down,kbps_up\nfast,2,9,90,90\nslow,3,2,50,20\n")
+    text = CONFIG.split("[[clients.groups]]")[0]
+    config.write_text(f'{text}\n[fleet]\ndevices = "{devices}"\ndeadline_seconds = 77.0\n')
+    for flags, seconds in (([], 77), (["--deadline-seconds", 66], 66)):
+        done = fedplt("fleet", devices, "--run", config, *flags, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["target"]["seconds"] == seconds
+
+
 def test_your_own_model(fedplt):
     model = ["--model", "tests.support.tiny:model", "--shape", "6"]
     done = fedplt("fleet", KITCHEN, *model)

@@ -14,6 +14,7 @@ from fedplt.cli.model import key_values
 from fedplt.errors import ConfigError, CutError, ExampleError, FleetError
 
 if TYPE_CHECKING:
+    from fedplt.configuration.config import RunConfig
     from fedplt.configuration.fleet_config import WorkConfig
     from fedplt.fleet import Workload
 
@@ -32,7 +33,7 @@ def fleet(
     model: Model = None,
     shape: Shape = None,
     run: Annotated[
-        Path | None, typer.Option(help="Take model and local work from this run configuration.")
+        Path | None, typer.Option(help="Take model, work and target from this configuration.")
     ] = None,
     local_steps: Annotated[
         int | None, typer.Option(min=1, help="Local steps of a round (default: 16).")
@@ -72,17 +73,21 @@ def fleet(
         if run is not None and value is not None:
             raise FleetError(f"--run and {name}: give one of them.")
     file = read_fleet(devices)
-    # The command line takes precedence over the file.
+    config = _run_config(run) if run else None
+    target = file.target if config is None or config.fleet is None else config.fleet
+    # The command line takes precedence over the files.
     flags: dict[str, Any] = {
-        "may_freeze": may_freeze or file.target.may_freeze,
-        "may_cut_steps": may_cut_steps or file.target.may_cut_steps,
+        "may_freeze": may_freeze or target.may_freeze,
+        "may_cut_steps": may_cut_steps or target.may_cut_steps,
     }
     if deadline_seconds is not None or percentile is not None:
         flags |= {"deadline_seconds": deadline_seconds, "percentile": percentile}
     flags |= _given(min_ratio=min_ratio)
     work = file.work.model_copy(update=_given(local_steps=local_steps, batch_size=batch_size))
-    workload = _run_workload(run) if run else _workload(work, model, shape, devices)
-    made = plan_devices(file.devices, workload, file.target.model_copy(update=flags))
+    workload = (
+        _run_workload(run, config) if run and config else _workload(work, model, shape, devices)
+    )
+    made = plan_devices(file.devices, workload, target.model_copy(update=flags))
     late = not all(entry.feasible for entry in made.devices)
     choices = plan_deadlines(made, workload) if late else []
     out.print(fleet_summary(made, choices), soft_wrap=True)
@@ -188,10 +193,17 @@ def _shape_is_asked_for() -> Iterator[None]:
         ) from error
 
 
-def _run_workload(path: Path) -> Workload:
+def _run_config(path: Path) -> RunConfig:
     from fedplt.configuration.config_file import load_config
+    from fedplt.configuration.config_places import placing
+
+    with placing(path):
+        return load_config(path)
+
+
+def _run_workload(path: Path, config: RunConfig) -> Workload:
     from fedplt.configuration.config_places import placing
     from fedplt.federation.job import workload_without_data
 
     with placing(path):
-        return workload_without_data(load_config(path))
+        return workload_without_data(config)
