@@ -163,7 +163,7 @@ def test_probe_into_a_file_gives_a_fleet(fedplt, empty):
     ("arguments", "words"),
     [
         (["privacy", "fashion-mnist"], "--set privacy.clip=1.0"),
-        (["init", "a-file"], "error: a-file: File exists"),
+        (["init", "fleet", "--out", "a-file"], "error: a-file: File exists"),
     ],
 )
 def test_errors_need_no_page_and_have_no_numbers_of_the_system(fedplt, empty, arguments, words):

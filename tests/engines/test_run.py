@@ -196,7 +196,7 @@ def test_refusals():
         run(ratios=None)
     with pytest.raises(ConfigError, match="needs out"):
         run(resume=True)
-    with pytest.raises(ConfigError, match="2 were given for 3 clients"):
+    with pytest.raises(ConfigError, match="give 3 positive numbers, one per client"):
         run(learning_rates=[0.1, 0.1])
     with pytest.raises(DataError, match=r"training data: label 3 .* has 3 outputs"):
         run(train_data=(blobs(90)[0], torch.arange(90) % 4))
