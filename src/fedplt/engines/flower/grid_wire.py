@@ -13,6 +13,8 @@ from fedplt.engines.flower.wire import Answer, Order
 
 LONG_SECONDS = 3.0
 """Asking for answers takes milliseconds, unless the SuperLink is away."""
+SLOW_BYTES_PER_SECOND = 1e6
+"""Answers come from the SuperLink, mostly on the same machine, at more than this."""
 
 
 class GridWire:
@@ -42,9 +44,12 @@ class GridWire:
     def pull(self, ids: Iterable[str]) -> dict[str, Answer]:
         started = time.monotonic()
         replies = list(self.grid.pull_messages(list(ids)))
-        if time.monotonic() - started > LONG_SECONDS:
+        seconds = time.monotonic() - started
+        answers = {reply.metadata.reply_to_message_id: self.answer(reply) for reply in replies}
+        size = sum(array.nbytes for each in answers.values() for array in each.arrays.values())
+        if seconds > LONG_SECONDS + size / SLOW_BYTES_PER_SECOND:
             self.interruptions += 1  # Flower tried until the SuperLink was back
-        return {reply.metadata.reply_to_message_id: self.answer(reply) for reply in replies}
+        return answers
 
     def records(self, order: Order) -> RecordDict:
         return to_records(order.header, order.arrays)

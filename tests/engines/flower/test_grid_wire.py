@@ -1,0 +1,40 @@
+"""Orders through Flower's grid."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from fedplt.engines.flower import grid_wire
+from fedplt.engines.flower.grid_wire import GridWire
+from fedplt.engines.flower.records import to_records
+
+
+class SlowGrid:
+    """Asking for answers takes some seconds."""
+
+    def __init__(self, clock, seconds, numbers):
+        self.clock, self.seconds, self.numbers = clock, seconds, numbers
+
+    def pull_messages(self, ids):
+        self.clock.now += self.seconds
+        order = Message(to_records({}, {}), 7, "train.local", ttl=60.0)
+        order.metadata._message_id = "one"
+        arrays = {"update": np.zeros(self.numbers, dtype=np.float32)}
+        return [Message(to_records({}, arrays), reply_to=order)] if self.numbers else []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "numbers", "interruptions"),
+    [(0.1, 10, 0), (4, 0, 1), (4, 10, 1), (4, 5_000_000, 0), (40, 5_000_000, 1)],
+)
+def test_large_answers_take_their_time(monkeypatch, seconds, numbers, interruptions):
+    """Else orders were sent again, with the model, although nothing was lost."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(grid_wire.time, "monotonic", lambda: clock.now)
+    wire = GridWire(SlowGrid(clock, seconds, numbers))
+    assert list(wire.pull(["one"])) == (["one"] if numbers else [])
+    assert wire.interruptions == interruptions
