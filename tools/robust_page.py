@@ -112,7 +112,7 @@ def accuracy_of(case: Case) -> float | None:
     elif case.attack != "none":
         engine = with_bad(bad, CHANGES[case.attack])
     try:
-        return round(run_job(job, engine=engine).final_accuracy(LAST), 4)
+        return round(run_job(job, engine=engine).final_score(LAST), 4)
     except DivergedError:
         return None
 
