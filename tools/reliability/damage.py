@@ -38,9 +38,12 @@ from fedplt.federation.run_folder.sealed import (
 
 KINDS = {
     "plan.json": "plan", "metric.json": "metric", "result.json": "result",
-    "rounds.jsonl": "record",
+    "rounds.jsonl": "record", "sessions.json": "sessions", "devices.json": "devices",
 }  # fmt: skip
-TENSORS = ("checkpoint.safetensors", "checkpoint.previous.safetensors", "model.safetensors")
+TENSORS = (
+    "checkpoint.safetensors", "checkpoint.previous.safetensors", "model.safetensors",
+    "best.safetensors",
+)  # fmt: skip
 FILES = ("config.toml", *KINDS, *TENSORS, ".lock")
 
 Damage = Callable[[bytes, random.Random, bytes], bytes]
@@ -107,7 +110,7 @@ ODD: list[Any] = [None, True, -1, 2.5, 1e300, 10**400, "x", "\0", [], [[]], {}, 
 
 def _resealed_tensors(path: Path, draw: random.Random) -> None:
     """Another type or shape, or another number of rounds, with a right seal."""
-    kind = "model" if path.name.startswith("model") else "checkpoint"
+    kind = "checkpoint" if path.name.startswith("checkpoint") else "model"
     tensors, about = load_tensors(path, kind)
     name, run = draw.choice(sorted(tensors)), about.pop("run")
     if kind == "checkpoint" and draw.random() < 0.5:

@@ -133,8 +133,8 @@ def run_job(
             else:
                 federation.start()
             if folder:
-                note_session(folder.path, federation.rounds_done)
-                write_devices(folder.path, job)
+                note_session(folder.path, folder.run, federation.rounds_done)
+                write_devices(folder.path, folder.run, job)
             return federation.run(on_round)
     except Interrupted as error:
         if folder:

@@ -217,15 +217,16 @@ class RunFolder:
             return History(records, metric=metric)
         return History(records, result.test_score, result.test_loss, metric)
 
-    def check_model(self) -> None:
-        """Raise DamagedError if the final model is there and is not what the run wrote."""
-        if (self.path / "model.safetensors").exists():
-            try:
-                self.model("model.safetensors")
-            except DamagedError as error:
-                raise DamagedError(
-                    f"{error} 'fedplt resume {self.path}' writes it again."
-                ) from error
+    def check_models(self) -> None:
+        """Raise DamagedError if the final or the best model is not what the run wrote."""
+        again = f"'fedplt resume {self.path}' writes it again."
+        lost = "It cannot be computed again: delete it to do without it, or start a new run."
+        for name, what_to_do in (("model.safetensors", again), ("best.safetensors", lost)):
+            if (self.path / name).exists():
+                try:
+                    self.model(name)
+                except DamagedError as error:
+                    raise DamagedError(f"{error} {what_to_do}") from error
 
     def model(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of a model that the run kept, and what is known about it."""
@@ -258,6 +259,11 @@ class RunFolder:
         """Make the folder what it was at this checkpoint; return the records of its rounds."""
         remove_scratch(self.path)
         self._checkpoints.adopt(checkpoint)
+        if (self.path / "best.safetensors").exists():
+            try:
+                self.model("best.safetensors")
+            except DamagedError as error:
+                warnings.warn(f"{error} The run goes on; a better round replaces it.", stacklevel=2)
         return self.keep_rounds(checkpoint.rounds_done)
 
     @property
