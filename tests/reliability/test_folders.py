@@ -202,6 +202,14 @@ def test_damaged_descriptions_are_named_left_out_and_written_again(runs, broken,
     assert look(broken).said == []
 
 
+@pytest.mark.parametrize("name", ["plan.json", "metric.json"])
+def test_a_damaged_plan_or_metric_is_written_again(runs, broken, name):
+    shutil.copy(runs / "other" / name, broken / name)
+    found = resume(broken)
+    assert any(f"{name} belongs to another run" in text for text in found.said)
+    assert not found.refused and look(broken).said == []
+
+
 def test_a_damaged_best_model_is_noticed_and_stops_no_run(broken):
     path = broken / "best.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"?")

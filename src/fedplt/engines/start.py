@@ -130,6 +130,7 @@ def run_job(
             if folder and resume:
                 federation.resume()  # refuses before anything is written
                 folder.write_config(job.config)
+                folder.restore_plan_and_metric(job)
             else:
                 federation.start()
             if folder:

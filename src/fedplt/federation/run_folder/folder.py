@@ -26,22 +26,22 @@ from typing import IO, Any
 
 from torch import Tensor
 
+from fedplt.client import MetricInfo
 from fedplt.configuration import RunConfig, dump_config, how_to_continue, read_config
 from fedplt.errors import DamagedError, FedpltError, RunError
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.checkpoint import Checkpoint, CheckpointFiles
 from fedplt.federation.run_folder.lock import LOCK, is_of, take_lock
 from fedplt.federation.run_folder.metric_file import METRIC_FILE, read_metric, write_metric
+from fedplt.federation.run_folder.model_files import BEST_MODEL, FINAL_MODEL, ModelFiles
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
 from fedplt.federation.run_folder.records_file import RecordsFile
 from fedplt.federation.run_folder.result_file import read_result, write_result
 from fedplt.federation.run_folder.sealed import (
-    load_tensors,
     new_run_id,
     open_json,
     read_sealed,
     run_of,
-    save_tensors,
     saying,
     seal_json,
     seal_lines,
@@ -50,7 +50,7 @@ from fedplt.files import SCRATCH, make_folder, remove_scratch, write_text
 from fedplt.methods import read_plan
 from fedplt.planning import Plan
 
-FINAL = ("result.json", "model.safetensors", "report.html")
+FINAL = ("result.json", FINAL_MODEL, "report.html")
 
 
 class RunFolder:
@@ -78,8 +78,7 @@ class RunFolder:
             remove_scratch(path)
             folder.write_config(job.config)
             folder.write_plan(job.plan)
-            with folder._writing(METRIC_FILE):
-                write_metric(path, job.metric.info, folder.run)
+            folder.write_metric(job.metric.info)
         except BaseException:
             folder.unlock()
             raise
@@ -173,6 +172,20 @@ class RunFolder:
         with self._writing("plan.json"):
             write_text(self.path / "plan.json", seal_json(plan.to_json(), self.run, "plan"))
 
+    def write_metric(self, metric: MetricInfo) -> None:
+        with self._writing(METRIC_FILE):
+            write_metric(self.path, metric, self.run)
+
+    def restore_plan_and_metric(self, job: Job) -> None:
+        """Write them again where they are damaged; the checkpoint says that the job is the same."""
+        for name, kind in (("plan.json", "plan"), (METRIC_FILE, "metric")):
+            path = self.path / name
+            try:
+                open_json(read_sealed(path), kind, path, self.run)
+            except RunError as error:
+                self.write_plan(job.plan) if kind == "plan" else self.write_metric(job.metric.info)
+                warnings.warn(f"{error} It was written again.", stacklevel=2)
+
     def plan(self) -> Plan:
         """The plan; it imports no method that the file names."""
         path = self.path / "plan.json"
@@ -219,18 +232,15 @@ class RunFolder:
 
     def check_models(self) -> None:
         """Raise DamagedError if the final or the best model is not what the run wrote."""
-        again = f"'fedplt resume {self.path}' writes it again."
-        lost = "It cannot be computed again: delete it to do without it, or start a new run."
-        for name, what_to_do in (("model.safetensors", again), ("best.safetensors", lost)):
-            if (self.path / name).exists():
-                try:
-                    self.model(name)
-                except DamagedError as error:
-                    raise DamagedError(f"{error} {what_to_do}") from error
+        self._models.check()
 
     def model(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of a model that the run kept, and what is known about it."""
-        return load_tensors(self.path / name, "model", self.run)
+        return self._models.read(name)
+
+    @property
+    def _models(self) -> ModelFiles:
+        return ModelFiles(self.path, self.run)
 
     def reopen(self) -> None:
         """Delete the final artifacts (model, result, report): the run is being extended."""
@@ -259,11 +269,7 @@ class RunFolder:
         """Make the folder what it was at this checkpoint; return the records of its rounds."""
         remove_scratch(self.path)
         self._checkpoints.adopt(checkpoint)
-        if (self.path / "best.safetensors").exists():
-            try:
-                self.model("best.safetensors")
-            except DamagedError as error:
-                warnings.warn(f"{error} The run goes on; a better round replaces it.", stacklevel=2)
+        self._models.warn_of_damaged_best()
         return self.keep_rounds(checkpoint.rounds_done)
 
     @property
@@ -272,13 +278,12 @@ class RunFolder:
 
     def save_best(self, tensors: dict[str, Tensor], round: int) -> None:
         """Keep a model besides the last one; ``round`` counts from 1."""
-        with self._writing("best.safetensors"):
-            path = self.path / "best.safetensors"
-            save_tensors(path, tensors, {"round": round}, self.run, "model")
+        with self._writing(BEST_MODEL):
+            self._models.save_best(tensors, round)
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
-        with self._writing("model.safetensors"):
-            save_tensors(self.path / "model.safetensors", tensors, {}, self.run, "model")
+        with self._writing(FINAL_MODEL):
+            self._models.save_final(tensors)
         with self._writing("result.json"):
             write_result(self.path / "result.json", result, self.run)
 

@@ -82,7 +82,10 @@ def _plan(folder: RunFolder) -> tuple[Plan | None, str]:
     try:
         return folder.plan(), ""
     except FedpltError as error:
-        return None, f"Who trains what is not shown: {error}"
+        problem = f"Who trains what is not shown: {error}"
+        if isinstance(error, DamagedError):
+            warnings.warn(problem, stacklevel=2)
+        return None, problem
 
 
 def _noted(folder: RunFolder, read: Callable[[Path, str], Sequence[Note]]) -> Sequence[Note]:
