@@ -22,8 +22,9 @@ from tools.machine import machine
 
 PROJECT = Path(__file__).parents[1]
 PAGE = PROJECT / "docs" / "reliability.md"
+MEMORY_MB = 2048
 RESULTS = PROJECT / "results" / "reliability.json"
-Figures = Mapping[str, int]
+Figures = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Attack:
         wrong = [f"{figures.get(key, 0)} {key}" for key in self.bad if figures.get(key, 0)]
         if self.equal and figures and figures[self.equal[0]] != figures[self.equal[1]]:
             wrong.append(" of ".join(f"{figures[key]} {key}" for key in reversed(self.equal)))
+        if (peak := figures.get("peak memory, MB", 0)) > MEMORY_MB:
+            wrong.append(f"{peak} MB of memory")
         return wrong
 
 
@@ -101,9 +104,18 @@ ATTACKS = (
         ("tracebacks", "hangs"),
     ),
     Attack(
+        "Hostile updates", "bad_clients", 100_000,
+        "A client may send what it likes: it is taken as this client's update of this round, or "
+        "refused in words, and the round goes on. Nobody counts for more examples than the server "
+        "knows.",
+        "Updates with bytes changed, left out, repeated or replaced by odd texts. Then 30 rounds "
+        "with a client that turns its updates around and claims 10^12 examples.",
+        ("tracebacks", "over 10 s"), ("updates it sent", "of them refused"),
+    ),
+    Attack(
         "Odd bytes", "fuzz_decoders", 100_000,
         "The same for what decodes bytes.",
-        "atheris, a fuzzer that is guided by coverage.",
+        "atheris, a fuzzer that is guided by coverage, starts from a valid input.",
         ("tracebacks, hangs, or over 2 GB",),
     ),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedplt.configuration import RunConfig, Section, dump_config, flatten, read_config
 from fedplt.errors import DamagedError, RunError
 from fedplt.federation.job import Job
-from fedplt.federation.run_folder.records import Totals
+from fedplt.federation.run_folder.records import Totals, WrittenTotals
 from fedplt.federation.run_folder.sealed import damaged_field, load_tensors, save_tensors
 
 FORMAT = 2
@@ -36,7 +36,7 @@ class _About(Section):
     run: str
     format: Literal[2]
     rounds_done: Annotated[int, Field(ge=0, le=10**9)]
-    total: Totals
+    total: WrittenTotals
     plan: str
     data: str
     devices: str | None
