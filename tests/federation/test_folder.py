@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from fedplt import RunError
 from fedplt.configuration.config_file import override
 from fedplt.data.samples import TensorSamples
+from fedplt.engines.start import run_job
 from fedplt.errors import DamagedError
 from fedplt.federation.run_folder import lock as locks
 from fedplt.federation.run_folder.folder import RunFolder
@@ -260,3 +261,13 @@ def test_the_final_model_is_plain_safetensors(folder):
     folder.reopen()
     assert not (folder.path / "model.safetensors").exists()
     assert not list(folder.path.glob(".*.part"))
+
+
+def test_runs_that_end_with_the_same_bits_say_so(tmp_path):
+    def digest(name, **settings):
+        run_job(blob_job(rounds=1, **settings), tmp_path / name)
+        return json.loads((tmp_path / name / "result.json").read_text())["weights_sha256"]
+
+    assert digest("one") == digest("two") != digest("three", seed=1)
+    first, second = (tmp_path / name / "model.safetensors" for name in ("one", "two"))
+    assert first.read_bytes() != second.read_bytes()  # each is sealed as its run's

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedplt.configuration import AnnouncedDevice
+from fedplt.errors import UntrainedWarning
 from fedplt.federation.engine import NodesEngine
 from fedplt.federation.fleet import changed_devices
 from fedplt.federation.job import Job
@@ -45,6 +47,7 @@ class ChangingFleet:
     def _job_for(self, roster: Roster) -> Job:
         if roster != self._tried[0]:
             self._tried = roster, replanned(self.first, roster)
+            _warn_of_gaps(self._tried[1], roster)
             self.engine.use(self._tried[1])
         return self._tried[1]
 
@@ -84,6 +87,28 @@ def replanned(job: Job, roster: Roster) -> Job:
     request = PlanRequest(job.layers, devices.ratios, job.config.seed, lambda: _spaces(job))
     plan = method_from_config(job.config).full_plan(request)
     return replace(job, plan=plan, devices=devices)
+
+
+def _warn_of_gaps(job: Job, roster: Roster) -> None:
+    """Warn of sub-layers that none of the clients that are there will train."""
+    clients, plan = sorted(roster), job.plan
+    for index, layer in enumerate(job.layers):
+        trained: set[int] = set()
+        for client in clients:
+            now, next_round = (plan.assignment(client, round).slices[index] for round in (0, 1))
+            if now and now != next_round:  # its slices move: in time they reach all others
+                break
+            trained.update(*now)
+        else:
+            missing = layer.num_sublayers - len(trained)
+            if missing:
+                warnings.warn(
+                    f"planned for the {len(clients)} clients that are there: layer {layer.name}: "
+                    f"nobody trains {missing} of its {layer.num_sublayers} sub-layers, until "
+                    "others join.",
+                    UntrainedWarning,
+                    stacklevel=2,
+                )
 
 
 def _spaces(job: Job) -> Spaces:

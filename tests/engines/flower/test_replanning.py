@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 from safetensors.torch import load_file
 
 from fedplt.configuration import AnnouncedDevice, dump_config, override, parse_config
 from fedplt.engines.flower.server_app import run_on
 from fedplt.engines.start import job_of, run, run_job
-from fedplt.errors import ConfigError, RunError
+from fedplt.errors import ConfigError, RunError, UntrainedWarning
 from fedplt.federation import RunFolder
 from fedplt.fleet import DeviceProfile
 from tests.support.flower_nodes import MemoryWire, memory_engine
@@ -202,3 +204,13 @@ def test_settings_without_a_meaning_are_refused(changes, words):
 def test_flowers_simulation_does_not_replan():
     with pytest.raises(RunError, match="simulated nodes neither join nor leave"):
         run_job(job_of(settings(fleet=ON_CHANGE)))
+
+
+def test_what_nobody_trains_while_nodes_are_away_is_said(tmp_path):
+    config = settings(fleet={**ON_CHANGE, "deadline_seconds": 2e-5}, rounds=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        first, second = go(config, tmp_path, {1: [0, 1]}).rounds
+    assert sum(ratios(first).values()) >= 1 > sum(ratios(second).values())
+    said = [str(each.message) for each in caught if each.category is UntrainedWarning]
+    assert said and all("planned for the 1 clients that are there" in text for text in said), said

@@ -10,6 +10,7 @@ import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+import fedplt
 from fedplt.engines.flower import SlicesApp, train_slices
 from fedplt.errors import ConfigError, RunError
 from tests.support.app_nodes import (
@@ -113,6 +114,31 @@ def test_configurations_and_metrics_come_and_go_as_with_fedavg(tmp_path):
     assert [record.score for record in records] == [0.25] * 3
     assert records[-1].client_scores["mean"] > 0.9
     assert (tmp_path / "run" / "rounds.jsonl").read_text().count("\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("metric", "called"),
+    [("rmse", "val_rmse"), (fedplt.MetricInfo(name="my pinball", direction="lower"), "pinball")],
+)
+def test_an_own_metric_is_the_score(metric, called, tmp_path):
+    job = blobs_with()
+    strategy = small_strategy(metric=metric, out=tmp_path / "run")
+
+    def evaluate(round, arrays):
+        return MetricRecord({"accuracy": 0.25, called: 1.0 / round if round else 9.0})
+
+    started(job, strategy, MemoryGrid(app_of(job), 5), evaluate_fn=evaluate)
+    assert [record.score for record in strategy.history.rounds] == [1, 1 / 2, 1 / 3]
+    assert fedplt.History.load(tmp_path / "run").metric.direction == "lower"
+
+
+def test_privacy_is_in_the_records():
+    job = blobs_with()
+    options = {"privacy": {"clip": 1.0, "noise_multiplier": 1.0, "noise_seed": 1}}
+    strategy = small_strategy(server={"weights": "equal"}, checkpoint_every=1, **options)
+    started(job, strategy, MemoryGrid(app_of(job), 5))
+    epsilons = [record.privacy["epsilon"] for record in strategy.history.rounds]
+    assert 0 < epsilons[0] < epsilons[-1]
 
 
 def test_a_run_goes_on_where_it_was_stopped(tmp_path):
@@ -261,6 +287,8 @@ def test_train_slices_says_that_it_needs_fedplt():
         ({"method": {"name": "fedplt", "masked_loss": True}}, "method.masked_loss"),
         ({"num_examples": [3]}, "1 numbers for 5 clients"),
         ({"sampling": {"name": "ocss"}}, "there is no sampler 'ocss'"),
+        ({"metric": "accuarcy"}, "there is no 'accuarcy'. Did you mean 'accuracy'"),
+        ({"privacy": {"clip": 1.0, "noise_multiplier": 1.0}}, "server.weights = 'equal'"),
     ],
 )
 def test_wrong_arguments_are_refused_in_words(options, words):

@@ -23,6 +23,7 @@ from fedplt.engines.flower.app_orders import (
     SlicesAnswer,
     SlicesHeader,
     find_metric,
+    metric_names,
 )
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.grid_wire import GridWire
@@ -217,12 +218,12 @@ class AppEngine(FlowerEngine):
         if found is None:
             return Evaluation(math.nan, math.nan)
         self.server_metrics[self.round + 1] = found
-        return _evaluation({key: v for key, v in found.items() if isinstance(v, (int, float))})
+        return self._evaluation({k: v for k, v in found.items() if isinstance(v, (int, float))})
 
     def evaluate_clients(
         self, part: str, state: Tensor, clients: Sequence[int]
     ) -> dict[int, Evaluation]:
-        """By the app's function on each node; those that name no accuracy are in no record."""
+        """By the app's function on each node; those without the metric are in no record."""
         if not self.calls.on_nodes:
             return {}
         config = self.calls.config(self.calls.evaluate_config, self.round + 1)
@@ -230,8 +231,21 @@ class AppEngine(FlowerEngine):
         found = self.ask_to_evaluate(EVALUATE, part, clients, {}, lambda _, told: _metrics(told))
         if found:
             self.node_metrics[self.round + 1] = weighted_mean(found)
-        evaluations = {k: _evaluation(metrics, number) for k, (number, metrics) in found.items()}
+        evaluations = {
+            k: self._evaluation(metrics, number) for k, (number, metrics) in found.items()
+        }
         return {k: each for k, each in evaluations.items() if not math.isnan(each.score)}
+
+    def _evaluation(
+        self, metrics: Mapping[str, float], num_examples: int | None = None
+    ) -> Evaluation:
+        loss = find_metric(metrics, "loss")
+        score = find_metric(metrics, *metric_names(self.job.metric.name))
+        return Evaluation(
+            math.nan if loss is None else loss,
+            math.nan if score is None else score,
+            num_examples=num_examples,
+        )
 
     def local_tensors(self) -> dict[str, Tensor]:
         return {**super().local_tensors(), "flower.examples": torch.tensor(self.job.known)}
@@ -258,13 +272,3 @@ def weighted_mean(found: Mapping[int, tuple[int, Mapping[str, float]]]) -> dict[
         total = sum(number for number, _ in pairs)
         result[name] = math.fsum(number * value for number, value in pairs) / total
     return result
-
-
-def _evaluation(metrics: Mapping[str, float], num_examples: int | None = None) -> Evaluation:
-    loss = find_metric(metrics, "loss")
-    score = find_metric(metrics, "accuracy", "acc")
-    return Evaluation(
-        math.nan if loss is None else loss,
-        math.nan if score is None else score,
-        num_examples=num_examples,
-    )

@@ -115,13 +115,26 @@ def _plain(kind: Any, values: Any) -> Any:
         raise UpdateError(f"the server's order cannot be read: {first}") from error
 
 
+def metric_names(name: str) -> tuple[str, ...]:
+    """What an app may call a metric: ``accuracy`` also ``acc``.
+
+    >>> metric_names("macro F1")
+    ('macro f1', 'f1')
+    """
+    words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
+    short = {"accuracy": ["acc"]}.get(words[-1], []) if words else []
+    return tuple(dict.fromkeys([" ".join(words), *words[-1:], *short]))
+
+
 def find_metric(metrics: Mapping[str, float], *names: str) -> float | None:
     """The first metric that is called so, or whose last word is.
 
     >>> find_metric({"num": 1.0, "eval_acc": 0.5}, "accuracy", "acc")
     0.5
     """
-    for key, value in metrics.items():
-        if re.split(r"[^a-z0-9]+", key.lower())[-1] in names:
-            return float(value)
+    words = {key: [w for w in re.split(r"[^a-z0-9]+", key.lower()) if w] for key in metrics}
+    for name in names:
+        for key, found in words.items():
+            if name in (" ".join(found), *found[-1:]):
+                return float(metrics[key])
     return None

@@ -14,8 +14,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
-from fedplt.client import accuracy
-from fedplt.configuration import FROM_PYTHON, RunConfig, parse_config
+from fedplt.client import MetricInfo
+from fedplt.configuration import FROM_PYTHON, parse_config
 from fedplt.engines.flower.app_engine import (
     DEFAULT_MAX_EXAMPLES,
     AppCalls,
@@ -25,6 +25,7 @@ from fedplt.engines.flower.app_engine import (
     weighted_mean,
 )
 from fedplt.engines.flower.server_app import say_rounds
+from fedplt.engines.flower.strategy_arguments import metric_of, ratio_list, refuse_recipe
 from fedplt.engines.start import run_job
 from fedplt.errors import ConfigError, RunError
 from fedplt.federation import (
@@ -59,8 +60,11 @@ class FedPLT(Strategy):
             from client to ratio, or one number for all (then give ``num_clients``). A client
             is the ``partition-id`` of its node.
         method: a name, or a dictionary with options: ``{"name": "heterofl", "scaler": "normed"}``.
-        sampling, server, cut: sections of a run configuration, as dictionaries (``cut``: keys of
-            ``[model]`` such as ``never``).
+        sampling, server, privacy, cut: sections of a run configuration, as dictionaries (``cut``:
+            keys of ``[model]`` such as ``never``).
+        metric: which of the app's own metrics is the score in records and reports, by its last
+            word: ``"accuracy"`` (also ``eval_acc``), ``"rmse"``, ``"f1"`` ..., or a
+            :class:`fedplt.MetricInfo` for one of another name.
         seed: of the plan and of the choice of clients.
         out: a run folder (records, checkpoints, final model), in which a run that was stopped is
             continued; None: nothing on disk.
@@ -85,6 +89,8 @@ class FedPLT(Strategy):
         method: str | Values = "fedplt",
         sampling: Values | None = None,
         server: Values | None = None,
+        privacy: Values | None = None,
+        metric: str | MetricInfo = "accuracy",
         cut: Values | None = None,
         seed: int = 0,
         out: str | Path | None = None,
@@ -98,9 +104,9 @@ class FedPLT(Strategy):
         checkpoint_every: int = 10,
     ) -> None:
         self.model, self.out = model, None if out is None else Path(out)
-        self.ratios = _ratio_list(ratios, num_clients)
+        self.ratios = ratio_list(ratios, num_clients)
         self.min_clients, self.max_examples = min_clients, max_examples
-        self.evaluate_on_nodes = evaluate_on_nodes
+        self.evaluate_on_nodes, self.metric = evaluate_on_nodes, metric_of(metric)
         self._sections: dict[str, Any] = {
             "name": name,
             "seed": seed,
@@ -111,12 +117,13 @@ class FedPLT(Strategy):
             "method": {"name": method} if isinstance(method, str) else dict(method),
             "sampling": dict(sampling or {}),
             "server": {**(server or {}), "min_clients": min_clients or 0},
+            "privacy": None if privacy is None else dict(privacy),
             "evaluation": {"every": evaluate_every, "on": "nodes"},
             "engine": {"name": "flower", "check": False, "pin_nodes": pin_nodes},
         }
         config = parse_config(self._sections)
         self.plan, _ = plan_from_config(config, model, example, self.ratios)
-        _refuse_recipe(config)
+        refuse_recipe(config)
         if num_examples is not None and len(num_examples) != len(self.ratios):
             raise ConfigError(
                 f"num_examples: {len(num_examples)} numbers for {len(self.ratios)} clients; give "
@@ -202,7 +209,7 @@ class FedPLT(Strategy):
             test=None,
             training=local_training_of(config),
             learning_rates=learning_rates_of(config, None, number),
-            metric=accuracy,
+            metric=self.metric,
             known=self._known.copy(),
             are_claims=not self._known.any(),
         )
@@ -246,35 +253,6 @@ def _own_rounds(called: str) -> NoReturn:
         f"{called}: FedPLT runs its own rounds, which may have two phases; call its start(...) and "
         "do not wrap it into another strategy."
     )
-
-
-def _ratio_list(
-    ratios: Sequence[float] | Mapping[int, float] | float, num_clients: int | None
-) -> list[float]:
-    if isinstance(ratios, (int, float)):
-        if num_clients is None:
-            raise ConfigError(f"ratios: {ratios} for how many clients? Give num_clients.")
-        return [float(ratios)] * num_clients
-    if isinstance(ratios, Mapping):
-        if set(ratios) != set(range(len(ratios))):
-            raise ConfigError(
-                f"ratios: clients are numbered 0 to {len(ratios) - 1} (the partition-id of their "
-                f"nodes); the mapping has {sorted(ratios)}."
-            )
-        ratios = [ratios[client] for client in range(len(ratios))]
-    if num_clients not in (None, len(ratios)) or not ratios:
-        raise ConfigError(f"ratios: {len(ratios)} for {num_clients} clients; give one per client.")
-    return [float(ratio) for ratio in ratios]
-
-
-def _refuse_recipe(config: RunConfig) -> None:
-    """What needs the clients' data or their loss, which are the app's own."""
-    recipe = local_training_of(config).recipe
-    for key, needs in (("masked_loss", "the labels"), ("static_norm", "the training data")):
-        if getattr(recipe, key):
-            raise ConfigError(
-                f"method.{key}: it needs {needs}, which is in the app's own code; leave it out."
-            )
 
 
 def _note(result: Result, engine: AppEngine, record: RoundRecord) -> None:

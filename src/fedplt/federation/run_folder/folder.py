@@ -45,6 +45,7 @@ from fedplt.federation.run_folder.sealed import (
     saying,
     seal_json,
     seal_lines,
+    tensors_digest,
 )
 from fedplt.files import SCRATCH, make_folder, remove_scratch, write_text
 from fedplt.methods import read_plan
@@ -285,7 +286,8 @@ class RunFolder:
         with self._writing(FINAL_MODEL):
             self._models.save_final(tensors)
         with self._writing("result.json"):
-            write_result(self.path / "result.json", result, self.run)
+            weights = {"weights_sha256": tensors_digest(tensors)}
+            write_result(self.path / "result.json", {**result, **weights}, self.run)
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:

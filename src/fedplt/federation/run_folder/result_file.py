@@ -26,6 +26,9 @@ class Result(Section):
     test_score: Finite | None = None
     test_loss: float | None = None
     privacy: dict[str, Any] | None = None
+    weights_sha256: str | None = None
+    """Of the final model's names, shapes and numbers: equal for runs that end with the same bits,
+    whose files differ in the id of their run."""
 
 
 def write_result(path: Path, values: Mapping[str, Any], run: str) -> None:

@@ -1,0 +1,58 @@
+"""What the strategy is told: ratios, the metric, and what an app cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from fedplt.client import METRICS, Metric, MetricInfo
+from fedplt.configuration import RunConfig
+from fedplt.errors import ConfigError, RunError, did_you_mean
+from fedplt.federation import local_training_of
+
+
+def ratio_list(
+    ratios: Sequence[float] | Mapping[int, float] | float, num_clients: int | None
+) -> list[float]:
+    if isinstance(ratios, (int, float)):
+        if num_clients is None:
+            raise ConfigError(f"ratios: {ratios} for how many clients? Give num_clients.")
+        return [float(ratios)] * num_clients
+    if isinstance(ratios, Mapping):
+        if set(ratios) != set(range(len(ratios))):
+            raise ConfigError(
+                f"ratios: clients are numbered 0 to {len(ratios) - 1} (the partition-id of their "
+                f"nodes); the mapping has {sorted(ratios)}."
+            )
+        ratios = [ratios[client] for client in range(len(ratios))]
+    if num_clients not in (None, len(ratios)) or not ratios:
+        raise ConfigError(f"ratios: {len(ratios)} for {num_clients} clients; give one per client.")
+    return [float(ratio) for ratio in ratios]
+
+
+def metric_of(given: str | MetricInfo) -> Metric:
+    """The metric that the app's own metrics are searched for."""
+    if isinstance(given, Metric):
+        return given
+    if isinstance(given, MetricInfo):
+        return Metric(_computed_by_the_app, **given.to_json())
+    if given not in METRICS:
+        raise ConfigError(
+            f"metric: there is no {given!r}. {did_you_mean(given, METRICS)} For one of your own, "
+            "give a fedplt.MetricInfo(name=..., direction='higher' or 'lower')."
+        )
+    return METRICS[given]
+
+
+def _computed_by_the_app(outputs: Any, targets: Any) -> NoReturn:
+    raise RunError("this metric is computed by the app's own function.")
+
+
+def refuse_recipe(config: RunConfig) -> None:
+    """What needs the clients' data or their loss, which are the app's own."""
+    recipe = local_training_of(config).recipe
+    for key, needs in (("masked_loss", "the labels"), ("static_norm", "the training data")):
+        if getattr(recipe, key):
+            raise ConfigError(
+                f"method.{key}: it needs {needs}, which is in the app's own code; leave it out."
+            )
