@@ -45,7 +45,6 @@ from fedplt.federation.run_folder.sealed import (
     saying,
     seal_json,
     seal_lines,
-    tensors_digest,
 )
 from fedplt.files import SCRATCH, make_folder, remove_scratch, write_text
 from fedplt.methods import read_plan
@@ -179,8 +178,7 @@ class RunFolder:
 
     def restore_plan_and_metric(self, job: Job) -> None:
         """Write them again where they are damaged; the checkpoint says that the job is the same."""
-        for name, kind in (("plan.json", "plan"), (METRIC_FILE, "metric")):
-            path = self.path / name
+        for path, kind in ((self.path / "plan.json", "plan"), (self.path / METRIC_FILE, "metric")):
             try:
                 open_json(read_sealed(path), kind, path, self.run)
             except RunError as error:
@@ -284,10 +282,10 @@ class RunFolder:
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
         with self._writing(FINAL_MODEL):
-            self._models.save_final(tensors)
+            digest = self._models.save_final(tensors)
         with self._writing("result.json"):
-            weights = {"weights_sha256": tensors_digest(tensors)}
-            write_result(self.path / "result.json", {**result, **weights}, self.run)
+            values = {**result, "weights_sha256": digest}
+            write_result(self.path / "result.json", values, self.run)
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
