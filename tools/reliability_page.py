@@ -176,6 +176,11 @@ def page(results: Mapping[str, Figures], measured: Mapping[str, str] | None = No
         "writes it again from the checkpoint.",
         "- A line of `rounds.jsonl` that is lost or damaged does not stop a run: `fedplt resume` "
         "names the rounds without a record.",
+        "- A damaged `plan.json`, `metric.json` or `devices.json` is written again by `fedplt "
+        "resume`; `sessions.json` is begun anew. A report does without a damaged plan, devices or "
+        "sessions and says so; it refuses damaged records, results and models.",
+        "- `best.safetensors` cannot be computed again: `fedplt report` and `fedplt resume` say "
+        "that it is damaged, and the next better round replaces it.",
         "",
         "## What is not protected",
         "",
