@@ -44,9 +44,9 @@ test-fast: setup  ## run the tests that take no processes and little time (under
 test-flower: setup  ## run the tests that start Flower's own processes (about 20 minutes)
 	$(PYTHON) -m pytest -q -n 0 -m flower
 
-test-browser: setup  ## open the report and the live page in Chromium (installed here, if that is allowed)
+test-browser: setup  ## open the report, the live page and the site in Chromium (installed here, if that is allowed)
 	tools/install_chromium.sh
-	$(PYTHON) -m pytest -q -n 0 -m browser tests/report
+	$(PYTHON) -m pytest -q -n 0 -m browser tests/report tests/test_docs_site.py
 
 test-examples: setup  ## run the examples and compare what they print
 	$(PYTHON) -m pytest -q -n 0 -m examples tests/test_examples.py

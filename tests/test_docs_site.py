@@ -38,6 +38,19 @@ def test_the_site(site):
     assert "architecture.html" in pages["contributing.html"]
 
 
+@pytest.mark.browser
+def test_search_works_in_pages_that_are_opened_as_files(site):
+    from tests.support.browser import chromium
+
+    with chromium() as browser:
+        for page in ("index.html", "examples/tabular/index.html"):
+            browser.driver.get((site / page).as_uri())
+            browser.js("document.querySelector('[data-md-component=search-query]').focus()")
+            browser.driver.switch_to.active_element.send_keys("contribution vectors")
+            browser.wait("document.querySelectorAll('.md-search-result__link').length > 0")
+            assert not browser.problems()
+
+
 def test_pictures_are_what_the_plans_say():
     from tools.method_pictures import FOLDER, PICTURES
 

@@ -31,6 +31,8 @@ def test_an_example_is_short_and_shows_what_it_prints(folder):
     readme = (folder / "README.md").read_text()
     assert (folder / "expected.txt").read_text().rstrip() in readme
     assert f"python -m examples.{folder.name}.train" in readme
+    (picture,) = re.findall(r"!\[.+\]\((\w+\.png)\)", readme)
+    assert (folder / picture).stat().st_size < 100_000
     assert f"(../examples/{folder.name}/README.md)" in Path("docs/examples.md").read_text()
 
 

@@ -15,7 +15,8 @@ INTRO = """\
 
 To see under which terms you get fedplt and what it needs: fedplt itself is under the Apache License
 2.0 ([LICENSE](../LICENSE)). The packages below are installed beside it. `make licenses` writes this
-page from what each installed package says about itself.
+page from what each installed package says about itself. Two files of others are in the repository,
+both under the MIT license: plotly.js (in reports) and iframe-worker (in the documentation site).
 """
 
 

@@ -134,7 +134,7 @@ def aggregation_picture() -> str:
 
 def overview_picture() -> str:
     """Unequal devices, the slices they train of three layers, one model."""
-    names, ratios = ("server", "laptop", "phone", "phone", "sensor"), [1.0, 0.5, 0.25, 0.25, 0.1]
+    names, ratios = ("desktop", "laptop", "phone", "phone", "sensor"), [1.0, 0.5, 0.25, 0.25, 0.1]
     plan = plan_of([12, 12, 10, 8], ratios)
     parts: list[str] = []
     for client, (name, ratio) in enumerate(zip(names, ratios, strict=True)):

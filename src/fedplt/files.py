@@ -12,8 +12,17 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from fedplt.errors import FedpltError
+
 SCRATCH = ".*.[0-9]*.part"
 """Temporary files that a killed process leaves behind."""
+
+
+def a_path(given: object, name: str, error: type[FedpltError]) -> Path:
+    """A path; raises ``error`` for what is none, such as a number."""
+    if isinstance(given, (str, Path)):
+        return Path(given)
+    raise error(f"{name}: {given!r:.60} is a {type(given).__name__}; give a path.")
 
 
 def write_atomically(

@@ -15,6 +15,7 @@ import typer
 
 from fedplt.builtin import builtin_configs, builtin_fleets
 from fedplt.cli import app
+from fedplt.cli.app import json_text
 from fedplt.configuration.config_file import load_config
 from fedplt.configuration.device_files import read_fleet
 
@@ -48,7 +49,7 @@ def test_init_copies_a_configuration_with_its_comments(fedplt, empty):
 
 
 def test_init_copies_the_files_that_a_configuration_names(fedplt, empty):
-    done = fedplt("init", "my folder", "--config", "fleet", "--json")
+    done = fedplt("init", "fleet", "--out", "my folder", "--json")
     files = json.loads(done.stdout)["files"]
     assert files == ["my folder/fleet.toml", "my folder/fleets/kitchen.csv"]
     devices = load_config(files[0]).fleet.devices
@@ -63,7 +64,7 @@ def test_names_are_listed_and_mistakes_are_told(fedplt, empty):
         (["plan", "fashon-mnist"], "Did you mean 'fashion-mnist'"),
         (["plan", "configs/fashion-mnist.toml"], "is called 'fashion-mnist'"),
         (["fleet", "kichen"], "Did you mean 'kitchen'"),
-        (["init", "--config", "flet"], "Did you mean 'fleet'"),
+        (["init", "flet"], "Did you mean 'fleet'"),
     ):
         done = fedplt(*arguments)
         assert done.returncode == 2
@@ -156,3 +157,21 @@ def test_probe_into_a_file_gives_a_fleet(fedplt, empty):
     path = empty / "devices.toml"
     path.write_text(done.stdout)
     assert [device.name for device in read_fleet(path).devices] == [name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["privacy", "fashion-mnist"], "--set privacy.clip=1.0"),
+        (["init", "a-file"], "error: a-file: File exists"),
+    ],
+)
+def test_errors_need_no_page_and_have_no_numbers_of_the_system(fedplt, empty, arguments, words):
+    (empty / "a-file").touch()
+    done = fedplt(*arguments)
+    assert done.returncode == 2 and words in done.stderr, done.stderr
+
+
+def test_json_has_no_nan():
+    text = json_text({"score": float("nan"), "each": (1.5, float("inf")), "path": Path("runs")})
+    assert json.loads(text) == {"score": None, "each": [1.5, None], "path": "runs"}

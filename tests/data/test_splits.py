@@ -84,6 +84,9 @@ def test_given_splits():
         ([[0.9]], "whole numbers"),
         ([["1"]], "whole numbers"),
         ([[[1]]], "whole numbers"),
+        ([[1, [2]]], "whole numbers"),
+        ([10**30], "whole numbers"),
+        (5, "a int; give a list"),
     ]:
         with pytest.raises(DataError, match=reason):
             split_given(indices, 5)

@@ -164,6 +164,37 @@ def test_planned_fleets_from_python(tmp_path, monkeypatch):
     assert folder.plan().num_clients == 3
     assert folder.config().fleet.devices == str(tmp_path / "devices.csv")
     assert history.rounds[-1].total.simulated_seconds > 0
+    rates = [0.1, 0.2, 0.3]
+    train(tmp_path / "rates", ratios=None, fleet=fleet, learning_rates=rates)
+    assert RunFolder.open(tmp_path / "rates").config().clients.learning_rates == rates
+    again = {"ratios": None, "fleet": fleet, "resume": True, "rounds": 4}
+    with pytest.raises(fedplt.RunError, match=r"clients\.learning_rates"):
+        train(tmp_path / "rates", **again)
+    assert len(train(tmp_path / "rates", learning_rates=rates, **again).rounds) == 4
+    with pytest.raises(fedplt.ConfigError, match="give 3 positive numbers"):
+        train(ratios=None, fleet=fleet, learning_rates=rates[:2])
+
+
+def losses(history):
+    return [record.loss for record in history.rounds]
+
+
+def double(inputs, generator):
+    return 2 * inputs
+
+
+def test_an_augmentation_is_recorded_and_comes_from_a_file_too(tmp_path):
+    augmented = train(tmp_path / "run", augment=double)
+    config = RunFolder.open(tmp_path / "run").config()
+    assert config.training.augment == "(given from Python)"
+    with pytest.raises(fedplt.RunError, match=r"training\.augment"):
+        train(tmp_path / "run", rounds=4, resume=True)
+    named = {"learning_rate": 0.1, "augment": f"{__name__}:double"}
+    assert losses(train(training=named)) == losses(augmented) != losses(train())
+    with pytest.raises(fedplt.ConfigError, match="augment is a int"):
+        train(augment=5)
+    with pytest.raises(fedplt.ConfigError, match=r"training\.augment: .* cannot be imported"):
+        train(training={"augment": "nowhere:double"})
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside of torch.compile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import threading
 import time
 
@@ -116,6 +117,23 @@ n.dispatchEvent(new Event(arguments[2])); })()"
     assert not browser.problems()
 
 
+def test_a_printed_page_has_every_chart(browser, page):
+    browser.open(page)
+    assert browser.js("document.querySelectorAll('.plot:not(.js-plotly-plot)').length") > 0
+    browser.js("dispatchEvent(new Event('beforeprint'))")
+    shown = "[...document.querySelectorAll('.plot')].filter(n => !n.closest('[hidden]'))"
+    browser.wait(f"{shown}.every(n => n.querySelector('.main-svg'))")
+
+
+def test_no_word_of_a_header_is_broken(browser, page):
+    """A header's word needs its width; a table that is too wide is scrolled."""
+    browser.open(page, width=390)
+    broken = """[...document.querySelectorAll('thead th')].filter(n => n.offsetParent)
+        .filter(n => n.scrollWidth > n.clientWidth || getComputedStyle(n).overflowWrap != 'normal')
+        .map(n => n.textContent)"""
+    assert browser.js(broken) == []
+
+
 def test_a_table_is_copied(browser, page):
     browser.open(page)
     browser.command("Browser.grantPermissions", permissions=["clipboardReadWrite"])
@@ -125,8 +143,6 @@ def test_a_table_is_copied(browser, page):
 
 
 def test_a_zoom_into_100_000_points_is_quick(browser, tmp_path):
-    if os.getloadavg()[0] > 3 * (os.cpu_count() or 1):
-        pytest.skip("this machine is too busy for times to mean anything")
     from tests.support.browser import long_run
 
     groups = {name: [long_run(name, 25_000, seed) for seed in (1, 2)] for name in ("a", "b")}
@@ -135,10 +151,15 @@ def test_a_zoom_into_100_000_points_is_quick(browser, tmp_path):
     assert browser.js("curves.data.groups.flatMap(g => g.runs).map(r => r.x.round.length)") == (
         [25_000] * 4
     )
-    deadline, times = time.monotonic() + 60, []
-    while sum(each < 200 for each in times) < 5:  # a busy machine may take longer now and then
-        assert time.monotonic() < deadline, times
-        times += browser.driver.execute_async_script(ZOOM)
+    browser.driver.execute_async_script(ZOOM)  # warms up
+    before, medians = browser.processor_seconds(), []
+    while not medians or (min(medians) > 200 and len(medians) < 2):  # may be disturbed once
+        times = [each for _ in range(3) for each in browser.driver.execute_async_script(ZOOM)]
+        medians.append(statistics.median(times))
+    own = 1000 * (browser.processor_seconds() - before) / (len(times) * len(medians))
+    assert own < 200, own  # the page's own work, whatever else the machine does
+    if os.getloadavg()[0] <= (os.cpu_count() or 1):
+        assert min(medians) < 200, medians
     points = browser.js("document.getElementById('curves').data.map(t => t.x.length)")
     assert max(points) <= 1202
     assert not browser.problems()

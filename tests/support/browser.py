@@ -35,6 +35,7 @@ class Browser:
         self.driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
         self.driver.set_script_timeout(30)
         self.driver.set_page_load_timeout(60)
+        self.command("Performance.enable", timeDomain="threadTicks")
 
     def open(self, page: Path | str, *, width: int = 1200, dark: bool = False) -> None:
         """Load a page and wait until its main chart is drawn."""
@@ -49,6 +50,11 @@ class Browser:
 
     def command(self, name: str, **arguments: object) -> None:
         self.driver.execute_cdp_cmd(name, arguments)
+
+    def processor_seconds(self) -> float:
+        """The processor time of the page's main thread so far."""
+        answer = self.driver.execute_cdp_cmd("Performance.getMetrics", {})
+        return {each["name"]: each["value"] for each in answer["metrics"]}["TaskDuration"]
 
     def js(self, code: str, *arguments: object) -> object:
         return self.driver.execute_script(f"return {code}", *arguments)

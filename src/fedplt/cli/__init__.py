@@ -55,8 +55,15 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         err.print("error: ", end="", style="bold red")
-        err.print(str(error), soft_wrap=True)
+        err.print(_words(error), soft_wrap=True)
         sys.exit(2)
+
+
+def _words(error: Exception) -> str:
+    """What the system says, without its numbers."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename2 or error.filename}: {error.strerror}"
+    return str(error)
 
 
 @contextmanager

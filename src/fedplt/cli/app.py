@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
@@ -124,7 +125,20 @@ def print_json(answer: Callable[[], Any] | Any) -> None:
     """With --json: print the answer, plain values or a function that gives them."""
     if _as_json:
         values = answer() if callable(answer) else answer
-        typer.echo(json.dumps(values, indent=2, default=str))
+        typer.echo(json_text(values))
+
+
+def json_text(values: Any) -> str:
+    """As JSON, which has no NaN and no infinity: they become null."""
+    return json.dumps(_finite(values), indent=2, default=str, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _version(wanted: bool) -> None:

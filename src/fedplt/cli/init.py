@@ -13,16 +13,16 @@ from fedplt.cli.app import out, print_json, verb
 
 @verb()
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where to put it (default: here).")] = Path(),
     config: Annotated[
         str,
-        typer.Option(
+        typer.Argument(
             help="Which one to copy, by name.",
             autocompletion=lambda incomplete: [
                 n for n in builtin_configs() if n.startswith(incomplete)
             ],
         ),
     ] = "fashion-mnist",
+    folder: Annotated[Path, typer.Option("--out", help="The folder to put it into.")] = Path(),
     show: Annotated[
         bool, typer.Option("--list", help="List the built-in configurations and fleets.")
     ] = False,

@@ -25,7 +25,10 @@ def privacy(
 
     settings = load_config(config, set_ or [])
     if settings.privacy is None:
-        raise ConfigError(f"{config} has no [privacy]; docs/privacy.md shows one.")
+        raise ConfigError(
+            f"{config} has no [privacy]. Add one with clip and noise_multiplier, such as --set "
+            "privacy.clip=1.0 --set privacy.noise_multiplier=1.0."
+        )
     record = privacy_record(settings)
     out.print(privacy_text(record), soft_wrap=True)
     noise = None

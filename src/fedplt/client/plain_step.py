@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -42,8 +43,8 @@ class PlainStep:
     @cached_property
     def rate(self) -> float:
         """A learning rate at which the largest change is 1: rounding is small beside it."""
-        finite = (g[g.isfinite()].abs() for g in self.gradients.values())
-        largest = max((float(g.max()) for g in finite if g.numel()), default=0.0)
+        sizes = (g.abs() for g in self.gradients.values())
+        largest = max((_largest_finite(size) for size in sizes), default=0.0)
         return 1 / largest if largest else 1.0
 
     def kept(self, name: str) -> Tensor:
@@ -56,12 +57,19 @@ class PlainStep:
             return self.new[name] - self.rate * self.gradients[name]
         return self.old[name] if name.endswith("num_batches_tracked") else self.new[name]
 
-    def error(self, name: str, got: Tensor, wanted: Tensor) -> float:
-        """Of a parameter relative to the largest change, which is 1; of a buffer to itself."""
-        scale = 1.0
-        if name in self.buffers and wanted.numel():
-            scale = float(wanted.abs().nan_to_num().max()) or 1.0
-        return distance(got, wanted) / scale
+    def scale(self, name: str, wanted: Tensor) -> float:
+        """Errors of a parameter are relative to the largest change, 1; of a buffer to itself."""
+        if name not in self.buffers or not wanted.numel():
+            return 1.0
+        return float(wanted.abs().nan_to_num().max()) or 1.0
+
+
+def _largest_finite(sizes: Tensor) -> float:
+    largest = float(sizes.max()) if sizes.numel() else 0.0
+    if math.isfinite(largest):  # so all of them are
+        return largest
+    finite = sizes[sizes.isfinite()]
+    return float(finite.max()) if finite.numel() else 0.0
 
 
 def plain_step(
@@ -141,13 +149,13 @@ def differences(
             _fill(mask, planned[name].tensor, rows.get(name, ()), is_local)
         wanted = torch.where(mask, plain.trained(name), plain.kept(name))
         got = after.get(name, new.new_empty(0))
-        moved = got.shape == mask.shape and distance(got[~mask], wanted[~mask]) > 0
-        result.append(
-            Difference(
-                assignment.ratio, name, kind, plain.error(name, got, wanted), moved,
-                plain.operations.get(name, ()),
-            )
-        )  # fmt: skip
+        error, moved = float("inf"), False
+        if got.shape == wanted.shape:
+            gaps = _gaps(got, wanted)
+            error = (float(gaps.max()) if gaps.numel() else 0.0) / plain.scale(name, wanted)
+            moved = error != 0 and bool((gaps > 0).logical_and_(~mask).any())
+        done = plain.operations.get(name, ())
+        result.append(Difference(assignment.ratio, name, kind, error, moved, done))
     return result
 
 
@@ -163,16 +171,15 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in found}
 
 
-def distance(one: Tensor, other: Tensor) -> float:
-    """The largest difference; NaN equals NaN."""
-    if one.shape != other.shape:
-        return float("inf")
-    if not one.numel():
-        return 0.0
+def _gaps(one: Tensor, other: Tensor) -> Tensor:
+    """Absolute differences; NaN equals NaN."""
     if not (one.is_floating_point() or one.is_complex()):
         one, other = one.double(), other.double()
+    gaps = (one - other).abs()
+    if not gaps.numel() or math.isfinite(float(gaps.max())):
+        return gaps  # the rest is slow on large models, and only for what is not finite
     same = (one == other) | (one.isnan() & other.isnan())
-    return float((one - other).abs().masked_fill(same, 0).max())
+    return gaps.masked_fill(same, 0)
 
 
 class Operations(TorchFunctionMode):

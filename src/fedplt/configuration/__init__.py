@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fedplt.configuration.availability_file import Chances, read_availability
 from fedplt.configuration.config import (
-    FROM_PYTHON,
     ClientsConfig,
     CutConfig,
     DataConfig,
@@ -12,7 +11,6 @@ from fedplt.configuration.config import (
     GroupConfig,
     ModelConfig,
     RunConfig,
-    TrainingConfig,
 )
 from fedplt.configuration.config_errors import parse_toml, read_text, validate
 from fedplt.configuration.config_file import (
@@ -34,8 +32,9 @@ from fedplt.configuration.evaluation_config import DiagnosticsConfig, Evaluation
 from fedplt.configuration.fleet_config import AnnouncedDevice, FleetConfig, TargetConfig, WorkConfig
 from fedplt.configuration.privacy_config import PrivacyConfig
 from fedplt.configuration.sampling_config import SamplingConfig
-from fedplt.configuration.section import ON_NODES, Section
+from fedplt.configuration.section import FROM_PYTHON, ON_NODES, Section
 from fedplt.configuration.server_config import ServerConfig
+from fedplt.configuration.training_config import TrainingConfig
 
 __all__ = [
     "FROM_PYTHON",

@@ -8,17 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fedplt.client import OPTIMIZERS
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.configuration.fleet_config import FleetConfig
 from fedplt.configuration.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.section import ON_NODES, FolderName, Section
 from fedplt.configuration.server_config import ServerConfig
-from fedplt.errors import did_you_mean
+from fedplt.configuration.training_config import TrainingConfig
 
-FROM_PYTHON = "(given from Python)"
-"""The name of a model or of data that a run was given as an object."""
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
@@ -103,6 +100,20 @@ class ClientsConfig(Section):
     """With data on the nodes: the examples of each client. Default: what the nodes say when they
     join for the first time."""
     groups: Annotated[list[GroupConfig], Field(min_length=1)] = [GroupConfig(share=1.0, ratio=1.0)]
+    learning_rates: list[Annotated[float, Field(gt=0)]] | None = None
+    """One per client, instead of those of the groups and of ``[training]``."""
+
+    @model_validator(mode="after")
+    def _one_rate_each(self) -> ClientsConfig:
+        rates = self.learning_rates
+        if rates is not None and len(rates) != self.num_clients:
+            raise ValueError(
+                f"learning_rates: {len(rates)} were given for {self.num_clients} clients "
+                "(clients.num_clients); give one per client"
+            )
+        if rates is not None and any(group.learning_rate for group in self.groups):
+            raise ValueError("learning_rates: the groups have a learning_rate; set one of the two")
+        return self
 
     @model_validator(mode="after")
     def _adds_up(self) -> ClientsConfig:
@@ -143,51 +154,6 @@ class ClientsConfig(Section):
                 "group."
             )
         return self
-
-
-class TrainingConfig(Section):
-    """Local training: what a client does in a round."""
-
-    local_epochs: Annotated[int, Field(ge=1)] | None = None
-    """Passes over the client's examples (default 1)."""
-    local_steps: Annotated[int, Field(ge=1)] | None = None
-    """Instead of ``local_epochs``: number of steps, each on a newly drawn batch."""
-    batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 64
-    """``"full"``: all examples of the client in one batch."""
-    optimizer: str = "sgd"
-    learning_rate: Annotated[float, Field(gt=0)] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
-    weight_decay: Annotated[float, Field(ge=0)] | None = None
-    optimizer_options: dict[str, Any] = {}
-    proximal: Annotated[float, Field(ge=0)] = 0.0
-    """FedProx: strength of the proximal term (0: none)."""
-    schedule: Literal["constant", "1/t", "constant-then-1/t"] = "constant"
-    """How the learning rate changes over the rounds."""
-    constant_rounds: Annotated[int, Field(ge=0)] = 0
-    """For ``constant-then-1/t``: rounds before the learning rate falls."""
-    decay_rounds: Annotated[float, Field(gt=0)] = 1.0
-    """The falling rate is multiplied by ``decay / (decay + t)``: half after ``decay`` rounds."""
-
-    @model_validator(mode="after")
-    def _one_of(self) -> TrainingConfig:
-        if self.local_epochs is not None and self.local_steps is not None:
-            raise ValueError("give either local_epochs or local_steps")
-        return self
-
-    @field_validator("optimizer")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in OPTIMIZERS:
-            raise ValueError(f"there is no optimizer {name!r}. {did_you_mean(name, OPTIMIZERS)}")
-        return name
-
-    def rate_factor(self, round: int) -> float:
-        """The schedule's factor of the learning rate, in round 0, 1, ..."""
-        if self.schedule == "constant":
-            return 1.0
-        start = self.constant_rounds if self.schedule == "constant-then-1/t" else 0
-        falling = max(0, round - start)
-        return self.decay_rounds / (self.decay_rounds + falling)
 
 
 class EngineConfig(Section):

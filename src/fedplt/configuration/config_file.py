@@ -15,6 +15,7 @@ from fedplt.configuration.config_errors import parse_toml, read_text, unknown_ke
 from fedplt.configuration.config_paths import make_absolute
 from fedplt.configuration.config_places import keys_of
 from fedplt.errors import ConfigError
+from fedplt.files import a_path
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -53,7 +54,7 @@ def as_config(config: ConfigLike) -> RunConfig:
         values.setdefault("code", ".")
         make_absolute(values, Path())
         return parse_config(values)
-    return load_config(config)
+    return load_config(a_path(config, "config", ConfigError))
 
 
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.builtin import builtin_fleets
-from fedplt.configuration.config import FROM_PYTHON
-from fedplt.configuration.section import ON_NODES
+from fedplt.configuration.section import FROM_PYTHON, ON_NODES
 
 FILES = (
     ("data", "split_file"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedplt.configuration.config import FROM_PYTHON
 from fedplt.configuration.config_errors import read_text
+from fedplt.configuration.section import FROM_PYTHON
 from fedplt.errors import RunError
 
 SAME_CALL = "call fedplt.train with the same arguments and resume=True"

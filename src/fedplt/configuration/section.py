@@ -25,6 +25,8 @@ def _folder_name(name: str) -> str:
 
 FolderName = Annotated[str, AfterValidator(_folder_name)]
 
+FROM_PYTHON = "(given from Python)"
+"""The name of what a run was given as an object: a model, data, a loss, an augmentation."""
 ON_NODES = "nodes"
 """The name of data, or of devices, that only the nodes of a deployment know."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fedplt.data.catalog import CATALOG, fetch_data_set, load_data_set
+from fedplt.data.dataset_samples import CheckTargets, DatasetSamples
 from fedplt.data.downloads import Progress
 from fedplt.data.samples import (
+    FIRST_EXAMPLES,
     Augment,
     Samples,
     TensorSamples,
@@ -16,7 +18,10 @@ from fedplt.data.training_data import TrainingData, as_samples
 
 __all__ = [
     "CATALOG",
+    "FIRST_EXAMPLES",
     "Augment",
+    "CheckTargets",
+    "DatasetSamples",
     "Fetching",
     "Progress",
     "Samples",

@@ -1,4 +1,4 @@
-"""Examples to train and evaluate on: tensors in memory, or any ``torch.utils.data.Dataset``.
+"""Examples to train and evaluate on: what all kinds can do, and tensors in memory.
 
 Inputs are a tensor or a dictionary of tensors, which a model takes by name.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import default_collate
 
 from fedplt.errors import DataError
 
@@ -72,7 +71,7 @@ class TensorSamples:
             if tensor.is_nested or tensor.layout is not torch.strided:
                 raise DataError(
                     f"the {name} are a {'nested' if tensor.is_nested else 'sparse'} tensor; give a "
-                    "dense one (padded), or a Dataset with a collate of its own."
+                    "dense one, with examples padded to one length."
                 )
             if not tensor.ndim:
                 raise DataError(f"the {name} are a single number; give one per example.")
@@ -105,7 +104,7 @@ class TensorSamples:
         )
 
     def labels(self) -> NDArray[np.int64]:
-        return _as_labels(self.targets)
+        return as_labels(self.targets)
 
     def checksum(self, start: int) -> int:
         for _, tensor in (("targets", self.targets), *_named(self.inputs)):
@@ -118,108 +117,6 @@ class TensorSamples:
         chosen = torch.from_numpy(order)
         inputs = _each(self.inputs, lambda tensor: tensor[chosen])
         return replace(self, inputs=inputs, targets=self.targets[chosen])
-
-
-@dataclass(frozen=True, eq=False)
-class DatasetSamples:
-    """A map-style Dataset; items are fetched as needed.
-
-    Items are ``(input, target)``, or dictionaries of inputs with their target as ``labels``.
-    """
-
-    dataset: Any
-    order: NDArray[np.int64] | None = None
-    device: str = "cpu"
-    channels_last: bool = False
-    _labels: list[NDArray[np.int64]] = field(default_factory=list, repr=False)
-
-    def __len__(self) -> int:
-        return len(self.dataset) if self.order is None else len(self.order)
-
-    def batch(self, indices: Tensor) -> tuple[Any, Any]:
-        chosen = indices.tolist() if self.order is None else self.order[indices.numpy()].tolist()
-        items = [_pair(self.dataset[index]) for index in chosen]
-        inputs, targets = _converted(default_collate(items))
-        refuse_not_finite((inputs, targets), chosen)
-        if self.channels_last and isinstance(inputs, Tensor) and inputs.ndim == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return _moved(inputs, self.device), _moved(targets, self.device)
-
-    def labels(self) -> NDArray[np.int64]:
-        if not self._labels:
-            targets = [_pair(self.dataset[index])[1] for index in range(len(self.dataset))]
-            self._labels.append(_as_labels(_target_tensor(targets)))
-        return self._labels[0] if self.order is None else self._labels[0][self.order]
-
-    def checksum(self, start: int) -> int:
-        order = np.arange(len(self)) if self.order is None else self.order
-        return zlib.crc32(order.tobytes(), start)
-
-    def arranged(self, order: NDArray[np.int64]) -> DatasetSamples:
-        absolute = order if self.order is None else self.order[order]
-        return replace(self, order=absolute)
-
-    def to(self, device: torch.device) -> DatasetSamples:
-        return replace(self, device=str(device))
-
-    def with_channels_last(self) -> DatasetSamples:
-        return replace(self, channels_last=True)
-
-
-def refuse_not_finite(batch: Any, numbers: Sequence[int]) -> None:
-    """Refuse NaN and infinite values; ``numbers`` are those of the examples in the Dataset."""
-    for tensor in _tensors(batch):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            bad = ~torch.isfinite(tensor).flatten(1).all(1) if tensor.ndim > 1 else None
-            row = int((~torch.isfinite(tensor) if bad is None else bad).nonzero()[0, 0])
-            raise DataError(
-                f"item {numbers[row]} of the Dataset has NaN or infinite values. Remove such "
-                "examples, or fill their gaps."
-            )
-
-
-def _tensors(batch: Any) -> list[Tensor]:
-    if isinstance(batch, Tensor):
-        return [batch]
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    return [t for part in batch for t in _tensors(part)] if isinstance(batch, (list, tuple)) else []
-
-
-def _pair(item: Any) -> tuple[Any, Any]:
-    if isinstance(item, Mapping):
-        if LABELS in item:
-            return dict(item), item[LABELS]
-        raise DataError(
-            f"items of the Dataset are dictionaries with {', '.join(map(repr, item))}; the target "
-            f"must be there as {LABELS!r}."
-        )
-    if isinstance(item, Sequence) and not isinstance(item, str) and len(item) == 2:
-        return item[0], item[1]
-    raise DataError(
-        f"items of the Dataset are of type {type(item).__name__}; they must be (input, target) "
-        f"pairs, or dictionaries with {LABELS!r}."
-    )
-
-
-def _converted(batch: list[Any]) -> tuple[Any, Any]:
-    """Single precision, and whole numbers as labels."""
-    inputs, targets = batch
-    if isinstance(targets, (list, tuple)) and targets and isinstance(targets[0], str):
-        raise text_error("targets", targets)
-    if isinstance(targets, Tensor):
-        targets = plain_targets(targets)
-        if isinstance(inputs, Mapping) and LABELS in inputs:
-            inputs = {**inputs, LABELS: targets}
-    return _each_float(inputs), targets
-
-
-def _each_float(inputs: Any) -> Any:
-    if isinstance(inputs, Tensor):
-        return inputs.float() if inputs.dtype is torch.float64 else inputs
-    if isinstance(inputs, Mapping):
-        return {key: _each_float(value) for key, value in inputs.items()}
-    return [_each_float(part) for part in inputs] if isinstance(inputs, (list, tuple)) else inputs
 
 
 def plain_targets(targets: Tensor) -> Tensor:
@@ -241,12 +138,6 @@ def text_error(name: str, values: Sequence[Any]) -> DataError:
     return DataError(f"the {name} are text ({shown}, ...); {do}")
 
 
-def _target_tensor(targets: Sequence[Any]) -> Tensor:
-    if targets and isinstance(targets[0], str):
-        raise text_error("targets", targets)
-    return plain_targets(torch.as_tensor(np.array(targets)))
-
-
 def _named(inputs: Inputs) -> list[tuple[str, Tensor]]:
     if isinstance(inputs, Tensor):
         return [("inputs", inputs)]
@@ -259,16 +150,13 @@ def _each(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Any:
     return {name: change(tensor) for name, tensor in inputs.items()}
 
 
-def _moved(batch: Any, device: str) -> Any:
-    """A collated batch on a device: tensors, or lists and dictionaries of them."""
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    if isinstance(batch, dict):
-        return {key: _moved(value, device) for key, value in batch.items()}
-    return [_moved(value, device) for value in batch] if isinstance(batch, list) else batch
-
-
-def _as_labels(targets: Tensor) -> NDArray[np.int64]:
+def as_labels(targets: Any) -> NDArray[np.int64]:
+    """Targets as labels; :class:`DataError` where they are something else."""
+    if not isinstance(targets, Tensor):
+        raise DataError(
+            f"a target is a {type(targets).__name__} of several values; this split or evaluation "
+            "needs one integer label per example. Use an iid or a given split instead."
+        )
     if targets.ndim != 1 or targets.is_floating_point():
         raise DataError(
             f"targets have shape {tuple(targets.shape)} and type {targets.dtype}; this split or "

@@ -89,14 +89,18 @@ def split_shards(
 
 def split_given(indices: Sequence[ArrayLike], num_examples: int) -> Split:
     """The user's own split: one array of example indices per client."""
-    if isinstance(indices, (dict, str)) or not len(indices):
+    listed = hasattr(indices, "__len__") and not isinstance(indices, (dict, str))
+    if not listed or not len(indices):
         raise DataError(
-            f"the split is {'empty' if not len(indices) else f'a {type(indices).__name__}'}; "
+            f"the split is {'empty' if listed else f'a {type(indices).__name__}'}; "
             "give a list with one list of example indices per client."
         )
     pieces = []
     for client, given in enumerate(indices):
-        piece = np.asarray(given)
+        try:
+            piece = np.asarray(given)
+        except ValueError:  # lists of different lengths
+            piece = np.asarray("")
         if not piece.size:
             raise DataError(f"client {client} has no examples; every client needs at least one.")
         if piece.ndim != 1 or not np.issubdtype(piece.dtype, np.integer):

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from fedplt.data.dataset_samples import DatasetSamples
 from fedplt.data.samples import (
     LABELS,
-    DatasetSamples,
     Samples,
     TensorSamples,
     plain_targets,
@@ -61,6 +61,11 @@ def as_samples(data: Any) -> Samples:
         return _tensors(data, data[LABELS])
     if isinstance(data, (tuple, list)) and len(data) == 2 and not _is_pair(data[0]):
         return _tensors(*data)
+    if isinstance(data, (tuple, list)) and data and isinstance(data[0], (Tensor, np.ndarray)):
+        raise DataError(
+            f"data is a {type(data).__name__} of {len(data)} tensors or arrays; give two, (inputs, "
+            "targets); several inputs as a dictionary: ({'a': x1, 'b': x2}, targets)."
+        )
     if isinstance(data, IterableDataset):
         raise DataError(
             "data is an IterableDataset, which has no length and no items by number; clients need "
@@ -101,6 +106,8 @@ def _tensors(inputs: Any, targets: Any) -> TensorSamples:
 
 def _tensor(name: str, values: Any) -> Tensor:
     """A tensor from a tensor, an array, a list, or a pandas object."""
+    if values is None:
+        raise DataError(f"the {name} are None; give numbers.")
     if isinstance(values, Tensor):
         return values
     values = values.to_numpy() if hasattr(values, "to_numpy") else values
@@ -109,9 +116,7 @@ def _tensor(name: str, values: Any) -> Tensor:
             return torch.stack(list(values))
         array = np.asarray(values)
     except (ValueError, RuntimeError) as error:
-        raise DataError(
-            f"the {name} have different lengths: pad them, or give a Dataset."
-        ) from error
+        raise DataError(f"the {name} have different lengths; pad them to one.") from error
     if array.dtype.kind in "USO":
         array = _numbers(name, array)
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from pydantic import BaseModel
 from torch import nn
 
-from fedplt.client import Loss, Metric, Task, as_metric, classification_loss
+from fedplt.client import Loss, Metric, Task
 from fedplt.configuration import (
     FROM_PYTHON,
     CutConfig,
@@ -24,21 +19,25 @@ from fedplt.configuration import (
     FleetConfig,
     SamplingConfig,
     ServerConfig,
-    TaskConfig,
     TrainingConfig,
     make_absolute,
     parse_config,
-    read_fleet,
 )
 from fedplt.data import Augment, Split, TrainingData, split_given
+from fedplt.engines.arguments import (
+    Values,
+    as_list,
+    check_arguments,
+    clients_section,
+    task_section,
+    values_of,
+)
 from fedplt.engines.progress import both, shown_progress
 from fedplt.engines.start import MakeEngine, run_job
 from fedplt.errors import ConfigError
 from fedplt.federation import History, OnRound, ignore, make_job, warn_of_gaps
 from fedplt.planning import Allocation
 
-Values = Mapping[str, Any]
-"""A section as a dictionary, with the keys of the TOML file."""
 _GIVEN_SPLIT = {"split": "given", "split_file": FROM_PYTHON}
 
 
@@ -113,27 +112,34 @@ def train(
     """
     if resume and out is None:
         raise ConfigError("resume=True needs out: the folder of the run to continue.")
+    given_functions = {"augment": augment, "run_with": run_with}
+    optional = {name: given for name, given in given_functions.items() if given is not None}
+    check_arguments(model, on_round=on_round, **optional)
+    ratios, learning_rates = as_list(ratios), as_list(learning_rates)
     samples = TrainingData(train_data, validation_data, test_data)
     if isinstance(split, (str, Split)):
         given = None if isinstance(split, str) else split
     else:
         given = split_given(split, len(samples.train))
-    named_task, chosen = _task(task, loss, metric)
-    planned = _values(fleet)
+    named_task, chosen = task_section(task, loss, metric)
+    planned = values_of("fleet", fleet)
     named_split = {"split": split} if given is None else _GIVEN_SPLIT
     sections = {
-        "data": {"name": FROM_PYTHON, **named_split, **_values(data)},
-        "model": {"name": FROM_PYTHON, **_values(cut)},
+        "data": {"name": FROM_PYTHON, **named_split, **values_of("data", data)},
+        "model": {"name": FROM_PYTHON, **values_of("cut", cut)},
         "task": named_task,
-        "clients": _clients(ratios, planned, learning_rates),
+        "clients": clients_section(ratios, planned, learning_rates),
         **({"fleet": planned} if planned else {}),
-        "method": {"name": method} if isinstance(method, str) else dict(method),
-        "sampling": _values(sampling),
-        "training": _values(training),
-        "server": _values(server),
-        "evaluation": _values(evaluation),
-        "diagnostics": _values(diagnostics),
-        "engine": _values(engine),
+        "method": {"name": method} if isinstance(method, str) else values_of("method", method),
+        "sampling": values_of("sampling", sampling),
+        "training": {
+            **values_of("training", training),
+            **({"augment": FROM_PYTHON} if augment else {}),
+        },
+        "server": values_of("server", server),
+        "evaluation": values_of("evaluation", evaluation),
+        "diagnostics": values_of("diagnostics", diagnostics),
+        "engine": values_of("engine", engine),
     }
     top = {"name": name, "seed": seed, "rounds": rounds, "checkpoint_every": checkpoint_every}
     values = {**top, **{key: dict(section) for key, section in sections.items()}}
@@ -147,72 +153,3 @@ def train(
     warn_of_gaps(job.plan)
     with shown_progress(job, verbose) as show:
         return run_job(job, out, resume=resume, engine=run_with, on_round=both(show, on_round))
-
-
-def _task(task: str | Task, loss: Loss | None, metric: str | Metric | None) -> tuple[Values, Task]:
-    """The section ``[task]`` that describes these, and the task itself."""
-    section = {"name": task if isinstance(task, str) else FROM_PYTHON}
-    named = dict(section) if isinstance(task, str) else {}
-    if isinstance(metric, str):
-        section["metric"] = named["metric"] = metric
-    found = TaskConfig(**named).task()
-    chosen = task if isinstance(task, Task) else found
-    if loss is torch.nn.functional.cross_entropy:
-        loss = classification_loss  # takes wrapped outputs, too
-    if loss is not None and loss is not chosen.loss:
-        section["loss"] = FROM_PYTHON
-        chosen = replace(chosen, loss=loss)
-    if metric is not None:
-        section["metric"] = metric if isinstance(metric, str) else FROM_PYTHON
-        chosen = replace(
-            chosen, metric=found.metric if isinstance(metric, str) else as_metric(metric)
-        )
-    return section, chosen
-
-
-def _clients(
-    ratios: Sequence[float | Allocation] | None, fleet: Values, rates: Sequence[float] | None
-) -> Values:
-    """The section ``[clients]`` that describes these; neighbors that are alike form a group."""
-    if isinstance(ratios, (int, float, Allocation)):
-        raise ConfigError(
-            f"ratios is one value, {ratios!r}; give one per client: [{ratios!r}] * 10 for ten."
-        )
-    if (ratios is None) == (not fleet):
-        raise ConfigError(
-            "ratios, fleet: give one of them: the fraction of the model that every client trains, "
-            "or the devices to plan it from."
-        )
-    if ratios is None:
-        devices = read_fleet(Path(str(fleet.get("devices", "")))).devices
-        return {"num_clients": sum(device.count for device in devices)}
-    if not len(ratios):
-        raise ConfigError("ratios is empty; give one per client.")
-    clients = [_ratio(client, ratio) for client, ratio in enumerate(ratios)]
-    if rates is not None and len(rates) == len(clients):  # all else is refused later
-        clients = [
-            {**values, **({"learning_rate": float(rate)} if rate > 0 else {})}
-            for values, rate in zip(clients, rates, strict=True)
-        ]
-    groups = [{"num_clients": len(list(same)), **values} for values, same in groupby(clients)]
-    return {"num_clients": len(ratios), "groups": groups}
-
-
-def _ratio(client: int, given: float | Allocation) -> dict[str, Any]:
-    if isinstance(given, Allocation):
-        return {"layer_ratios": [float(ratio) for ratio in given.layer_ratios]}
-    if not isinstance(given, numbers.Real) or not 0 < given <= 1:
-        raise ConfigError(
-            f"ratios: that of client {client} is {given!r}; it is the fraction of the model that "
-            "the client trains, above 0 and at most 1."
-        )
-    return {"ratio": float(given)}
-
-
-def _values(section: BaseModel | Values | None) -> Values:
-    """The values that a section sets; defaults are left out."""
-    if section is None:
-        return {}
-    if isinstance(section, BaseModel):
-        return section.model_dump(exclude_unset=True, mode="json")
-    return section

@@ -17,6 +17,7 @@ from fedplt.configuration import (
     ConfigLike,
     RunConfig,
     as_config,
+    flatten,
     override,
     placing,
 )
@@ -39,6 +40,7 @@ from fedplt.federation import (
     warn_of_gaps,
     write_devices,
 )
+from fedplt.files import a_path
 from fedplt.imports import import_object
 
 MakeEngine = Callable[[Job, Callable[[], bool]], Engine]
@@ -89,7 +91,8 @@ def resume(
 
     ``changes`` are written like ``--set`` options: ``["rounds=300"]``.
     """
-    job, done = prepare_resume(RunFolder.open(Path(folder)), lambda c: override(c, changes))
+    wanted = [changes] if isinstance(changes, str) else changes
+    job, done = prepare_resume(RunFolder.open(folder), lambda c: override(c, wanted))
     warn_of_gaps(job.plan)
     with shown_progress(job, verbose, done) as show:
         on_round = both(show, on_round)
@@ -109,7 +112,7 @@ def run_job(
     Ctrl-C saves and raises ``Interrupted``, a KeyboardInterrupt. A run that cannot start leaves no
     folder behind.
     """
-    out = None if out is None else Path(out)
+    out = None if out is None else a_path(out, "out", RunError)
     if out is None and job.config.evaluation.keep_best:
         raise ConfigError("evaluation.keep_best: the best model is kept in a folder; give out=.")
     make_engine: MakeEngine = engine or _engine_of(job.config)
@@ -179,8 +182,7 @@ def prepare_resume(
         folder.restore_config()
         config = change(folder.config())
         folder.refuse_unbegun()
-        task = config.task
-        if FROM_PYTHON in (config.model.name, config.data.name, task.name, task.loss, task.metric):
+        if FROM_PYTHON in flatten(config).values():
             raise RunError(
                 f"{folder.path} was started from Python with a model or data of its own: "
                 f"{SAME_CALL}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from fedplt.client import OPTIMIZERS, LocalTraining, Task
 from fedplt.configuration import RunConfig
-from fedplt.data import TensorSamples
+from fedplt.data import Samples, TensorSamples, first_examples
 from fedplt.errors import ConfigError, DataError
 from fedplt.kernels import call_model, evaluation_mode
 from fedplt.models import MODELS
@@ -51,7 +52,7 @@ def try_model(config: RunConfig, model: nn.Module, inputs: Any, targets: Any, ta
     try_task(config, run_model(config, model, inputs), targets, task)
 
 
-def run_model(config: RunConfig, model: nn.Module, inputs: Any) -> Any:
+def run_model(config: RunConfig, model: nn.Module, inputs: Any, part: str = "data") -> Any:
     """The model's outputs for one small batch."""
     try:
         with evaluation_mode(model), torch.no_grad():
@@ -59,8 +60,8 @@ def run_model(config: RunConfig, model: nn.Module, inputs: Any) -> Any:
     except Exception as error:  # the user's model may raise anything
         refuse_integers(model, inputs)
         raise ConfigError(
-            f"model.name: {config.model.name!r} does not fit the data {config.data.name!r}, whose "
-            f"inputs have shape {_shape(inputs)}: {first_line(error)}. "
+            f"model.name: {config.model.name!r} does not fit the {part} {config.data.name!r}, "
+            f"whose inputs are {kind_of(inputs)}: {first_line(error)}. "
             + (_OPTIONS if config.model.name in MODELS else _LOSS)
         ) from error
 
@@ -71,7 +72,10 @@ def try_task(config: RunConfig, outputs: Any, targets: Any, task: Task) -> None:
         with torch.no_grad(), warnings.catch_warnings():
             # Outputs (n, 1) and targets (n,) become (n, n): torch warns, and goes on.
             warnings.filterwarnings("error", "Using a target size")
-            task.loss(outputs, targets)
+            loss = task.loss(outputs, targets)
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+                raise DataError(f"the loss gives {found:.60}, but a loss is a tensor of one number")
             task.metric.rows(outputs, targets, num_examples(targets))
     except Exception as error:  # the user's loss and metric may raise anything
         raise ConfigError(
@@ -79,6 +83,34 @@ def try_task(config: RunConfig, outputs: Any, targets: Any, task: Task) -> None:
             f"{config.model.name!r}, {_shape(outputs)} per example, with targets "
             f"{_shape(targets)} per example: {first_line(error)}. {_TASK}"
         ) from error
+
+
+def try_augment(training: LocalTraining, samples: Samples) -> None:
+    """Augment one small batch."""
+    if training.augment is None:
+        return
+    inputs, _ = first_examples(samples)
+    try:
+        changed = training.augment(inputs, torch.Generator().manual_seed(0))
+    except Exception as error:  # the user's function may raise anything
+        raise ConfigError(
+            f"augment: it fails on inputs of {kind_of(inputs)}: {first_line(error)}. It is called "
+            "with the inputs of a batch and a torch.Generator, and returns the inputs."
+        ) from error
+    if type(changed) is not type(inputs):
+        raise ConfigError(
+            f"augment: it gives a {type(changed).__name__} for inputs that are a "
+            f"{type(inputs).__name__}; it must return the changed inputs."
+        )
+
+
+def kind_of(inputs: Any) -> str:
+    """Shapes and types of a batch of inputs, without the number of examples."""
+    if isinstance(inputs, Mapping):
+        return ", ".join(f"{key!r} {kind_of(value)}" for key, value in inputs.items())
+    if not isinstance(inputs, Tensor):
+        return f"a {type(inputs).__name__}"
+    return f"shape {tuple(inputs.shape[1:])} ({str(inputs.dtype).removeprefix('torch.')})"
 
 
 def refuse_integers(model: nn.Module, inputs: Any) -> None:

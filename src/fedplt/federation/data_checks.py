@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +13,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from fedplt.client import (
-    IGNORED,
     METRICS,
     TASKS,
     Task,
@@ -20,29 +22,48 @@ from fedplt.client import (
     next_tokens,
     own_loss,
 )
-from fedplt.data import Samples, TensorSamples, TrainingData, first_examples
+from fedplt.data import (
+    FIRST_EXAMPLES,
+    DatasetSamples,
+    Samples,
+    TensorSamples,
+    TrainingData,
+    first_examples,
+)
 from fedplt.errors import DataError
+from fedplt.federation.target_checks import target_check
 
 BLOCK = 10_000
 """Examples that are looked at together."""
-CLASS_LOSSES = (TASKS["classification"].loss, TASKS["next-token"].loss)
-CLASS_METRICS = tuple(
-    METRICS[name].function for name in ("accuracy", "perplexity", "token-accuracy")
-)
+CHECK_SECONDS = 2.0
+"""How long items of a Dataset are fetched before training, to see whether they are right."""
 FILL = "Remove such examples, or fill their gaps."
 
 
-def check_finite(data: TrainingData) -> None:
+Parts = Mapping[str, Samples]
+"""Examples by what messages call them: ``training data``, ..."""
+
+
+def parts_of(data: TrainingData) -> Parts:
+    """All of its parts, each once."""
+    parts = {"training data": data.train, "validation data": data.validation}
+    if data.test is not None and data.test is not data.validation:
+        parts["test data"] = data.test
+    return parts
+
+
+def check_finite(data: Parts) -> None:
     """Refuse NaN and infinite values in tensors; items of a Dataset are checked when fetched."""
-    for part, samples in _parts(data):
+    for part, samples in data.items():
         if not isinstance(samples, TensorSamples):
-            first_examples(samples)
+            with _naming(part):
+                first_examples(samples)
             continue
         inputs = samples.inputs
         named = dict(inputs) if isinstance(inputs, Mapping) else {"inputs": inputs}
         for name, tensor in {**named, "targets": samples.targets}.items():
             if tensor.is_floating_point():
-                _refuse_not_finite(f"{part} data: the {name}", tensor)
+                _refuse_not_finite(f"{part}: the {name}", tensor)
 
 
 def _refuse_not_finite(what: str, tensor: Tensor) -> None:
@@ -60,19 +81,44 @@ def _refuse_not_finite(what: str, tensor: Tensor) -> None:
         )
 
 
-def check_targets(data: TrainingData, outputs: Any, task: Task) -> None:
-    """Refuse targets that the task's loss or metric takes for something that they are not."""
-    classes = task.loss in CLASS_LOSSES or task.metric.function in CLASS_METRICS
-    several = task.loss is TASKS["multi-label"].loss
-    for part, samples in _parts(data):
-        for start, targets in _targets(samples):
-            if classes:
-                _check_classes(f"{part} data", start, targets, outputs, task)
-            elif several and not bool(((targets >= 0) & (targets <= 1)).all()):
-                raise DataError(
-                    f"{part} data: targets go from {float(targets.min()):g} to "
-                    f"{float(targets.max()):g}; {task.name} needs 0 or 1 for each label."
-                )
+def with_checks(data: Parts, outputs: Any, task: Task, *, ahead: bool = True) -> dict[str, Samples]:
+    """Refuse targets that the task's loss or metric takes for something that they are not.
+
+    Tensors are checked here. Items of a Dataset may be costly: they are checked when they are
+    fetched, by the Datasets that are returned; as many as two seconds allow, here (``ahead``).
+    """
+    checked: dict[str, Samples] = {}
+    for part, samples in data.items():
+        check = target_check(part, outputs, task)
+        if isinstance(samples, DatasetSamples):
+            checked[part] = fetched = replace(samples, check=check)
+            if ahead:
+                _fetch_ahead(fetched, part)
+            continue
+        checked[part] = samples
+        if check is not None:
+            for start, targets in _targets(samples):
+                check(targets, range(start, start + len(targets)))
+    return checked
+
+
+def _fetch_ahead(samples: DatasetSamples, part: str) -> None:
+    """Fetch the first items, as many as there is time for: a bad one is refused at once."""
+    ends = time.monotonic() + CHECK_SECONDS
+    for indices in torch.arange(len(samples)).split(FIRST_EXAMPLES):
+        if time.monotonic() > ends:
+            return
+        with _naming(part), torch.random.fork_rng(devices=[]):  # how many: changes no draw
+            samples.batch(indices)
+
+
+@contextmanager
+def _naming(part: str) -> Iterator[None]:
+    """Errors say which part of the data they are about."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{part}: {str(error).removeprefix(f'{part}: ')}") from error
 
 
 def check_shift(outputs: Any, targets: Any, task: Task) -> None:
@@ -94,59 +140,8 @@ def check_shift(outputs: Any, targets: Any, task: Task) -> None:
         )
 
 
-def _check_classes(part: str, start: int, targets: Tensor, outputs: Any, task: Task) -> None:
-    logits = logits_of(outputs)
-    wrapped = logits is not outputs and logits.ndim > 2
-    if not is_labels(targets):
-        _check_probabilities(part, targets, logits, task)
-        return
-    if logits.ndim == 1:
-        return
-    number = logits.shape[-1] if wrapped else logits.shape[1]
-    counted = targets[targets != IGNORED]
-    if not len(counted):
-        return
-    low, high = int(counted.min()), int(counted.max())
-    if low >= 0 and high < number:
-        return
-    wrong = low if low < 0 else high
-    first = start + int((targets == wrong).nonzero()[0, 0])
-    from_one = high == number and low > 0
-    do = (
-        f"Labels count from 0; {IGNORED} marks those to leave out."
-        if low < 0 or from_one
-        else f"It needs at least {high + 1} outputs (model.options)."
-    )
-    raise DataError(
-        f"{part}: label {wrong} (example {first}), but the model has {number} outputs, for labels "
-        f"0 to {number - 1}. {do}"
-    )
-
-
-def _check_probabilities(part: str, targets: Tensor, logits: Tensor, task: Task) -> None:
-    """Cross entropy takes floats for the probabilities of the classes."""
-    alike = targets.ndim > 1 and targets.shape[1:] == logits.shape[1:] and targets.shape[1] > 1
-    if alike and bool((targets >= 0).all()):
-        sums = targets.sum(1)
-        if bool(torch.isclose(sums, torch.ones_like(sums), atol=1e-3).all()):
-            return
-    who = f"the loss of {task.name!r}" if task.loss in CLASS_LOSSES else task.metric.name
-    raise DataError(
-        f"{part}: targets are {_many(targets)} ({targets.dtype}); {who} needs a label per "
-        "example: a whole number. For numbers to predict, set the task to 'regression'; for "
-        "several labels per example, to 'multi-label' (task= or [task] name); or convert labels "
-        "with .long()."
-    )
-
-
-def _many(targets: Tensor) -> str:
-    shape = tuple(targets.shape[1:])
-    kind = "floats" if targets.is_floating_point() else "yes or no"
-    return f"{kind} of shape {shape} per example" if shape else f"{kind}, one per example"
-
-
 def _targets(samples: Samples) -> Iterator[tuple[int, Tensor]]:
-    """Targets in blocks; of a Dataset, those of the first examples."""
+    """Targets in blocks; of the user's own kind of samples, those of the first examples."""
     if not isinstance(samples, TensorSamples):
         targets = first_examples(samples)[1]
         if isinstance(targets, Tensor):
@@ -154,10 +149,3 @@ def _targets(samples: Samples) -> Iterator[tuple[int, Tensor]]:
         return
     for start in range(0, len(samples), BLOCK):
         yield start, samples.targets[start : start + BLOCK]
-
-
-def _parts(data: TrainingData) -> Iterator[tuple[str, Samples]]:
-    yield "training", data.train
-    yield "validation", data.validation
-    if data.test is not None and data.test is not data.validation:
-        yield "test", data.test

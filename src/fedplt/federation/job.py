@@ -19,14 +19,16 @@ from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.checks import (
     check_device,
+    kind_of,
     likes_channels_last,
     run_model,
+    try_augment,
     try_model,
     try_optimizer,
     try_task,
     uncompiled,
 )
-from fedplt.federation.data_checks import check_finite, check_shift, check_targets
+from fedplt.federation.data_checks import check_finite, check_shift, parts_of, with_checks
 from fedplt.federation.fleet import ClientDevices, nominal_workload
 from fedplt.federation.model import find_code, model_from_config
 from fedplt.federation.planning import method_from_config, plan_from_config
@@ -145,7 +147,7 @@ def make_job(
     check_device(config.engine.device)
     model = uncompiled(model)
     task = task or config.task.task()
-    example, outputs = _try_data(config, model, data, task)
+    data, example, outputs = _try_data(config, model, data, task)
     plan, devices = plan_from_config(config, model, example, ratios, len(data.train))
     split = split or split_data(config, data.train)
     if split.num_clients != plan.num_clients:
@@ -154,6 +156,7 @@ def make_job(
             f"but the split is for {split.num_clients}."
         )
     training = local_training_of(config, task.loss, augment)
+    try_augment(training, data.train)
     if training.recipe.masked_loss:
         _refuse_without_labels(data, outputs)
     arranged = TrainingData(data.train.arranged(split.order), data.validation, data.test)
@@ -176,17 +179,28 @@ def make_job(
 
 def _try_data(
     config: RunConfig, model: nn.Module, data: TrainingData, task: Task
-) -> tuple[Any, Any]:
-    """Run the model once to find mismatches early; return the inputs used and the outputs."""
-    if not len(data.train) or not len(data.validation):
-        raise DataError("the training or the validation data is empty; both need examples.")
-    check_finite(data)
+) -> tuple[TrainingData, Any, Any]:
+    """Run the model once to find mismatches early.
+
+    Returns the data, whose Datasets check what they fetch, the inputs used and the outputs.
+    """
+    parts = parts_of(data)
+    for part, samples in parts.items():
+        if not len(samples):
+            raise DataError(f"the {part} is empty; it needs examples.")
+    check_finite(parts)
     example = first_examples(data.validation)
     outputs = run_model(config, model, example[0])
-    check_targets(data, outputs, task)
+    for part, samples in parts.items():
+        inputs, targets = first_examples(samples)
+        if kind_of(inputs) != kind_of(example[0]):  # then the model may not take them
+            try_task(config, run_model(config, model, inputs, part), targets, task)
+    train, validation, *test = with_checks(parts, outputs, task).values()
+    same = None if data.test is None else validation  # where both are one
+    data = TrainingData(train, validation, test[0] if test else same)
     check_shift(outputs, example[1], task)
     try_task(config, outputs, example[1], task)
-    return example[0], outputs
+    return data, example[0], outputs
 
 
 def local_training_of(
@@ -206,7 +220,7 @@ def local_training_of(
         optimizer=settings.optimizer,
         optimizer_options=options,
         loss=loss,
-        augment=augment,
+        augment=augment or settings.augmentation(),
         proximal=settings.proximal,
         recipe=method_from_config(config).recipe,
     )
@@ -255,7 +269,8 @@ def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
 def learning_rates_of(
     config: RunConfig, given: Sequence[float] | None, num_clients: int
 ) -> NDArray[np.float64]:
-    """One per client: the given ones, or those of the groups."""
+    """One per client: the given ones, or those of the configuration."""
+    given = config.clients.learning_rates if given is None else given
     if given is None:
         default = config.training.learning_rate
         rates = [group.learning_rate or default for group in config.clients.groups]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from fedplt.configuration import RunConfig
 from fedplt.data import (
@@ -61,18 +62,20 @@ def split_data(config: RunConfig, train: Samples) -> Split:
                 train.labels(), number, shards_per_client=settings.shards_per_client, seed=seed
             )
         if settings.split == "given":
-            path = Path(settings.split_file or "")
-            if path.exists() and not path.is_file():
-                raise OSError("it is not an ordinary file")
-            indices = json.loads(path.read_text(encoding="utf-8"))
-            return split_given(indices, len(train))
+            return split_given(_given(settings.split_file or ""), len(train))
         return split_dirichlet(
             train.labels(), number,
             alpha=settings.alpha, min_examples=settings.min_examples, seed=seed,
         )  # fmt: skip
     except DataError as error:
         raise ConfigError(f"clients.num_clients, data.split: {error}") from error
-    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ConfigError(
-            f"data.split_file: {settings.split_file} cannot be read: {error}"
-        ) from error
+
+
+def _given(file: str) -> Any:
+    path = Path(file)
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError("it is not an ordinary file")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"data.split_file: {file} cannot be read: {error}") from error

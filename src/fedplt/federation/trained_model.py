@@ -10,9 +10,9 @@ from torch import nn
 from fedplt.client import Evaluation, Task, combine, evaluate_chunk, num_chunks
 from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, TrainingData, as_samples, first_examples, load_data_set
-from fedplt.errors import DataError, RunError
+from fedplt.errors import ConfigError, DataError, FedpltError, RunError
 from fedplt.federation.checks import run_model, try_task
-from fedplt.federation.data_checks import check_finite, check_targets
+from fedplt.federation.data_checks import check_finite, with_checks
 from fedplt.federation.model import find_code, load_weights
 from fedplt.federation.run_folder.checkpoint import CheckpointFiles
 from fedplt.federation.run_folder.folder import RunFolder
@@ -38,10 +38,12 @@ def load(
         best: the model of the best evaluated round (``evaluation.keep_best``) instead of the last.
         client: with the normalization layers that this client keeps (FedBN).
     """
-    folder = RunFolder.open(Path(run))
+    folder = RunFolder.open(run)
     config = folder.config()
     if model is None:
         model = _build(config, folder)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model is {model!r:.60}; give a torch.nn.Module, built.")
     load_weights(model, _weights(folder, best), "model")
     if client is not None:
         _take_kept(folder, model, client, best)
@@ -65,17 +67,21 @@ def evaluate(
             name of a built-in data set. Of TrainingData, the test part (else the validation part).
         task: where the run had a task from Python: that task.
     """
-    folder = RunFolder.open(Path(run))
+    folder = RunFolder.open(run)
     config = folder.config()
     find_code(config)
     samples = _samples(data)
     trained = load(run, model=model, best=best, client=client)
     task = task or _task(config, folder)
-    whole = TrainingData(samples, samples)
-    check_finite(whole)
+    if not isinstance(task, Task):
+        raise ConfigError(f"task is {task!r:.60}; give a fedplt.Task.")
+    if not len(samples):
+        raise DataError("the data is empty; it needs examples.")
+    part = {"the data": samples}
+    check_finite(part)
     inputs, targets = first_examples(samples)
     outputs = run_model(config, trained, inputs)
-    check_targets(whole, outputs, task)
+    samples = with_checks(part, outputs, task, ahead=False)["the data"]  # all are fetched below
     try_task(config, outputs, targets, task)
     chunks = (
         evaluate_chunk(trained, samples, chunk, task.loss, task.metric)
@@ -143,11 +149,21 @@ def _take_kept(folder: RunFolder, model: nn.Module, client: int, best: bool) -> 
     put(bind_state(model, plan.layers), plan.local_places, kept)
 
 
+def _called(path: str) -> Any:
+    function = import_object(path, "data")
+    try:
+        return function()
+    except FedpltError:
+        raise
+    except Exception as error:  # the user's function may raise anything
+        raise DataError(f"data: {path!r} failed: {type(error).__name__}: {error}") from error
+
+
 def _samples(data: Any) -> Any:
     if isinstance(data, str) and data in CATALOG:
         data = load_data_set(data)
     elif isinstance(data, str) and ":" in data:
-        data = import_object(data, "data")()
+        data = _called(data)
     elif isinstance(data, str):
         raise DataError(
             f"data: {data!r} is not a built-in data set ({', '.join(sorted(CATALOG))}) and not an "

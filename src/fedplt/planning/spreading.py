@@ -33,9 +33,15 @@ def spread_ratios(
     layers: Layers, ratios: Sequence[float | Allocation]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Every client's ratio, (clients,), and its fraction of every layer, (clients, layers)."""
+    if not hasattr(ratios, "__len__"):
+        raise PlanError(f"ratios is {ratios!r:.60}; give a list with one per client.")
     if not len(ratios):
         raise PlanError("no ratios were given; give one per client.")
-    wanted = np.array([r.ratio if isinstance(r, Allocation) else r for r in ratios], dtype=float)
+    given_ratios = [r.ratio if isinstance(r, Allocation) else r for r in ratios]
+    try:
+        wanted = np.array(given_ratios, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"ratios are {given_ratios!r:.60}; give one number per client.") from error
     wrong = np.flatnonzero(~((wanted > 0) & (wanted <= 1)))
     if len(wrong):
         client = int(wrong[0])

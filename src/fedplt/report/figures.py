@@ -21,12 +21,15 @@ from fedplt.text import short_names
 COLORS = ["#1f5f99", "#e08214", "#3a923a", "#8c4fa8", "#c03d3e", "#6b5b4b", "#2aa5a0", "#b8860b"]
 BACKGROUND = "#eef1f4"
 MAX_ROWS = 300
+FEW_POINTS = 20
+"""Curves of fewer evaluations show them as dots."""
 
 
 def score_axis(axes: Any, histories: Mapping[str, Sequence[History]]) -> MetricInfo:
     """Label the vertical axis with the metric of these histories, and return it."""
     metric = one_metric(history for group in histories.values() for history in group)
     axes.set(xlabel="round", ylabel=f"validation {metric.label}")
+    axes.xaxis.get_major_locator().set_params(integer=True)  # there is no round 4.5
     if metric.shown_limits:
         axes.set(ylim=metric.shown_limits)
     return metric
@@ -41,7 +44,9 @@ def score_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
         shortest = min(group, key=lambda history: len(history.scores))
         rounds = [record.round for record in shortest.evaluated]
         values = metric.scale * np.array([history.scores[: len(rounds)] for history in group])
-        axes.plot(rounds, values.mean(axis=0), color=color, label=label, linewidth=1.6)
+        marker = "o" if len(rounds) < FEW_POINTS else ""
+        line: dict[str, Any] = {"linewidth": 1.6, "marker": marker, "markersize": 4}
+        axes.plot(rounds, values.mean(axis=0), color=color, label=label, **line)
         if len(group) > 1:
             low, high = values.min(axis=0), values.max(axis=0)
             axes.fill_between(rounds, low, high, color=color, alpha=0.2, linewidth=0)
@@ -63,11 +68,13 @@ def comparison_figure(
     metric = score_axis(left, histories)
     for index, (color, (label, group)) in enumerate(zip(cycle(COLORS), histories.items())):
         # Every second curve is dashed and drawn on top, so that equal curves are both visible.
-        line = {"linestyle": "--" if index % 2 else "-", "zorder": 3 - index / len(histories)}
+        line: dict[str, Any] = {"linestyle": "--" if index % 2 else "-"}
+        line["zorder"] = 3 - index / len(histories)
         number = min(len(history.scores) for history in group)
         records = [history.evaluated[:number] for history in group]
         values = metric.scale * np.array([history.scores[:number] for history in group])
         rounds = [record.round for record in records[0]]
+        line |= {"marker": "o" if len(rounds) < FEW_POINTS else "", "markersize": 4}
         totals = [
             [r.total.bytes_up + (0 if upload_only else r.total.bytes_down) for r in run]
             for run in records
@@ -81,7 +88,7 @@ def comparison_figure(
     for axes in (left, right):
         axes.grid(color="#dddddd", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-    left.legend(frameon=False, loc="upper left")
+    left.legend(frameon=False, loc="best")
     return figure
 
 

@@ -43,9 +43,8 @@ def rounds_progress(
         TextColumn("{task.fields[left]}"),
     ]
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(
-            "rounds", total=rounds, completed=done, numbers="starting", left=""
-        )
+        starting = "starting" if done else "starting: checks partial training on this model"
+        task = progress.add_task("rounds", total=rounds, completed=done, numbers=starting, left="")
 
         def show(record: RoundRecord) -> None:
             away.show(record)

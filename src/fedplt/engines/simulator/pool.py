@@ -24,7 +24,7 @@ from fedplt.engines.simulator.channel import POLL_SECONDS, Channel, encode
 from fedplt.engines.simulator.handover import Handover
 from fedplt.engines.simulator.shared import SharedMemory
 from fedplt.engines.simulator.worker import Failure, Task, worker_main
-from fedplt.errors import RunError
+from fedplt.errors import DataError, RunError
 from fedplt.federation import Interrupted, Job
 
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -132,7 +132,9 @@ class WorkerPool:
             task = worker.tasks.popleft()
             worker.answered, worker.last_sign = True, time.monotonic()
             if isinstance(answer, Failure):
-                raise RunError(f"{task.what} failed: {answer.reason}\n\n{answer.traceback}")
+                kind = DataError if answer.about_data else RunError
+                trace = f"\n\n{answer.traceback}" if answer.traceback else ""
+                raise kind(f"{task.what} failed: {answer.reason}{trace}")
             self._deal(index, todo)
             yield task, answer
 

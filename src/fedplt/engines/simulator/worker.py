@@ -20,6 +20,7 @@ from fedplt.client import ClientResult, ClientTrainer, TrainOrder, evaluate_chun
 from fedplt.engines.simulator.channel import Channel, encode
 from fedplt.engines.simulator.handover import Handover
 from fedplt.engines.simulator.shared import SharedMemory
+from fedplt.errors import DataError, FedpltError
 from fedplt.federation import Job
 from fedplt.kernels import buffer_positions, take
 
@@ -78,6 +79,8 @@ class Failure:
 
     reason: str
     traceback: str
+    """Empty where the reason says it all."""
+    about_data: bool = False
 
 
 class Worker:
@@ -167,6 +170,8 @@ def worker_main(end: socket.socket, job: Handover[Job], shared: SharedMemory, pa
             return
         try:
             answer = encode(worker.do(task))
+        except FedpltError as error:
+            answer = encode(Failure(str(error), "", isinstance(error, DataError)))
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             answer = encode(Failure(reason, traceback.format_exc()))

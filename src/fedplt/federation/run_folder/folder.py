@@ -46,7 +46,7 @@ from fedplt.federation.run_folder.sealed import (
     seal_json,
     seal_lines,
 )
-from fedplt.files import SCRATCH, make_folder, remove_scratch, write_text
+from fedplt.files import SCRATCH, a_path, make_folder, remove_scratch, write_text
 from fedplt.methods import read_plan
 from fedplt.planning import Plan
 
@@ -102,7 +102,8 @@ class RunFolder:
             raise RunError(f"{path} already exists. {how_to_continue(path)}")
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
+    def open(cls, path: str | Path) -> RunFolder:
+        path = a_path(path, "the folder of a run", RunError)
         if not (path / "config.toml").is_file() and not CheckpointFiles(path, None).exist():
             raise RunError(f"{path} is not a run folder: it has no config.toml.")
         return cls(path)

@@ -161,7 +161,7 @@ class History:
         """The history of a run on disk, finished or not."""
         # By name: a folder's reader needs the records of this module.
         reader: Any = import_module("fedplt.federation.run_folder.folder")
-        found: History = reader.RunFolder.open(Path(folder)).history()
+        found: History = reader.RunFolder.open(folder).history()
         return found
 
     @property

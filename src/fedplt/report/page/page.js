@@ -43,12 +43,13 @@ function showCosts() {
   table.replaceChildren(top, body);
 }
 
-function drawVisible() {
+// Charts are drawn when they come near the window, all of them before the page is printed.
+function drawVisible({ type } = {}) {
   for (const node of document.querySelectorAll(".plot[id]")) {
     const chart = data.charts[node.id];
     if (!chart || node.closest("[hidden]") || drawn.has(node.id)) continue;
     const { top, bottom } = node.getBoundingClientRect();
-    if (top < innerHeight + 600 && bottom > -600) {
+    if (type === "beforeprint" || (top < innerHeight + 600 && bottom > -600)) {
       drawn.add(node.id);
       drawChart(node, chart);
     }
@@ -138,6 +139,7 @@ function start() {
   document.body.addEventListener("click", ({ target }) => { if (target.dataset && target.dataset.copy) copy(target); });
   addEventListener("scroll", drawVisible, { passive: true });
   addEventListener("resize", drawVisible);
+  addEventListener("beforeprint", drawVisible);
   curves.draw().then(() => { document.body.dataset.ready = "yes"; });
   showCosts();
   drawVisible();

@@ -84,6 +84,15 @@ def _refuse_lost_settings(config: RunConfig, path: Path) -> None:
             "nodes say (fleet.devices = 'nodes'), not from a file of devices. Set that, or remove "
             "[fleet] and put the ratios that 'fedplt fleet' plans into nodes.csv."
         )
+    for key, given in (
+        ("clients.learning_rates", config.clients.learning_rates),
+        ("training.augment", config.training.augment),
+    ):
+        if given is not None:
+            raise ConfigError(
+                f"{path}: {key} would be lost: the nodes of a deployment have their own data and "
+                "code. Remove it; nodes.csv may have a column learning_rate."
+            )
     for index, group in enumerate(config.clients.groups):
         if group.learning_rate is not None or group.layer_ratios is not None:
             key = "layer_ratios" if group.layer_ratios is not None else "learning_rate"

@@ -1,0 +1,196 @@
+"""Examples from a ``torch.utils.data.Dataset``: every item is checked when it is fetched."""
+
+from __future__ import annotations
+
+import traceback
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from fedplt.data.samples import LABELS, as_labels, plain_targets, text_error
+from fedplt.errors import DataError
+
+CheckTargets = Callable[[Tensor, Sequence[int]], None]
+"""Refuses targets of a batch, given with the numbers of its examples."""
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetSamples:
+    """A map-style Dataset; items are fetched as needed.
+
+    Items are ``(input, target)``, or dictionaries of inputs with their target as ``labels``.
+    """
+
+    dataset: Any
+    order: NDArray[np.int64] | None = None
+    device: str = "cpu"
+    channels_last: bool = False
+    check: CheckTargets | None = None
+    _labels: list[NDArray[np.int64]] = field(default_factory=list, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self.order is None else len(self.order)
+
+    def batch(self, indices: Tensor) -> tuple[Any, Any]:
+        chosen = indices.tolist() if self.order is None else self.order[indices.numpy()].tolist()
+        inputs, targets = _converted(_collated([self._item(i) for i in chosen], chosen), chosen)
+        _refuse_not_finite((inputs, targets), chosen)
+        if self.check is not None and isinstance(targets, Tensor):
+            self.check(targets, chosen)
+        if self.channels_last and isinstance(inputs, Tensor) and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return _moved(inputs, self.device), _moved(targets, self.device)
+
+    def labels(self) -> NDArray[np.int64]:
+        if not self._labels:
+            numbers = range(len(self.dataset))
+            targets = _collated([self._item(index)[1] for index in numbers], numbers)
+            _refuse_text(targets, numbers)
+            _refuse_not_finite(targets, numbers)
+            self._labels.append(as_labels(targets))
+        return self._labels[0] if self.order is None else self._labels[0][self.order]
+
+    def checksum(self, start: int) -> int:
+        order = np.arange(len(self)) if self.order is None else self.order
+        return zlib.crc32(order.tobytes(), start)
+
+    def arranged(self, order: NDArray[np.int64]) -> DatasetSamples:
+        absolute = order if self.order is None else self.order[order]
+        return replace(self, order=absolute)
+
+    def to(self, device: torch.device) -> DatasetSamples:
+        return replace(self, device=str(device))
+
+    def with_channels_last(self) -> DatasetSamples:
+        return replace(self, channels_last=True)
+
+    def _item(self, index: int) -> tuple[Any, Any]:
+        try:
+            item = self.dataset[index]
+        except Exception as error:  # the user's Dataset may raise anything
+            raise DataError(
+                f"item {index} of the Dataset cannot be fetched: {type(error).__name__}: {error}"
+                f"{_place(error)}."
+            ) from error
+        return _pair(item, index)
+
+
+def _place(error: Exception) -> str:
+    """The last line of the user's own code in the traceback."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+
+
+def _pair(item: Any, index: int) -> tuple[Any, Any]:
+    if isinstance(item, Mapping):
+        if LABELS in item:
+            return dict(item), item[LABELS]
+        raise DataError(
+            f"item {index} of the Dataset is a dictionary with {', '.join(map(repr, item))}; the "
+            f"target must be there as {LABELS!r}."
+        )
+    if isinstance(item, Sequence) and not isinstance(item, str) and len(item) == 2:
+        return item[0], item[1]
+    raise DataError(
+        f"item {index} of the Dataset is of type {type(item).__name__}"
+        f"{f' with {len(item)} parts' if isinstance(item, (tuple, list)) else ''}; items must be "
+        f"(input, target) pairs, or dictionaries with {LABELS!r}."
+    )
+
+
+def _collated(items: Sequence[Any], numbers: Sequence[int]) -> Any:
+    """One batch of these items; where they do not fit together, the first odd one is named."""
+    try:
+        return default_collate(list(items))
+    except Exception as error:  # torch raises one of many kinds
+        first = _kind(items[0])
+        other = next((i for i, item in enumerate(items) if _kind(item) != first), None)
+        if other is not None:
+            raise DataError(
+                f"items {numbers[0]} and {numbers[other]} of the Dataset are not alike: {first} "
+                f"and {_kind(items[other])}. All need the same types and shapes."
+            ) from error
+        raise DataError(
+            f"items of the Dataset, such as number {numbers[0]}, are {first}; they must be "
+            "tensors, arrays or numbers."
+        ) from error
+
+
+def _kind(item: Any) -> str:
+    """What an item is: types and shapes."""
+    if isinstance(item, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_kind(value)}" for key, value in item.items()) + "}"
+    if isinstance(item, (tuple, list)):
+        return "(" + ", ".join(map(_kind, item)) + ")"
+    if isinstance(item, (Tensor, np.ndarray)):
+        return f"a tensor of shape {tuple(item.shape)}"
+    if isinstance(item, str):
+        return f"the text {item[:20]!r}"
+    number = isinstance(item, (int, float, np.number, np.bool_))
+    if number or item is None:
+        return "a number" if number else "None"
+    return f"a {type(item).__name__}"
+
+
+def _converted(batch: list[Any], numbers: Sequence[int]) -> tuple[Any, Any]:
+    """Single precision, and whole numbers as labels."""
+    inputs, targets = batch
+    _refuse_text(targets, numbers)
+    if isinstance(targets, Tensor):
+        targets = plain_targets(targets)
+        if isinstance(inputs, Mapping) and LABELS in inputs:
+            inputs = {**inputs, LABELS: targets}
+    return _each_float(inputs), targets
+
+
+def _refuse_text(targets: Any, numbers: Sequence[int]) -> None:
+    """A batch whose first target is text is a list of what was given."""
+    if isinstance(targets, (list, tuple)) and targets and isinstance(targets[0], str):
+        error = text_error("targets", targets)
+        raise DataError(f"item {numbers[0]} of the Dataset: {error}")
+
+
+def _refuse_not_finite(batch: Any, numbers: Sequence[int]) -> None:
+    """Refuse NaN and infinite values; ``numbers`` are those of the examples in the Dataset."""
+    for tensor in _tensors(batch):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            bad = ~torch.isfinite(tensor).flatten(1).all(1) if tensor.ndim > 1 else None
+            row = int((~torch.isfinite(tensor) if bad is None else bad).nonzero()[0, 0])
+            raise DataError(
+                f"item {numbers[row]} of the Dataset has NaN or infinite values. Remove such "
+                "examples, or fill their gaps."
+            )
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    if isinstance(batch, Tensor):
+        return [batch]
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    return [t for part in batch for t in _tensors(part)] if isinstance(batch, (list, tuple)) else []
+
+
+def _each_float(inputs: Any) -> Any:
+    if isinstance(inputs, Tensor):
+        return inputs.float() if inputs.dtype is torch.float64 else inputs
+    if isinstance(inputs, Mapping):
+        return {key: _each_float(value) for key, value in inputs.items()}
+    return [_each_float(part) for part in inputs] if isinstance(inputs, (list, tuple)) else inputs
+
+
+def _moved(batch: Any, device: str) -> Any:
+    """A collated batch on a device: tensors, or lists and dictionaries of them."""
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: _moved(value, device) for key, value in batch.items()}
+    return [_moved(value, device) for value in batch] if isinstance(batch, list) else batch

@@ -1,0 +1,138 @@
+"""What ``fedplt.train`` was given, as sections of a configuration; wrong types are refused."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+from torch import nn
+
+from fedplt.client import Loss, Metric, Task, as_metric, classification_loss
+from fedplt.configuration import FROM_PYTHON, TaskConfig, read_fleet
+from fedplt.errors import ConfigError
+from fedplt.planning import Allocation
+
+Values = Mapping[str, Any]
+"""A section as a dictionary, with the keys of the TOML file."""
+
+
+def task_section(
+    task: str | Task, loss: Loss | None, metric: str | Metric | None
+) -> tuple[Values, Task]:
+    """The section ``[task]`` that describes these, and the task itself."""
+    if not isinstance(task, (str, Task)):
+        raise ConfigError(
+            f"task is a {described(task)}; give a name such as 'regression', or a fedplt.Task."
+        )
+    section = {"name": task if isinstance(task, str) else FROM_PYTHON}
+    named = dict(section) if isinstance(task, str) else {}
+    if isinstance(metric, str):
+        section["metric"] = named["metric"] = metric
+    found = TaskConfig(**named).task()
+    chosen = task if isinstance(task, Task) else found
+    if loss is torch.nn.functional.cross_entropy:
+        loss = classification_loss  # takes wrapped outputs, too
+    if loss is not None and loss is not chosen.loss:
+        section["loss"] = FROM_PYTHON
+        chosen = replace(chosen, loss=loss)
+    if metric is not None:
+        section["metric"] = metric if isinstance(metric, str) else FROM_PYTHON
+        chosen = replace(
+            chosen, metric=found.metric if isinstance(metric, str) else as_metric(metric)
+        )
+    return section, chosen
+
+
+def clients_section(
+    ratios: Sequence[float | Allocation] | None, fleet: Values, rates: Sequence[float] | None
+) -> Values:
+    """The section ``[clients]`` that describes these; neighbors that are alike form a group."""
+    if isinstance(ratios, (int, float, Allocation)):
+        raise ConfigError(
+            f"ratios is one value, {ratios!r}; give one per client: [{ratios!r}] * 10 for ten."
+        )
+    if (ratios is None) == (not fleet):
+        raise ConfigError(
+            "ratios, fleet: give one of them: the fraction of the model that every client trains, "
+            "or the devices to plan it from."
+        )
+    if ratios is None and not isinstance(fleet.get("devices"), str):
+        raise ConfigError(
+            f"fleet has {', '.join(map(repr, fleet))}; it needs 'devices', a .csv or .toml file."
+        )
+    if ratios is None:
+        devices = read_fleet(Path(str(fleet.get("devices", "")))).devices
+        number = sum(device.count for device in devices)
+        given = {} if rates is None else {"learning_rates": _rates(rates, number)}
+        return {"num_clients": number, **given}
+    if not len(ratios):
+        raise ConfigError("ratios is empty; give one per client.")
+    clients = [_ratio(client, ratio) for client, ratio in enumerate(ratios)]
+    if rates is not None:
+        clients = [
+            {**values, "learning_rate": rate}
+            for values, rate in zip(clients, _rates(rates, len(clients)), strict=True)
+        ]
+    groups = [{"num_clients": len(list(same)), **values} for values, same in groupby(clients)]
+    return {"num_clients": len(ratios), "groups": groups}
+
+
+def _ratio(client: int, given: float | Allocation) -> dict[str, Any]:
+    if isinstance(given, Allocation):
+        return {"layer_ratios": [float(ratio) for ratio in given.layer_ratios]}
+    if not isinstance(given, numbers.Real) or not 0 < given <= 1:
+        raise ConfigError(
+            f"ratios: that of client {client} is {given!r}; it is the fraction of the model that "
+            "the client trains, above 0 and at most 1."
+        )
+    return {"ratio": float(given)}
+
+
+def _rates(given: Any, number: int) -> list[float]:
+    rates = given if isinstance(given, Sequence) and not isinstance(given, str) else []
+    right = [isinstance(rate, numbers.Real) and 0 < float(rate) < math.inf for rate in rates]
+    if len(rates) != number or not all(right):
+        raise ConfigError(
+            f"learning_rates is {given!r:.80}; give {number} positive numbers, one per client."
+        )
+    return [float(rate) for rate in rates]
+
+
+def as_list(given: Any) -> Any:
+    """Arrays and tensors as lists; all else as it is."""
+    return given.tolist() if hasattr(given, "tolist") else given
+
+
+def values_of(name: str, section: BaseModel | Values | None) -> Values:
+    """The values that a section sets; defaults are left out."""
+    if section is None:
+        return {}
+    if isinstance(section, BaseModel):
+        return section.model_dump(exclude_unset=True, mode="json")
+    if not isinstance(section, Mapping):
+        raise ConfigError(
+            f"{name} is a {described(section)}; give a dictionary with keys of [{name}], or an "
+            "object of its section."
+        )
+    return section
+
+
+def check_arguments(model: Any, **functions: Any) -> None:
+    """Refuse arguments of a wrong type."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model is a {described(model)}; give a torch.nn.Module, built.")
+    for name, function in functions.items():
+        if not callable(function):
+            raise ConfigError(f"{name} is a {described(function)}; give a function.")
+
+
+def described(given: Any) -> str:
+    kind = type(given).__name__
+    return f"class ({given.__name__})" if isinstance(given, type) else f"{kind} ({given!r:.40})"
