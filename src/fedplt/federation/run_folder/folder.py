@@ -135,8 +135,7 @@ class RunFolder:
         return self._run
 
     def config(self) -> RunConfig:
-        text = self._config_text()
-        return read_config(text, self.path / "config.toml")
+        return read_config(self._config_text(), self.path / "config.toml")
 
     def _config_text(self) -> str:
         """The text of ``config.toml``, checked; its seal has the run's id."""
@@ -285,8 +284,7 @@ class RunFolder:
         with self._writing(FINAL_MODEL):
             digest = self._models.save_final(tensors)
         with self._writing("result.json"):
-            values = {**result, "weights_sha256": digest}
-            write_result(self.path / "result.json", values, self.run)
+            write_result(self.path / "result.json", {**result, "weights_sha256": digest}, self.run)
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
