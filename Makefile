@@ -100,6 +100,7 @@ FUZZ_SEED ?= 1
 fuzz: setup  ## 100,000 odd inputs for all that reads one: no traceback, no hang, no 2 GB
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
 	$(PYTHON) -m tools.reliability.fuzz 100000 $(FUZZ_SEED)
+	$(PYTHON) -m tools.reliability.bad_clients 100000 $(FUZZ_SEED)
 	$(PYTHON) -m tools.reliability.fuzz_decoders 100000 $(FUZZ_SEED)
 
 lock: setup  ## write requirements-dev.txt anew, after a change of pyproject.toml or constraints.txt

@@ -41,9 +41,10 @@ def import_object(path: str, key: str, wanted: str = "a function", kind: type | 
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # the user's module may raise anything while it is imported
+        places = " or ".join(dict.fromkeys([sys.path[0] or here, here]))
         raise ConfigError(
             f"{key}: {path!r} cannot be imported ({type(error).__name__}: {error}). "
-            f"Is it installed, or in {sys.path[0] or here} or {here}?"
+            f"Is it installed, or in {places}?"
         ) from error
     if not (callable(found) if kind is None else isinstance(found, kind)):
         raise ConfigError(f"{key}: {path!r} is a {type(found).__name__}; name {wanted} instead.")

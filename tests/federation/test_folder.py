@@ -117,6 +117,16 @@ def test_damaged_records_are_named_and_resume_goes_on_without_them(folder):
     assert [r.round for r in folder.rounds()] == [1, 3]
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("format", -1), ("cost", {}), ("total", {"bytes_up": 1}), ("seconds", None)]
+)
+def test_a_record_says_what_a_run_writes_also_with_a_right_seal(key, value):
+    values = record(1).to_json()
+    assert RoundRecord.from_json(values) == record(1)
+    with pytest.raises(DamagedError, match=key):
+        RoundRecord.from_json({**values, key: value})
+
+
 @pytest.mark.parametrize("text", ["", "[1]", "{", '"x"', "\xff"])
 def test_what_fedplt_did_not_write_is_refused(folder, text):
     for name, reader in (("result.json", folder.history), ("plan.json", folder.plan)):

@@ -179,6 +179,41 @@ def test_a_model_with_flipped_bits_is_noticed(runs, tmp_path):
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(DamagedError, match=r"'fedplt resume .*' writes it again"):
-        RunFolder.open(folder).check_model()
+        RunFolder.open(folder).check_models()
     assert not resume(folder).refused
     assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("name", ["sessions.json", "devices.json"])
+@pytest.mark.parametrize("harm", ["edited", "another run's", "a field, sealed"])
+def test_damaged_descriptions_are_named_left_out_and_written_again(runs, broken, name, harm):
+    path = broken / name
+    if harm == "edited":
+        path.write_text(path.read_text().replace("1", "2", 1))
+    elif harm == "another run's":
+        shutil.copy(runs / "other" / name, path)
+    else:
+        kind = name.removesuffix(".json")
+        path.write_text(seal_json({"format": 2, kind: []}, RunFolder.open(broken).run, kind))
+    read, resumed = look(broken), resume(broken)
+    assert any(name in text and "does without it" in text for text in read.said)
+    assert not read.refused and not resumed.refused
+    assert any("begun anew" in text for text in resumed.said) == (name == "sessions.json")
+    assert look(broken).said == []
+
+
+@pytest.mark.parametrize("name", ["plan.json", "metric.json"])
+def test_a_damaged_plan_or_metric_is_written_again(runs, broken, name):
+    shutil.copy(runs / "other" / name, broken / name)
+    found = resume(broken)
+    assert any(f"{name} belongs to another run" in text for text in found.said)
+    assert not found.refused and look(broken).said == []
+
+
+def test_a_damaged_best_model_is_noticed_and_stops_no_run(broken):
+    path = broken / "best.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(DamagedError, match=r"best.safetensors is not .* delete it"):
+        RunFolder.open(broken).check_models()
+    found = resume(broken)
+    assert not found.refused and any("better round replaces it" in text for text in found.said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.util
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tools.reliability import worker_deaths
@@ -134,6 +136,29 @@ def test_a_busy_worker_ends_with_its_parent():
     while worker.exists() and ") Z" not in (worker / "stat").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_a_worker_that_is_stopped_in_its_first_moment_is_not_waited_for(monkeypatch):
+    """A spawned one, before it reads what it is to do, which is more than a pipe holds."""
+    start, started = multiprocessing.util.spawnv_passfds, []
+
+    def stopped(path, arguments, descriptors):
+        pid = start(path, arguments, descriptors)
+        if "--multiprocessing-fork" in arguments:  # not the tracker of resources
+            os.kill(pid, signal.SIGSTOP)
+            started.append(pid)
+        return pid
+
+    monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", stopped)
+    engine = {"workers": 1, "start_method": "spawn", "timeout_seconds": 1}
+    job = blob_job(rounds=1, engine=engine)
+    job.model.ballast = np.zeros(10**6)
+    began = time.monotonic()
+    with pytest.raises(RunError, match="has not answered for 1 s"):
+        run_job(job)
+    assert time.monotonic() - began < 10
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)
 
 
 class GaveUp(Exception): ...

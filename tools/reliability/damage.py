@@ -38,10 +38,12 @@ from fedplt.federation.run_folder.sealed import (
 
 KINDS = {
     "plan.json": "plan", "metric.json": "metric", "result.json": "result",
-    "rounds.jsonl": "record",
+    "rounds.jsonl": "record", "sessions.json": "sessions", "devices.json": "devices",
 }  # fmt: skip
-TENSORS = ("checkpoint.safetensors", "checkpoint.previous.safetensors", "model.safetensors")
-FILES = ("config.toml", *KINDS, *TENSORS, ".lock")
+CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
+FILES = (
+    "config.toml", *KINDS, *CHECKPOINTS, "model.safetensors", "best.safetensors", ".lock"
+)  # fmt: skip
 
 Damage = Callable[[bytes, random.Random, bytes], bytes]
 """From a file's bytes and those of another run's."""
@@ -102,56 +104,59 @@ DAMAGES: list[Damage] = [
     _flip, _flip, _flip, _cut, _zeros, _nothing_but_zeros, _doubled, _lost, _digit, _lines,
     _other_run, _noise,
 ]  # fmt: skip
+MAY_BE: dict[str, tuple[type, ...]] = {
+    "loss": (int, float, type(None)), "score": (int, float, type(None)), "train_loss": (int, float),
+    "sampling": (type(None),), "diagnostics": (type(None),),
+}  # fmt: skip
+"""Fields of a record of which every such value is possible: with a right seal, it is a forgery."""
 ODD: list[Any] = [None, True, -1, 2.5, 1e300, 10**400, "x", "\0", [], [[]], {}, {"a": 1}]
 
 
-def _resealed_tensors(path: Path, draw: random.Random) -> None:
-    """Another type or shape, or another number of rounds, with a right seal."""
-    kind = "model" if path.name.startswith("model") else "checkpoint"
-    tensors, about = load_tensors(path, kind)
-    name, run = draw.choice(sorted(tensors)), about.pop("run")
-    if kind == "checkpoint" and draw.random() < 0.5:
-        key = draw.choice(sorted(about))
-        about[key] = draw.choice(ODD)
-    elif kind == "checkpoint":
-        tensors["state"] = draw.choice(
-            [tensors["state"].double(), tensors["state"][:-1], torch.zeros(0), tensors[name].half()]
-        )
+def _resealed_checkpoint(path: Path, draw: random.Random) -> str:
+    """Another type or shape, or a value that no run writes, with a right seal; says which."""
+    tensors, about = load_tensors(path, "checkpoint")
+    run, state, what = about.pop("run"), tensors["state"], "state"
+    if draw.random() < 0.5:
+        what = draw.choice(sorted(about))
+        about[what] = draw.choice(ODD)
     else:
-        return
-    save_tensors(path, tensors, about, run, kind)
+        tensors["state"] = draw.choice([state.double(), state[:-1], torch.zeros(0), state.half()])
+    save_tensors(path, tensors, about, run, "checkpoint")
+    return what
 
 
-def _resealed_text(path: Path, draw: random.Random) -> None:
-    """A field with a value that no run writes, with a right seal."""
+def _resealed_text(path: Path, draw: random.Random) -> str:
+    """A field with a value that no run writes, with a right seal; says which."""
     kind = KINDS[path.name]
     *lines, last = (
         path.read_text().rstrip("\n").split("\n") if kind == "record" else [path.read_text()]
     )
     run = run_of(last, kind, path)
     values = open_json(last, kind, path)
-    values[draw.choice(sorted(values))] = draw.choice([odd for odd in ODD if odd != 10**400])
+    key = draw.choice(sorted(values))
+    possible = MAY_BE.get(key, ()) if kind == "record" else ()
+    values[key] = draw.choice([odd for odd in ODD if odd != 10**400 and type(odd) not in possible])
     end = "\n" if kind == "record" else ""
     path.write_text("\n".join([*lines, seal_json(values, run, kind)]) + end)
+    return f"{key} = {values[key]!r}"
 
 
 def damage(folder: Path, other: Path, draw: random.Random) -> str:
     """Damage one file; return what was done."""
     name = draw.choice([name for name in FILES if (folder / name).exists()])
     path = folder / name
-    if draw.random() < 0.2 and name not in ("config.toml", ".lock"):
-        (_resealed_tensors if name in TENSORS else _resealed_text)(path, draw)
-        return f"{name}: a field, sealed"
+    if draw.random() < 0.2 and name in (*KINDS, *CHECKPOINTS):
+        what = (_resealed_checkpoint if name in CHECKPOINTS else _resealed_text)(path, draw)
+        return f"{name}: {what}, sealed"
     change = draw.choice(DAMAGES)
     foreign = (other / name).read_bytes() if (other / name).exists() else b""
     path.write_bytes(change(path.read_bytes() or b"?", draw, foreign))
     return f"{name}: {change.__name__.strip('_')}"
 
 
-def run(count: int, seed: int, wrong: list[str] | None = None) -> dict[str, int]:
-    """Damage ``count`` files; texts about those that went unnoticed go into ``wrong``."""
+def run(count: int, seed: int) -> dict[str, int]:
+    """Damage ``count`` files; those that go unnoticed are told on standard error."""
     draw = random.Random(seed)
-    wrong = [] if wrong is None else wrong
     figures = dict.fromkeys(["files damaged", "noticed", "harmless", "unnoticed", "tracebacks"], 0)
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
@@ -171,7 +176,7 @@ def run(count: int, seed: int, wrong: list[str] | None = None) -> dict[str, int]
             figures["files damaged"] += 1
             figures[found] += 1
             if found in ("unnoticed", "tracebacks"):
-                wrong.append(what)
+                print(f"{found}: {_words(what)}", file=sys.stderr, flush=True)
     return figures
 
 
@@ -199,6 +204,4 @@ def _words(text: str) -> str:
 
 
 if __name__ == "__main__":
-    unnoticed: list[str] = []
-    print(json.dumps(run(int(sys.argv[1]), int(sys.argv[2]), unnoticed), indent=1))
-    print("\n".join(map(_words, unnoticed)))
+    print(json.dumps(run(int(sys.argv[1]), int(sys.argv[2])), indent=1))

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 HANG_SECONDS = 10
@@ -35,7 +36,8 @@ def _fuzz(name: str, count: int, seed: int) -> tuple[int, int]:
         done = subprocess.run(
             [sys.executable, "-m", __spec__.name if __spec__ else __name__, name,
              f"-runs={count}", f"-seed={seed}", f"-timeout={HANG_SECONDS}",
-             f"-rss_limit_mb={MEMORY_MB}", "-max_len=4096", f"-artifact_prefix={scratch}/"],
+             f"-rss_limit_mb={MEMORY_MB}", "-max_len=4096", f"-artifact_prefix={scratch}/",
+             f"{scratch}/corpus"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     tried = [int(number) for number in re.findall(r"^#(\d+)\t", done.stderr, re.MULTILINE)]
@@ -49,7 +51,7 @@ def fuzz_one(name: str, arguments: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["fedplt", "json", "tomllib", "csv"]):
-        from tools.reliability.fuzz_targets import DECODERS
+        from tools.reliability.fuzz_targets import DECODERS, EXAMPLES
 
         from fedplt.errors import FedpltError
 
@@ -59,6 +61,9 @@ def fuzz_one(name: str, arguments: list[str]) -> None:
         except FedpltError:
             return
 
+    corpus = Path(arguments[-1])
+    corpus.mkdir()
+    (corpus / "example").write_bytes(EXAMPLES[name])
     atheris.Setup([sys.argv[0], *arguments], one)
     atheris.Fuzz()
 

@@ -14,18 +14,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from hypothesis import strategies as st
 from tests.support.jobs import blob_job
 from tests.support.tiny import CONFIG
+from tools.reliability.bad_clients import sound, taken
+from tools.reliability.fuzz_inputs import ODD_TEXTS, SCALARS, changed_text, changed_values, paths
 
-from fedplt import ClientUpdate
 from fedplt.configuration import override, parse_config, parse_toml, read_fleet
 from fedplt.configuration.config_file import load_config, read_config
 from fedplt.data.decode import _idx
 from fedplt.data.samples import TensorSamples
 from fedplt.errors import ConfigError, RunError
-from fedplt.federation import plan_without_data, split_data
+from fedplt.federation import plan_without_data, read_devices, read_sessions, split_data
 from fedplt.federation.run_folder.checkpoint import _about
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.run_folder.records_file import KIND, RecordsFile
@@ -35,25 +37,6 @@ from fedplt.methods import read_plan
 from fedplt.planning import Plan
 
 RUN = "0123456789abcdef"
-ODD_NUMBERS = st.sampled_from(
-    [0, -1, 1, 2**31, 2**63, 10**9, 10**30, 10**400, 0.5, 2.5, -0.0, 1e-320, 1e300, float("inf"),
-     float("-inf"), float("nan")]
-)  # fmt: skip
-ODD_TEXTS = st.sampled_from(
-    ["", "\0", "../../x", "/dev/zero", "os:system", "a:b", ".", "nan", "\ud800", "9" * 5000,
-     "[" * 3000, "fedavg", "full", "x" * 300]
-)  # fmt: skip
-SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), ODD_NUMBERS,
-    ODD_TEXTS,
-)  # fmt: skip
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=8,
-)
 Call = Callable[[Any], object]
 
 
@@ -74,75 +57,6 @@ def _file(name: str, data: bytes) -> Path:
     path = scratch() / name
     path.write_bytes(data)
     return path
-
-
-def changed_text(text: str) -> st.SearchStrategy[bytes]:
-    """A text with some of its parts replaced, doubled or lost."""
-    data = text.encode()
-    place = st.integers(0, len(data))
-    part = st.one_of(
-        st.binary(max_size=8), ODD_TEXTS.map(lambda odd: odd.encode("utf-8", "replace")),
-        st.sampled_from([b"[", b"]", b"=", b'"', b"\n", b"{", b",", b"-", b"1e999", b"inf"]),
-    )  # fmt: skip
-    edits = st.lists(st.tuples(place, place, part), min_size=1, max_size=4)
-
-    def apply(changes: list[tuple[int, int, bytes]]) -> bytes:
-        result = data
-        for start, stop, new in changes:
-            end = max(start, min(stop, start + 20))
-            result = result[:start] + new + result[end:]
-        return result
-
-    return edits.map(apply)
-
-
-def changed_values(values: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Values of which some, at any depth, are odd, lost or new."""
-    paths = list(_paths(values, ()))
-    edits = st.lists(
-        st.tuples(st.sampled_from(paths), st.one_of(VALUES, st.just(LOST)), st.booleans()),
-        min_size=1, max_size=3,
-    )  # fmt: skip
-
-    def apply(changes: list[tuple[tuple[Any, ...], Any, bool]]) -> dict[str, Any]:
-        result = _copy(values)
-        for path, value, is_new in changes:
-            _put(result, path, value, is_new)
-        return result
-
-    return edits.map(apply)
-
-
-LOST = object()
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copy(item) for key, item in value.items()}
-    return [_copy(item) for item in value] if isinstance(value, list) else value
-
-
-def _paths(value: Any, path: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    items: Any = value.items() if isinstance(value, dict) else []
-    if isinstance(value, list):
-        items = enumerate(value[:3])
-    below = [found for key, item in items for found in _paths(item, (*path, key))]
-    return [*([path] if path else []), *below]
-
-
-def _put(values: Any, path: tuple[Any, ...], value: Any, is_new: bool) -> None:
-    *way, last = path
-    try:
-        for part in way:
-            values = values[part]
-    except (LookupError, TypeError):
-        return  # changed before
-    if isinstance(values, dict) and value is LOST:
-        values.pop(last, None)
-    elif isinstance(values, dict):
-        values[f"{last}_new" if is_new else last] = value
-    elif isinstance(values, list) and isinstance(last, int) and value is not LOST:
-        values[last:] = [value, *values[last + 1 :]]
 
 
 @cache
@@ -188,6 +102,16 @@ def _result(values: dict[str, Any]) -> None:
         read_result(_file("result.json", text.encode()), RUN)
 
 
+def _sessions(values: dict[str, Any]) -> None:
+    if (text := sealed(values, "sessions")) is not None:
+        read_sessions(_file("sessions.json", text.encode()).parent, RUN)
+
+
+def _devices(values: dict[str, Any]) -> None:
+    if (text := sealed(values, "devices")) is not None:
+        read_devices(_file("devices.json", text.encode()).parent, RUN)
+
+
 def _plan(values: dict[str, Any]) -> None:
     """As ``RunFolder.plan`` reads it."""
     try:
@@ -228,7 +152,13 @@ down = "10 Mbps"
 up = "1 Mbps"
 """
 SPLIT = json.dumps([[0, 1, 2], [3, 4], [5, 6], [7], [8]])
-UPDATE = ClientUpdate(torch.zeros(20).numpy(), 5, 1.0, {"loss": 1.0}).to_bytes()
+TIME = {"latency": 0.1, "download": 1.0, "forward": 1.0, "backward": 2.0, "upload": 1.0}
+DEVICE = {"name": "phone", "clients": [0, 1], "ratio": 0.5, "planned": TIME, "full": TIME}
+SESSION = {
+    "started": "2026-01-01T00:00:00+00:00", "first_round": 1, "python": "3.11.7",
+    "packages": {"fedplt": "0.1.0"}, "system": "Linux", "processor": "x", "cores": 2,
+    "memory_bytes": 2**30,
+}  # fmt: skip
 IDX = b"\0\0\x08\x03" + (2).to_bytes(4, "big") + (2).to_bytes(4, "big") * 2 + bytes(8)
 
 
@@ -250,7 +180,7 @@ TARGETS: dict[str, Target] = {
     ),
     "--set": Target(
         st.tuples(
-            st.sampled_from([".".join(map(str, path)) for path in _paths(config_values(), ())]),
+            st.sampled_from([".".join(map(str, path)) for path in paths(config_values(), ())]),
             st.one_of(st.text(max_size=30), ODD_TEXTS, SCALARS.map(repr)),
         ).map("=".join),
         lambda text: override(read_config(CONFIG, "tiny"), [text]),
@@ -260,6 +190,8 @@ TARGETS: dict[str, Target] = {
         changed_values({"format": 2, "rounds": 3, "score_last_10": 0.5, "test_loss": 1.0}),
         _result,
     ),
+    "sessions": Target(changed_values({"format": 2, "sessions": [SESSION]}), _sessions),
+    "devices of a run": Target(changed_values({"devices": [DEVICE]}), _devices),
     "plan": Target(changed_values(job().plan.to_json()), _plan),
     "checkpoint": Target(
         changed_values(
@@ -279,12 +211,12 @@ TARGETS: dict[str, Target] = {
         changed_text(DEVICES_TOML), lambda data: read_fleet(_file("devices.toml", data))
     ),
     "split file": Target(changed_text(SPLIT), _split),
-    "client update": Target(_bytes_of(UPDATE), ClientUpdate.from_bytes),
+    "client update": Target(_bytes_of(sound()), taken),
     "IDX file": Target(_bytes_of(IDX), lambda data: _idx(data, Path("it"))),
 }  # fmt: skip
 
 DECODERS: dict[str, Callable[[bytes], object]] = {
-    "client update": ClientUpdate.from_bytes,
+    "client update": taken,
     "IDX file": lambda data: _idx(data, Path("it")),
     "TOML": lambda data: parse_toml(data.decode("utf-8", "replace"), "it", ConfigError),
     "sealed text": lambda data: open_json(data.decode("utf-8", "replace"), KIND, "it", RUN),
@@ -292,3 +224,13 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
     "tensors": lambda data: load_tensors(_file("it.safetensors", data), KIND),
 }
 """Take bytes alone: for a fuzzer that is guided by coverage."""
+
+EXAMPLES: dict[str, bytes] = {
+    "client update": sound(),
+    "IDX file": IDX,
+    "TOML": CONFIG.encode(),
+    "sealed text": seal_json(record_values(), RUN, KIND).encode(),
+    "devices, CSV": DEVICES.encode(),
+    "tensors": safetensors.torch.save({"state": torch.zeros(3)}, {"fedplt": "{}"}),
+}
+"""A valid input of each, to start from."""

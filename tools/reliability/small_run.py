@@ -13,12 +13,16 @@ from tests.support.engines import NormsEngine
 from tests.support.jobs import blob_job
 from torch import Tensor
 
+from fedplt.builtin import find_fleet
 from fedplt.engines import run_job
 from fedplt.errors import FedpltError
 from fedplt.federation import History, Interrupted, Job, RunFolder
+from fedplt.report.page.runs import read_run
 
 SETTINGS: dict[str, Any] = {
     "rounds": 6,
+    "fleet": {"devices": str(find_fleet("paper-example"))},
+    "evaluation": {"keep_best": True},
     "checkpoint_every": 2,
     "server": {"optimizer": "adam", "learning_rate": 0.01},
     "sampling": {"name": "ocs", "budget": 4.0, "norms": "last"},
@@ -70,9 +74,10 @@ def look(path: Path) -> Seen:
     def read() -> Any:
         folder = RunFolder.open(path)
         history, plan, config = folder.history(), folder.plan(), folder.config()
-        folder.check_model()
+        folder.check_models()
+        run = read_run(path)
         config = config.model_copy(update={"code": None})  # which is where the folder is
-        return plain(history), plan.fingerprint, config
+        return plain(history), plan.fingerprint, config, run.devices, run.sessions
 
     return _listened(read)
 

@@ -211,7 +211,7 @@ def write_report(folders: list[Path], page: Path, title: str | None = None) -> P
     from fedplt.report.page import content_of, read_groups, write_page
 
     for folder in folders:
-        RunFolder.open(folder).check_model()
+        RunFolder.open(folder).check_models()
     groups = read_groups(folders)
     only = next(iter(groups.values()))[0] if len(groups) == 1 else None
     named = only.config.name if only and only.config else ", ".join(groups)

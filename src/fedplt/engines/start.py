@@ -133,11 +133,12 @@ def run_job(
             if folder and resume:
                 federation.resume()  # refuses before anything is written
                 folder.write_config(job.config)
+                folder.restore_plan_and_metric(job)
             else:
                 federation.start()
             if folder:
-                note_session(folder.path, federation.rounds_done)
-                write_devices(folder.path, job)
+                note_session(folder.path, folder.run, federation.rounds_done)
+                write_devices(folder.path, folder.run, job)
             return federation.run(on_round)
     except Interrupted as error:
         if folder:

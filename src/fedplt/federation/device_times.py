@@ -9,18 +9,25 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
-from fedplt.errors import RunError
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
+from fedplt.federation.run_folder.sealed import (
+    damaged_field,
+    open_json,
+    read_sealed,
+    saying,
+    seal_json,
+)
 from fedplt.files import write_text
 from fedplt.fleet import RoundTime, round_time
 from fedplt.planning import Assignment, sublayers_assignment
 
-FORMAT = 1
 DEVICES_FILE = "devices.json"
+KIND = "devices"
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class DeviceTimes:
     """If it trained the whole model, with all local steps."""
 
 
-_DEVICES = TypeAdapter(list[DeviceTimes])
+_DEVICES = TypeAdapter(Annotated[list[DeviceTimes], Field(min_length=1)])
 
 
 def device_times(job: Job) -> list[DeviceTimes]:
@@ -62,20 +69,21 @@ def device_times(job: Job) -> list[DeviceTimes]:
     return found
 
 
-def write_devices(folder: Path, job: Job) -> None:
-    """Write ``devices.json``, if the run has devices."""
+def write_devices(folder: Path, run: str, job: Job) -> None:
+    """Write ``devices.json``, if the run has devices; ``run`` is its id."""
     if devices := device_times(job):
-        data = {"format": FORMAT, "devices": [asdict(device) for device in devices]}
-        write_text(folder / DEVICES_FILE, json.dumps(data))
+        path, values = folder / DEVICES_FILE, {"devices": [asdict(device) for device in devices]}
+        with saying(path):
+            write_text(path, seal_json(values, run, KIND))
 
 
-def read_devices(folder: Path) -> list[DeviceTimes]:
+def read_devices(folder: Path, run: str) -> list[DeviceTimes]:
     """The devices of a run on disk; empty if it has none."""
     path = folder / DEVICES_FILE
     if not path.exists():
         return []
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return _DEVICES.validate_python(data["devices"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is damaged: {error!r}. Delete it to do without it.") from error
+    values = open_json(read_sealed(path), KIND, path, run).get("devices")
+    try:  # strict mode reads JSON alone
+        return _DEVICES.validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        raise damaged_field(path, error) from None

@@ -54,7 +54,8 @@ def coverage_warnings(config: RunConfig, plan: Plan) -> list[str]:
             result.append(
                 f"WARNING: layer {layer.name}: {thin} of its {layer.num_sublayers} sub-layers have "
                 f"fewer than {least} contributors{when}: {rule.name} cannot outvote one bad client "
-                "there. More clients, larger ratios or server.min_contributors help."
+                "there. More clients, larger ratios, server.aggregation = 'clipped-mean' or "
+                "server.min_contributors help."
             )
     return result
 

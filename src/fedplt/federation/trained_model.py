@@ -16,6 +16,7 @@ from fedplt.federation.data_checks import check_finite, with_checks
 from fedplt.federation.model import find_code, load_weights
 from fedplt.federation.run_folder.checkpoint import CheckpointFiles
 from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.federation.run_folder.model_files import BEST_MODEL, FINAL_MODEL
 from fedplt.imports import import_object
 from fedplt.kernels import bind_state, put
 from fedplt.models import build_model
@@ -108,7 +109,7 @@ def _task(config: RunConfig, folder: RunFolder) -> Task:
 
 
 def _weights(folder: RunFolder, best: bool) -> Path:
-    path = folder.path / ("best.safetensors" if best else "model.safetensors")
+    path = folder.path / (BEST_MODEL if best else FINAL_MODEL)
     if not path.exists():
         do = (
             "Set evaluation.keep_best = true before a run."

@@ -75,7 +75,8 @@ def _imported(path: str, may_import: bool) -> type[Method]:
     if kind is None and not may_import:
         raise PlanError(
             f"the plan was made by {path!r}, and reading a plan imports nothing that it names. "
-            "Import that module first, in Python."
+            "Import that module first (in Python), or let 'fedplt resume' do it, which runs its "
+            "code and writes a finished run's report again."
         )
     if kind is None:
         kind = import_object(path, "method.name", wanted)

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import torch.multiprocessing as torch_multiprocessing
 
 from fedplt.engines.simulator.channel import POLL_SECONDS, Channel, encode
+from fedplt.engines.simulator.handover import Handover
 from fedplt.engines.simulator.shared import SharedMemory
 from fedplt.engines.simulator.worker import Failure, Task, worker_main
 from fedplt.errors import DataError, RunError
@@ -203,9 +204,10 @@ class WorkerPool:
     def _start(self, name: str) -> _Worker:
         context: Any = torch_multiprocessing.get_context(self.method)
         ours, theirs = socket.socketpair()
+        job = Handover(self.job)
         process = context.Process(
             target=worker_main,
-            args=(theirs, self.job, self.shared, os.getpid()),
+            args=(theirs, job, self.shared, os.getpid()),
             name=name,
             daemon=True,
         )
@@ -214,8 +216,12 @@ class WorkerPool:
         except (AttributeError, TypeError, RuntimeError, PicklingError) as error:
             ours.close()
             raise RunError(f"the workers cannot be started: {error}. {SPAWNED}") from error
+        except OSError as error:  # no memory or process left, or no room for a temporary file
+            ours.close()
+            raise RunError(f"the workers cannot be started: {error.strerror or error}.") from error
         finally:
             theirs.close()
+            job.close()
         return _Worker(process, Channel(ours))
 
     def close(self) -> None:

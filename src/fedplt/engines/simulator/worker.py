@@ -18,6 +18,7 @@ from torch import nn
 
 from fedplt.client import ClientResult, ClientTrainer, TrainOrder, evaluate_chunk, gather_statistics
 from fedplt.engines.simulator.channel import Channel, encode
+from fedplt.engines.simulator.handover import Handover
 from fedplt.engines.simulator.shared import SharedMemory
 from fedplt.errors import DataError, FedpltError
 from fedplt.federation import Job
@@ -155,13 +156,13 @@ def _leave_shared_memory(model: nn.Module) -> None:
             tensor.data = tensor.data.clone()
 
 
-def worker_main(end: socket.socket, job: Job, shared: SharedMemory, parent: int) -> None:
+def worker_main(end: socket.socket, job: Handover[Job], shared: SharedMemory, parent: int) -> None:
     """Answer tasks until the parent process ends this one, or ends itself."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or a scheduler sends them to all:
         signal.signal(number, signal.SIG_IGN)  # the parent saves the run, then ends its workers
     torch.set_num_threads(1)  # two threads become very slow when anything else needs a core
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    channel, worker = Channel(end), Worker(job, shared)
+    channel, worker = Channel(end), Worker(job.value, shared)
     while True:
         try:
             task = channel.wait(_wait_on)

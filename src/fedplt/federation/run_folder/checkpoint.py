@@ -16,8 +16,8 @@ from torch import Tensor
 from fedplt.configuration import RunConfig, Section, dump_config, flatten, read_config
 from fedplt.errors import DamagedError, RunError
 from fedplt.federation.job import Job
-from fedplt.federation.run_folder.records import Totals
-from fedplt.federation.run_folder.sealed import load_tensors, save_tensors
+from fedplt.federation.run_folder.records import Totals, WrittenTotals
+from fedplt.federation.run_folder.sealed import damaged_field, load_tensors, save_tensors
 
 FORMAT = 2
 KIND = "checkpoint"
@@ -36,7 +36,7 @@ class _About(Section):
     run: str
     format: Literal[2]
     rounds_done: Annotated[int, Field(ge=0, le=10**9)]
-    total: Totals
+    total: WrittenTotals
     plan: str
     data: str
     devices: str | None
@@ -160,9 +160,7 @@ def _about(path: Path, values: dict[str, Any]) -> _About:
     try:
         return _About.model_validate_json(json.dumps(values))  # strict mode reads JSON alone
     except ValidationError as error:
-        first: Any = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise DamagedError(f"{path} is damaged: {place}: {first['msg']}.") from None
+        raise damaged_field(path, error) from None
 
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

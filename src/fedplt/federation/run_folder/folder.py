@@ -26,32 +26,31 @@ from typing import IO, Any
 
 from torch import Tensor
 
+from fedplt.client import MetricInfo
 from fedplt.configuration import RunConfig, dump_config, how_to_continue, read_config
 from fedplt.errors import DamagedError, FedpltError, RunError
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.checkpoint import Checkpoint, CheckpointFiles
 from fedplt.federation.run_folder.lock import LOCK, is_of, take_lock
 from fedplt.federation.run_folder.metric_file import METRIC_FILE, read_metric, write_metric
+from fedplt.federation.run_folder.model_files import BEST_MODEL, FINAL_MODEL, ModelFiles
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
 from fedplt.federation.run_folder.records_file import RecordsFile
 from fedplt.federation.run_folder.result_file import read_result, write_result
 from fedplt.federation.run_folder.sealed import (
-    load_tensors,
     new_run_id,
     open_json,
     read_sealed,
     run_of,
-    save_tensors,
     saying,
     seal_json,
     seal_lines,
-    tensors_digest,
 )
 from fedplt.files import SCRATCH, a_path, make_folder, remove_scratch, write_text
 from fedplt.methods import read_plan
 from fedplt.planning import Plan
 
-FINAL = ("result.json", "model.safetensors", "report.html")
+FINAL = ("result.json", FINAL_MODEL, "report.html")
 
 
 class RunFolder:
@@ -79,8 +78,7 @@ class RunFolder:
             remove_scratch(path)
             folder.write_config(job.config)
             folder.write_plan(job.plan)
-            with folder._writing(METRIC_FILE):
-                write_metric(path, job.metric.info, folder.run)
+            folder.write_metric(job.metric.info)
         except BaseException:
             folder.unlock()
             raise
@@ -137,8 +135,7 @@ class RunFolder:
         return self._run
 
     def config(self) -> RunConfig:
-        text = self._config_text()
-        return read_config(text, self.path / "config.toml")
+        return read_config(self._config_text(), self.path / "config.toml")
 
     def _config_text(self) -> str:
         """The text of ``config.toml``, checked; its seal has the run's id."""
@@ -174,6 +171,19 @@ class RunFolder:
     def write_plan(self, plan: Plan) -> None:
         with self._writing("plan.json"):
             write_text(self.path / "plan.json", seal_json(plan.to_json(), self.run, "plan"))
+
+    def write_metric(self, metric: MetricInfo) -> None:
+        with self._writing(METRIC_FILE):
+            write_metric(self.path, metric, self.run)
+
+    def restore_plan_and_metric(self, job: Job) -> None:
+        """Write them again where they are damaged; the checkpoint says that the job is the same."""
+        for path, kind in ((self.path / "plan.json", "plan"), (self.path / METRIC_FILE, "metric")):
+            try:
+                open_json(read_sealed(path), kind, path, self.run)
+            except RunError as error:
+                self.write_plan(job.plan) if kind == "plan" else self.write_metric(job.metric.info)
+                warnings.warn(f"{error} It was written again.", stacklevel=2)
 
     def plan(self) -> Plan:
         """The plan; it imports no method that the file names."""
@@ -219,19 +229,17 @@ class RunFolder:
             return History(records, metric=metric)
         return History(records, result.test_score, result.test_loss, metric)
 
-    def check_model(self) -> None:
-        """Raise DamagedError if the final model is there and is not what the run wrote."""
-        if (self.path / "model.safetensors").exists():
-            try:
-                self.model("model.safetensors")
-            except DamagedError as error:
-                raise DamagedError(
-                    f"{error} 'fedplt resume {self.path}' writes it again."
-                ) from error
+    def check_models(self) -> None:
+        """Raise DamagedError if the final or the best model is not what the run wrote."""
+        self._models.check()
 
     def model(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of a model that the run kept, and what is known about it."""
-        return load_tensors(self.path / name, "model", self.run)
+        return self._models.read(name)
+
+    @property
+    def _models(self) -> ModelFiles:
+        return ModelFiles(self.path, self.run)
 
     def reopen(self) -> None:
         """Delete the final artifacts (model, result, report): the run is being extended."""
@@ -260,6 +268,7 @@ class RunFolder:
         """Make the folder what it was at this checkpoint; return the records of its rounds."""
         remove_scratch(self.path)
         self._checkpoints.adopt(checkpoint)
+        self._models.warn_of_damaged_best()
         return self.keep_rounds(checkpoint.rounds_done)
 
     @property
@@ -268,16 +277,14 @@ class RunFolder:
 
     def save_best(self, tensors: dict[str, Tensor], round: int) -> None:
         """Keep a model besides the last one; ``round`` counts from 1."""
-        with self._writing("best.safetensors"):
-            path = self.path / "best.safetensors"
-            save_tensors(path, tensors, {"round": round}, self.run, "model")
+        with self._writing(BEST_MODEL):
+            self._models.save_best(tensors, round)
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
-        with self._writing("model.safetensors"):
-            save_tensors(self.path / "model.safetensors", tensors, {}, self.run, "model")
+        with self._writing(FINAL_MODEL):
+            digest = self._models.save_final(tensors)
         with self._writing("result.json"):
-            weights = {"weights_sha256": tensors_digest(tensors)}
-            write_result(self.path / "result.json", {**result, **weights}, self.run)
+            write_result(self.path / "result.json", {**result, "weights_sha256": digest}, self.run)
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:

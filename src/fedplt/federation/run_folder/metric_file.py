@@ -20,7 +20,10 @@ def write_metric(folder: Path, metric: MetricInfo, run: str) -> None:
 def read_metric(folder: Path, run: str) -> MetricInfo:
     """What the scores of a run are; ``run`` is its id."""
     path = folder / METRIC_FILE
-    values = open_json(read_sealed(path), KIND, path, run)
+    try:
+        values = open_json(read_sealed(path), KIND, path, run)
+    except DamagedError as error:
+        raise DamagedError(f"{error} 'fedplt resume {folder}' writes it again.") from error
     try:
         return MetricInfo.from_json(values)
     except FedpltError as error:

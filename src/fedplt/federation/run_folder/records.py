@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from fedplt.client import MetricInfo, accuracy
 from fedplt.errors import DamagedError, RunError
@@ -25,7 +25,7 @@ from fedplt.federation.run_folder.record_fields import (
     Sampling,
 )
 
-FORMAT = 2
+FORMAT: Literal[2] = 2
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,19 @@ class Totals:
         )
 
 
+def _all_there(values: Any) -> Any:
+    """A run writes all costs: none of them is 0 because its number was lost."""
+    if not isinstance(values, dict):
+        return values  # refused as such
+    missing = [field.name for field in fields(Totals) if field.name not in values]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} must be there")
+    return values
+
+
+WrittenTotals = Annotated[Totals, BeforeValidator(_all_there)]
+
+
 @dataclass(frozen=True)
 class RoundRecord:
     """One round. ``score`` is the value of the run's metric (:attr:`History.metric`)."""
@@ -63,8 +76,8 @@ class RoundRecord:
     """The number of the round, from 1."""
     num_clients: Count
     train_loss: float
-    cost: Totals
-    total: Totals
+    cost: WrittenTotals
+    total: WrittenTotals
     seconds: Amount
     score: Finite | None = None
     """None: the round was not evaluated."""
@@ -89,7 +102,7 @@ class RoundRecord:
     """With ``[privacy]``, in evaluated rounds: epsilon and delta so far (``docs/privacy.md``)."""
     replanned: dict[str, Any] | None = None
     """Who trains which fraction of the model from this round on, if the fleet was planned anew."""
-    format: int = FORMAT
+    format: Literal[2] = FORMAT
 
     @property
     def away(self) -> list[int]:

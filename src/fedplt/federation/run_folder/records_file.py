@@ -31,7 +31,10 @@ class RecordsFile:
         """All complete records; an incomplete last line, left by a crash, is ignored."""
         records, damage = self._read()
         if damage:
-            raise damage[0]
+            raise DamagedError(
+                f"{damage[0]} 'fedplt resume {self.path.parent}' leaves such lines out, and says "
+                "which rounds have no record."
+            ) from damage[0]
         return records
 
     def keep(self, number: int) -> list[RoundRecord]:

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from fedplt.configuration import Section
-from fedplt.errors import DamagedError
 from fedplt.federation.run_folder.record_fields import Finite
-from fedplt.federation.run_folder.sealed import open_json, read_sealed, seal_json
+from fedplt.federation.run_folder.sealed import damaged_field, open_json, read_sealed, seal_json
 from fedplt.files import write_text
 
 FORMAT = 2
@@ -43,6 +42,4 @@ def read_result(path: Path, run: str) -> Result | None:
     try:
         return Result.model_validate(open_json(read_sealed(path), KIND, path, run))
     except ValidationError as error:
-        first: Any = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise DamagedError(f"{path} is damaged: {place}: {first['msg']}.") from None
+        raise damaged_field(path, error) from None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -79,6 +80,13 @@ def parse_json(text: str, path: Path | str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} is not valid JSON: {error}") from error
+
+
+def damaged_field(path: Path, error: ValidationError) -> DamagedError:
+    """The first field that is not what a run writes, in words."""
+    first: Any = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    return DamagedError(f"{path} is damaged: {place}: {first['msg']}.")
 
 
 def read_sealed(path: Path) -> str:

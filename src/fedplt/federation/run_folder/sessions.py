@@ -1,30 +1,59 @@
 """Where and with what a run was computed: versions, machine, times; one entry per session.
 
 A session is one process that ran rounds: a run that was stopped and resumed has several. The file
-``sessions.json`` describes the run for its readers; nothing is computed from it.
+``sessions.json`` describes the run for its readers; nothing is computed from it. So damage to it
+stops neither a run nor a report, but is said.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
+import warnings
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field, ValidationError
+
+from fedplt.configuration import Section
+from fedplt.errors import DamagedError
 from fedplt.federation.run_folder.processor import processor_name
+from fedplt.federation.run_folder.sealed import (
+    damaged_field,
+    open_json,
+    read_sealed,
+    saying,
+    seal_json,
+)
 from fedplt.files import write_text
 
-FORMAT = 1
+FORMAT = 2
+KIND = "sessions"
 SESSIONS_FILE = "sessions.json"
 PACKAGES = ("fedplt", "torch", "numpy", "safetensors", "pydantic", "flwr")
 MAX_SESSIONS = 1000
 
 
-def note_session(folder: Path, rounds_done: int) -> None:
-    """Add this process to the sessions of a run."""
+class _Session(Section):
+    started: str
+    first_round: Annotated[int, Field(ge=1, le=10**9)]
+    python: str
+    packages: dict[str, str]
+    system: str
+    processor: str
+    cores: Annotated[int, Field(ge=1)]
+    memory_bytes: Annotated[int, Field(ge=0)] | None
+
+
+class _Sessions(Section):
+    format: Literal[2]
+    sessions: Annotated[list[_Session], Field(min_length=1)]
+
+
+def note_session(folder: Path, run: str, rounds_done: int) -> None:
+    """Add this process to the sessions of a run; ``run`` is its id."""
     session = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "first_round": rounds_done + 1,
@@ -35,19 +64,27 @@ def note_session(folder: Path, rounds_done: int) -> None:
         "cores": os.cpu_count() or 1,
         "memory_bytes": _memory(),
     }
-    sessions = [*read_sessions(folder), session][-MAX_SESSIONS:]
-    text = json.dumps({"format": FORMAT, "sessions": sessions}, indent=1)
-    write_text(folder / SESSIONS_FILE, text)
-
-
-def read_sessions(folder: Path) -> list[dict[str, Any]]:
-    """The sessions of a run; none where the file is missing or is not what we write."""
     try:
-        data = json.loads((folder / SESSIONS_FILE).read_text(encoding="utf-8"))
-        entries = data["sessions"] if data["format"] == FORMAT else []
-        return [dict(entry) for entry in entries]
-    except (OSError, ValueError, KeyError, TypeError):
+        earlier = read_sessions(folder, run)
+    except DamagedError as error:
+        earlier = []
+        warnings.warn(f"{error} It is begun anew; the run is as it was.", stacklevel=2)
+    values = {"format": FORMAT, "sessions": [*earlier, session][-MAX_SESSIONS:]}
+    path = folder / SESSIONS_FILE
+    with saying(path):
+        write_text(path, seal_json(values, run, KIND, indent=1))
+
+
+def read_sessions(folder: Path, run: str) -> list[dict[str, Any]]:
+    """The sessions of a run, oldest first; none where the file is missing."""
+    path = folder / SESSIONS_FILE
+    if not path.exists():
         return []
+    try:
+        found = _Sessions.model_validate(open_json(read_sealed(path), KIND, path, run))
+    except ValidationError as error:
+        raise damaged_field(path, error) from None
+    return [session.model_dump() for session in found.sessions]
 
 
 def _version(package: str) -> str | None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedplt.configuration import RunConfig, flatten
-from fedplt.errors import FedpltError, RunError
+from fedplt.errors import DamagedError, FedpltError, RunError
 from fedplt.federation import DeviceTimes, History, RunFolder, read_devices, read_sessions
 from fedplt.planning import Plan
+
+Note = TypeVar("Note")
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,8 @@ def read_run(path: Path) -> ShownRun:
         config=config,
         plan=plan,
         plan_problem=problem,
-        devices=read_devices(path),
-        sessions=read_sessions(path),
+        devices=_noted(folder, read_devices),
+        sessions=_noted(folder, read_sessions),
         has_result=(path / "result.json").is_file(),
     )
 
@@ -79,7 +82,22 @@ def _plan(folder: RunFolder) -> tuple[Plan | None, str]:
     try:
         return folder.plan(), ""
     except FedpltError as error:
-        return None, f"Who trains what is not shown: {error}"
+        problem = f"Who trains what is not shown: {error}"
+        if isinstance(error, DamagedError):
+            warnings.warn(problem, stacklevel=2)
+        return None, problem
+
+
+def _noted(folder: RunFolder, read: Callable[[Path, str], Sequence[Note]]) -> Sequence[Note]:
+    """Devices or sessions; a page does without them if their file is damaged, and says so."""
+    try:
+        return read(folder.path, folder.run)
+    except DamagedError as error:
+        warnings.warn(
+            f"{error} The report does without it; 'fedplt resume {folder.path}' writes it again.",
+            stacklevel=2,
+        )
+        return []
 
 
 def read_groups(paths: Sequence[Path]) -> dict[str, list[ShownRun]]:
