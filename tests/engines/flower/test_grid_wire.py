@@ -7,10 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
 
 from fedplt.engines.flower import grid_wire
 from fedplt.engines.flower.grid_wire import GridWire
 from fedplt.engines.flower.records import to_records
+
+TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
 
 class SlowGrid:
