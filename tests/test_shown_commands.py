@@ -35,7 +35,7 @@ LITTLE = {
     "theory": "--dimension 6",
 }
 """Options that are added, so that a command takes a second at most."""
-SHARES = 4
+SHARES = 2
 """Tests that run in parallel; each begins with the run whose folder other commands read."""
 MY_DATA = """
 import torch

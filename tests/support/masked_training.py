@@ -91,7 +91,7 @@ def assert_equals_masked(
     part = train_part(ours, assignment, data, optimizer, loss)
     full = OPTIMIZERS["sgd" if optimizer == "fused" else optimizer]
     train_masked(reference, assignment, data, full, loss)
-    mask, initial = masks(assignment), model.state_dict()
+    mask, initial, after = masks(assignment), model.state_dict(), reference.state_dict()
     names = {id(p): name for name, p in model.named_parameters()}
     tied = {
         name: names.get(id(tensor), name)
@@ -104,8 +104,7 @@ def assert_equals_masked(
             assert torch.equal(tensor, initial[name]), name
             continue
         atol, rtol = tolerance
-        expected = reference.state_dict()[name]
-        torch.testing.assert_close(tensor, expected, atol=atol, rtol=rtol, msg=name)
+        torch.testing.assert_close(tensor, after[name], atol=atol, rtol=rtol, msg=name)
         assert torch.equal(tensor[own == 0], initial[name][own == 0]), name
         moved |= not torch.equal(tensor, initial[name])
     assert moved
