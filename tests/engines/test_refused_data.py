@@ -122,14 +122,14 @@ def test_items_of_a_dataset_are_refused_before_training(item, words, part):
 
 @pytest.mark.parametrize(("item", "words"), ITEMS)
 def test_costly_items_are_refused_when_they_are_fetched(item, words, monkeypatch):
-    monkeypatch.setattr(data_checks, "CHECK_SECONDS", -1.0)
+    monkeypatch.setattr(data_checks, "ITEMS_AHEAD", 0)
     with pytest.raises(fedplt.DataError, match=f"client 0, round 1 failed: .*{words}") as caught:
         train(Items(item, Y.tolist()))
     assert "Traceback" not in str(caught.value)
 
 
 def test_several_labels_of_an_item(monkeypatch):
-    monkeypatch.setattr(data_checks, "CHECK_SECONDS", -1.0)
+    monkeypatch.setattr(data_checks, "ITEMS_AHEAD", 0)
     targets = nn.functional.one_hot(Y).float()
     bad = Items((X[0], torch.tensor([0.0, 3.0, 0.0])), targets)
     with pytest.raises(fedplt.DataError, match=r"0 to 3 \(example 50\); multi-label needs 0 or 1"):
@@ -137,7 +137,7 @@ def test_several_labels_of_an_item(monkeypatch):
 
 
 def test_a_bad_test_item_loses_no_round(tmp_path, monkeypatch):
-    monkeypatch.setattr(data_checks, "CHECK_SECONDS", -1.0)
+    monkeypatch.setattr(data_checks, "ITEMS_AHEAD", 0)
     bad, good = Items((X[0], 7), Y.tolist()), Items((X[0], 0), Y.tolist())
     with pytest.raises(fedplt.DataError, match=r"test data.*label 7 \(example 50\)"):
         train((X, Y), test_data=bad, out=tmp_path / "run")
@@ -149,7 +149,7 @@ def test_a_bad_test_item_loses_no_round(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("item", [item for item, _ in ITEMS[2:]])
 def test_items_that_a_split_by_labels_meets(item, monkeypatch):
-    monkeypatch.setattr(data_checks, "CHECK_SECONDS", -1.0)
+    monkeypatch.setattr(data_checks, "ITEMS_AHEAD", 0)
     with pytest.raises(fedplt.FedpltError, match=r"Dataset|label per example") as caught:
         train(Items(item, Y.tolist()), split="dirichlet")
     assert "split_file" not in str(caught.value)

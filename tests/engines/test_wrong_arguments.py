@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -45,7 +46,14 @@ def mean_of_all(outputs, targets):
         ({"out": 5}, "out: 5 is a int; give a path"),
         ({"on_round": None}, "on_round is a NoneType"),
         ({"ratios": None, "fleet": "devices.csv"}, "fleet is a str"),
-        ({"ratios": None, "fleet": {"devises": 1}}, "'devises'; it needs 'devices'"),
+        ({"ratios": None, "fleet": {"devises": 1}}, "devices is missing"),
+        ({"ratios": None, "fleet": {"devices": 5}}, "devices is 5; give the path"),
+        ({"ratios": {1: 0.5}}, "ratios is a dict"),
+        ({"ratios": {0.5}}, "ratios is a set"),
+        ({"ratios": (ratio for ratio in [0.5])}, "ratios is a generator"),
+        ({"ratios": object()}, "ratios is a object"),
+        ({"split": np.array(5)}, "the split is a ndarray"),
+        ({"training": {"augment": "(given from Python)"}}, "Name it by import path"),
         ({"test_data": (X[:0], Y[:0])}, "test data is empty"),
         ({"test_data": []}, "test data is empty"),
         ({"data": (X[:, :5], Y)}, r"does not fit the training data .* shape \(5,\)"),

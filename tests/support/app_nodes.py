@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from torch import optim
 from torch.nn.functional import cross_entropy
 
@@ -14,10 +13,9 @@ from fedplt.engines.flower import FedPLT, SlicesApp, train_slices
 from fedplt.engines.flower.records import from_records, to_records
 from fedplt.models import MODELS
 from fedplt.seeds import generator
+from tests.support import flower_identity  # noqa: F401 (messages need one)
 from tests.support.image_jobs import IMAGE_RATIOS, SMALL, image_job, images
 from tests.support.jobs import RATIOS, blobs, small_model
-
-TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
 
 class MemoryGrid:

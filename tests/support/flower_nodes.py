@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedplt.engines.flower.client_app import client_app_of
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.node_client import NodeClient
 from fedplt.engines.flower.records import answer_of, from_records, to_records
-
-TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+from tests.support import flower_identity  # noqa: F401 (messages need one)
 
 
 class MemoryWire:

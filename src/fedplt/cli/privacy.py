@@ -27,7 +27,7 @@ def privacy(
     if settings.privacy is None:
         raise ConfigError(
             f"{config} has no [privacy]. Add one with clip and noise_multiplier, such as --set "
-            "privacy.clip=1.0 --set privacy.noise_multiplier=1.0."
+            "privacy.clip=1.0 --set privacy.noise_multiplier=1.0 --set server.weights=equal."
         )
     record = privacy_record(settings)
     out.print(privacy_text(record), soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +87,8 @@ class DatasetSamples:
 def _place(error: Exception) -> str:
     """The last line of the user's own code in the traceback."""
     frames = traceback.extract_tb(error.__traceback__)[1:]
-    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    others = ("site-packages", "dist-packages", sysconfig.get_paths()["stdlib"])
+    own = [frame for frame in frames if not any(each in frame.filename for each in others)]
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 

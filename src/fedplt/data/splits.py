@@ -89,8 +89,12 @@ def split_shards(
 
 def split_given(indices: Sequence[ArrayLike], num_examples: int) -> Split:
     """The user's own split: one array of example indices per client."""
-    listed = hasattr(indices, "__len__") and not isinstance(indices, (dict, str))
-    if not listed or not len(indices):
+    try:
+        number = len(indices)
+    except TypeError:  # it has no length
+        number = -1
+    listed = number >= 0 and not isinstance(indices, (dict, str))
+    if not listed or not number:
         raise DataError(
             f"the split is {'empty' if listed else f'a {type(indices).__name__}'}; "
             "give a list with one list of example indices per client."

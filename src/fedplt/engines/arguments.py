@@ -64,16 +64,15 @@ def clients_section(
             "or the devices to plan it from."
         )
     if ratios is None and not isinstance(fleet.get("devices"), str):
-        raise ConfigError(
-            f"fleet has {', '.join(map(repr, fleet))}; it needs 'devices', a .csv or .toml file."
-        )
+        said = repr(fleet["devices"]) if "devices" in fleet else "missing"
+        raise ConfigError(f"fleet: devices is {said}; give the path of a .csv or .toml file.")
     if ratios is None:
         devices = read_fleet(Path(str(fleet.get("devices", "")))).devices
         number = sum(device.count for device in devices)
         given = {} if rates is None else {"learning_rates": _rates(rates, number)}
         return {"num_clients": number, **given}
-    if not len(ratios):
-        raise ConfigError("ratios is empty; give one per client.")
+    if isinstance(ratios, str) or not isinstance(ratios, Sequence) or not ratios:
+        raise ConfigError(f"ratios is a {described(ratios)}; give a list with one per client.")
     clients = [_ratio(client, ratio) for client, ratio in enumerate(ratios)]
     if rates is not None:
         clients = [
@@ -87,12 +86,17 @@ def clients_section(
 def _ratio(client: int, given: float | Allocation) -> dict[str, Any]:
     if isinstance(given, Allocation):
         return {"layer_ratios": [float(ratio) for ratio in given.layer_ratios]}
-    if not isinstance(given, numbers.Real) or not 0 < given <= 1:
+    return {"ratio": float(checked_ratio(client, given))}
+
+
+def checked_ratio(client: int, given: Any) -> Any:
+    """Refuse what is not a fraction of the model."""
+    if not isinstance(given, numbers.Real) or not 0 < float(given) <= 1:
         raise ConfigError(
             f"ratios: that of client {client} is {given!r}; it is the fraction of the model that "
             "the client trains, above 0 and at most 1."
         )
-    return {"ratio": float(given)}
+    return given
 
 
 def _rates(given: Any, number: int) -> list[float]:
@@ -118,10 +122,10 @@ def values_of(name: str, section: BaseModel | Values | None) -> Values:
         return section.model_dump(exclude_unset=True, mode="json")
     if not isinstance(section, Mapping):
         raise ConfigError(
-            f"{name} is a {described(section)}; give a dictionary with keys of [{name}], or an "
-            "object of its section."
+            f"{name} is a {described(section)}; give a dictionary with keys of "
+            f"[{'model' if name == 'cut' else name}], or an object of its section."
         )
-    return section
+    return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
 
 
 def check_arguments(model: Any, **functions: Any) -> None:

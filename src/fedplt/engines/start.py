@@ -37,6 +37,7 @@ from fedplt.federation import (
     job_from_config,
     make_server_job,
     note_session,
+    restore_plan_and_metric,
     warn_of_gaps,
     write_devices,
 )
@@ -133,7 +134,7 @@ def run_job(
             if folder and resume:
                 federation.resume()  # refuses before anything is written
                 folder.write_config(job.config)
-                folder.restore_plan_and_metric(job)
+                restore_plan_and_metric(folder, job)
             else:
                 federation.start()
             if folder:

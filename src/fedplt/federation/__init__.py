@@ -27,6 +27,7 @@ from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.run_folder.checkpoint import changed_keys
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.lock import take_lock
+from fedplt.federation.run_folder.mending import restore_plan_and_metric
 from fedplt.federation.run_folder.metric_file import read_metric
 from fedplt.federation.run_folder.processor import note_processor, processor_name
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals, one_metric
@@ -79,6 +80,7 @@ __all__ = [
     "read_devices",
     "read_metric",
     "read_sessions",
+    "restore_plan_and_metric",
     "save_tensors",
     "split_data",
     "take_lock",

@@ -91,24 +91,25 @@ def replanned(job: Job, roster: Roster) -> Job:
 
 def _warn_of_gaps(job: Job, roster: Roster) -> None:
     """Warn of sub-layers that none of the clients that are there will train."""
-    clients, plan = sorted(roster), job.plan
-    for index, layer in enumerate(job.layers):
-        trained: set[int] = set()
-        for client in clients:
-            now, next_round = (plan.assignment(client, round).slices[index] for round in (0, 1))
-            if now and now != next_round:  # its slices move: in time they reach all others
-                break
-            trained.update(*now)
-        else:
-            missing = layer.num_sublayers - len(trained)
-            if missing:
-                warnings.warn(
-                    f"planned for the {len(clients)} clients that are there: layer {layer.name}: "
-                    f"nobody trains {missing} of its {layer.num_sublayers} sub-layers, until "
-                    "others join.",
-                    UntrainedWarning,
-                    stacklevel=2,
-                )
+    trained: list[set[int]] = [set() for _ in job.layers]
+    moves = [False] * len(trained)
+    for client in roster:
+        now, next_round = (job.plan.assignment(client, round).slices for round in (0, 1))
+        for index, (ranges, later) in enumerate(zip(now, next_round, strict=True)):
+            trained[index].update(*ranges)
+            moves[index] |= bool(ranges) and ranges != later  # in time they reach all others
+    gaps = [
+        f"{layer.name} ({layer.num_sublayers - len(rows)} of {layer.num_sublayers})"
+        for layer, rows, moving in zip(job.layers, trained, moves, strict=True)
+        if not moving and len(rows) < layer.num_sublayers
+    ]
+    if gaps:
+        warnings.warn(
+            f"planned for the {len(roster)} clients that are there: until others join, nobody "
+            f"trains some sub-layers of {', '.join(gaps)}.",
+            UntrainedWarning,
+            stacklevel=2,
+        )
 
 
 def _spaces(job: Job) -> Spaces:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,8 +34,9 @@ from fedplt.federation.target_checks import target_check
 
 BLOCK = 10_000
 """Examples that are looked at together."""
-CHECK_SECONDS = 2.0
-"""How long items of a Dataset are fetched before training, to see whether they are right."""
+ITEMS_AHEAD = 64
+"""Items of a Dataset that are fetched before training, to see whether they are right; a fixed
+number, since a Dataset may draw at random from a generator of its own."""
 FILL = "Remove such examples, or fill their gaps."
 
 
@@ -85,7 +85,7 @@ def with_checks(data: Parts, outputs: Any, task: Task, *, ahead: bool = True) ->
     """Refuse targets that the task's loss or metric takes for something that they are not.
 
     Tensors are checked here. Items of a Dataset may be costly: they are checked when they are
-    fetched, by the Datasets that are returned; as many as two seconds allow, here (``ahead``).
+    fetched, by the Datasets that are returned; the first ones, here (``ahead``).
     """
     checked: dict[str, Samples] = {}
     for part, samples in data.items():
@@ -103,12 +103,10 @@ def with_checks(data: Parts, outputs: Any, task: Task, *, ahead: bool = True) ->
 
 
 def _fetch_ahead(samples: DatasetSamples, part: str) -> None:
-    """Fetch the first items, as many as there is time for: a bad one is refused at once."""
-    ends = time.monotonic() + CHECK_SECONDS
-    for indices in torch.arange(len(samples)).split(FIRST_EXAMPLES):
-        if time.monotonic() > ends:
-            return
-        with _naming(part), torch.random.fork_rng(devices=[]):  # how many: changes no draw
+    """Fetch the first items: a bad one is refused at once."""
+    first = torch.arange(min(len(samples), ITEMS_AHEAD))
+    for indices in first.split(FIRST_EXAMPLES) if len(first) else ():
+        with _naming(part), torch.random.fork_rng(devices=[]):
             samples.batch(indices)
 
 

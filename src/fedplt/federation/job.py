@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedplt.client import LocalTraining, Loss, Metric, Task, classification_loss
-from fedplt.configuration import RunConfig
+from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData, first_examples
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.checks import (
@@ -209,6 +209,11 @@ def local_training_of(
     augment: Augment | None = None,
 ) -> LocalTraining:
     settings = config.training
+    if settings.augment == FROM_PYTHON and augment is None:
+        raise ConfigError(
+            f"training.augment: {FROM_PYTHON!r} stands for a function that was given to "
+            "fedplt.train. Name it by import path ('my_package.images:augment'), or leave it out."
+        )
     options: dict[str, Any] = dict(settings.optimizer_options)
     for name in ("momentum", "weight_decay"):
         if getattr(settings, name) is not None:

@@ -11,7 +11,7 @@ Two models, never mixed (``docs/errata.md``, 2):
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -177,9 +177,17 @@ class ExactWorkload:
     def always_ratio(self) -> float:
         return sum(layer.size for layer in self.layers if layer.always) / self.layers.size
 
-    @lru_cache(4096)  # noqa: B019 (several plans of one workload ask for the same ratios)
+    @cached_property
+    def _known(self) -> dict[tuple[float, int | None, int], Work]:
+        """Several plans of one workload ask for the same ratios."""
+        return {}
+
     def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
-        return self.next_work(ratio, 1, local_steps=local_steps, frozen=frozen).works[0]
+        key = ratio, local_steps, frozen
+        if key not in self._known:
+            found = self.next_work(ratio, 1, local_steps=local_steps, frozen=frozen)
+            self._known[key] = found.works[0]
+        return self._known[key]
 
     def next_work(
         self,

@@ -43,7 +43,7 @@ def rounds_progress(
         TextColumn("{task.fields[left]}"),
     ]
     with Progress(*columns, console=console) as progress:
-        starting = "starting" if done else "starting: checks partial training on this model"
+        starting = "starting (a new model is checked first)"
         task = progress.add_task("rounds", total=rounds, completed=done, numbers=starting, left="")
 
         def show(record: RoundRecord) -> None:

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from fedplt.engines.flower.app_orders import find_metric, metric_names
 from fedplt.engines.flower.records import answer_of, from_records, to_records
 from tests.support.app_nodes import (
     MemoryGrid,
@@ -78,3 +79,10 @@ def test_a_wrong_order_is_refused_in_words(name, orders):
     error = answer_of(grid.app(wrong, grid.contexts[node])).error
     assert error is not None
     assert words in error
+
+
+def test_a_metric_of_exactly_this_name_comes_first():
+    metrics = {"train_accuracy": 0.9, "accuracy": 0.7, "eval_f1": 0.5}
+    assert find_metric(metrics, *metric_names("accuracy")) == 0.7
+    assert find_metric(metrics, *metric_names("F1")) == 0.5
+    assert find_metric(metrics, *metric_names("?")) is None

@@ -7,13 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedplt.engines.flower import grid_wire
 from fedplt.engines.flower.grid_wire import GridWire
 from fedplt.engines.flower.records import to_records
-
-TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+from tests.support import flower_identity  # noqa: F401 (messages need one)
 
 
 class SlowGrid:
@@ -37,7 +35,7 @@ class SlowGrid:
 def test_large_answers_take_their_time(monkeypatch, seconds, numbers, interruptions):
     """Else orders were sent again, with the model, although nothing was lost."""
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(grid_wire.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(grid_wire, "monotonic", lambda: clock.now)
     wire = GridWire(SlowGrid(clock, seconds, numbers))
     assert list(wire.pull(["one"])) == (["one"] if numbers else [])
     assert wire.interruptions == interruptions

@@ -130,6 +130,9 @@ def test_an_own_metric_is_the_score(metric, called, tmp_path):
     started(job, strategy, MemoryGrid(app_of(job), 5), evaluate_fn=evaluate)
     assert [record.score for record in strategy.history.rounds] == [1, 1 / 2, 1 / 3]
     assert fedplt.History.load(tmp_path / "run").metric.direction == "lower"
+    with pytest.raises(ConfigError, match="Give the same metric, or another folder"):
+        again = small_strategy(out=tmp_path / "run")
+        started(job, again, MemoryGrid(app_of(job), 5), evaluate_fn=evaluate)
 
 
 def test_privacy_is_in_the_records():
@@ -287,6 +290,10 @@ def test_train_slices_says_that_it_needs_fedplt():
         ({"method": {"name": "fedplt", "masked_loss": True}}, "method.masked_loss"),
         ({"num_examples": [3]}, "1 numbers for 5 clients"),
         ({"sampling": {"name": "ocss"}}, "there is no sampler 'ocss'"),
+        ({"ratios": None}, "ratios is a NoneType"),
+        ({"ratios": [0.5, "x"]}, "that of client 1 is 'x'"),
+        ({"ratios": 0.5, "num_clients": 0}, "Give num_clients"),
+        ({"metric": 5}, "metric is a int"),
         ({"metric": "accuarcy"}, "there is no 'accuarcy'. Did you mean 'accuracy'"),
         ({"privacy": {"clip": 1.0, "noise_multiplier": 1.0}}, "server.weights = 'equal'"),
     ],
@@ -299,6 +306,7 @@ def test_wrong_arguments_are_refused_in_words(options, words):
 def test_ratios_in_three_forms():
     one, two = small_strategy(ratios=0.5, num_clients=2), small_strategy(ratios={1: 0.5, 0: 0.5})
     assert one.ratios == two.ratios == small_strategy(ratios=[0.5, 0.5]).ratios
+    assert small_strategy(ratios=torch.tensor([0.5, 0.5])).ratios == one.ratios
 
 
 def test_it_runs_its_own_rounds():

@@ -127,14 +127,15 @@ def metric_names(name: str) -> tuple[str, ...]:
 
 
 def find_metric(metrics: Mapping[str, float], *names: str) -> float | None:
-    """The first metric that is called so, or whose last word is.
+    """The metric that is called so, or else the first whose last word is.
 
     >>> find_metric({"num": 1.0, "eval_acc": 0.5}, "accuracy", "acc")
     0.5
     """
     words = {key: [w for w in re.split(r"[^a-z0-9]+", key.lower()) if w] for key in metrics}
-    for name in names:
-        for key, found in words.items():
-            if name in (" ".join(found), *found[-1:]):
-                return float(metrics[key])
+    for name in filter(None, names):
+        whole = [key for key, found in words.items() if " ".join(found) == name]
+        ending = [key for key, found in words.items() if found[-1:] == [name]]
+        for key in [*whole, *ending]:
+            return float(metrics[key])
     return None

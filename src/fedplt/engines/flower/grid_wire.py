@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
+from time import monotonic
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -42,9 +42,9 @@ class GridWire:
         return list(self.grid.push_messages(messages))
 
     def pull(self, ids: Iterable[str]) -> dict[str, Answer]:
-        started = time.monotonic()
+        started = monotonic()
         replies = list(self.grid.pull_messages(list(ids)))
-        seconds = time.monotonic() - started
+        seconds = monotonic() - started
         answers = {reply.metadata.reply_to_message_id: self.answer(reply) for reply in replies}
         size = sum(array.nbytes for each in answers.values() for array in each.arrays.values())
         if seconds > LONG_SECONDS + size / SLOW_BYTES_PER_SECOND:

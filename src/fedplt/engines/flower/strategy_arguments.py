@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from fedplt.client import METRICS, Metric, MetricInfo
 from fedplt.configuration import RunConfig
+from fedplt.engines.arguments import as_list, checked_ratio, described
 from fedplt.errors import ConfigError, RunError, did_you_mean
 from fedplt.federation import local_training_of
 
@@ -14,20 +15,23 @@ from fedplt.federation import local_training_of
 def ratio_list(
     ratios: Sequence[float] | Mapping[int, float] | float, num_clients: int | None
 ) -> list[float]:
-    if isinstance(ratios, (int, float)):
-        if num_clients is None:
-            raise ConfigError(f"ratios: {ratios} for how many clients? Give num_clients.")
-        return [float(ratios)] * num_clients
-    if isinstance(ratios, Mapping):
-        if set(ratios) != set(range(len(ratios))):
+    given = as_list(ratios)
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        if num_clients is None or num_clients < 1:
+            raise ConfigError(f"ratios: {given} for how many clients? Give num_clients.")
+        given = [given] * num_clients
+    if isinstance(given, Mapping):
+        if set(given) != set(range(len(given))):
             raise ConfigError(
-                f"ratios: clients are numbered 0 to {len(ratios) - 1} (the partition-id of their "
-                f"nodes); the mapping has {sorted(ratios)}."
+                f"ratios: clients are numbered 0 to {len(given) - 1} (the partition-id of their "
+                f"nodes); the mapping has {', '.join(map(repr, given))}."
             )
-        ratios = [ratios[client] for client in range(len(ratios))]
-    if num_clients not in (None, len(ratios)) or not ratios:
-        raise ConfigError(f"ratios: {len(ratios)} for {num_clients} clients; give one per client.")
-    return [float(ratio) for ratio in ratios]
+        given = [given[client] for client in range(len(given))]
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise ConfigError(f"ratios is a {described(ratios)}; give one number per client.")
+    if num_clients not in (None, len(given)):
+        raise ConfigError(f"ratios: {len(given)} for {num_clients} clients; give one per client.")
+    return [float(checked_ratio(client, ratio)) for client, ratio in enumerate(given)]
 
 
 def metric_of(given: str | MetricInfo) -> Metric:
@@ -36,6 +40,8 @@ def metric_of(given: str | MetricInfo) -> Metric:
         return given
     if isinstance(given, MetricInfo):
         return Metric(_computed_by_the_app, **given.to_json())
+    if not isinstance(given, str):
+        raise ConfigError(f"metric is a {described(given)}; give a name or a fedplt.MetricInfo.")
     if given not in METRICS:
         raise ConfigError(
             f"metric: there is no {given!r}. {did_you_mean(given, METRICS)} For one of your own, "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import tempfile
 import time
 import warnings
 from collections import Counter, deque
@@ -218,7 +219,10 @@ class WorkerPool:
             raise RunError(f"the workers cannot be started: {error}. {SPAWNED}") from error
         except OSError as error:  # no memory or process left, or no room for a temporary file
             ours.close()
-            raise RunError(f"the workers cannot be started: {error.strerror or error}.") from error
+            raise RunError(
+                f"the workers cannot be started: {error.strerror or error}. (Each gets its job "
+                f"through a file in {tempfile.gettempdir()}; TMPDIR names another folder.)"
+            ) from error
         finally:
             theirs.close()
             job.close()

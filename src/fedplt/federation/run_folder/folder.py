@@ -176,15 +176,6 @@ class RunFolder:
         with self._writing(METRIC_FILE):
             write_metric(self.path, metric, self.run)
 
-    def restore_plan_and_metric(self, job: Job) -> None:
-        """Write them again where they are damaged; the checkpoint says that the job is the same."""
-        for path, kind in ((self.path / "plan.json", "plan"), (self.path / METRIC_FILE, "metric")):
-            try:
-                open_json(read_sealed(path), kind, path, self.run)
-            except RunError as error:
-                self.write_plan(job.plan) if kind == "plan" else self.write_metric(job.metric.info)
-                warnings.warn(f"{error} It was written again.", stacklevel=2)
-
     def plan(self) -> Plan:
         """The plan; it imports no method that the file names."""
         path = self.path / "plan.json"
@@ -268,7 +259,7 @@ class RunFolder:
         """Make the folder what it was at this checkpoint; return the records of its rounds."""
         remove_scratch(self.path)
         self._checkpoints.adopt(checkpoint)
-        self._models.warn_of_damaged_best()
+        self._models.warn_of_damaged_best("The run goes on; a better round replaces it.")
         return self.keep_rounds(checkpoint.rounds_done)
 
     @property

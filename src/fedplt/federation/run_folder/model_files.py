@@ -34,16 +34,15 @@ class ModelFiles:
         save_tensors(self.folder / BEST_MODEL, tensors, {"round": round}, self.run, KIND)
 
     def check(self) -> None:
-        """Raise DamagedError if one of them is there and is not what the run wrote."""
-        again = f"'fedplt resume {self.folder}' writes it again."
-        lost = "It cannot be computed again: delete it to do without it, or start a new run."
-        for name, what_to_do in ((FINAL_MODEL, again), (BEST_MODEL, lost)):
-            if error := self._damage(name):
-                raise DamagedError(f"{error} {what_to_do}") from error
+        """Raise DamagedError if the final one is there and is not what the run wrote."""
+        self.warn_of_damaged_best("It cannot be computed again: delete it, or start a new run.")
+        if error := self._damage(FINAL_MODEL):
+            again = f"'fedplt resume {self.folder}' writes it again."
+            raise DamagedError(f"{error} {again}") from error
 
-    def warn_of_damaged_best(self) -> None:
+    def warn_of_damaged_best(self, more: str) -> None:
         if error := self._damage(BEST_MODEL):
-            warnings.warn(f"{error} The run goes on; a better round replaces it.", stacklevel=2)
+            warnings.warn(f"{error} {more}", stacklevel=2)
 
     def _damage(self, name: str) -> DamagedError | None:
         try:
