@@ -24,8 +24,10 @@ NOT_COUNTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["train", "eval"])
-@pytest.mark.parametrize("optimizer", [*OPTIMIZERS, "fused"])
+@pytest.mark.parametrize(
+    ("optimizer", "mode"),
+    [*((each, "train") for each in [*OPTIMIZERS, "fused"]), ("sgd", "eval"), ("fused", "eval")],
+)
 @pytest.mark.parametrize("name", ZOO)
 def test_equals_masked_training(name, optimizer, mode):
     make, make_inputs = ZOO[name]
