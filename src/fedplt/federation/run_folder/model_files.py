@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fedplt.errors import DamagedError
-from fedplt.federation.run_folder.sealed import load_tensors, save_tensors, tensors_digest
+from fedplt.federation.run_folder.sealed import load_tensors, save_tensors
 
 FINAL_MODEL, BEST_MODEL = "model.safetensors", "best.safetensors"
 KIND = "model"
@@ -27,8 +27,7 @@ class ModelFiles:
 
     def save_final(self, tensors: dict[str, Tensor]) -> str:
         """Returns the digest of the weights, the same for runs that end with the same bits."""
-        save_tensors(self.folder / FINAL_MODEL, tensors, {}, self.run, KIND)
-        return tensors_digest(tensors)
+        return save_tensors(self.folder / FINAL_MODEL, tensors, {}, self.run, KIND)
 
     def save_best(self, tensors: dict[str, Tensor], round: int) -> None:
         save_tensors(self.folder / BEST_MODEL, tensors, {"round": round}, self.run, KIND)

@@ -107,10 +107,13 @@ def save_tensors(
     kind: str,
     *,
     previous: Path | None = None,
-) -> None:
-    """Write tensors and what is known about them; ``previous`` gets the file that was there."""
-    values = {**about, "tensors": tensors_digest(tensors)}
-    metadata = {METADATA: seal_json(values, run, kind)}
+) -> str:
+    """Write tensors and what is known about them; ``previous`` gets the file that was there.
+
+    Returns the digest of the tensors.
+    """
+    digest = tensors_digest(tensors)
+    metadata = {METADATA: seal_json({**about, "tensors": digest}, run, kind)}
 
     def write(scratch: Path) -> None:
         try:
@@ -119,6 +122,7 @@ def save_tensors(
             raise OSError(None, str(error), str(path)) from error
 
     write_atomically(path, write, previous=previous)
+    return digest
 
 
 def load_tensors(
