@@ -22,6 +22,7 @@ from tests.support.image_jobs import (
     reference,
     trained,
 )
+from tests.support.in_process import in_process
 from tests.support.runs import same
 
 every_pair = pytest.mark.parametrize(
@@ -64,7 +65,8 @@ def test_neither_workers_nor_a_stop_change_a_bit(method, model, tmp_path):
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        run_job(image_job(method, model, **settings), tmp_path / "run", on_round=stop)
+        made = image_job(method, model, **settings)
+        run_job(made, tmp_path / "run", engine=in_process, on_round=stop)
     made = image_job(method, model, workers=2, **settings)
     history = run_job(made, tmp_path / "run", resume=True)
     assert [record.round for record in history.rounds] == [1, 2]
@@ -79,7 +81,7 @@ HALF = {"name": "uniform", "num_clients": 2}
 def test_what_nobody_trains_keeps_its_bits(method, model):
     made = image_job(method, model, ratios=[0.1])
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
-    run_job(made)
+    run_job(made, engine=in_process)
     after = made.model.state_dict()
     kept = torch.ones(made.layers.state_size, dtype=torch.bool)
     for round in range(made.config.rounds):
@@ -131,7 +133,7 @@ def test_costs_do_not_grow_when_the_ratio_falls(method, model):
 def test_every_method_learns(method, model):
     training = {"batch_size": 16, "learning_rate": 0.2}
     made = image_job(method, model, rounds=4, training=training, evaluation={"every": 4})
-    history = run_job(made)
+    history = run_job(made, engine=in_process)
     # Not the last round alone: with FedDrop every round is another model's.
     assert min(record.train_loss for record in history.rounds[1:]) < history.rounds[0].train_loss
 

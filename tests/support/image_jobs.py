@@ -15,6 +15,7 @@ from fedplt.data.training_data import TrainingData
 from fedplt.federation.job import make_job
 from fedplt.methods import METHODS, PlanRequest
 from fedplt.models import MODELS, VisionTransformer, cnn, fcn, resnet8
+from tests.support.in_process import in_process
 from tests.support.runs import final_state
 
 SMALL = {
@@ -60,7 +61,7 @@ def image_job(
 def trained(*arguments, **options):
     """A job that was run, and its final tensors."""
     made = image_job(*arguments, **options)
-    return made, final_state(made)[1]
+    return made, final_state(made, engine=in_process)[1]
 
 
 @cache
