@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parent
 
 
 def curves(runs: Path, draw, **labels: str):
-    return draw({label: [fedplt.History.load(runs / name)] for name, label in labels.items()})
+    return draw({label: [fedplt.load_history(runs / name)] for name, label in labels.items()})
 
 
 def fleet_times():

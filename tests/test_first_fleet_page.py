@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedplt import History
+from fedplt import load_history
 
 PAGE = Path("docs/first_fleet.md").read_text()
 FILES = {"mine.py": "py", "devices.csv": "csv", "mine.toml": "toml"}
@@ -34,4 +34,4 @@ def test_the_page(fedplt, tmp_path, monkeypatch):
     (tmp_path / "runs/mine-seed0/report.html").unlink()
     assert fedplt(*shlex.split(report)).returncode == 0
     assert "Time by device" in (tmp_path / "runs/mine-seed0/report.html").read_text()
-    assert len(History.load("runs/mine-seed0").rounds) == 1
+    assert len(load_history("runs/mine-seed0").rounds) == 1

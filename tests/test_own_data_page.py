@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedplt import History
+from fedplt import load_history
 
 PAGE = Path("docs/own_data.md").read_text()
 FILES = {
@@ -42,7 +42,7 @@ def test_the_page(fedplt, folder, monkeypatch):
     done = fedplt("run", "houses.toml")
     assert done.returncode == 0, done.stderr
     run = folder / "runs" / "houses-seed0"
-    assert History.load(run).metric.name == "RMSE"
+    assert load_history(run).metric.name == "RMSE"
     with redirect_stdout(io.StringIO()) as shown:
         exec(FILES["after.py"], {})  # noqa: S102 (our own page)
     assert re.match(r"RMSE [\d.]+ 81\n", shown.getvalue())

@@ -104,6 +104,7 @@ _PUBLIC = {
         "RoundRecord",
         "evaluate",
         "load",
+        "load_history",
     ],
     "fedplt.engines": [
         "resume",
@@ -201,6 +202,7 @@ if TYPE_CHECKING:
     from fedplt.federation import RoundRecord as RoundRecord
     from fedplt.federation import evaluate as evaluate
     from fedplt.federation import load as load
+    from fedplt.federation import load_history as load_history
     from fedplt.fleet import DeviceProfile as DeviceProfile
     from fedplt.fleet import plan_fleet as plan_fleet
     from fedplt.kernels import bind_state as bind_state

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from fedplt import RunError
 from fedplt.client import accuracy
+from fedplt.comparison.progress import comparison_progress
 from fedplt.comparison.run import compare
 from fedplt.comparison.watch import Watch
 from fedplt.configuration.config_file import load_config
 from fedplt.engines.start import prepare_resume
 from fedplt.federation.run_folder.folder import RunFolder
-from fedplt.report.live_comparison import comparison_progress
 
 pytestmark = pytest.mark.usefixtures("forked_runs")
 
@@ -135,8 +135,8 @@ def test_a_run_that_was_killed_before_it_began_is_started_again(config, tmp_path
 def test_progress_of_a_comparison(terminal, monkeypatch):
     """Three runs of four rounds: one is done, one has two of its rounds."""
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr("fedplt.report.live_comparison.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("fedplt.report.live_comparison.LOG_SECONDS", 0.0)
+    monkeypatch.setattr("fedplt.comparison.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("fedplt.comparison.progress.LOG_SECONDS", 0.0)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
     with comparison_progress(console) as watch:
         assert not console.file.getvalue()  # data are fetched first, with a display of their own

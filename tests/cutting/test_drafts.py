@@ -64,6 +64,18 @@ def test_a_bare_parameter_beside_a_tied_one_is_a_layer_of_its_own(example):
     assert [layer.always for layer in cut(Tied(bare_first=False), always="bare")] == [True, True]
 
 
+def test_a_module_that_is_tied_to_two_layers_is_a_part_of_both():
+    model = nn.Module()
+    model.one, model.two, model.both = nn.Linear(3, 4), nn.Linear(3, 5), nn.Module()
+    model.both.one, model.both.two = model.one.weight, model.two.weight
+    model.both.own = nn.Parameter(torch.randn(2))
+    layers = cut(model)
+    assert list(tensors(layers)) == ["one", "two", "both.own"]
+    hows = {note.name: note.how for note in layers.about}
+    assert "with both (tied)" in hows["one"] and "with both (tied)" in hows["two"]
+    assert [layer.always for layer in cut(model, always="both")] == [True, True, True]
+
+
 def test_a_parameter_belongs_to_the_first_module_that_has_it():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.BatchNorm1d(3))
     model[1].weight = model[0].weight

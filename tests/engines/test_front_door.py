@@ -72,7 +72,7 @@ def test_ctrl_c_saves_and_is_a_keyboard_interrupt(tmp_path):
     whole = train(rounds=4)
     with pytest.raises(KeyboardInterrupt, match=r"saved in .*run"):
         train(tmp_path / "run", rounds=4, on_round=press)
-    assert fedplt.History.load(tmp_path / "run").scores == whole.scores[:2]
+    assert fedplt.load_history(tmp_path / "run").scores == whole.scores[:2]
     assert train(tmp_path / "run", rounds=4, resume=True).scores == whole.scores
 
 
@@ -80,7 +80,7 @@ def test_the_best_model_is_kept_and_a_run_without_progress_ends(tmp_path):
     settings = {"evaluation": {"keep_best": True, "stop_after": 3}, "rounds": 30}
     history = train(tmp_path / "run", training={"learning_rate": 1e-9}, **settings)
     assert len(history.rounds) == 4 and history.best.round == 1
-    assert fedplt.History.load(tmp_path / "run").best == history.best
+    assert fedplt.load_history(tmp_path / "run").best == history.best
     history = train(tmp_path / "fast", training={"learning_rate": 3.0}, **settings)
     best = fedplt.load(tmp_path / "fast", model=small_model(), best=True)
     found = fedplt.evaluate(tmp_path / "fast", VALIDATION, model=small_model(), best=True)
@@ -121,7 +121,7 @@ def test_weights_from_a_file(normed_run, tmp_path):
     file = normed_run / "model.safetensors"
     config = fedplt.load_config(normed_run / "config.toml", [f"model.weights={file}", "rounds=1"])
     history = fedplt.run(config, tmp_path / "run")
-    assert history.scores[0] >= fedplt.History.load(normed_run).scores[0]
+    assert history.scores[0] >= fedplt.load_history(normed_run).scores[0]
     tensors = load_file(file)
     for change, words in (
         ({"0.weight": torch.zeros(2, 2)}, r"'0.weight' has shape \(2, 2\), the model's"),

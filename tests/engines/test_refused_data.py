@@ -141,7 +141,7 @@ def test_a_bad_test_item_loses_no_round(tmp_path, monkeypatch):
     bad, good = Items((X[0], 7), Y.tolist()), Items((X[0], 0), Y.tolist())
     with pytest.raises(fedplt.DataError, match=r"test data.*label 7 \(example 50\)"):
         train((X, Y), test_data=bad, out=tmp_path / "run")
-    assert len(fedplt.History.load(tmp_path / "run").rounds) == 1
+    assert len(fedplt.load_history(tmp_path / "run").rounds) == 1
     assert train((X, Y), test_data=good, out=tmp_path / "run", resume=True).test_score > 0
     with pytest.raises(fedplt.DataError, match=r"^the data: label 7 \(example 50\)"):
         fedplt.evaluate(tmp_path / "run", bad, model=nn.Linear(6, 3))

@@ -86,7 +86,7 @@ def test_functions_of_runs(run):
         (lambda: fedplt.run(5), "config: 5 is a int; give a path"),
         (lambda: fedplt.resume(None), "None is a NoneType; give a path"),
         (lambda: fedplt.load(5), "5 is a int; give a path"),
-        (lambda: fedplt.History.load(5), "5 is a int; give a path"),
+        (lambda: fedplt.load_history(5), "5 is a int; give a path"),
         (lambda: fedplt.load(run, model=5), "model is 5"),
         (lambda: fedplt.resume(run, changes="rounds=3"), r"fedplt\.train with the same arguments"),
         (lambda: fedplt.evaluate(run, (X, Y), model=own, task="regression"), "give a fedplt.Task"),

@@ -7,6 +7,7 @@ from torch import nn
 
 from fedplt import Layer, Layers, TensorSpec, cut
 from fedplt.kernels.flat_state import bind_state, named_tensors
+from fedplt.planning.assignment import SliceAssignment, whole_assignment
 
 
 def test_segments_of_all_axes():
@@ -19,9 +20,10 @@ def test_segments_of_all_axes():
     )
     slices = ((range(1, 3),), (range(1),), (range(1, 2),))
     #       rows 1-2 of r, of b;  first two columns of c (laid out first);  every second row of q
-    assert layers.segments(slices) == [(2, 6), (9, 11), (12, 18), (25, 26), (27, 28), (29, 30)]
-    assert layers.segments(tuple((range(n),) for n in (4, 2, 2))) == [(0, 30)]
-    assert layers.segments(((), (), ())) == []
+    expected = [(2, 6), (9, 11), (12, 18), (25, 26), (27, 28), (29, 30)]
+    assert SliceAssignment(layers, slices).uploaded.segments == expected
+    assert whole_assignment(layers).uploaded.segments == [(0, 30)]
+    assert SliceAssignment(layers, ((), (), ())).uploaded.segments == []
 
 
 def test_survives_json():

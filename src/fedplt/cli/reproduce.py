@@ -108,9 +108,9 @@ def _record(block: Block, place: Place) -> int:
 def _run(
     block: Block, place: Place, seeds: list[int], rounds: int | None, processes: int | None
 ) -> int:
+    from fedplt.cli.progress import fetch_progress
+    from fedplt.comparison.progress import comparison_progress
     from fedplt.experiments import reproduce as run_block
-    from fedplt.report.live import fetch_progress
-    from fedplt.report.live_comparison import comparison_progress
 
     out.print(f"{block.experiment}, {block.setting.title}: {_state(block, place, seeds, rounds)}")
     try:

@@ -73,9 +73,11 @@ def run(
     tensorboard: Tensorboard = False,
 ) -> None:
     """Train as a configuration describes and write a report."""
+    from fedplt.cli.progress import fetch_progress
     from fedplt.configuration.config import default_folder
     from fedplt.configuration.config_file import load_config
     from fedplt.configuration.config_places import placing
+    from fedplt.engines.progress import rounds_progress
     from fedplt.engines.simulator import available_cores
     from fedplt.engines.start import run_job
     from fedplt.federation.forecast import forecast
@@ -83,7 +85,6 @@ def run(
     from fedplt.federation.robust import coverage_warnings
     from fedplt.federation.run_folder.folder import RunFolder
     from fedplt.fleet import fleet_summary
-    from fedplt.report.live import fetch_progress, rounds_progress
 
     overrides = list(set_ or [])
     overrides += [] if seed is None else [f"seed={seed}"]
@@ -113,12 +114,13 @@ def run(
 @verb()
 def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
+    from fedplt.cli.progress import fetch_progress
     from fedplt.configuration.config import RunConfig
     from fedplt.configuration.config_file import override
     from fedplt.configuration.config_places import placing
+    from fedplt.engines.progress import rounds_progress
     from fedplt.engines.start import prepare_resume, run_job
     from fedplt.federation.run_folder.folder import RunFolder
-    from fedplt.report.live import fetch_progress, rounds_progress
 
     def change(config: RunConfig) -> RunConfig:
         return override(config, set_ or [])

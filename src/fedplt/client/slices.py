@@ -12,7 +12,7 @@ from torch.autograd.graph import _engine_run_backward
 
 from fedplt.client.own_writes import OwnWrites
 from fedplt.client.refusals import modules_of, refuse_hidden_use, refuse_lost_gradient, tensor_of
-from fedplt.client.update import ClientUpdate, Origin, change_since, shared_segments, update_norm
+from fedplt.client.update import ClientUpdate, Origin, change_since, update_norm
 from fedplt.client.ways import Ways
 from fedplt.errors import CutError
 from fedplt.kernels import (
@@ -260,8 +260,9 @@ class TrainableSlices:
             )
         change = change_since(self._before.clone(), self._slices())
         if self.assignment.local:
+            parts, local = self.assignment.trained_parts, self.assignment.local
             change = torch.cat(
-                [change[start:stop] for start, stop in shared_segments(self.assignment)]
+                [change[p.start : p.stop] for p in parts if p.tensor.name not in local]
             )
         norm = update_norm(change, self.assignment)
         values = change.float().numpy(force=True)

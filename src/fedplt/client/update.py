@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedplt.client.update_bytes import read_update
 from fedplt.errors import UpdateError
-from fedplt.planning import Assignment, SliceAssignment, safetensors_bytes
+from fedplt.planning import Assignment, safetensors_bytes
 
 FORMAT = 1
 
@@ -90,14 +90,3 @@ def update_norm(values: Tensor, assignment: Assignment) -> float:
     """
     parts = (values[start:stop].clone() for start, stop in assignment.parameter_segments)
     return math.sqrt(math.fsum(float(part @ part) for part in parts))
-
-
-def shared_segments(assignment: SliceAssignment) -> list[tuple[int, int]]:
-    """Where, in the values of all trained slices, those lie that leave the client."""
-    segments, start = [], 0
-    for tensor, rows in assignment.trained_rows:
-        stop = start + sum(end - begin for begin, end in rows) * tensor.row_size
-        if tensor.name not in assignment.local:
-            segments.append((start, stop))
-        start = stop
-    return segments

@@ -15,8 +15,8 @@ from fedplt.cutting.rules import kind_of, slicing_of
 from fedplt.cutting.slicing import Slicing
 from fedplt.planning import TensorSpec, dotted
 
-Aliases = dict[str, str]
-"""Module -> the layer that it is a part of: tied weights, normalization layers, groups."""
+Aliases = dict[str, list[str]]
+"""Module -> the layers that it is a part of: tied weights, normalization layers, groups."""
 
 
 @dataclass
@@ -65,14 +65,14 @@ class Drafts:
     def tie(self, module: str, name: str) -> None:
         """Note that a module shares parameters with the draft of this name."""
         self.by_name[name].how.append(f"with {module} (tied)")
-        self.aliases[module] = name
+        self.aliases.setdefault(module, []).append(name)
 
 
 def find_drafts(modules: Iterable[ModuleTensors], fused: Mapping[str, int]) -> Drafts:
     """Drafts of all modules that have tensors in a layer, in the order of the modules."""
     drafts = Drafts()
     for module in modules:
-        tied_to = drafts.home[module.tied_to[-1]] if module.tied_to else None
+        tied_to = list(dict.fromkeys(drafts.home[name] for name in module.tied_to))
         slicing = _slicing(module, fused)
         if slicing is not None and slicing.is_bare:
             # Each parameter is a layer of its own, also where others of the module are tied.
@@ -81,9 +81,9 @@ def find_drafts(modules: Iterable[ModuleTensors], fused: Mapping[str, int]) -> D
         elif slicing is not None:
             draft = _draft(module, slicing)
             draft.how = [] if tied_to else draft.how
-            drafts.add(tied_to or _layer_name(module.name), draft)
-        if tied_to is not None:
-            drafts.tie(module.name, tied_to)
+            drafts.add(tied_to[-1] if tied_to else _layer_name(module.name), draft)
+        for name in tied_to:
+            drafts.tie(module.name, name)
     return drafts
 
 

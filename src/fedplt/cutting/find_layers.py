@@ -113,12 +113,12 @@ def _with_normalization(drafts: Drafts, fed_by: Mapping[str, str]) -> dict[str, 
     """Let normalization layers join the layers that feed them."""
     result = dict(drafts.by_name)
     for normalization, feeder in fed_by.items():
-        name = drafts.aliases.get(feeder, feeder) or ROOT
+        name = drafts.aliases.get(feeder, [feeder])[-1] or ROOT
         if normalization in result and name in result and not result[name].has_blocks:
             joining = result.pop(normalization)
             joining.how = [] if result[name].how else joining.how
             result[name].join(joining)
-            drafts.aliases[normalization] = name
+            drafts.aliases[normalization] = [name]
     return result
 
 
@@ -136,10 +136,11 @@ def _check_parameters(drafts: Mapping[str, LayerDraft]) -> None:
 
 def _always(patterns: Patterns, drafts: Mapping[str, LayerDraft], aliases: Aliases) -> set[str]:
     found = match_all("always", patterns, [*drafts, *aliases])
-    for name in list(found):
-        while name in aliases:
-            name = aliases[name]  # noqa: PLW2901
-        found.add(name)
+    waiting = list(found)
+    while waiting:
+        layers = aliases.get(waiting.pop(), [])
+        waiting += [name for name in layers if name not in found]
+        found.update(layers)
     return found
 
 
@@ -155,7 +156,7 @@ def _grouped(
     for group in groups:
         if group in drafts and group_of.get(group) != group:
             raise CutError(f"group {group!r} has the name of a layer that is not in it.")
-    aliases.update({name: group for name, group in group_of.items() if name != group})
+    aliases.update({name: [group] for name, group in group_of.items() if name != group})
     result: dict[str, LayerDraft] = {}
     for name, draft in drafts.items():
         result.setdefault(group_of.get(name, name), LayerDraft()).join(draft)

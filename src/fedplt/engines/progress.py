@@ -1,23 +1,61 @@
-"""Progress of a run that is started from Python: shown on a terminal and in a notebook."""
+"""Progress of a run: a live line on a terminal, plain lines in a log file.
+
+Runs from the command line and from Python show the same.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from fedplt.client import MetricInfo
 from fedplt.federation import Job, OnRound, RoundRecord
-from fedplt.imports import import_object
+from fedplt.text import bytes_text, duration_text
 
-DISPLAY = "fedplt.report.live:python_progress"
-"""Imported when it is used: a program without a terminal needs no display."""
+LOG_SECONDS = 5.0
+RECENT_ROUNDS = 20
+"""Rounds that the estimate of the time left looks back at."""
+
+
+@contextmanager
+def rounds_progress(
+    console: Console, done: int, rounds: int, metric: MetricInfo
+) -> Iterator[OnRound]:
+    """Show after every round: score, loss, bytes uploaded so far, time left."""
+    left, away = TimeLeft(rounds), _Away(console)
+    if not console.is_terminal:
+        yield _log_lines(console, rounds, metric, left, away)
+        return
+    columns = [
+        TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[numbers]}"),
+        TextColumn("{task.fields[left]}"),
+    ]
+    with Progress(*columns, console=console) as progress:
+        starting = "starting (a new model is checked first)"
+        task = progress.add_task("rounds", total=rounds, completed=done, numbers=starting, left="")
+
+        def show(record: RoundRecord) -> None:
+            away.show(record)
+            if record.score is not None:
+                progress.update(task, numbers=_numbers(record, metric))
+            progress.update(task, completed=record.round, left=left.text(record))
+
+        yield show
 
 
 def shown_progress(
     job: Job, verbose: bool | None, done: int = 0
 ) -> AbstractContextManager[OnRound]:
-    """Shows every round if ``verbose``; None: if there is somebody to see it.
+    """Progress on standard error if ``verbose``; None: if there is somebody to see it.
 
     Without a display, refused updates become warnings.
     """
@@ -25,8 +63,8 @@ def shown_progress(
         verbose = sys.stderr.isatty() or "ipykernel" in sys.modules
     if not verbose:
         return nullcontext(warn_of_refused)
-    display: Callable[..., AbstractContextManager[OnRound]] = import_object(DISPLAY, "verbose")
-    return display(done, job.config.rounds, job.metric)
+    console = Console(stderr=True, highlight=False, markup=False)
+    return rounds_progress(console, done, job.config.rounds, job.metric)
 
 
 def warn_of_refused(record: RoundRecord) -> None:
@@ -40,3 +78,67 @@ def both(first: OnRound, second: OnRound) -> OnRound:
         second(record)
 
     return on_round
+
+
+def _log_lines(
+    console: Console, rounds: int, metric: MetricInfo, left: TimeLeft, away: _Away
+) -> OnRound:
+    last = -LOG_SECONDS
+
+    def show(record: RoundRecord) -> None:
+        nonlocal last
+        now, text = time.monotonic(), left.text(record)
+        away.show(record)
+        if record.round < rounds and (now - last < LOG_SECONDS or record.score is None):
+            return
+        last = now
+        line = f"round {record.round}/{rounds}  {_numbers(record, metric)}  {text}"
+        console.print(line, soft_wrap=True, highlight=False)
+
+    return show
+
+
+class TimeLeft:
+    """Estimates the time left from the rounds themselves, not from the time before the first.
+
+    The first round also fills caches and starts workers: it counts only until there is another.
+    Rounds differ (not all are evaluated, other clients take part), so recent ones are averaged.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+        self._seconds: list[float] = []
+
+    def seconds(self, record: RoundRecord) -> float:
+        """After this round; call it once per round."""
+        self._seconds.append(record.seconds)
+        recent = self._seconds[1:][-RECENT_ROUNDS:] or self._seconds
+        return (self.rounds - record.round) * sum(recent) / len(recent)
+
+    def text(self, record: RoundRecord) -> str:
+        return f"{duration_text(self.seconds(record))} left"
+
+
+class _Away:
+    """Says which clients were refused, and which devices are late when that changes."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.late: Counter[str] = Counter()
+
+    def show(self, record: RoundRecord) -> None:
+        for client, reason in record.rejected.items():
+            device = record.devices.get(client, "")
+            name = f"client {client}" + (f" ({device})" if device else "")
+            self.console.print(f"round {record.round}: refused {name}: {reason}", soft_wrap=True)
+        late = Counter(record.devices.get(str(client), "") for client in record.late)
+        if late != self.late:
+            self.late = late
+            text = ", ".join(f"{number} x {name}" for name, number in late.items()) or "nobody"
+            self.console.print(f"round {record.round}: late: {text}", soft_wrap=True)
+
+
+def _numbers(record: RoundRecord, metric: MetricInfo) -> str:
+    score = "-" if record.score is None else metric.text(record.score)
+    loss = "-" if record.loss is None else f"{record.loss:.3f}"
+    return f"{metric.name} {score}  loss {loss}  up {bytes_text(record.total.bytes_up)}"

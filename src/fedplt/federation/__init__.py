@@ -25,7 +25,7 @@ from fedplt.federation.privacy import (
 from fedplt.federation.robust import coverage_warnings
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.run_folder.checkpoint import changed_keys
-from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.federation.run_folder.folder import RunFolder, load_history
 from fedplt.federation.run_folder.lock import take_lock
 from fedplt.federation.run_folder.mending import restore_plan_and_metric
 from fedplt.federation.run_folder.metric_file import read_metric
@@ -60,6 +60,7 @@ __all__ = [
     "learning_rates_of",
     "load",
     "load_data",
+    "load_history",
     "load_tensors",
     "local_training_of",
     "make_job",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,20 @@ Built_co = TypeVar("Built_co", covariant=True)
 
 Rows = tuple[tuple[int, int], ...]
 """Rows of a tensor along its sliced axis, as ascending ``(start, stop)`` pairs."""
+
+
+class TrainedPart(NamedTuple):
+    """The trained rows of one tensor, and where their values are among those of a client."""
+
+    tensor: TensorSpec
+    layer_index: int
+    rows: Rows
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
 
 
 class BlockWeights(Protocol):
@@ -180,35 +194,43 @@ class SliceAssignment:
     @cached_property
     def trained_rows(self) -> tuple[tuple[TensorSpec, Rows], ...]:
         """The trained rows of every tensor that has some, in the order of the flat state."""
-        result = []
-        for placed in self.layers.placed:
-            layer, index = self.layers[placed.layer_index], placed.layer_index
-            rows = tuple(placed.tensor.rows(self.slices[index], layer.num_sublayers))
+        return tuple((part.tensor, part.rows) for part in self.trained_parts)
+
+    @cached_property
+    def trained_parts(self) -> tuple[TrainedPart, ...]:
+        """Every tensor with trained rows, and where its values are among all that is trained."""
+        parts, place = [], 0
+        for _, index, tensor in self.layers.placed:
+            rows = tuple(tensor.rows(self.slices[index], self.layers[index].num_sublayers))
             if rows:
-                result.append((placed.tensor, rows))
-        return tuple(result)
+                stop = place + sum(end - begin for begin, end in rows) * tensor.row_size
+                parts.append(TrainedPart(tensor, index, rows, place, stop))
+                place = stop
+        return tuple(parts)
+
+    @cached_property
+    def update_parts(self) -> tuple[TrainedPart, ...]:
+        """Of these, those that leave the client, and where their values are in an update."""
+        parts, place = [], 0
+        for part in self.trained_parts:
+            if part.tensor.name not in self.local:
+                parts.append(part._replace(start=place, stop=place + part.size))
+                place += part.size
+        return tuple(parts)
 
     @cached_property
     def uploaded(self) -> Places:
-        return Places(
-            merge(
-                (begin, begin + (stop - start) * tensor.row_size)
-                for tensor, start, stop, begin in self.layers.tensor_segments(self.slices)
-                if tensor.name not in self.local
-            )
+        leaving = (
+            (begin, begin + (stop - start) * tensor.row_size)
+            for tensor, start, stop, begin in self.layers.tensor_segments(self.slices)
+            if tensor.name not in self.local
         )
+        return Places(merge(leaving))
 
     @cached_property
     def parameter_segments(self) -> Segments:
-        segments, place = [], 0
-        for tensor, rows in self.trained_rows:
-            if tensor.name in self.local:
-                continue
-            size = sum(stop - start for start, stop in rows) * tensor.row_size
-            if not tensor.is_buffer:
-                segments.append((place, place + size))
-            place += size
-        return merge(iter(segments))
+        parts = self.update_parts
+        return merge((part.start, part.stop) for part in parts if not part.tensor.is_buffer)
 
     @cached_property
     def update_size(self) -> int:

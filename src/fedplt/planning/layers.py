@@ -186,13 +186,6 @@ class Layers(Sequence[Layer]):
             for start, stop in tensor.rows(slices[layer_index], num_sublayers):
                 yield tensor, start, stop, offset + start * tensor.row_size
 
-    def segments(self, slices: Sequence[Ranges]) -> list[tuple[int, int]]:
-        """The slices as ascending, merged ``(start, stop)`` segments of the flat state."""
-        return merge(
-            (begin, begin + (stop - start) * tensor.row_size)
-            for tensor, start, stop, begin in self.tensor_segments(slices)
-        )
-
     def summary(self) -> str:
         """A printed table: what each layer is, how it is cut, and what is left out."""
         return layers_summary(self)

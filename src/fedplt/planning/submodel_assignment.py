@@ -117,8 +117,9 @@ class SubmodelAssignment:
         return "submodel", self.num_units
 
     def weigh(self, weights: BlockWeights, weight: float) -> None:
-        assert self.uploaded.positions is not None
-        weights.count_positions(self.uploaded.positions, weight)
+        positions = self.uploaded.positions  # large: computed anew by every property
+        assert positions is not None
+        weights.count_positions(positions, weight)
 
     def to_message(self) -> dict[str, Any]:
         return {"held": [units.tolist() for units in self.held], "rate": self.rate}

@@ -28,14 +28,8 @@ Part = tuple[int, bool]
 
 def update_parts(assignment: Assignment) -> Iterator[tuple[Part, int, int]]:
     """Where each tensor of each part lies in an update."""
-    held, place = assignment.on_client, 0
-    layer_of = {placed.tensor.name: placed.layer_index for placed in held.layers.placed}
-    for tensor, rows in held.trained_rows:
-        if tensor.name in held.local:
-            continue
-        stop = place + sum(end - begin for begin, end in rows) * tensor.row_size
-        yield (layer_of[tensor.name], tensor.is_buffer), place, stop
-        place = stop
+    for part in assignment.on_client.update_parts:
+        yield (part.layer_index, part.tensor.is_buffer), part.start, part.stop
 
 
 def root_mean_squares(values: Tensor, assignment: Assignment) -> dict[Part, float]:

@@ -131,7 +131,7 @@ def test_an_own_metric_is_the_score(metric, called, tmp_path):
 
     started(job, strategy, MemoryGrid(app_of(job), 5), evaluate_fn=evaluate)
     assert [record.score for record in strategy.history.rounds] == [1, 1 / 2, 1 / 3]
-    assert fedplt.History.load(tmp_path / "run").metric.direction == "lower"
+    assert fedplt.load_history(tmp_path / "run").metric.direction == "lower"
     with pytest.raises(ConfigError, match="Give the same metric, or another folder"):
         again = small_strategy(out=tmp_path / "run")
         started(job, again, MemoryGrid(app_of(job), 5), evaluate_fn=evaluate)

@@ -288,3 +288,8 @@ class RunFolder:
         hint = f"Then continue with 'fedplt resume {self.path}'."
         with saying(self.path / name, hint):
             yield
+
+
+def load_history(folder: str | Path) -> History:
+    """The history of a run on disk, finished or not."""
+    return RunFolder.open(folder).history()

@@ -6,8 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
@@ -155,14 +153,6 @@ class History:
     test_loss: float | None = None
     metric: MetricInfo = accuracy.info
     """What the scores are: name, unit, direction, format."""
-
-    @classmethod
-    def load(cls, folder: str | Path) -> History:
-        """The history of a run on disk, finished or not."""
-        # By name: a folder's reader needs the records of this module.
-        reader: Any = import_module("fedplt.federation.run_folder.folder")
-        found: History = reader.RunFolder.open(folder).history()
-        return found
 
     @property
     def scores(self) -> list[float]:

@@ -7,9 +7,8 @@ import io
 from rich.console import Console
 
 from fedplt.client import accuracy
+from fedplt.engines.progress import TimeLeft, rounds_progress
 from fedplt.federation import RoundRecord, Totals
-from fedplt.report.live import TimeLeft, rounds_progress
-from fedplt.report.live_comparison import comparison_progress
 
 
 def record(round, seconds=1.0, **values):
@@ -23,18 +22,6 @@ def test_the_time_left_settles_within_three_rounds():
     assert estimates[0] == 99 * 30
     for number, estimate in enumerate(estimates[1:], start=2):
         assert estimate == (100 - number) * 2
-
-
-def test_a_comparison_does_not_count_its_start_as_rounds(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    with comparison_progress(Console(file=io.StringIO())) as watch:
-        watch.on_begin(10, {("a", 1): 0}, accuracy)
-        now = 60.0
-        watch.on_round("a", 1, 1, 0.5)
-        now = 62.0
-        watch.on_round("a", 1, 2, 0.5)
-        assert watch.time_left() == "0:16 left"
 
 
 def test_devices_are_named_where_a_client_is_refused_or_late():
