@@ -30,6 +30,8 @@ import tomli_w
 TOOLS = Path(__file__).resolve().parent
 ROOT = TOOLS.parent
 RUNS = tomllib.loads((TOOLS / "same_numbers.toml").read_text(encoding="utf-8"))
+NOT_NUMBERS = {"seconds", "format", "result.format", "seal", "result.seal"}
+"""Columns that differ between any two runs, or between versions of a file."""
 
 
 class Outcome(NamedTuple):
@@ -77,7 +79,7 @@ def hashes_of(folder: Path) -> dict[str, str]:
                 column = columns.setdefault(f"{table}.{key}".rstrip("."), [])
                 column.append([record.get("round"), number])
     for name, values in columns.items():
-        if name not in ("seconds", "format", "result.format"):
+        if name not in NOT_NUMBERS:
             found[f"column {name}"] = sha256(json.dumps(values).encode())
     return found
 

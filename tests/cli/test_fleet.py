@@ -36,6 +36,7 @@ def test_one_very_slow_device_leaves_plan_and_picture_readable(fedplt, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "8 local steps of 32" in done.stdout
     assert "deadlines to choose from" in done.stdout
+    assert "Choose one with --deadline-seconds" in done.stdout
     shown = svg_texts(picture)
     assert "seconds per round (longer bars are cut)" in shown
     assert any("\N{RIGHTWARDS ARROW}" in text for text in shown)

@@ -15,6 +15,7 @@ from torch import nn
 import fedplt
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.report.page import content_of, read_groups, write_page
+from tests.support.engines import FakeEngine
 from tests.support.jobs import blobs, small_model
 from tests.support.tiny import CONFIG
 
@@ -152,6 +153,21 @@ def test_the_recorded_configuration_is_true(tmp_path):
     assert (config.data.split, config.data.split_file) == ("given", "(given from Python)")
     with pytest.raises(fedplt.RunError, match=r"fedplt\.train"):
         fedplt.resume(tmp_path / "run")
+
+
+def test_private_runs_and_engines_from_python():
+    made = []
+
+    def engine(job, stop):
+        made.append(FakeEngine(job))
+        return made[0]
+
+    history = train(
+        engine=engine, server={"weights": "equal"},
+        privacy=fedplt.PrivacyConfig(clip=0.5, noise_multiplier=1.0),
+    )  # fmt: skip
+    assert history.privacy["epsilon"] > 0
+    assert history.scores == [0.75] * 3 and len(made) == 1
 
 
 def test_planned_fleets_from_python(tmp_path, monkeypatch):

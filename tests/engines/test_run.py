@@ -291,7 +291,7 @@ def test_runs_and_resumes_as_the_command_line_does(tmp_path):
     told: list[int] = []
     first = fedplt.run(path, tmp_path / "run", on_round=lambda record: told.append(record.round))
     assert told == [1, 2]
-    again = fedplt.resume(tmp_path / "run", changes=["rounds=3"])
+    again = fedplt.resume(tmp_path / "run", changes={"rounds": 3})
     assert again.scores == whole.scores
     assert [record.loss for record in again.rounds] == [record.loss for record in whole.rounds]
     assert first.scores == whole.scores[:2]

@@ -239,7 +239,7 @@ def test_deadlines_to_choose_from_are_met_as_they_are_shown(exact, permitted):
         assert choice.smallest_ratio == min(entry.ratio for entry in met)
     shorter = plan_fleet(devices, exact, deadline_seconds=0.98 * choices[0].seconds, **permitted)
     assert "slowest" in {entry.device.name for entry in shorter.devices if not entry.feasible}
-    assert "--deadline-seconds" in text
+    assert "deadline_seconds" in text
     assert "no deadline changes that" in text  # tiny
     assert len(fleet_json(plan, choices)["deadlines"]) == len(choices)
     alone = plan_fleet(devices[-1:], exact, deadline_seconds=9.0)

@@ -25,8 +25,8 @@ def blobs(number: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Three well separated classes in six dimensions."""
     random = torch.Generator().manual_seed(seed)
     labels = torch.arange(number) % 3
-    centres = 2 * torch.eye(6)[:3]
-    return centres[labels] + 0.3 * torch.randn(number, 6, generator=random), labels
+    centers = 2 * torch.eye(6)[:3]
+    return centers[labels] + 0.3 * torch.randn(number, 6, generator=random), labels
 
 
 def blob_data() -> TrainingData:

@@ -91,6 +91,8 @@ def fleet(
     late = not all(entry.feasible for entry in made.devices)
     choices = plan_deadlines(made, workload) if late else []
     out.print(fleet_summary(made, choices), soft_wrap=True)
+    if choices:
+        out.print(f"Choose one with --deadline-seconds {choices[0].seconds:g}.", soft_wrap=True)
     print_json(lambda: fleet_json(made, choices))
     if picture:
         figures()  # fails early if matplotlib is missing

@@ -215,7 +215,7 @@ def _list(place: Place, seeds: list[int], rounds: int | None) -> None:
 
 
 def _cells(block: Block, place: Place, seeds: Sequence[int], rounds: int | None) -> list[str]:
-    from fedplt.engines.simulator.engine import available_cores
+    from fedplt.engines.cores import available_cores
     from fedplt.experiments import counts, seconds_left
     from fedplt.text import duration_text
 

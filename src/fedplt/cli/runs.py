@@ -77,8 +77,8 @@ def run(
     from fedplt.configuration.config import default_folder
     from fedplt.configuration.config_file import load_config
     from fedplt.configuration.config_places import placing
+    from fedplt.engines import available_cores
     from fedplt.engines.progress import rounds_progress
-    from fedplt.engines.simulator import available_cores
     from fedplt.engines.start import run_job
     from fedplt.federation.forecast import forecast
     from fedplt.federation.job import job_from_config

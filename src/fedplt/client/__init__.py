@@ -32,7 +32,7 @@ from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
-from fedplt.client.update import ClientUpdate, Origin, update_norm
+from fedplt.client.update import ClientUpdate, Origin, update_norm, weighted_norm
 
 __all__ = [
     "CHUNK",
@@ -78,4 +78,5 @@ __all__ = [
     "train_only",
     "try_submodel",
     "update_norm",
+    "weighted_norm",
 ]

@@ -9,12 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from fedplt.client.recipe_blocks import scaled, static_norms
+from fedplt.client.recipe_blocks import frozen_norms, scaled, static_norms
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModel
 from fedplt.client.train_only import train_only
 from fedplt.errors import CutError
-from fedplt.kernels import has_running_statistics
 from fedplt.planning import Assignment, LocalRecipe, dotted
 
 
@@ -28,12 +27,11 @@ def train_held(
     the model's parameters is one over the slices.
     """
     module = held.module
-    keep_still = recipe.evaluate_frozen_norms and not recipe.local_norms
     with (
         scaled(module, assignment, recipe),
         train_only(module, assignment.on_client) as part,
         static_norms(module, recipe.static_norm),
-        _frozen_norms(module, part, keep_still),
+        frozen_norms(module, part, recipe),
         _only_slices(module, part),
     ):
         yield part
@@ -72,27 +70,6 @@ class _NamedSlices:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         copied: nn.Module = memo[id(self.module)]
         return functools.partial(type(copied).named_parameters, copied)
-
-
-@contextmanager
-def _frozen_norms(model: nn.Module, part: TrainableSlices, wanted: bool) -> Iterator[None]:
-    """Inside the block, normalization layers without a trained row stay in evaluation mode."""
-    still: list[tuple[Any, bool]] = []
-    try:
-        for module in model.modules() if wanted else ():
-            if has_running_statistics(module) and not part.trains_some_of(module):
-                still.append((module, module.training))
-                module.eval()
-                module.train = functools.partial(_stay, module)  # type: ignore[method-assign]
-        yield
-    finally:
-        for module, before in still:
-            del module.train
-            module.train(before)
-
-
-def _stay(module: nn.Module, mode: bool = True) -> nn.Module:
-    return module
 
 
 def _refuse_moved(held: HeldModel) -> None:

@@ -116,5 +116,5 @@ def refuse_wrong(report: CheckReport) -> None:
             f"partial training is not right for this model, so nothing was started. {report}\n"
             f"Leave the layer out (never = [{name!r}]), join it with its neighbors (groups), or "
             "report this model. If its forward pass is random in a way that torch.manual_seed does "
-            "not fix, the comparison itself fails: switch it off with engine.check = false."
+            "not fix, the comparison itself fails."
         )

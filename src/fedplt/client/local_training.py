@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedplt.client.recipe_blocks import absent_classes, static_norms
+from fedplt.client.recipe_blocks import absent_classes, frozen_norms, static_norms
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.tasks import Loss, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.data import Augment, Samples
-from fedplt.kernels import call_model, has_running_statistics
+from fedplt.kernels import call_model
 from fedplt.planning import DEFAULT_RECIPE, Assignment, LocalRecipe
 from fedplt.seeds import generator, torch_seed
 
@@ -80,9 +80,8 @@ def train_client(
     with (
         train_only(model, assignment, keep_old=False) as part,
         static_norms(model, recipe.static_norm),
+        frozen_norms(model, part, recipe),
     ):
-        if recipe.evaluate_frozen_norms and not recipe.local_norms:
-            _freeze_normalization(model, part)
         step = _stepper(part, settings, learning_rate)
         for indices in batches(len(examples), settings, random):
             with torch._C.DisableTorchFunction():  # no parameter is in data: nothing to see there
@@ -126,13 +125,6 @@ def _stepper(
         optimizer.zero_grad()
 
     return step
-
-
-def _freeze_normalization(model: nn.Module, part: TrainableSlices) -> None:
-    """Normalization layers without a trained row use their running statistics."""
-    for module in model.modules():
-        if has_running_statistics(module) and not part.trains_some_of(module):
-            module.eval()
 
 
 def batches(

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedplt.client.slices import TrainableSlices
 from fedplt.data import Samples
-from fedplt.kernels import modules_with_running_statistics
+from fedplt.kernels import has_running_statistics, modules_with_running_statistics
 from fedplt.planning import Assignment, LocalRecipe
 
 
@@ -57,6 +58,28 @@ def static_norms(model: nn.Module, wanted: bool) -> Iterator[None]:
     finally:
         for module, momentum in changed:
             module.momentum = momentum
+
+
+@contextmanager
+def frozen_norms(model: nn.Module, part: TrainableSlices, recipe: LocalRecipe) -> Iterator[None]:
+    """Inside the block, normalization layers without a trained row stay in evaluation mode."""
+    wanted = recipe.evaluate_frozen_norms and not recipe.local_norms
+    still: list[tuple[Any, bool]] = []
+    try:
+        for module in model.modules() if wanted else ():
+            if has_running_statistics(module) and not part.trains_some_of(module):
+                still.append((module, module.training))
+                module.eval()
+                module.train = functools.partial(_stay, module)  # type: ignore[method-assign]
+        yield
+    finally:
+        for module, before in still:
+            del module.train
+            module.train(before)
+
+
+def _stay(module: nn.Module, mode: bool = True) -> nn.Module:
+    return module
 
 
 def absent_classes(samples: Samples, examples: range, outputs: Tensor) -> Tensor:

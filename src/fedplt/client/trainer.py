@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedplt.client.local_training import LocalTraining, train_client
 from fedplt.client.recipe_blocks import scaled
 from fedplt.client.submodels import HeldModels
-from fedplt.client.update import change_since, update_norm
+from fedplt.client.update import change_since, update_norm, weighted_norm
 from fedplt.data import Samples
 from fedplt.kernels import bind_state, parts_of, put, take
 from fedplt.planning import Assignment, Layers, Places, dotted
@@ -115,9 +115,8 @@ class ClientTrainer:
         elif held.state is self.state:
             self._put_back(places)
         self.put_buffers_back()
-        norm, weighted = update_norm(update, assignment), None
-        if order.block_weights is not None:
-            weighted = update_norm(update / order.block_weights, assignment)
+        norm = update_norm(update, assignment)
+        weighted = weighted_norm(update, order.block_weights, assignment)
         seconds = time.perf_counter() - started
         return ClientResult(order.client, len(examples), norm, loss, seconds, weighted)
 

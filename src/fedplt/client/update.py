@@ -90,3 +90,12 @@ def update_norm(values: Tensor, assignment: Assignment) -> float:
     """
     parts = (values[start:stop].clone() for start, stop in assignment.parameter_segments)
     return math.sqrt(math.fsum(float(part @ part) for part in parts))
+
+
+def weighted_norm(values: Tensor, weights: Tensor | None, assignment: Assignment) -> float | None:
+    """Norm of an update as it will be aggregated; None without the weights of its values."""
+    if weights is None:
+        return None
+    if len(weights) != len(values):
+        raise UpdateError(f"{len(weights)} weights came for {len(values)} numbers.")
+    return update_norm(values / weights, assignment)

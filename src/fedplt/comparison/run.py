@@ -34,7 +34,7 @@ from fedplt.configuration import (
     parse_config,
 )
 from fedplt.data import CATALOG, Fetching, fetch_data_set
-from fedplt.engines.simulator import available_cores
+from fedplt.engines import available_cores
 from fedplt.errors import RunError
 from fedplt.federation import RunFolder, take_lock, warn_of_gaps
 from fedplt.files import write_text

@@ -14,12 +14,14 @@ from fedplt.configuration.config import (
 )
 from fedplt.configuration.config_errors import parse_toml, read_text, validate
 from fedplt.configuration.config_file import (
+    Changes,
     ConfigLike,
     as_config,
     dump_config,
     flatten,
     load_config,
     override,
+    overrides_of,
     parse_config,
     read_config,
 )
@@ -42,6 +44,7 @@ __all__ = [
     "SAME_CALL",
     "AnnouncedDevice",
     "Chances",
+    "Changes",
     "ClientsConfig",
     "ConfigLike",
     "CutConfig",
@@ -69,6 +72,7 @@ __all__ = [
     "load_config",
     "make_absolute",
     "override",
+    "overrides_of",
     "parse_config",
     "parse_toml",
     "placing",

@@ -66,6 +66,32 @@ def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     return parse_config(values, overridden=keys_of(overrides))
 
 
+Changes = Mapping[str, Any] | Sequence[str]
+"""Values by key (``{"rounds": 300}``, also in sections), or ``key.sub=value`` overrides."""
+
+
+def overrides_of(changes: Changes) -> list[str]:
+    """The changes as ``key.sub=value`` overrides.
+
+    >>> overrides_of({"rounds": 300, "training": {"optimizer": "sgd"}})
+    ['rounds=300', 'training.optimizer="sgd"']
+    """
+    if isinstance(changes, str):
+        return [changes]
+    if not isinstance(changes, Mapping):
+        return list(changes)
+    result = []
+    for key, value in _flat(dict(changes), ""):
+        try:
+            text = tomli_w.dumps({"value": value}).partition("=")[2].strip()
+        except TypeError as error:
+            raise ConfigError(
+                f"{key} is {value!r:.60}; give a number, a text, true, false or a list."
+            ) from error
+        result.append(f"{key}={text}")
+    return result
+
+
 def parse_config(
     values: dict[str, Any], text: str = "", where: str = "", overridden: Sequence[str] = ()
 ) -> RunConfig:

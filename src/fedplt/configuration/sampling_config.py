@@ -51,6 +51,11 @@ class SamplingConfig(Section):
         return self.match_budget or not (self.by_norm and self.rule.budget_in == "clients")
 
     @property
+    def weighs_blocks(self) -> bool:
+        """Whether clients need the weights of the blocks to compute their norms."""
+        return self.objective == "aggregate"
+
+    @property
     def rule(self) -> Rule:
         """The rule of a sampler by norm."""
         return RULES[self.name]

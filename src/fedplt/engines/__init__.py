@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from fedplt.engines.cores import available_cores
 from fedplt.engines.own_model import train
 from fedplt.engines.start import prepare_resume, resume, run, run_job
 
 __all__ = [
+    "available_cores",
     "prepare_resume",
     "resume",
     "run",

@@ -17,6 +17,7 @@ from fedplt.configuration import (
     EngineConfig,
     EvaluationConfig,
     FleetConfig,
+    PrivacyConfig,
     SamplingConfig,
     ServerConfig,
     TrainingConfig,
@@ -66,9 +67,9 @@ def train(
     training: TrainingConfig | Values | None = None,
     server: ServerConfig | Values | None = None,
     evaluation: EvaluationConfig | Values | None = None,
+    privacy: PrivacyConfig | Values | None = None,
     diagnostics: DiagnosticsConfig | Values | None = None,
-    engine: EngineConfig | Values | None = None,
-    run_with: MakeEngine | None = None,
+    engine: EngineConfig | Values | MakeEngine | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     on_round: OnRound = ignore,
@@ -101,8 +102,8 @@ def train(
         cut: arguments of :func:`fedplt.cut`: ``{"never": ["backbone"]}``.
         data: further keys of the split: ``{"alpha": 0.1}``.
         method: a name, or a dictionary with options: ``{"name": "heterofl", "scaler": "all"}``.
-        sampling, training, server, evaluation, diagnostics, engine: sections of a configuration.
-        run_with: function that makes the engine (default: the one that ``engine`` names).
+        sampling, training, server, evaluation, privacy, diagnostics: sections of a configuration.
+        engine: the section ``engine``, or a function that makes an engine.
         out: a run folder (config, plan, records, checkpoints, final model); None: nothing on disk.
         resume: continue the run in ``out``, with the same arguments; ends with the same bits.
         on_round: called with every round's record.
@@ -112,9 +113,8 @@ def train(
     """
     if resume and out is None:
         raise ConfigError("resume=True needs out: the folder of the run to continue.")
-    given_functions = {"augment": augment, "run_with": run_with}
-    optional = {name: given for name, given in given_functions.items() if given is not None}
-    check_arguments(model, on_round=on_round, **optional)
+    check_arguments(model, on_round=on_round, **({} if augment is None else {"augment": augment}))
+    make_engine = engine if callable(engine) else None
     ratios, learning_rates = as_list(ratios), as_list(learning_rates)
     samples = TrainingData(train_data, validation_data, test_data)
     if isinstance(split, (str, Split)):
@@ -139,7 +139,8 @@ def train(
         "server": values_of("server", server),
         "evaluation": values_of("evaluation", evaluation),
         "diagnostics": values_of("diagnostics", diagnostics),
-        "engine": values_of("engine", engine),
+        "engine": {} if callable(engine) else values_of("engine", engine),
+        **({} if privacy is None else {"privacy": values_of("privacy", privacy)}),
     }
     top = {"name": name, "seed": seed, "rounds": rounds, "checkpoint_every": checkpoint_every}
     values = {**top, **{key: dict(section) for key, section in sections.items()}}
@@ -152,4 +153,4 @@ def train(
     )  # fmt: skip
     warn_of_gaps(job.plan)
     with shown_progress(job, verbose) as show:
-        return run_job(job, out, resume=resume, engine=run_with, on_round=both(show, on_round))
+        return run_job(job, out, resume=resume, engine=make_engine, on_round=both(show, on_round))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,11 +14,13 @@ from fedplt.configuration import (
     FROM_PYTHON,
     ON_NODES,
     SAME_CALL,
+    Changes,
     ConfigLike,
     RunConfig,
     as_config,
     flatten,
     override,
+    overrides_of,
     placing,
 )
 from fedplt.data import Progress
@@ -83,16 +85,20 @@ def run(
 def resume(
     folder: str | Path,
     *,
-    changes: Sequence[str] = (),
+    changes: Changes = (),
     engine: MakeEngine | None = None,
     on_round: OnRound = ignore,
     verbose: bool | None = None,
 ) -> History:
     """Continue a run that was stopped or killed, like ``fedplt resume``; same bits at the end.
 
-    ``changes`` are written like ``--set`` options: ``["rounds=300"]``.
+    Args:
+        folder: the run's folder.
+        changes: what to change in its configuration: ``{"rounds": 300}``, or as for ``--set``,
+            ``["rounds=300"]``. Changes that would alter the bits are refused.
+        engine, on_round, verbose: as of :func:`run`.
     """
-    wanted = [changes] if isinstance(changes, str) else changes
+    wanted = overrides_of(changes)
     job, done = prepare_resume(RunFolder.open(folder), lambda c: override(c, wanted))
     warn_of_gaps(job.plan)
     with shown_progress(job, verbose, done) as show:

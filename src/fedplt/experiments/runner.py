@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fedplt.comparison import Run, Watch, beside, make_folder, run_all
 from fedplt.data import Fetching, fetch_data_set
-from fedplt.engines.simulator import available_cores
+from fedplt.engines import available_cores
 from fedplt.errors import RunError
 from fedplt.experiments.block import Block, Contestant
 from fedplt.experiments.recorded import Recorded, RecordedRun

@@ -32,7 +32,7 @@ LEAST_NOISE, MOST_NOISE = 0.3, 1e4
 def epsilon_after(
     rounds: int, *, noise_multiplier: float, probability: float, delta: float
 ) -> float:
-    """Epsilon after some rounds; two neighbours differ in one client, with all of its data."""
+    """Epsilon after some rounds; two neighbors differ in one client, with all of its data."""
     accountant = _accountant(rounds, noise_multiplier)
     accountant.compose(_round(noise_multiplier, probability), rounds)
     return float(accountant.get_epsilon(delta))

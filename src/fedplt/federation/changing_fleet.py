@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from fedplt.configuration import AnnouncedDevice
-from fedplt.errors import UntrainedWarning
-from fedplt.federation.engine import NodesEngine
+from fedplt.errors import ConfigError, UntrainedWarning
+from fedplt.federation.engine import Engine, NodesEngine
 from fedplt.federation.fleet import changed_devices
 from fedplt.federation.job import Job
 from fedplt.federation.planning import method_from_config
 from fedplt.fleet import DeviceProfile
 from fedplt.methods import PlanRequest
-from fedplt.planning import Spaces
 
 Roster = Mapping[int, DeviceProfile]
 """The clients that are there, and their devices."""
@@ -34,7 +33,12 @@ class ChangingFleet:
     holds the roster alone.
     """
 
-    def __init__(self, job: Job, engine: NodesEngine) -> None:
+    def __init__(self, job: Job, engine: Engine) -> None:
+        if not isinstance(engine, NodesEngine):
+            raise ConfigError(
+                f"fleet.replan: {type(engine).__name__} does not tell which nodes are there. Leave "
+                "it out, or use an engine with roster() and use()."
+            )
         self.first, self.engine = job, engine
         self.roster: Roster = {}
         """Of the last round that counts."""
@@ -84,7 +88,7 @@ class ChangingFleet:
 def replanned(job: Job, roster: Roster) -> Job:
     """The same run, planned for the clients that are there."""
     devices = changed_devices(job.config, job.layers, roster, len(job.samples))
-    request = PlanRequest(job.layers, devices.ratios, job.config.seed, lambda: _spaces(job))
+    request = PlanRequest(job.layers, devices.ratios, job.config.seed, job.plan.coupled_units)
     plan = method_from_config(job.config).full_plan(request)
     return replace(job, plan=plan, devices=devices)
 
@@ -110,9 +114,3 @@ def _warn_of_gaps(job: Job, roster: Roster) -> None:
             UntrainedWarning,
             stacklevel=2,
         )
-
-
-def _spaces(job: Job) -> Spaces:
-    """Asked for by methods that train sub-models: the first plan has them."""
-    spaces: Spaces = job.plan.spaces  # type: ignore[attr-defined]
-    return spaces

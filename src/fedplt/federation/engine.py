@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -66,7 +66,10 @@ class Engine(Protocol):
         """Running statistics over the training data, in the order of the flat state."""
 
     def keep_local(self, clients: Sequence[int]) -> None:
-        """Commit what these clients keep from the last :meth:`train`, when the round counts."""
+        """Keep what these clients have from the last :meth:`train`: their updates are in.
+
+        The round loop calls this before it evaluates, and commits :meth:`local_tensors` afterwards.
+        """
 
     def local_tensors(self) -> dict[str, Tensor]:
         """The state that clients keep, for a checkpoint; empty if the clients store it."""
@@ -78,6 +81,7 @@ class Engine(Protocol):
         """Release all resources; safe to call twice."""
 
 
+@runtime_checkable
 class NodesEngine(Engine, Protocol):
     """An engine whose clients come and go, each with its device (``fleet.replan``)."""
 

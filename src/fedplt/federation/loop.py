@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from fedplt.federation.bad_rounds import refuse_too_few, stop_if_all_are_bad
 from fedplt.federation.changing_fleet import ChangingFleet
 from fedplt.federation.checks import check_window
 from fedplt.federation.costs import RoundCosts
-from fedplt.federation.engine import Engine, Interrupted, NodesEngine
+from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
 from fedplt.federation.model import all_tensors
@@ -28,7 +28,7 @@ from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import ClientSampler, Selection
 from fedplt.kernels import bind_state
-from fedplt.planning import Assignment
+from fedplt.planning import Assignment, RoundAssignments
 from fedplt.server import Aggregator, Diagnostics, Memory, validate
 
 OnRound = Callable[[RoundRecord], None]
@@ -46,7 +46,7 @@ class Federation:
         fleet = job.config.fleet
         self.fleet: ChangingFleet | None = None
         if fleet is not None and fleet.replan == "on-change":
-            self.fleet = ChangingFleet(job, cast("NodesEngine", engine))
+            self.fleet = ChangingFleet(job, engine)
         self.rounds_done = 0
         self.total = Totals()
         self.records: list[RoundRecord] = []
@@ -158,11 +158,7 @@ class Federation:
         if selection is None:
             selection = self.sampler.after_training(round, results)
         # Collect and aggregate.
-        if self.privacy:
-            aggregator: Aggregator = self.privacy.aggregator(round, everybody)
-        else:
-            aggregator = self.rule.start(job.layers, job.recipe.normalizer)
-            self.sampler.expect(aggregator, selection, everybody, there.present)
+        aggregator = self._aggregator(round, everybody, selection, there.present)
         added, rejected, bytes_up = self._collect(assignments, selection, aggregator)
         state, memory = self._aggregate(aggregator)
         # Evaluate, with the state that clients keep from this round.
@@ -171,10 +167,12 @@ class Federation:
         cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down)
         seconds = self._availability.round_seconds(assignments, selection.clients)
         outcome = RoundOutcome(
-            state, memory, results, selection, asked, rejected, aggregator.touched,
-            replace(cost, simulated_seconds=seconds), evaluation, client_scores,
-            clipped_clients(aggregator, added),
-            self.privacy.record(round + 1) if self.privacy and evaluation else None,
+            state=state, memory=memory, touched=aggregator.touched,
+            results=results, selection=selection, asked=asked, rejected=rejected,
+            cost=replace(cost, simulated_seconds=seconds),
+            evaluation=evaluation, client_scores=client_scores,
+            clipped=clipped_clients(aggregator, added),
+            privacy=self.privacy.record(round + 1) if self.privacy and evaluation else None,
         )  # fmt: skip
         return self._commit(outcome, started)
 
@@ -203,6 +201,20 @@ class Federation:
         """Go on with another plan for the same model, data and clients."""
         self.job = self.sampler.job = self._costs.job = job
         self._availability = Availability(job, self._costs)
+
+    def _aggregator(
+        self,
+        round: int,
+        assignments: RoundAssignments,
+        selection: Selection,
+        there: Sequence[int],
+    ) -> Aggregator:
+        """Adds up the updates of this round, by the rule that the configuration names."""
+        if self.privacy:
+            return self.privacy.aggregator(round, assignments)
+        aggregator = self.rule.start(self.job.layers, self.job.recipe.normalizer)
+        self.sampler.expect(aggregator, selection, assignments, there)
+        return aggregator
 
     def _train(
         self,

@@ -160,14 +160,14 @@ def score_of_clients(
 def _alike(evaluations: Mapping[int, Evaluation]) -> list[int]:
     """The clients whose metrics have as many numbers as most; others measured something else."""
     lengths = {k: 0 if each.sums is None else len(each.sums) for k, each in evaluations.items()}
-    usual = Counter(lengths.values()).most_common(1)[0][0]
-    for client in sorted(client for client, length in lengths.items() if length != usual):
+    most = Counter(lengths.values()).most_common(1)[0][0]
+    for client in sorted(client for client, length in lengths.items() if length != most):
         warnings.warn(
             f"client {client} measured another metric than most: its evaluation is left out. Is "
             "[task] in its node.toml that of the run?",
             stacklevel=2,
         )
-    return sorted(client for client, length in lengths.items() if length == usual)
+    return sorted(client for client, length in lengths.items() if length == most)
 
 
 def _added(parts: Sequence[Sums | None]) -> Sums:

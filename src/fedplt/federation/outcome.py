@@ -17,7 +17,7 @@ from fedplt.federation.sampler import Selection
 from fedplt.server import Memory
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class RoundOutcome:
     """A round as a value. It is committed as a whole: an interrupted round leaves no trace."""
 

@@ -125,7 +125,7 @@ def _accounting(name: str) -> Callable[..., float]:
 
 
 def _refuse_leaks(job: Job) -> None:
-    """Refuse what leaves the clients without noise, or cannot bear noise."""
+    """Refuse what leaves the clients without noise, or does not work with noise."""
     for key in ("static_norm", "local_norms"):
         if getattr(job.recipe, key):
             raise ConfigError(

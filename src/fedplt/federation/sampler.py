@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedplt.client import ClientResult
+from fedplt.errors import RunError
 from fedplt.federation.job import Job
 from fedplt.federation.sampling_record import chosen_record, sampling_record
 from fedplt.planning import RoundAssignments
@@ -62,6 +63,8 @@ class ClientSampler:
         if settings.by_norm:
             return self._by_last_norms(round, present) if settings.norms == "last" else None
         asked = self._asked(round)
+        if settings.probability is not None:
+            self._refuse_too_many(round, asked)
         chosen = [client for client in asked if present[client]]
         chance = settings.probability
         chances = np.where(present, len(asked) / number if chance is None else chance, 0.0)
@@ -86,9 +89,17 @@ class ClientSampler:
             chosen = np.flatnonzero(draws < settings.probability)
         return [int(client) for client in chosen]
 
+    def _refuse_too_many(self, round: int, asked: list[int]) -> None:
+        """Independent draws may choose everybody; engines have room for :func:`most_numbers`."""
+        if int(self.job.plan.update_sizes[asked].sum()) > most_numbers(self.job):
+            raise RunError(
+                f"round {round + 1}: {len(asked)} clients were drawn, far above what is expected. "
+                "Set sampling.norms = 'fresh', or sampling.probability higher."
+            )
+
     def block_weights(self, assignments: RoundAssignments, there: Sequence[int]) -> Tensor | None:
         """The server's divisor of each value, if the clients' norms must be weighted by it."""
-        if self.settings.objective != "aggregate":
+        if not self.settings.weighs_blocks:
             return None
         aggregator = Aggregator(self.job.layers, self.job.recipe.normalizer)
         weights = self.job.weights
@@ -136,6 +147,7 @@ class ClientSampler:
         floor, uniform = self.settings.floor, self._uniform(np.ones_like(present))
         chances = (1 - floor) * best + floor * uniform
         asked = independent_sample(chances, seed=self.job.config.seed, round=round).tolist()
+        self._refuse_too_many(round, asked)
         chosen = [client for client in asked if present[client]]
         # The budget covers clients that are away too, and uniform sampling is treated alike.
         chances, norms = np.where(present, chances, 0.0), np.where(present, norms, 0.0)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedplt.client import CheckReport, check, check_assignment, refuse_wrong
 from fedplt.data import first_examples
+from fedplt.errors import CutError
 from fedplt.federation.job import Job
 from fedplt.planning import Assignment
 
@@ -31,5 +32,8 @@ def check_job(job: Job, assignment: Assignment | None = None) -> CheckReport:
         report = check(job.model, inputs, loss, plan=job.plan, recipe=recipe)
     else:
         report = check_assignment(job.model, inputs, loss, assignment, recipe)
-    refuse_wrong(report)
+    try:
+        refuse_wrong(report)
+    except CutError as error:
+        raise CutError(f"{error} Then switch the check off with engine.check = false.") from error
     return report

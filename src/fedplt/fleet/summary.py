@@ -47,7 +47,7 @@ def fleet_summary(plan: FleetPlan, choices: Sequence[DeadlineChoice] | None = No
 
 
 def _choices(choices: Sequence[DeadlineChoice]) -> str:
-    """Deadlines to choose from, and the option that sets one."""
+    """Deadlines to choose from."""
     if not choices:
         return "No deadline helps. Leave these devices out, or choose a smaller model or min_ratio."
     rows = []
@@ -59,8 +59,7 @@ def _choices(choices: Sequence[DeadlineChoice]) -> str:
         rows.append([f"{choice.seconds:g} s", *ratios, who])
     header = ["deadline", "mean ratio", "smallest", "met by"]
     return (
-        "deadlines to choose from (deadline_seconds; on the command line --deadline-seconds "
-        f"{choices[0].seconds:g})\n" + table(header, rows, left=(0, 3)) + "\n"
+        "deadlines to choose from (deadline_seconds)\n" + table(header, rows, left=(0, 3)) + "\n"
         "Ratios are of the devices that meet it. Or leave slow devices out of the file."
     )
 

@@ -162,7 +162,7 @@ class ExactWorkload:
     """Examples seen in a round; by default all batches are full."""
 
     def __post_init__(self) -> None:
-        if not self.layers.flow:
+        if not self.layers.is_traced:
             raise CutError("costs need the flow of data: cut the model with an example input.")
 
     @property

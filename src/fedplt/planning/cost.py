@@ -59,7 +59,7 @@ def module_flops(assignment: Assignment) -> dict[str, Flops]:
     """FLOPs of each module of a known kind with a weight matrix, by name."""
     held = assignment.on_client  # a sub-model has smaller matrix products
     layers = held.layers
-    if not layers.flow and not layers.products:
+    if not layers.is_traced:
         raise CutError("costs need the flow of data: cut the model with an example input.")
     trained = _trained(held)
     needs = _need_input_gradients(layers, trained)

@@ -157,6 +157,11 @@ class Layers(Sequence[Layer]):
     def num_sublayers(self) -> tuple[int, ...]:
         return tuple(layer.num_sublayers for layer in self.items)
 
+    @property
+    def is_traced(self) -> bool:
+        """The model was cut with an example input: the flow of its data is known."""
+        return bool(self.flow or self.products)
+
     @cached_property
     def placed(self) -> tuple[PlacedTensor, ...]:
         """Every tensor with its place in the flat state, in order."""

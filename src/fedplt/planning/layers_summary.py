@@ -38,7 +38,7 @@ def layers_summary(layers: Layers) -> str:
             f"left out: {sum(note.size for note in left_out):,} values",
             table(["tensor", "kind", "size", "why"], rows, left=(0, 1, 3)),
         ]
-    if not layers.flow and not layers.products:
+    if not layers.is_traced:
         parts.append(
             "Cut without an example input: normalization layers were matched to the module "
             "registered before them, unused parameters are not noticed, and costs are not known."

@@ -90,9 +90,10 @@ class Plan:
 
     def read(self, message: Mapping[str, Any]) -> Assignment:
         """An assignment of this plan, from ``Assignment.to_message``."""
-        return read_assignment(self.layers, message, self.local, self._spaces)
+        return read_assignment(self.layers, message, self.local, self.coupled_units)
 
-    def _spaces(self) -> Spaces:
+    def coupled_units(self) -> Spaces:
+        """What sub-models are cut by."""
         raise PlanError("this plan has slices of the whole model, no sub-models.")
 
     def _check(self, client: int) -> None:

@@ -68,7 +68,7 @@ class SubmodelPlan(Plan):
             seed=self.seed, round=round, client=client, local=self.local,
         )  # fmt: skip
 
-    def _spaces(self) -> Spaces:
+    def coupled_units(self) -> Spaces:
         return self.spaces
 
     @cached_property

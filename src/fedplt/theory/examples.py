@@ -53,9 +53,9 @@ def random_quadratics(
     for _ in range(num_clients):
         mixed = random.normal(size=(dimension, dimension)) * coupling / np.sqrt(dimension)
         hessians.append(np.diag(random.uniform(1, 2, dimension)) + mixed @ mixed.T)
-    centres = heterogeneity * random.normal(size=(num_clients, dimension))
+    centers = heterogeneity * random.normal(size=(num_clients, dimension))
     numbers = random.integers(20, 200, num_clients).astype(np.float64)
-    return Quadratics(np.array(hessians), centres, numbers / numbers.sum())
+    return Quadratics(np.array(hessians), centers, numbers / numbers.sum())
 
 
 def counterexample() -> tuple[Quadratics, NDArray[np.bool_], Vector]:
@@ -67,6 +67,6 @@ def counterexample() -> tuple[Quadratics, NDArray[np.bool_], Vector]:
     multiplied by it: the model moves away from W*, however small the step (try 0.0005).
     """
     hessians = np.array([[[3.0, -1.0], [-1.0, 4.0]], [[2.0, 0.0], [0.0, 2.0]]])
-    centres = np.array([[-2.0, 2.0], [-3.0, -2.0]])
+    centers = np.array([[-2.0, 2.0], [-3.0, -2.0]])
     masks = np.array([[True, False], [False, True]])
-    return Quadratics(hessians, centres, np.array([0.5, 0.5])), masks, np.array([-3.0, 0.0])
+    return Quadratics(hessians, centers, np.array([0.5, 0.5])), masks, np.array([-3.0, 0.0])

@@ -59,7 +59,7 @@ class Quadratics:
 
     hessians: NDArray[np.float64]
     """H_k, (clients, dimension, dimension): symmetric, positive definite."""
-    centres: Matrix
+    centers: Matrix
     """b_k, (clients, dimension)."""
     weights: Vector
 
@@ -74,7 +74,7 @@ class Quadratics:
 
     @property
     def dimension(self) -> int:
-        return int(self.centres.shape[1])
+        return int(self.centers.shape[1])
 
     @property
     def smoothness(self) -> float:
@@ -87,7 +87,7 @@ class Quadratics:
     @cached_property
     def optimum(self) -> Vector:
         total = np.einsum("k,kij->ij", self.weights, self.hessians)
-        pull = np.einsum("k,kij,kj->i", self.weights, self.hessians, self.centres)
+        pull = np.einsum("k,kij,kj->i", self.weights, self.hessians, self.centers)
         return np.asarray(np.linalg.solve(total, pull))
 
     @property
@@ -95,11 +95,11 @@ class Quadratics:
         return np.zeros(len(self.weights))
 
     def losses(self, points: Matrix) -> Vector:
-        offsets = points - self.centres
+        offsets = points - self.centers
         return np.asarray(0.5 * np.einsum("ki,kij,kj->k", offsets, self.hessians, offsets))
 
     def gradients(self, points: Matrix) -> Matrix:
-        return np.asarray(np.einsum("kij,kj->ki", self.hessians, points - self.centres))
+        return np.asarray(np.einsum("kij,kj->ki", self.hessians, points - self.centers))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ out = ""
 """
 
 LICENSE = """\
-Write your licence here. Flower's build needs this file.
+Write your license here. Flower's build needs this file.
 """
 
 README = """\

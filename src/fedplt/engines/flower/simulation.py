@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from fedplt.configuration import FROM_PYTHON, dump_config
+from fedplt.engines.cores import available_cores
 from fedplt.engines.flower.app_project import app_project, package_of
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.kept import KeptState
 from fedplt.engines.flower.processes import end_all, environment, free_port, run_flwr
 from fedplt.engines.flower.relay import RelayWire
-from fedplt.engines.simulator import available_cores
 from fedplt.errors import RunError
 from fedplt.federation import Interrupted, Job
 from fedplt.files import write_text
@@ -118,7 +118,7 @@ class FlowerSimulation(FlowerEngine):
         write_text(config, dump_config(self.job.config))
         about = "Relays orders between fedplt and Flower's simulated nodes"
         write_text(folder / "pyproject.toml", app_project(APP, about))
-        write_text(folder / "LICENSE", "Written by fedplt for one run; same licence.\n")
+        write_text(folder / "LICENSE", "Written by fedplt for one run; same license.\n")
         write_text(package / "__init__.py", "")
         write_text(
             package / "server_app.py",

@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from fedplt import __version__
-from fedplt.client import HeldModels, TrainableSlices, train_held, update_norm
+from fedplt.client import HeldModels, TrainableSlices, train_held, weighted_norm
 from fedplt.engines.flower.app_orders import (
     EVALUATE,
     SlicesAnswer,
@@ -43,8 +43,8 @@ class SlicesApp(ClientApp):
     """A ``ClientApp`` for the strategy :class:`~fedplt.engines.flower.FedPLT`.
 
     Use it where ``ClientApp()`` was, with :func:`train_slices` in the ``@app.train()`` function. It
-    tells the server which client this is (``partition-id`` of the node's configuration) and hands
-    out updates that wait. What fails in the app is said to the server in words.
+    tells the server which client this is (``partition-id`` of the node's configuration) and sends
+    updates that wait. What fails in the app is said to the server in words.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -95,7 +95,7 @@ class ClientSlices:
         assignment: Assignment,
         model: nn.Module,
         slices: TrainableSlices,
-        weights: Any,
+        weights: Tensor | None,
     ) -> None:
         self.model = model
         """The model to train: the whole one, or a smaller one. Its ``parameters()`` are the slices
@@ -121,11 +121,12 @@ class ClientSlices:
             loss = find_metric(numbers, "loss")
         else:
             numbers["loss"] = float(loss)
+        values = torch.from_numpy(update.values)
         answer = SlicesAnswer(
             client=asked.client, round=asked.round, plan=asked.plan, num_examples=num_examples,
             norm=update.norm, loss=math.nan if loss is None else float(loss),
             seconds=time.perf_counter() - self._started,
-            weighted_norm=self._weighted_norm(update.values), metrics=numbers,
+            weighted_norm=weighted_norm(values, self._weights, self._assignment), metrics=numbers,
         ).model_dump()  # fmt: skip
         if asked.local:
             _keep(self._context, asked, self.model)
@@ -134,13 +135,6 @@ class ClientSlices:
             park(self._context, answer, update.values)
             arrays = {}
         return Message(to_records(answer, arrays), reply_to=self._message)
-
-    def _weighted_norm(self, values: Any) -> float | None:
-        if self._weights is None:
-            return None
-        if len(self._weights) != len(values):
-            raise UpdateError(f"{len(self._weights)} weights came for {len(values)} numbers.")
-        return update_norm(torch.from_numpy(values / self._weights), self._assignment)
 
 
 @contextmanager
@@ -173,7 +167,7 @@ def train_slices(message: Message, context: Context, model: nn.Module) -> Iterat
             tensor.copy_(torch.from_numpy(kept[name].numpy()).reshape(tensor.shape))
     held = assignment.build(HeldModels(model, state))
     with train_held(held, assignment, recipe) as slices:
-        weights = arrays.get("weights")
+        weights = torch.from_numpy(arrays["weights"]) if "weights" in arrays else None
         yield ClientSlices(message, context, asked, assignment, held.module, slices, weights)
 
 

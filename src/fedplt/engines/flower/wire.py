@@ -18,7 +18,7 @@ from fedplt.errors import UpdateError
 
 Arrays = Mapping[str, NDArray[np.float32]]
 HELLO, TRAIN, UPLOAD, EVALUATE = "query.hello", "train.local", "train.upload", "evaluate.kept"
-"""Which client are you; train; hand out the update of the last training; evaluate for yourself."""
+"""Which client are you; train; send the update of the last training; evaluate for yourself."""
 MAX_HEADER = 64_000_000
 """Bytes of a header; an assignment of a large sub-model lists its units in it."""
 MAX_DEPTH = 32

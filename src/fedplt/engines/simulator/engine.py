@@ -1,12 +1,12 @@
 """The simulator engine: worker processes on this machine.
 
-The global state and the updates are in shared memory; pipes carry only small messages. Each worker
-uses one thread. The longest tasks are sent first; results do not depend on which worker does what.
+The global state and the updates are in shared memory; sockets carry only small messages. Each
+worker uses one thread. The longest tasks are sent first; results do not depend on which worker does
+what.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -23,19 +23,12 @@ from fedplt.client import (
     num_chunks,
     statistics_chunks,
 )
+from fedplt.engines.cores import available_cores
 from fedplt.engines.simulator.pool import WorkerPool
 from fedplt.engines.simulator.shared import SharedMemory
 from fedplt.engines.simulator.worker import EvaluateTask, StatisticsTask, TrainTask
-from fedplt.errors import RunError
 from fedplt.federation import Job, evaluation_chunks, most_clients
 from fedplt.planning import Assignment
-
-
-def available_cores() -> int:
-    """Number of cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def default_start_method(device: str) -> str:
@@ -72,18 +65,14 @@ class SimulatorEngine:
         upload: bool = True,  # all updates are in shared memory, collected or not
     ) -> list[ClientResult]:
         self._publish(state)
-        if self._shared.block_weights is not None and block_weights is not None:
+        if block_weights is not None:
+            assert self._shared.block_weights is not None
             self._shared.block_weights.copy_(block_weights)
         self._places, place = {}, 0
         for client, assignment in assignments.items():
             self._places[client] = (place, place + assignment.update_size)
             place += assignment.update_size
-        if place > len(self._shared.updates):
-            raise RunError(
-                f"round {round + 1}: {len(assignments)} clients were drawn, far above the budget, "
-                "and their updates do not fit into the shared memory. Set sampling.norms = "
-                "'fresh', or sampling.probability higher."
-            )
+        assert place <= len(self._shared.updates)  # the sampler draws no more
         self._results = {}
         for _, result in self._pool.do(self._train_tasks(round, assignments)):
             self._results[result.client] = result

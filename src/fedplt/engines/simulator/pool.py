@@ -140,7 +140,7 @@ class WorkerPool:
             yield task, answer
 
     def _look(self, todo: deque[Any]) -> None:
-        """Notice workers that died though their pipe is still open, or that do not answer."""
+        """Notice workers that died though their socket is still open, or that do not answer."""
         now = time.monotonic()
         if now - self._looked < POLL_SECONDS:
             return

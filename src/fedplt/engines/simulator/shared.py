@@ -37,7 +37,7 @@ class SharedMemory:
 
     @classmethod
     def make(cls, job: Job) -> SharedMemory:
-        size, by_block = job.layers.state_size, job.config.sampling.objective == "aggregate"
+        size, by_block = job.layers.state_size, job.config.sampling.weighs_blocks
         kept = 2 * job.plan.num_clients * job.plan.local_places.size if job.plan.local else 0
         _refuse_too_much(4 * (size + most_numbers(job) + (size if by_block else 0) + kept))
         return cls(
