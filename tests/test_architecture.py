@@ -229,6 +229,20 @@ def test_only_reports_draw_and_only_flower_speaks_flower():
     assert not broken, "\n".join(broken)
 
 
+def test_engines_do_not_know_each_other():
+    engines = {"fedplt.engines.simulator", "fedplt.engines.flower"}
+
+    def engine_of(module: str) -> str:
+        return ".".join(module.split(".")[:3])
+
+    broken = [
+        f"{where(module, found.line)} imports {found.target}"
+        for module, found in all_imports()
+        if engine_of(module) in engines and engine_of(found.target) in engines - {engine_of(module)}
+    ]
+    assert not broken, "\n".join(broken)
+
+
 def test_no_pickle_is_read():
     """What comes from a disk or a client may be anything, and a pickle runs what it wants."""
     readers = ("pickle.load", "import pickle", "torch.load(", "allow_pickle", "Unpickler")

@@ -1,12 +1,10 @@
-"""The flat layout of a model's state."""
+"""The layers of a model, and where their slices are."""
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from fedplt import Layer, Layers, TensorSpec, cut
-from fedplt.kernels.flat_state import bind_state, named_tensors
 from fedplt.planning.assignment import SliceAssignment, whole_assignment
 
 
@@ -29,18 +27,3 @@ def test_segments_of_all_axes():
 def test_survives_json():
     layers = cut(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)))
     assert Layers.from_json(layers.to_json()) == layers
-
-
-def test_bound_state_and_model_are_the_same_memory():
-    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    expected = {k: v.clone() for k, v in model.state_dict().items()}
-    layers = cut(model)
-    flat = bind_state(model, layers)
-    got = named_tensors(layers, flat)
-    assert all(torch.equal(got[name], expected[name]) for name in got)
-    flat.fill_(7)
-    assert (model[0].weight == 7).all()
-    assert (model[1].running_var == 7).all()
-    with torch.no_grad():
-        model[0].bias.zero_()
-    assert (named_tensors(layers, flat)["0.bias"] == 0).all()

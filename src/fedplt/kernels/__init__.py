@@ -7,11 +7,7 @@ from fedplt.kernels.flat_state import (
     add_at,
     bind_state,
     buffer_positions,
-    call_model,
     check_dtypes,
-    copy_model,
-    evaluation_mode,
-    mode,
     named_tensors,
     parts_of,
     put,
@@ -19,6 +15,7 @@ from fedplt.kernels.flat_state import (
     take,
 )
 from fedplt.kernels.mlp import Chained
+from fedplt.kernels.model_calls import call_model, copy_model, evaluation_mode, mode
 from fedplt.kernels.norm import (
     RUNNING_STATISTICS,
     has_running_statistics,

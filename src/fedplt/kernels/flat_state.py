@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedplt.errors import CutError
-from fedplt.planning import Layers, PlacedTensor, Places
+from fedplt.planning import Layers, PlacedTensor, Places, dotted
 
 
 def bind_state(model: nn.Module, layers: Layers) -> Tensor:
@@ -52,31 +48,10 @@ def _refuse_views(model: nn.Module, layers: Layers) -> None:
             is_computed = f"{key}_orig" in module._parameters
             if not is_computed and value.untyped_storage().data_ptr() in tensors:
                 raise CutError(
-                    f"{name + '.' * bool(name)}{key} is a view of "
+                    f"{dotted(name, key)} is a view of "
                     f"{tensors[value.untyped_storage().data_ptr()]}, made before training: the "
                     "model would go on computing with old values. Make the view in forward."
                 )
-
-
-def copy_model(model: nn.Module) -> nn.Module:
-    """A deep copy with parameters of its own, also where the model keeps computed weights.
-
-    Modules that are pruned or have the older weight normalization have such attributes, and
-    TorchScript copies parameters as computed tensors.
-    """
-    computed = {
-        id(value): value.detach().clone()
-        for module in model.modules()
-        for value in vars(module).values()
-        if isinstance(value, Tensor) and not value.is_leaf
-    }
-    with torch.no_grad():
-        result = copy.deepcopy(model, dict(computed))
-    if len(list(model.parameters())) != len(list(result.parameters())):
-        raise CutError("a copy of this model would untie its weights.")
-    for parameter, made in zip(model.parameters(), result.parameters(), strict=True):
-        made.requires_grad_(parameter.requires_grad)
-    return result
 
 
 def read_state(model: nn.Module, layers: Layers) -> Tensor:
@@ -97,45 +72,6 @@ def check_dtypes(model: nn.Module, layers: Layers) -> None:
             raise CutError(
                 f"{name} is {tensors[name].dtype}, and the flat state of a model is float32."
             )
-
-
-def call_model(model: nn.Module, inputs: Any) -> Any:
-    """Call the model: a dictionary of inputs is passed by name, a tuple or list by position.
-
-    ``labels`` in a dictionary are passed to models that take them, and compute their own loss.
-    """
-    if isinstance(inputs, Tensor):
-        return model(inputs)
-    if isinstance(inputs, Mapping):
-        if "labels" in inputs and not _takes_labels(type(model).forward):
-            inputs = {name: value for name, value in inputs.items() if name != "labels"}
-        return model(**inputs)
-    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
-
-
-@cache
-def _takes_labels(forward: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(forward).parameters.values()
-    return any(p.name == "labels" or p.kind is p.VAR_KEYWORD for p in parameters)
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; every module gets its own mode back afterwards."""
-    with mode(model, training=False):
-        yield
-
-
-@contextmanager
-def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Training or evaluation mode inside the block."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.train(training)
-    try:
-        yield
-    finally:
-        for module, old in modes:
-            module.training = old
 
 
 def named_tensors(layers: Layers, flat: Tensor) -> dict[str, Tensor]:
@@ -188,7 +124,7 @@ def add_at(flat: Tensor, places: Places, values: Tensor, weight: float) -> None:
 def buffer_positions(layers: Layers) -> Tensor:
     """Positions of the running statistics in the flat state."""
     parts = [
-        torch.arange(placed.offset, placed.offset + placed.tensor.num_elements)
+        torch.arange(placed.offset, placed.stop)
         for placed in layers.placed
         if placed.tensor.is_buffer
     ]
@@ -198,7 +134,7 @@ def buffer_positions(layers: Layers) -> Tensor:
 def _view(flat: Tensor, placed: PlacedTensor) -> Tensor:
     """One tensor's segment of the flat state, in the tensor's own shape."""
     shape, axis = placed.tensor.shape, placed.tensor.axis
-    segment = flat[placed.offset : placed.offset + placed.tensor.num_elements]
+    segment = flat[placed.offset : placed.stop]
     if not shape:
         return segment[0]
     return segment.view([shape[axis], *shape[:axis], *shape[axis + 1 :]]).movedim(0, axis)

@@ -1,0 +1,75 @@
+"""Call a model with any inputs, in training or evaluation mode, or a copy of it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedplt.errors import CutError
+
+
+def call_model(model: nn.Module, inputs: Any) -> Any:
+    """Call the model: a dictionary of inputs is passed by name, a tuple or list by position.
+
+    ``labels`` in a dictionary are passed to models that take them, and compute their own loss.
+    """
+    if isinstance(inputs, Tensor):
+        return model(inputs)
+    if isinstance(inputs, Mapping):
+        if "labels" in inputs and not _takes_labels(type(model).forward):
+            inputs = {name: value for name, value in inputs.items() if name != "labels"}
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+@cache
+def _takes_labels(forward: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(forward).parameters.values()
+    return any(p.name == "labels" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; every module gets its own mode back afterwards."""
+    with mode(model, training=False):
+        yield
+
+
+@contextmanager
+def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Training or evaluation mode inside the block."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, old in modes:
+            module.training = old
+
+
+def copy_model(model: nn.Module) -> nn.Module:
+    """A deep copy with parameters of its own, also where the model keeps computed weights.
+
+    Modules that are pruned or have the older weight normalization have such attributes, and
+    TorchScript copies parameters as computed tensors.
+    """
+    computed = {
+        id(value): value.detach().clone()
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    with torch.no_grad():
+        result = copy.deepcopy(model, dict(computed))
+    if len(list(model.parameters())) != len(list(result.parameters())):
+        raise CutError("a copy of this model would untie its weights.")
+    for parameter, made in zip(model.parameters(), result.parameters(), strict=True):
+        made.requires_grad_(parameter.requires_grad)
+    return result
