@@ -402,7 +402,9 @@ def test_a_client_that_fails_leaves_nothing_behind():
     calls: list[int] = []
     training = replace(job.training, loss=fails, batch_size=2)
     assignment = job.plan.assignment(0)
-    order = TrainOrder(0, 0, 0, assignment, training, 0.5)
+    order = TrainOrder(
+        client=0, round=0, seed=0, assignment=assignment, training=training, learning_rate=0.5
+    )
     with pytest.raises(ValueError, match="no loss today"):
         trainer.train(order, job.samples, job.examples(0), torch.empty(assignment.update_size))
     assert torch.equal(trainer.state, state)

@@ -202,7 +202,10 @@ def test_the_aggregates_objective_divides_by_those_who_are_there(devices):
     part = job.plan.assignment(client, round)
     state = read_state(job.model, job.layers)
     trainer = ClientTrainer(job.model, job.layers, state, job.plan.local_places)
-    order = TrainOrder(client, round, 0, part, job.training, 0.1, take(weights, part.uploaded))
+    order = TrainOrder(
+        client=client, round=round, seed=0, assignment=part, training=job.training,
+        learning_rate=0.1, block_weights=take(weights, part.uploaded),
+    )  # fmt: skip
     update = torch.empty(part.update_size)
     result = trainer.train(order, job.samples, job.examples(client), update)
     assert result.weighted_norm == update_norm(update / take(by_hand, part.uploaded), part)

@@ -25,14 +25,14 @@ def fake_run(
     number = every * len(accuracy)
     per_round = {"bytes_up": up, "bytes_down": down, "flops": flops, "paper_flops": paper_flops}
     return RecordedRun(
-        "fake",
-        trained,
-        processor,
-        1.0,
-        tuple(range(every, number + 1, every)),
-        tuple(accuracy),
-        (1.0,) * len(accuracy),
-        {name: np.full(number, float(value)) for name, value in per_round.items()},
+        id="fake",
+        trained=trained,
+        processor=processor,
+        seconds_per_round=1.0,
+        evaluated=tuple(range(every, number + 1, every)),
+        accuracy=tuple(accuracy),
+        loss=(1.0,) * len(accuracy),
+        costs={name: np.full(number, float(value)) for name, value in per_round.items()},
         **more,
     )
 

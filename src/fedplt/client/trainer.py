@@ -22,7 +22,7 @@ from fedplt.kernels import bind_state, parts_of, put, take
 from fedplt.planning import Assignment, Layers, Places, dotted
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TrainOrder:
     """The server's instructions to a client for one round."""
 

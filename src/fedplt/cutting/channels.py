@@ -106,16 +106,16 @@ def _flow(trace: Trace, name: str, call: int, elsewhere: set[int]) -> ModuleFlow
     has_matrix = isinstance(weight, Tensor) and weight.ndim > 1
     is_matrix = has_matrix and not isinstance(module, NORMALIZATION)
     return ModuleFlow(
-        name,
-        _whole(trace.positions[name][call]),
-        tuple(parents),
-        feeder,
-        columns,
-        norms,
+        name=name,
+        positions=_whole(trace.positions[name][call]),
+        parents=tuple(parents),
+        feeder=feeder,
+        columns=columns,
+        norms=norms,
         # A weight that is no parameter (a buffer) is computed with, but never trained.
-        trace.parameters.get(id(weight), dotted(name, "weight")) if is_matrix else None,
-        weight.numel() if is_matrix else 0,
-        any(id(parameter) in elsewhere for parameter in own),
+        weight=trace.parameters.get(id(weight), dotted(name, "weight")) if is_matrix else None,
+        weight_size=weight.numel() if is_matrix else 0,
+        used_elsewhere=any(id(parameter) in elsewhere for parameter in own),
     )
 
 

@@ -30,7 +30,7 @@ FORMAT = 1
 COSTS = ("bytes_up", "bytes_down", "flops", "paper_flops")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class RecordedRun:
     """One run: accuracy, loss and costs by round."""
 
@@ -84,18 +84,18 @@ class RecordedRun:
     def from_json(cls, data: Mapping[str, Any]) -> RecordedRun:
         costs = {name: _every(data["costs"][name]) for name in COSTS}
         return cls(
-            data["id"],
-            data["trained"],
-            data["processor"],
-            data["seconds_per_round"],
-            tuple(data["evaluated"]),
-            tuple(data["accuracy"]),
-            tuple(data["loss"]),
-            costs,
-            data.get("diverged", ""),
-            data.get("refused", 0),
-            data.get("test_accuracy"),
-            Series.from_json(data["dynamics"]) if "dynamics" in data else Series(),
+            id=data["id"],
+            trained=data["trained"],
+            processor=data["processor"],
+            seconds_per_round=data["seconds_per_round"],
+            evaluated=tuple(data["evaluated"]),
+            accuracy=tuple(data["accuracy"]),
+            loss=tuple(data["loss"]),
+            costs=costs,
+            diverged=data.get("diverged", ""),
+            refused=data.get("refused", 0),
+            test_accuracy=data.get("test_accuracy"),
+            dynamics=Series.from_json(data["dynamics"]) if "dynamics" in data else Series(),
         )
 
     @classmethod
@@ -105,21 +105,21 @@ class RecordedRun:
         history = folder.history()
         seconds = [record.seconds for record in history.rounds]
         return cls(
-            id,
-            float(folder.plan().achieved_ratios.mean()),
-            processor,
-            median(seconds) if seconds else 0.0,
-            tuple(record.round for record in history.evaluated),
-            tuple(round(value, 6) for value in history.scores),
-            tuple(record.loss for record in history.evaluated),
-            {
+            id=id,
+            trained=float(folder.plan().achieved_ratios.mean()),
+            processor=processor,
+            seconds_per_round=median(seconds) if seconds else 0.0,
+            evaluated=tuple(record.round for record in history.evaluated),
+            accuracy=tuple(round(value, 6) for value in history.scores),
+            loss=tuple(record.loss for record in history.evaluated),
+            costs={
                 name: np.array([getattr(r.cost, name) for r in history.rounds], dtype=np.float64)
                 for name in COSTS
             },
-            diverged,
-            sum(len(record.rejected) for record in history.rounds),
-            history.test_score,
-            series_of(history),
+            diverged=diverged,
+            refused=sum(len(record.rejected) for record in history.rounds),
+            test_accuracy=history.test_score,
+            dynamics=series_of(history),
         )
 
 

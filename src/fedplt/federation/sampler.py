@@ -127,11 +127,11 @@ class ClientSampler:
             self._everybody,
             chosen,
             chances,
-            refused,
-            number * NUMBER_BYTES * (1 + 2 * exchanges),
+            refused=refused,
+            bytes_up=number * NUMBER_BYTES * (1 + 2 * exchanges),
             # If clients draw for themselves, the server sends sums instead of a yes or no.
-            number * (NUMBER_BYTES * (1 + exchanges) if exchanges else ANSWER_BYTES),
-            sampling_record(
+            bytes_down=number * (NUMBER_BYTES * (1 + exchanges) if exchanges else ANSWER_BYTES),
+            record=sampling_record(
                 chosen, chances, norms, self.job.weights, self._costs, self._budget,
                 uniform=self._uniform(present),
                 num_trained=number,

@@ -263,5 +263,7 @@ class _Planner:
         whole = self.workload.work(1.0)
         planned = round_time(device, work)
         return DevicePlan(
-            device, ratio, steps, frozen, full, planned, whole, work, reason, traded, note
-        )
+            device=device, ratio=ratio, local_steps=steps, frozen_layers=frozen,
+            full=full, planned=planned, full_work=whole, work=work,
+            reason=reason, traded=traded, note=note,
+        )  # fmt: skip

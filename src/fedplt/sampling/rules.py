@@ -16,7 +16,7 @@ from fedplt.sampling.fleet import Numbers
 from fedplt.sampling.optimal import proportional_probabilities, sampling_probabilities
 from fedplt.sampling.printed import paper_probabilities
 
-Fleet = tuple[Numbers, Numbers, Numbers, float]
+FleetNumbers = tuple[Numbers, Numbers, Numbers, float]
 """Update norms, numbers of examples, costs of an upload, and the budget."""
 
 
@@ -31,7 +31,7 @@ class Rule:
     """For rules that do not spend a budget in whole models exactly: the scores to which
     probabilities are proportional. ``match_budget`` needs them."""
 
-    def choose(self, fleet: Fleet, *, match_budget: bool = False) -> tuple[Numbers, int]:
+    def choose(self, fleet: FleetNumbers, *, match_budget: bool = False) -> tuple[Numbers, int]:
         """Probabilities, and the number of message exchanges needed beyond sending the norms."""
         if match_budget:
             assert self.scores is not None

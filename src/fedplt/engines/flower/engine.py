@@ -107,8 +107,8 @@ class FlowerEngine:
     def train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
         job = self.job
         order = TrainOrder(
-            client, self.round, job.config.seed, assignment, job.training_of(client),
-            job.learning_rate(client, self.round),
+            client=client, round=self.round, seed=job.config.seed, assignment=assignment,
+            training=job.training_of(client), learning_rate=job.learning_rate(client, self.round),
         )  # fmt: skip
         header = train_header(
             order,

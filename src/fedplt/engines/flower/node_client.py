@@ -101,8 +101,9 @@ class NodeClient:
         if asked.kept >= 0:
             trainer.take_kept(self.kept.load(asked.kept, local.size))
         order = TrainOrder(
-            asked.client, asked.round, asked.seed, assignment, self._training(asked.training),
-            asked.learning_rate, None if weights is None else torch.from_numpy(weights.copy()),
+            client=asked.client, round=asked.round, seed=asked.seed, assignment=assignment,
+            training=self._training(asked.training), learning_rate=asked.learning_rate,
+            block_weights=None if weights is None else torch.from_numpy(weights.copy()),
         )  # fmt: skip
         update = torch.empty(assignment.update_size)
         result = trainer.train(order, self.job.samples, self.examples, update)

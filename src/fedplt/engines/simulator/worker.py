@@ -117,13 +117,13 @@ class Worker:
         assignment = job.plan.read(task.assignment)
         weights = shared.block_weights
         order = TrainOrder(
-            client,
-            task.round,
-            job.config.seed,
-            assignment,
-            job.training_of(client),
-            job.learning_rate(client, task.round),
-            None if weights is None else take(weights, assignment.uploaded),
+            client=client,
+            round=task.round,
+            seed=job.config.seed,
+            assignment=assignment,
+            training=job.training_of(client),
+            learning_rate=job.learning_rate(client, task.round),
+            block_weights=None if weights is None else take(weights, assignment.uploaded),
         )
         self._take_kept(client)
         update = shared.updates[task.place : task.place + assignment.update_size]
