@@ -16,7 +16,8 @@ import fedplt
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 GROUPS = {
     "Run": [
-        "run", "resume", "train", "compare", "History", "RoundRecord", "load", "evaluate",
+        "run", "resume", "train", "compare", "History", "RoundRecord",
+        "load_history", "load", "evaluate",
     ],
     "A loop of your own": [
         "cut", "make_plan", "check", "CheckReport", "train_only", "TrainableSlices",
@@ -29,9 +30,9 @@ GROUPS = {
     ],
     "Methods, layers and engines of your own": [
         "Method", "PlanRequest", "submodel_plan", "LocalRecipe", "add_layer_kind", "Slicing",
-        "Engine",
+        "Engine", "Job", "ClientTrainer", "TrainOrder", "ClientResult", "Evaluation",
     ],
-    "Data and tasks": ["TrainingData", "Task", "Metric", "MetricInfo"],
+    "Data and tasks": ["TrainingData", "TensorSamples", "Task", "Metric", "MetricInfo"],
 }  # fmt: skip
 """Configurations and errors follow by themselves."""
 
@@ -47,7 +48,7 @@ def main() -> int:
 def page() -> str:
     known = {name for names in GROUPS.values() for name in names}
     rest = [name for name in fedplt.__all__ if name not in known and name != "__version__"]
-    errors = [name for name in rest if name.endswith("Error")]
+    errors = [name for name in rest if name.endswith(("Error", "Warning"))]
     sections = {
         **GROUPS,
         "Configurations": [name for name in rest if name not in errors],

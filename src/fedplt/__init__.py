@@ -61,12 +61,16 @@ _PUBLIC = {
     ],
     "fedplt.client": [
         "CheckReport",
+        "ClientResult",
+        "ClientTrainer",
         "ClientUpdate",
+        "Evaluation",
         "HeldModels",
         "Metric",
         "MetricInfo",
         "Origin",
         "Task",
+        "TrainOrder",
         "TrainableSlices",
         "check",
         "train_only",
@@ -101,6 +105,7 @@ _PUBLIC = {
     "fedplt.federation": [
         "Engine",
         "History",
+        "Job",
         "RoundRecord",
         "evaluate",
         "load",
@@ -148,13 +153,17 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from fedplt.client import CheckReport as CheckReport
+    from fedplt.client import ClientResult as ClientResult
+    from fedplt.client import ClientTrainer as ClientTrainer
     from fedplt.client import ClientUpdate as ClientUpdate
+    from fedplt.client import Evaluation as Evaluation
     from fedplt.client import HeldModels as HeldModels
     from fedplt.client import Metric as Metric
     from fedplt.client import MetricInfo as MetricInfo
     from fedplt.client import Origin as Origin
     from fedplt.client import Task as Task
     from fedplt.client import TrainableSlices as TrainableSlices
+    from fedplt.client import TrainOrder as TrainOrder
     from fedplt.client import check as check
     from fedplt.client import train_only as train_only
     from fedplt.comparison import compare as compare
@@ -199,6 +208,7 @@ if TYPE_CHECKING:
     from fedplt.errors import UpdateError as UpdateError
     from fedplt.federation import Engine as Engine
     from fedplt.federation import History as History
+    from fedplt.federation import Job as Job
     from fedplt.federation import RoundRecord as RoundRecord
     from fedplt.federation import evaluate as evaluate
     from fedplt.federation import load as load
