@@ -36,6 +36,18 @@ GROUPS = {
 }  # fmt: skip
 """Configurations and errors follow by themselves."""
 
+ALIASES = [
+    ("ConfigLike", "a `RunConfig`, a dictionary of its sections, a TOML file, or a built-in name."),
+    ("Values", "a section as a dictionary, with the keys of the TOML file."),
+    ("Changes", 'values by key (`{"rounds": 300}`), or a list of `key.sub=value` texts.'),
+    ("MakeEngine", "a function of a `Job` and a function that tells whether to stop; an `Engine`."),
+    ("OnRound", "a function of a `RoundRecord`, called after every round."),
+    ("Loss", "a function of a model's outputs and the targets: the mean loss of a batch."),
+    ("Augment", "a function of a batch of inputs and a `torch.Generator`: the changed inputs."),
+    ("Split", "`order` and `offsets`: client k owns `order[offsets[k]:offsets[k + 1]]`."),
+    ("Watch", "an object whose methods `compare` calls while its runs go on (its docstring)."),
+]
+
 
 def main() -> int:
     text = page()
@@ -57,8 +69,8 @@ def page() -> str:
     lines = [
         "# Python API",
         "",
-        "Everything below is `fedplt.NAME`. Sections of a configuration are the same in TOML and "
-        "in Python; [configuration](configuration.md) explains every key. This page is "
+        "To call fedplt from Python: everything below is `fedplt.NAME`. Sections of a "
+        "configuration are the same in TOML and in Python; [configuration](configuration.md) explains every key. This page is "
         "written from the docstrings by `make api-page`.",
     ]
     for title, names in sections.items():
@@ -66,6 +78,7 @@ def page() -> str:
         for name in names:
             if name in fedplt.__all__:
                 lines += ["", *entry(name, getattr(fedplt, name))]
+    lines += ["", "## Names in signatures", "", *(f"- `{n}`: {what}" for n, what in ALIASES)]
     return "\n".join(lines) + "\n"
 
 

@@ -4,7 +4,8 @@ Two files follow a model operation by operation, and each sees other names:
 :mod:`fedplt.cutting.channels` walks the autograd graph (``ReluBackward0``),
 :mod:`fedplt.cutting.coupling` a ``torch.fx`` graph (the function ``relu``, the module ``nn.ReLU``).
 A name that is not listed is unknown, and unknown operations may mix channels. To add an operation
-for both, add one line to ``OPERATIONS``.
+for both, add one line to ``OPERATIONS``. (:mod:`fedplt.cutting.products` looks for matrix products
+alone.)
 """
 
 from __future__ import annotations
