@@ -70,7 +70,8 @@ def page() -> str:
         "# Python API",
         "",
         "To call fedplt from Python: everything below is `fedplt.NAME`. Sections of a "
-        "configuration are the same in TOML and in Python; [configuration](configuration.md) explains every key. This page is "
+        "configuration are the same in TOML and in Python; [configuration](configuration.md) "
+        "explains every key. This page is "
         "written from the docstrings by `make api-page`.",
     ]
     for title, names in sections.items():
