@@ -120,7 +120,9 @@ def test_spread_over_seeds():
     assert verdict(smaller, results(fedplt=wide, fedavg=narrow)).verdict == Verdict.FAILS
     similar = results(fedplt=flat([0.62, 0.7, 0.78]), fedavg=wide)
     assert verdict(smaller, similar).text == "not decided (tends to hold)"
-    assert smaller.evidence(results(fedplt=flat([0.6]), fedavg=flat([0.6]))) is None
+    alone = results(fedplt=flat([0.6]), fedavg=flat([0.6]))
+    assert smaller.evidence(alone).ours == "too few seeds for a spread"
+    assert verdict(smaller, alone).text == "not decided (1 seed)"
 
 
 def climbing(up):
@@ -132,7 +134,7 @@ def test_costs_at_equal_accuracy_and_the_reverse():
     found = results(fedplt=climbing(5e9), fedavg=climbing(10e9))
     saving = Saving("exp2", PAIR, "fedplt", "fedavg", "bytes", 0.2)
     assert verdict(saving, found).verdict == Verdict.HOLDS
-    assert saving.evidence(found).ours == "+900.00 GB at 20 %"  # (200 - 10 seed) rounds
+    assert saving.evidence(found).ours == "+900.00 GB saved at 20 %"  # (200 - 10 seed) rounds
     ahead = AtEqualCost("exp2", PAIR, "fedplt", "fedavg", "bytes", 3e12)
     assert ahead.evidence(found).ours == "+5.00 points at 3000.00 GB"
     assert verdict(ahead, found).verdict == Verdict.HOLDS
@@ -146,7 +148,10 @@ def test_fewer_parameters_need_an_accuracy_on_par():
     ours = flat([0.80, 0.81, 0.82], trained=0.29, up=2.9e9)
     found = results("exp1", balanced=ours, fedavg=flat([0.801, 0.81, 0.82]))
     evidence = less.evidence(found)
-    assert evidence.ours == ("-71.0 % (upload -71 %, all bytes -36 %, FLOPs +0 %); accuracy -0.03")
+    assert evidence.ours == (
+        "-71.0 % (upload -71 %, all bytes -36 %, exact FLOPs +0 %, FLOPs by the formula +0 %); "
+        "accuracy -0.03"
+    )
     assert verdict(less, found).verdict == Verdict.HOLDS
     worse = results("exp1", balanced=ours, fedavg=flat([0.85, 0.86, 0.87]))
     assert verdict(less, worse).text == "does not hold (worse)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedplt.experiments import EXPERIMENTS, Recorded, RecordedRun, Series
@@ -41,6 +43,11 @@ def fake_recorded(experiment, pair, runs) -> Recorded:
     """``runs``: RecordedRun by contestant and seed."""
     block = EXPERIMENTS[experiment].blocks[pair]
     labels = {c.name: c.label for c in block.contestants if c.name in runs}
+    ids = {c.name: c for c in block.contestants}
+    runs = {
+        name: {seed: replace(run, id=block.run_id(ids[name], seed)) for seed, run in found.items()}
+        for name, found in runs.items()
+    }
     return Recorded(experiment, pair, block.setting.id, runs, labels)
 
 

@@ -62,6 +62,7 @@ _CLAIMS = (
         "FedPLT with FedPLT-aware OCS beats full-model OCS",
         cases.sampling("aware", {"full-ocs": "5 models"}),
     ),
+    ("FedPLT beats full training where the paper has it ahead", cases.above_fedavg()),
 )
 
 CLAIMS = tuple(

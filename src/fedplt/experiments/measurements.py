@@ -19,7 +19,7 @@ from fedplt.experiments.targets import (
     cost_target,
     gain,
 )
-from fedplt.experiments.verdicts import Evidence, Rule, beats, better_or_worse, on_par
+from fedplt.experiments.verdicts import Evidence, Rule, apart, beats, better_or_worse, on_par
 
 SIGNIFICANT = 0.025
 """Significance level, one-sided: that of one end of a 95 % interval."""
@@ -55,11 +55,15 @@ class Versus(Measurement):
         return self.select(results, self.first, self.second)
 
 
-def _from(
-    interval: Interval | None, rule: Rule, rounds: int, unit: str, at: str = ""
-) -> Evidence | None:
-    if interval is None:
-        return None
+def _nothing(why: str, selection: Selection, seeds: int = 0) -> Evidence:
+    """There are runs, but nothing to compare."""
+    return Evidence(why, NONE, None, None, seeds, selection.rounds)
+
+
+_NO_PAIR = "no two runs of one seed and processor"
+
+
+def _from(interval: Interval, rule: Rule, rounds: int, unit: str, at: str = "") -> Evidence:
     text = interval_cell(interval)
     estimate, _, ends = text.partition(" ")
     decision, towards = rule(interval)
@@ -85,14 +89,19 @@ class Difference(Versus):
                                 len(entry.diverged), selection.rounds)  # fmt: skip
         found = selection.difference(self.first, self.second)
         if found is None:
-            return Evidence("no two runs of one seed and processor", NONE, None, None, 0,
-                            selection.rounds)  # fmt: skip
+            return _nothing(_NO_PAIR, selection)
         evidence = _from(found, self.rule, selection.rounds, "points")
-        if evidence and self.rule is on_par:
-            evidence = replace(evidence, instead=better_or_worse(found))
+        if self.rule is on_par:
+            evidence = replace(evidence, instead=better_or_worse(found), apart=apart(found))
+        for entry in selection.entries.values():
+            if entry.diverged:
+                number, of = len(entry.diverged), len(entry.diverged) + len(entry.runs)
+                lost = f" ({number} of {of} seeds of {entry.label} diverged)"
+                evidence = replace(evidence, ours=evidence.ours + lost)
         unsteady = [e.label for e in selection.entries.values() if e.unsteady]
-        if evidence and unsteady:
-            note = f"† Many updates were refused because they were not finite: {unsteady[0]}."
+        if unsteady:
+            names = ", ".join(unsteady)
+            note = f"† Many updates were refused because they were not finite: {names}."
             return replace(evidence, ours=f"{evidence.ours}†", note=note)
         return evidence
 
@@ -109,7 +118,7 @@ class FallsWithImbalance(Measurement):
             return None
         found = balance(values, selection)
         if found is None:
-            return None
+            return _nothing(_NO_PAIR, selection)
         within = found.within
         decision = within.p_falling < within.p_rising if found.p <= SIGNIFICANT else None
         return Evidence(
@@ -136,7 +145,7 @@ class SmallerSpread(Versus):
         ]
         ratio = std_ratio(*finals) if all(finals) else None
         if ratio is None or ratio.low is None or ratio.high is None:
-            return None
+            return _nothing("too few seeds for a spread", selection, min(map(len, finals)))
         decision = True if ratio.high < 1 else False if ratio.low > 1 else None
         own, other = (spread(values).std for values in finals)
         return Evidence(
@@ -179,13 +188,14 @@ class AtEqualCost(Versus):
         return _gain(selection, self, target, ACCURACY)
 
 
-def _gain(
-    selection: Selection, versus: Versus, target: Target | None, measure: str
-) -> Evidence | None:
-    if target is None:
-        return None
+def _gain(selection: Selection, versus: Versus, target: Target | None, measure: str) -> Evidence:
+    pairs = selection.pairs(versus.first, versus.second)
+    if target is None or not pairs:
+        return _nothing("a run diverged" if target is None else _NO_PAIR, selection)
     found = gain(selection, versus.first, versus.second, target, measure)
-    unit = "points" if measure == ACCURACY else UNITS[measure]
+    if found is None:
+        return _nothing(f"not all reach {target.text}", selection, len(pairs))
+    unit = "points" if measure == ACCURACY else f"{UNITS[measure]} saved"
     return _from(found, beats, selection.rounds, unit, target.text)
 
 
@@ -195,9 +205,11 @@ class TrainsLess(Versus):
 
     def evidence(self, results: Results) -> Evidence | None:
         selection = self.both(results)
-        found = selection and selection.difference(self.first, self.second)
-        if selection is None or not found:
+        if selection is None:
             return None
+        found = selection.difference(self.first, self.second)
+        if found is None:
+            return _nothing(_NO_PAIR, selection)
         ours, full = (selection.entries[name] for name in (self.first, self.second))
         less = 1 - ours.trained / full.trained
         shares = ", ".join(f"{words} {_change(ours, full, m)}" for m, words in _SHOWN.items())
@@ -210,10 +222,16 @@ class TrainsLess(Versus):
             found.number,
             selection.rounds,
             better_or_worse(found),
+            apart=apart(found),
         )
 
 
-_SHOWN = {"bytes up": "upload", "bytes": "all bytes", "exact FLOPs": "FLOPs"}
+_SHOWN = {
+    "bytes up": "upload",
+    "bytes": "all bytes",
+    "exact FLOPs": "exact FLOPs",
+    "paper FLOPs": "FLOPs by the formula",
+}
 
 
 def _change(ours: Entry, full: Entry, measure: str) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fedplt.experiments.accuracy_table import accuracy_columns
 from fedplt.experiments.block import Block
+from fedplt.experiments.catalog import EXPERIMENTS
 from fedplt.experiments.paper_numbers import FINAL_ACCURACY
-from fedplt.experiments.recorded import Recorded
+from fedplt.experiments.recorded import Recorded, RecordedRun
 from fedplt.experiments.selection import select
+from fedplt.experiments.sharing import by_id
 from fedplt.experiments.tables import NONE, Results, Table, basis, interval_cell, run_notes
 
 PLAIN = {
@@ -19,11 +23,16 @@ PLAIN = {
 
 def with_plain(recorded: Recorded, results: Results) -> Recorded:
     """The runs with a ReLU and those without, side by side."""
-    runs, labels = {}, {}
+    runs: dict[str, Mapping[int, RecordedRun]] = {}
+    labels: dict[str, str] = {}
+    known = by_id(results.values())
+    seeds = sorted({seed for found in recorded.runs.values() for seed in found})
     for name, (experiment, plain) in PLAIN.items():
-        other = results.get((experiment, recorded.pair))
-        if other and other.runs.get(plain):
-            runs[plain], labels[plain] = other.runs[plain], other.labels[plain]
+        block = EXPERIMENTS[experiment].blocks[recorded.pair]
+        (contestant,) = (c for c in block.contestants if c.name == plain)
+        others = {s: known[id] for s in seeds if (id := block.run_id(contestant, s)) in known}
+        if others:
+            runs[plain], labels[plain] = others, contestant.label
         if recorded.runs.get(name):
             runs[name], labels[name] = recorded.runs[name], recorded.labels[name]
     return Recorded(recorded.experiment, recorded.pair, recorded.setting, runs, labels)

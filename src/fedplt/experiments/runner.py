@@ -22,7 +22,9 @@ from fedplt.data import Fetching, fetch_data_set
 from fedplt.engines import available_cores
 from fedplt.errors import RunError
 from fedplt.experiments.block import Block, Contestant
+from fedplt.experiments.catalog import EXPERIMENTS
 from fedplt.experiments.recorded import Recorded, RecordedRun
+from fedplt.experiments.sharing import current
 from fedplt.federation import RunFolder, take_lock
 
 SAVING_SECONDS = 180
@@ -40,26 +42,37 @@ class Place:
         return self.results / block.experiment / block.pair / "runs.json"
 
     def recorded(self, block: Block) -> Recorded:
-        """The runs of a block that are already recorded."""
+        """The runs of a block that are already recorded, of the setting's version of today."""
         path = self.runs_file(block)
         if path.is_file():
-            return _load(path, path.stat().st_mtime_ns)
+            return current(_load(path, path.stat().st_mtime_ns), block)
         return Recorded(block.experiment, block.pair, block.setting.id, {}, {})
+
+    def recorded_run(self, block: Block, contestant: Contestant, seed: int) -> RecordedRun | None:
+        """A recorded run, also one that another experiment recorded: they share runs by id."""
+        wanted = block.run_id(contestant, seed)
+        for experiment in EXPERIMENTS.values():
+            other = experiment.blocks.get(block.pair)
+            if other is None or other.setting.id != block.setting.id:
+                continue
+            run = self.recorded(other).runs.get(contestant.name, {}).get(seed)
+            if run is not None and run.id == wanted:
+                return run
+        return None
 
     def folder(self, block: Block, contestant: Contestant, seed: int) -> Path:
         return self.out / block.run_id(contestant, seed)
 
     def rounds_done(self, block: Block, contestant: Contestant, seed: int) -> int:
-        """Rounds done of a run, in its folder or in the results."""
+        """Rounds done in a run's folder: without one, a longer run starts at its first round."""
         path = self.folder(block, contestant, seed)
-        if RunFolder.has_begun(path):
-            return max((record.round for record in RunFolder.open(path).rounds()), default=0)
-        run = self.recorded(block).runs.get(contestant.name, {}).get(seed)
-        return run.rounds if run else 0
+        if not RunFolder.has_begun(path):
+            return 0
+        return max((record.round for record in RunFolder.open(path).rounds()), default=0)
 
     def is_done(self, block: Block, contestant: Contestant, seed: int, rounds: int) -> bool:
         """Whether a run has this many rounds, or cannot have more because it diverged."""
-        run = self.recorded(block).runs.get(contestant.name, {}).get(seed)
+        run = self.recorded_run(block, contestant, seed)
         if run and (run.diverged or run.rounds >= rounds):
             return True
         folder = self.folder(block, contestant, seed)
@@ -69,7 +82,7 @@ class Place:
         )
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _load(path: Path, changed: int) -> Recorded:
     """Cached by modification time: a block loads the same file once per run."""
     return Recorded.load(path)

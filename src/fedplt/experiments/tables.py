@@ -10,6 +10,7 @@ from fedplt.errors import RunError
 from fedplt.experiments.catalog import EXPERIMENTS
 from fedplt.experiments.recorded import Recorded
 from fedplt.experiments.selection import Entry, Selection
+from fedplt.experiments.sharing import by_id, current, with_shared
 from fedplt.experiments.statistics import Interval, spread
 
 NONE = "-"
@@ -42,7 +43,8 @@ def load_results(folder: Path) -> dict[tuple[str, str], Recorded]:
                 "exist. `fedplt reproduce` lists the experiments and pairs."
             )
         found[key] = recorded
-    return found
+    runs = by_id(current(r, EXPERIMENTS[k[0]].blocks[k[1]]) for k, r in found.items())
+    return {k: with_shared(EXPERIMENTS[k[0]].blocks[k[1]], r, runs) for k, r in found.items()}
 
 
 def percent(value: float, digits: int = 2) -> str:

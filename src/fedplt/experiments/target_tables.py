@@ -135,7 +135,7 @@ def budget_table(block: Block, selection: Selection) -> Table | None:
     header = [
         "contestant",
         f"GB to {accuracy.text}",
-        "GB up",
+        "GB up to it",
         "TFLOP to it, paper's formula",
         "TFLOP to it, exact",
         f"accuracy at {budget.text}",

@@ -50,7 +50,7 @@ def accuracy_target(
         return None
     if wanted is not None and all(cost_to_reach(run, BYTES, wanted) is not None for run in runs):
         return Target(ACCURACY, wanted, True)
-    smallest = min(run.final_score() for run in runs)
+    smallest = min(run.final_score(selection.last) for run in runs)
     return Target(ACCURACY, math.floor(100 * smallest) / 100, False)
 
 

@@ -41,6 +41,8 @@ class Evidence:
     instead: str = ""
     """What is true if the claim does not hold, if that is not obvious."""
     note: str = ""
+    apart: str = ""
+    """``better`` or ``worse`` if the interval excludes 0, for claims of being on par."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,16 @@ def better_or_worse(interval: Interval) -> str:
     return "better" if interval.estimate > 0 else "worse"
 
 
+def apart(interval: Interval) -> str:
+    """
+    >>> apart(Interval(-1.2, -2.2, -0.1, 3)), apart(Interval(0.5, -0.5, 1.5, 3))
+    ('worse', '')
+    """
+    if interval.low is None or interval.high is None or interval.low <= 0 <= interval.high:
+        return ""
+    return better_or_worse(interval)
+
+
 def judge(evidence: Evidence | None, paper_rounds: int) -> Judged:
     """The verdict; if undecided, with the tendency and the reasons."""
     if evidence is None:
@@ -101,5 +113,6 @@ def judge(evidence: Evidence | None, paper_rounds: int) -> Judged:
             return Judged(Verdict.HOLDS)
         return Judged(Verdict.FAILS, evidence.instead)
     tendency = {True: "tends to hold", False: "tends not to hold", None: ""}[evidence.towards]
-    why = "; ".join(text for text in (tendency, ", ".join(reasons)) if text)
+    away = f"{evidence.apart}: the interval excludes 0" if evidence.apart else ""
+    why = "; ".join(text for text in (tendency, away, ", ".join(reasons)) if text)
     return Judged(Verdict.OPEN, why)

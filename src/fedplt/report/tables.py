@@ -18,7 +18,7 @@ _LATEX = {
 
 def markdown(table: Table) -> str:
     """As Markdown; numbers are aligned to the right, names to the left."""
-    rule = ["---", *["---:"] * (len(table.header) - 1)]
+    rule = ["---", *("---" if name == "verdict" else "---:" for name in table.header[1:])]
     rows = [table.header, rule, *table.rows]
     lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return "\n".join([f"**{table.title}**", "", *lines, *_notes(table.notes)]) + "\n"
@@ -29,7 +29,7 @@ def _notes(notes: Sequence[str]) -> list[str]:
 
 
 def latex(table: Table) -> str:
-    """As a LaTeX ``table*``, which needs the package booktabs."""
+    """As a LaTeX ``table*`` as wide as the text; needs the packages booktabs and graphicx."""
     aligned = "l" + "r" * (len(table.header) - 1)
     notes = "\n\n".join(escape(note) for note in table.notes)
     return "\n".join(
@@ -38,13 +38,14 @@ def latex(table: Table) -> str:
             r"\centering",
             rf"\caption{{{escape(table.title)}}}",
             rf"\label{{tab:{table.name}}}",
+            r"\resizebox{\textwidth}{!}{%",
             rf"\begin{{tabular}}{{{aligned}}}",
             r"\toprule",
             _line(table.header),
             r"\midrule",
             *map(_line, table.rows),
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}}",
             *([r"\par\footnotesize", notes] if notes else []),
             r"\end{table*}",
             "",
