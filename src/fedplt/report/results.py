@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from fedplt.errors import RunError
-from fedplt.experiments import EXPERIMENTS, Page, Results, claims_tables, page_of
+from fedplt.experiments import EXPERIMENTS, Page, Results, claims_tables, overview_table, page_of
 from fedplt.files import write_text
 from fedplt.report.tables import latex, markdown
 
@@ -37,7 +37,9 @@ def write_tables(folder: Path, page: Page) -> None:
 def write_claims(path: Path, folder: Path, results: Results) -> None:
     """Write the claims, their verdicts and links to all tables and figures into a page."""
     links = [_links(path, folder, page_of(results, *key)) for key in _in_order(results)]
-    tables = [markdown(table).strip() for table in claims_tables(results)]
+    overview = overview_table(results)
+    found = [*([overview] if overview else []), *claims_tables(results)]
+    tables = [markdown(table).strip() for table in found]
     listed = ["**Tables and figures**", "\n".join(links)] if links else []
     replace_generated(path, "\n\n".join([*tables, *listed]))
 
