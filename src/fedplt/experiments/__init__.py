@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedplt.experiments.block import Block, Contestant, Experiment
 from fedplt.experiments.catalog import EXPERIMENTS, find_blocks
 from fedplt.experiments.claims_table import claims_tables
-from fedplt.experiments.overview_table import overview_table
+from fedplt.experiments.overview import overview_table
 from fedplt.experiments.pages import DYNAMICS, Page, page_of
 from fedplt.experiments.recorded import Recorded, RecordedRun
 from fedplt.experiments.runner import Place, counts, missing_runs, record, reproduce, seconds_left
