@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fedplt.experiments.catalog import EXPERIMENTS
+from fedplt.experiments.claim_cases import PAIRS
 from fedplt.experiments.paper_numbers import FINAL_ACCURACY
 from fedplt.experiments.selection import select
 from fedplt.experiments.settings import SETTINGS
 from fedplt.experiments.tables import NONE, Results, Table, accuracy_cell
 
 _EXPERIMENTS = ("exp1", "exp2")
-_PAIRS = ("fashion-fcn", "cifar-fcn", "cifar-resnet")
 
 
 def overview_table(results: Results) -> Table | None:
@@ -21,13 +21,13 @@ def overview_table(results: Results) -> Table | None:
         for name, label in labels.items():
             if name == "fedavg" and rows:
                 continue  # the same runs
-            cells = [cell for p in _PAIRS for cell in _cells(results, experiment, p, name)]
+            cells = [cell for p in PAIRS for cell in _cells(results, experiment, p, name)]
             if any(cell != NONE for cell in cells[::2]):
                 shared = name == "fedavg"
                 rows.append((label if shared else f"{label} ({experiment})", *cells))
     if not rows:
         return None
-    header = [text for p in _PAIRS for text in (SETTINGS[p].title, "paper")]
+    header = [text for p in PAIRS for text in (SETTINGS[p].title, "paper")]
     return Table(
         "overview",
         "Final accuracy in %, next to the paper's",

@@ -39,7 +39,6 @@ def with_shared(block: Block, recorded: Recorded, runs: Mapping[str, RecordedRun
 
     A shared contestant is shown for the seeds that the block's own contestants have.
     """
-    recorded = current(recorded, block)
     found = {
         contestant.name: {
             seed: runs[id]

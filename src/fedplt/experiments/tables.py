@@ -42,9 +42,10 @@ def load_results(folder: Path) -> dict[tuple[str, str], Recorded]:
                 f"{path} belongs to {' / '.join(key)}, which is not its folder's name or does not "
                 "exist. `fedplt reproduce` lists the experiments and pairs."
             )
-        found[key] = recorded
-    runs = by_id(current(r, EXPERIMENTS[k[0]].blocks[k[1]]) for k, r in found.items())
-    return {k: with_shared(EXPERIMENTS[k[0]].blocks[k[1]], r, runs) for k, r in found.items()}
+        block = EXPERIMENTS[key[0]].blocks[key[1]]
+        found[key] = block, current(recorded, block)
+    runs = by_id(recorded for _, recorded in found.values())
+    return {key: with_shared(*both, runs) for key, both in found.items()}
 
 
 def percent(value: float, digits: int = 2) -> str:
