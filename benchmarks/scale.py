@@ -29,6 +29,7 @@ PER_ROUND = 100
 EXAMPLES = 12
 FEATURES = 64
 ROUNDS = 12
+FEW, MANY = 1000, 100_000
 
 
 def run(num_clients: int, connection: Any) -> None:
@@ -78,7 +79,7 @@ def main() -> None:
     context = multiprocessing.get_context("spawn")
     fleets: dict[int, Any] = {}
     out: dict[str, Any] = {"format": 1, "per_round": PER_ROUND, "examples": EXAMPLES, "fleets": {}}
-    for number in (1000, 100_000):
+    for number in (FEW, MANY):
         ours, theirs = context.Pipe()
         process = context.Process(target=run, args=(number, theirs))
         process.start()
@@ -98,8 +99,8 @@ def main() -> None:
             "milliseconds_per_client": each, "start_seconds": start,
             "megabytes": megabytes, "data_megabytes": data,
         }  # fmt: skip
-    few, many = (out["fleets"][n]["milliseconds_per_client"] for n in (1000, 100_000))
-    print(f"time per participating client, 100,000 over 1,000 clients: {many / few:.3f}")
+    few, many = (out["fleets"][n]["milliseconds_per_client"] for n in (FEW, MANY))
+    print(f"time per participating client, {MANY:,} over {FEW:,} clients: {many / few:.3f}")
     if len(sys.argv) > 1:
         Path(sys.argv[1]).write_text(json.dumps(out, indent=2) + "\n")
 
