@@ -21,7 +21,6 @@ from fedplt.experiments.paper_numbers import (
     FINAL_ACCURACY,
     GAINS,
     SAMPLING_GAIN,
-    SAMPLING_ROUNDS,
     STUDY_ROUNDS,
 )
 from fedplt.experiments.settings import SETTINGS
@@ -124,46 +123,44 @@ def spreads() -> Iterator[Case]:
 
 def savings() -> Iterator[Case]:
     for pair in PAIRS:
-        paper = GAINS[pair][0]
-        counted = COMPUTATION.get(pair, PAPER_FLOPS)
-        at = f"at {100 * paper.target:.0f} %"
-        for measure, words, value in (
-            (BYTES, "communication", f"{paper.communication:+.2f} GB {at}"),
-            (PAPER_FLOPS, "computation by the paper's formula", ""),
-            (EXACT_FLOPS, "computation, exact", ""),
-        ):
-            number = value or (
-                f"{paper.computation:+.2f} TFLOP {at}" if measure == counted else "-"
-            )
-            yield _case(
-                f"{_title(pair)} (exp1), {words}",
-                number,
-                Saving("exp1", pair, "balanced", "fedavg", measure, paper.target),
-            )
+        gains = GAINS[pair][0]
+        assert gains.communication and gains.computation
+        saved = gains.communication, gains.computation
+        yield from _saved("exp1", pair, "balanced", gains.target, saved)
+    yield from _saved("exp2", "fashion-fcn", "fedplt")  # the paper has no such table for this pair
+    for pair, budgets in BUDGETS.items():
+        (sent, flops, _), (own, own_flops, _) = (budgets.methods[n] for n in ("fedavg", "fedplt"))
+        assert sent and own and flops and own_flops
+        saved = sent - own, flops - own_flops
+        yield from _saved("exp2", pair, "fedplt", budgets.accuracy, saved)
+
+
+def _saved(
+    experiment: str,
+    pair: str,
+    first: str,
+    target: float | None = None,
+    paper: tuple[float, float] | None = None,
+) -> Iterator[Case]:
+    """Communication and both counts of computation.
+
+    The paper's GB and TFLOP at its target stand beside what they are to be compared with.
+    """
+    counted = COMPUTATION.get(pair, PAPER_FLOPS)
     for measure, words in (
         (BYTES, "communication"),
         (PAPER_FLOPS, "computation by the paper's formula"),
         (EXACT_FLOPS, "computation, exact"),
-    ):  # the paper has no such table for this pair
-        where = f"{_title('fashion-fcn')} (exp2), {words}"
-        yield _case(where, "-", Saving("exp2", "fashion-fcn", "fedplt", "fedavg", measure))
-    for pair, budgets in BUDGETS.items():
-        (up, flops, _), (own_up, own_flops, _) = (budgets.methods[n] for n in ("fedavg", "fedplt"))
-        assert up and own_up and flops and own_flops
-        at = f"at {100 * budgets.accuracy:.0f} %"
-        for measure, words, number in (
-            (BYTES, "communication", f"{up - own_up:+.2f} GB {at}"),
-            (
-                COMPUTATION.get(pair, PAPER_FLOPS),
-                "computation",
-                f"{flops - own_flops:+.2f} TFLOP {at}",
-            ),
-        ):
-            yield _case(
-                f"{_title(pair)} (exp2), {words}",
-                number,
-                Saving("exp2", pair, "fedplt", "fedavg", measure, budgets.accuracy),
-            )
+    ):
+        number = "-"
+        if paper is not None and target is not None and measure in (BYTES, counted):
+            value = f"{paper[0]:+.2f} GB" if measure == BYTES else f"{paper[1]:+.2f} TFLOP"
+            number = f"{value} at {100 * target:.0f} %"
+        yield _case(
+            f"{_title(pair)} ({experiment}), {words}",
+            number,
+            Saving(experiment, pair, first, "fedavg", measure, target),
+        )
 
 
 def equal_costs() -> Iterator[Case]:
@@ -199,7 +196,7 @@ def sampling(first: str, seconds: Mapping[str, str], rule: Rule = beats) -> Iter
                 f"{fleet} fleet, {words}",
                 paper,
                 Difference("exp3", "cifar-fcn", a, b, rule),
-                SAMPLING_ROUNDS,
+                SETTINGS["cifar-fcn-sampling"].rounds,
             )
 
 

@@ -39,14 +39,14 @@ _CLAIMS = (
         "FedPLT-aware OCS beats the original OCS at equal budget",
         cases.sampling(
             "aware",
-            {"ocs": "budget of 5 models or clients", "ocs-equal": "equal expected bytes"},
+            {"ocs": "5 models against 5 clients", "ocs-equal": "equal expected uploads"},
         ),
     ),
     (
-        "The sampling rule as printed is on par with the true optimum",
+        "The sampling rule as printed is on par with the true optimum (our question)",
         (
             *cases.sampling("literal", {"aware": "5 models"}, on_par),
-            *cases.sampling("literal-equal", {"aware": "equal expected bytes"}, on_par),
+            *cases.sampling("literal-equal", {"aware": "equal expected uploads"}, on_par),
         ),
     ),
     (

@@ -15,7 +15,6 @@ LAYER_SIZES = {
 
 STUDY_ROUNDS = {"fashion-fcn": 1000, "cifar-resnet": None}
 """Rounds in the figures of section III. For the rounds of the experiments see ``settings.py``."""
-SAMPLING_ROUNDS = 500
 
 Accuracy = tuple[float, float]
 """Mean and standard deviation, in percent."""

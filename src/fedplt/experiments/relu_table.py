@@ -39,7 +39,7 @@ def with_plain(recorded: Recorded, results: Results) -> Recorded:
 
 
 def relu_table(block: Block, results: Results) -> Table:
-    """Final accuracy with and without the ReLU, and the paper's, whose runs had it."""
+    """Final accuracy with and without the ReLU, and the paper's beside those with it."""
     recorded = with_plain(results[block.experiment, block.pair], results)
     selection = select(recorded)
     paper = {

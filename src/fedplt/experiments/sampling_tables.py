@@ -15,12 +15,12 @@ _WHOLE = ("full-ocs", "full-uniform")
 BUDGET = ("ocs", "aware", "literal", "uniform")
 """As in the paper: a budget of five clients for the original rule, of five models for ours."""
 EQUAL = ("ocs-equal", "aware", "literal-equal", "uniform-equal")
-"""All samplers with the expected bytes of five models."""
+"""All samplers with the expected uploads of five models."""
 
 
 def sampling_tables(block: Block, selection: Selection) -> list[Table]:
     budget = _table(block, selection, BUDGET, "budget", "the paper's budget of 5")
-    equal = _table(block, selection, EQUAL, "equal", "equal expected bytes")
+    equal = _table(block, selection, EQUAL, "equal", "equal expected uploads")
     return [table for table in (budget, equal) if table.rows]
 
 
@@ -45,7 +45,7 @@ def _table(
     header[4:4] = ["models up per round", "GB up", "GB up and down"]
     for row, entry in zip(rows, chosen.entries.values(), strict=True):
         row[4:4] = _spent(entry)
-    header += ["minus FedPLT-aware OCS", "paper: gain", "paper: units"]
+    header += ["minus FedPLT-aware OCS", "paper: over full-model OCS", "paper: units"]
     for row, contestant in zip(rows, wanted, strict=True):
         aware = f"{contestant.partition('-')[0]}-aware"
         row.append(
@@ -63,9 +63,10 @@ def _table(
         (
             "Mean ± sample standard deviation over seeds. Differences in points, paired by seed, "
             "with their 95 % interval (mean of the last 10 evaluations). With sampling by norms "
-            "all clients get the model and train; only the chosen upload. FedPLT-aware OCS is that "
-            "of the same fleet. The paper gives gains over full-model OCS, and its communication "
-            "in units that it does not define.",
+            "all clients get the model and train, only the chosen upload, and updates are divided "
+            "by their probabilities; with uniform sampling only the chosen get the model, and "
+            "their updates are averaged. FedPLT-aware OCS is that of the same fleet. The paper "
+            "gives its communication in units that it does not define.",
             *run_notes(chosen, labels),
         ),
     )

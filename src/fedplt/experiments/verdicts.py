@@ -113,6 +113,8 @@ def judge(evidence: Evidence | None, paper_rounds: int) -> Judged:
             return Judged(Verdict.HOLDS)
         return Judged(Verdict.FAILS, evidence.instead)
     tendency = {True: "tends to hold", False: "tends not to hold", None: ""}[evidence.towards]
+    if evidence.apart and evidence.towards:
+        tendency = f"within {MARGIN:.0f} point"
     away = f"{evidence.apart}: the interval excludes 0" if evidence.apart else ""
     why = "; ".join(text for text in (tendency, away, ", ".join(reasons)) if text)
     return Judged(Verdict.OPEN, why)
