@@ -37,6 +37,13 @@ def test_a_run_of_another_experiment_is_not_repeated(place):
     assert ("fedavg", 5) in missing_runs(EXP2, place, [5], 300)
 
 
+def test_the_longer_of_two_records_counts(place):
+    assert ("fedavg", 2) not in missing_runs(EXP1, place, [2], 300)
+    short = fake_recorded("study", PAIR, {"fedavg": {2: flat([0.9, 0.91], 10)[2]}})
+    short.save(place.runs_file(EXPERIMENTS["study"].blocks[PAIR]))
+    assert ("fedavg", 2) not in missing_runs(EXP1, place, [2], 300)
+
+
 def test_tables_show_it_for_the_seeds_of_the_others(place):
     results = load_results(place.results)
     assert sorted(results["exp1", PAIR].runs["fedavg"]) == [1, 2, 3]  # balanced has no seed 4

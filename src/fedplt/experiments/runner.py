@@ -22,9 +22,8 @@ from fedplt.data import Fetching, fetch_data_set
 from fedplt.engines import available_cores
 from fedplt.errors import RunError
 from fedplt.experiments.block import Block, Contestant
-from fedplt.experiments.catalog import EXPERIMENTS
 from fedplt.experiments.recorded import Recorded, RecordedRun
-from fedplt.experiments.sharing import current
+from fedplt.experiments.sharing import blocks_of, by_id, current
 from fedplt.federation import RunFolder, take_lock
 
 SAVING_SECONDS = 180
@@ -50,14 +49,8 @@ class Place:
 
     def recorded_run(self, block: Block, contestant: Contestant, seed: int) -> RecordedRun | None:
         """A recorded run, also one that another experiment recorded: they share runs by id."""
-        for experiment in EXPERIMENTS.values():
-            other = experiment.blocks.get(block.pair)
-            if other is None or other.setting.id != block.setting.id:
-                continue
-            run = self.recorded(other).runs.get(contestant.name, {}).get(seed)
-            if run is not None:
-                return run
-        return None
+        runs = by_id(self.recorded(other) for other in blocks_of(block.setting))
+        return runs.get(block.run_id(contestant, seed))
 
     def folder(self, block: Block, contestant: Contestant, seed: int) -> Path:
         return self.out / block.run_id(contestant, seed)

@@ -8,6 +8,13 @@ from dataclasses import replace
 from fedplt.experiments.block import Block
 from fedplt.experiments.catalog import EXPERIMENTS
 from fedplt.experiments.recorded import Recorded, RecordedRun
+from fedplt.experiments.settings import Setting
+
+
+def blocks_of(setting: Setting) -> list[Block]:
+    """The blocks of all experiments in this setting: they may share runs."""
+    blocks = (block for experiment in EXPERIMENTS.values() for block in experiment.blocks.values())
+    return [block for block in blocks if block.setting.id == setting.id]
 
 
 def current(recorded: Recorded, block: Block) -> Recorded:
@@ -60,10 +67,8 @@ def _seeds(block: Block, recorded: Recorded, name: str) -> list[int]:
 
 def _is_shared(block: Block, name: str) -> bool:
     """Whether another experiment has this contestant in the same setting."""
-    blocks = (b for e in EXPERIMENTS.values() for b in e.blocks.values())
     return any(
         other.experiment != block.experiment
-        and other.setting.id == block.setting.id
         and name in {contestant.name for contestant in other.contestants}
-        for other in blocks
+        for other in blocks_of(block.setting)
     )
