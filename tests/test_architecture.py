@@ -276,7 +276,7 @@ def test_editors_and_type_checkers_see_what_is_public():
 
 def test_files_stay_small():
     lengths = {path: len(path.read_text().splitlines()) for path in FILES.values()}
-    broken = [f"{path}: {length} lines" for path, length in lengths.items() if length > 300]
+    broken = [f"{path}: {length} lines" for path, length in lengths.items() if length > 400]
     assert not broken, "\n".join(broken)
 
 
