@@ -81,7 +81,7 @@ bench-peers:  ## environments for Flower, pfl-research and FedJAX, then all benc
 	$(MAKE) bench PEERS="--flower .venv-flower/bin/python --pfl .venv-pfl/bin/python --fedjax .venv-fedjax/bin/python"
 
 results: setup  ## rebuild tables, figures and claims of the experiments from results/*/*/runs.json
-	$(VENV)/bin/fedplt reproduce --tables --results results --page docs/reproduction.md
+	$(PYTHON) -m reproduction tables --page docs/reproduction.md
 
 api-page: setup  ## write docs/api.md from the docstrings
 	$(PYTHON) tools/api_page.py

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -67,13 +68,18 @@ class Done:
 
 
 @pytest.fixture
-def fedplt(monkeypatch, capfd):
-    """Run a command in this process: importing torch anew takes seconds."""
+def command(monkeypatch, capfd):
+    """Run a typer application in this process: importing torch anew takes seconds."""
 
-    def run(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["fedplt", *map(str, arguments)])
+    def run(app, name: str, *arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
         with pytest.raises(SystemExit) as exited:
-            cli.main()
+            cli.main(app)
         return Done(int(exited.value.code or 0), *capfd.readouterr())
 
     return run
+
+
+@pytest.fixture
+def fedplt(command):
+    return partial(command, cli.app, "fedplt")

@@ -19,15 +19,14 @@ import fedplt
 SOURCE = Path(fedplt.__file__).parent
 TESTS = Path(__file__).parent
 
-ROOT_MODULES = ["errors", "seeds", "files", "text", "imports", "distributions", "builtin"]
+ROOT_MODULES = ["errors", "seeds", "files", "text", "imports", "statistics", "tables", "builtin"]
 PACKAGES = [
-    "planning", "sampling", "fleet", "theory", "data", "models", "kernels", "cutting", "client",
-    "server", "methods", "configuration", "federation", "engines", "comparison", "experiments",
-    "report", "cli",
+    "planning", "sampling", "fleet", "data", "models", "kernels", "cutting", "client",
+    "server", "methods", "configuration", "federation", "engines", "comparison", "report", "cli",
 ]  # fmt: skip
 """In the order of a run: each may use the root modules and the packages before it."""
 LEVEL = {None: -1} | {package: level for level, package in enumerate(PACKAGES)}
-PLAIN = {None: set(), "planning": set(), "sampling": set(), "fleet": set(), "theory": set()}
+PLAIN = {None: set(), "planning": set(), "sampling": set(), "fleet": set()}
 """What needs NumPy and the standard library alone, and what each may use besides."""
 
 
@@ -283,12 +282,22 @@ def test_files_stay_small():
 def test_tests_mirror_the_packages():
     folders = {path for path in TESTS.rglob("*/") if path.name != "__pycache__"} - {TESTS}
     assert not [path for path in folders if not (path / "__init__.py").is_file()]
-    mirrored = {path.relative_to(TESTS) for path in folders} - {
-        Path("support"),
-        Path("reliability"),
-    }
+    found = {path.relative_to(TESTS) for path in folders} - {Path("support"), Path("reliability")}
+    beside = {path for path in found if path.parts[0] == "reproduction"}
+    assert not [path for path in beside if not (TESTS.parent / path).is_dir()]
+    mirrored = found - beside
     assert not [path for path in mirrored if not (SOURCE / path).is_dir()]
     assert {path.parts[0] for path in mirrored} == set(PACKAGES)
+
+
+def test_the_package_does_not_know_the_reproduction():
+    broken = [
+        f"{where(module, found.line)} imports {found.target}"
+        for module, path in FILES.items()
+        for found in imports(path)
+        if found.target.split(".")[0] == "reproduction"
+    ]
+    assert not broken, "\n".join(broken)
 
 
 def test_test_files_share_by_support_alone():

@@ -22,7 +22,6 @@ RUN_ELSEWHERE = {
     r"\bmine\b": "tests/test_first_fleet_page.py",
     r"fedplt deploy check|fl/server/run|fl/run\.toml": "tests/cli/test_deploy.py, tests/engines",
     r"fedplt data get": "tests/data (no network here)",
-    r"fedplt reproduce \w": "tests/experiments",
     r"--host fl\.example\.org": "tests/cli/test_deploy.py",
     r"fedplt watch|fedplt report runs/fedplt-seed1|\.parquet": "tests/report, tests/cli",
 }
@@ -32,7 +31,6 @@ LITTLE = {
     "compare": f"{SMALL} --seeds 1 --processes 1 --set clients.num_clients=10",
     "resume": "--set rounds=2",
     "probe": "--passes 1 --batch-size 2",
-    "theory": "--dimension 6",
 }
 """Options that are added, so that a command takes a second at most."""
 SHARES = 2
@@ -116,6 +114,22 @@ def test_commands_that_are_run_elsewhere_exist(command):
     for word in words:
         if word.startswith("--"):
             assert word.split("=")[0] in found.output, command
+
+
+def test_shown_commands_of_the_reproduction_exist():
+    """``tests/reproduction`` runs them."""
+    from reproduction.command import app as reproduction
+
+    lines = [line for line in command_lines() if line.startswith("python -m reproduction")]
+    assert lines
+    for line in lines:
+        words = shlex.split(line)[3:]
+        shown = [*words[:1], "--help"]
+        found = CliRunner().invoke(reproduction, shown, env={"COLUMNS": "200"})
+        assert found.exit_code == 0, line
+        for word in words:
+            if word.startswith("--"):
+                assert word.split("=")[0] in found.output, line
 
 
 def test_shown_configurations_fleets_and_targets_exist():

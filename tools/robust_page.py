@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from reproduction.pages import replace_generated
 from tools.reliability.attacks import (
     reversed_scaled,
     scaled,
@@ -34,7 +35,6 @@ from fedplt.errors import DivergedError
 from fedplt.federation import make_job
 from fedplt.files import write_text
 from fedplt.models import build_model
-from fedplt.report.results import replace_generated
 
 Figures = dict[str, float | None]
 ROOT = Path(__file__).parents[1]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-
-from fedplt.experiments import EXPERIMENTS, Recorded, RecordedRun, Series
+from reproduction.catalog import EXPERIMENTS
+from reproduction.recorded import Recorded, RecordedRun, Series
 
 PROCESSOR = "AMD EPYC, AVX2, torch 2.13.0"
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from fedplt.cli import (
     comparing,
     data,
@@ -19,9 +21,7 @@ from fedplt.cli import (
     init,
     model,
     privacy,
-    reproduce,
     runs,
-    theory,
     watching,
 )
 from fedplt.cli.app import app, err
@@ -38,18 +38,16 @@ __all__ = [
     "main",
     "model",
     "privacy",
-    "reproduce",
     "runs",
-    "theory",
     "watching",
 ]
 
 
-def main() -> None:
+def main(application: typer.Typer = app) -> None:
     """Entry point: a ``FedpltError`` prints one message and exits with 2, without a traceback."""
     try:
         with _short_warnings():
-            app()
+            application()
     except (FedpltError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fedplt.experiments import Table
 from fedplt.report.page.chart import Chart, axis, evenly, label, line
 from fedplt.report.page.runs import ShownRun
 from fedplt.report.page.scores import client_summary, scores_by_client
+from fedplt.tables import Table
 
 MAX_LISTED = 20
 ALL_RECORDED = 200

@@ -7,11 +7,12 @@ from statistics import fmean
 
 from fedplt.client import MetricInfo
 from fedplt.comparison import MEASURES, cost_to_reach
-from fedplt.experiments import Interval, Table, mean_interval, spread
 from fedplt.federation import one_metric
 from fedplt.report.page.chart import Chart, axis, label
 from fedplt.report.page.curves import default_target
 from fedplt.report.page.runs import ShownRun
+from fedplt.statistics import Interval, mean_interval, spread
+from fedplt.tables import Table
 from fedplt.text import bytes_text, flops_text
 
 Groups = Mapping[str, Sequence[ShownRun]]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedplt.configuration import dump_config
-from fedplt.experiments import Table
 from fedplt.federation import privacy_text
 from fedplt.report.page.chart import Chart
 from fedplt.report.page.clients import away_table, client_charts, worst_table
@@ -19,6 +18,7 @@ from fedplt.report.page.facts import checklist, cost_table, headline
 from fedplt.report.page.plan_charts import plan_charts
 from fedplt.report.page.runs import ShownRun
 from fedplt.report.page.sampling import sampling_charts
+from fedplt.tables import Table
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from fedplt.experiments import Table
 from fedplt.planning import download_bytes, make_plan
 from fedplt.report.page.runs import ShownRun
+from fedplt.tables import Table
 from fedplt.text import bytes_text, duration_text, flops_text, seconds_text
 
 Groups = Mapping[str, Sequence[ShownRun]]

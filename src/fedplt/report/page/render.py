@@ -15,10 +15,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from fedplt.experiments import Table
 from fedplt.files import write_text
 from fedplt.report.page.content import Content
-from fedplt.report.tables import latex
+from fedplt.tables import Table, latex
 
 SCRIPTS = ("charts.js", "curves.js", "page.js")
 

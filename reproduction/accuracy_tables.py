@@ -1,0 +1,259 @@
+"""Final accuracy of the contestants of a block, next to the paper's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from fedplt.planning import allocation_of
+from fedplt.tables import Table
+from reproduction.catalog import EXPERIMENTS
+from reproduction.paper_numbers import FINAL_ACCURACY, IMBALANCE, LAYER_SIZES, Accuracy
+from reproduction.recorded import Recorded, RecordedRun
+from reproduction.runner import by_id
+from reproduction.selection import LAST, Entry, Selection, may_be_paired, select
+from reproduction.settings import PAIRS, SETTINGS, Block
+from reproduction.statistics import Trend, spearman, trend
+from reproduction.tables import (
+    NONE,
+    Results,
+    accuracy_cell,
+    basis,
+    interval_cell,
+    name_cell,
+    percent,
+    run_notes,
+    seeds_text,
+)
+
+REFERENCES = {
+    "exp1": ("fedavg", "balanced"),
+    "exp2": ("fedavg", "fedplt"),
+    "study": ("fedavg", "shallow-dominant"),
+}
+"""The contestants that others are compared with."""
+
+
+def accuracy_table(block: Block, selection: Selection) -> Table:
+    """Last round, mean of the last ten, paired differences, and the paper's numbers."""
+    labels = {contestant.name: contestant.label for contestant in block.contestants}
+    references = [n for n in REFERENCES[block.experiment] if n in selection.entries]
+    paper = FINAL_ACCURACY.get((block.experiment, block.pair), {})
+    header, rows = accuracy_columns(selection, references, labels, paper)
+    notes = [_explain(selection)]
+    if block.experiment == "exp1":
+        header[2:2] = ["E", "E, paper"]
+        own, printed = imbalance(block), IMBALANCE[block.pair]
+        for row, name in zip(rows, selection.entries, strict=True):
+            row[2:2] = [percent(e[name]) if name in e else NONE for e in (own, printed)]
+        found = balance(own, selection)
+        notes += [found.note] if found else []
+    return Table(
+        f"{block.experiment}-{block.pair}-accuracy",
+        f"Final accuracy in % ({block.setting.title}; {basis(selection)})",
+        tuple(header),
+        tuple(tuple(row) for row in rows),
+        (*notes, *run_notes(selection, labels)),
+    )
+
+
+def accuracy_columns(
+    selection: Selection,
+    references: Sequence[str],
+    labels: Mapping[str, str],
+    paper: Mapping[str, Accuracy],
+) -> tuple[list[str], list[list[str]]]:
+    """Header and rows, one per contestant that ran."""
+    header = ["contestant", "trained, %", "last round", f"mean of last {LAST}"]
+    header += [f"minus {labels[reference]}" for reference in references]
+    rows = []
+    for name, entry in selection.entries.items():
+        row = [name_cell(entry), percent(entry.trained, 1), *_finals(entry)]
+        for reference in references:
+            found = selection.difference(name, reference) if name != reference else None
+            row.append(interval_cell(found))
+        rows.append(row)
+    if paper:
+        header.append("paper")
+        for row, name in zip(rows, selection.entries, strict=True):
+            row.append(f"{paper[name][0]:.2f} ± {paper[name][1]:.2f}" if name in paper else NONE)
+    return header, rows
+
+
+def _finals(entry: Entry) -> list[str]:
+    if entry.diverged and not entry.runs:
+        return ["diverged"] * 2
+    note = f" ({len(entry.diverged)} diverged)" if entry.diverged else ""
+    return [accuracy_cell([*entry.finals(last).values()]) + note for last in (1, LAST)]
+
+
+def _explain(selection: Selection) -> str:
+    final = f"mean of the last {LAST} evaluations" if selection.last == LAST else "last round"
+    return (
+        "Mean ± sample standard deviation over seeds. Differences in points, paired by seed, with "
+        f"their 95 % interval ({final})."
+    )
+
+
+def imbalance(block: Block) -> dict[str, float]:
+    """E by contestant with one allocation for all clients, at the paper's layer sizes."""
+    sizes = LAYER_SIZES[block.pair]
+    found = {
+        contestant.name: allocation_of(sizes, contestant.layer_ratios).relative_imbalance
+        for contestant in block.contestants
+        if contestant.layer_ratios
+    }
+    return {"balanced": 0.0, **found}
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Rank correlation of imbalance and final accuracy: within each seed, and of the means."""
+
+    within: Trend
+    of_means: float
+
+    @property
+    def p(self) -> float:
+        """One-sided p value, in the direction of the observed correlation."""
+        return min(self.within.p_falling, self.within.p_rising)
+
+    @property
+    def p_text(self) -> str:
+        return f"p = {self.p:.3f}" if self.p >= 0.001 else "p < 0.001"
+
+    @property
+    def note(self) -> str:
+        """The table note: the correlation, and how little so few allocations can show."""
+        number = self.within.num_values
+        perfect = 2 / math.factorial(number)
+        return (
+            f"Rank correlation of E and accuracy: {self.within.correlation:+.2f}, mean over "
+            f"{self.within.num_seeds} seed{'s' * (self.within.num_seeds > 1)} (exact one-sided "
+            f"{self.p_text}, Page's test); of the means {self.of_means:+.2f}, where even a perfect "
+            f"order of {number} allocations has a two-sided p of {perfect:.2f}."
+        )
+
+
+def balance(values: Mapping[str, float], selection: Selection) -> Balance | None:
+    """``values``: E by contestant. None if they have no seed and processor in common."""
+    if not set(values) <= set(selection.entries):
+        return None
+    entries = [selection.entries[name] for name in values]
+    first = entries[0].runs
+    seeds = [
+        seed
+        for seed in sorted(first)
+        if all(seed in e.runs and may_be_paired(first[seed], e.runs[seed]) for e in entries)
+    ]
+    if not seeds:
+        return None
+    finals = [entry.finals(selection.last) for entry in entries]
+    order = [*values.values()]
+    return Balance(
+        trend(order, [[final[seed] for final in finals] for seed in seeds]),
+        spearman(order, [fmean(final[seed] for seed in seeds) for final in finals]),
+    )
+
+
+PLAIN = {
+    "fedavg-relu": ("exp1", "fedavg"),
+    "balanced-relu": ("exp1", "balanced"),
+    "fedplt-relu": ("exp2", "fedplt"),
+}
+"""By contestant with the ReLU: the experiment and the contestant without it."""
+
+
+def with_plain(recorded: Recorded, results: Results) -> Recorded:
+    """The runs with a ReLU and those without, side by side."""
+    runs: dict[str, Mapping[int, RecordedRun]] = {}
+    labels: dict[str, str] = {}
+    known = by_id(results.values())
+    seeds = sorted({seed for found in recorded.runs.values() for seed in found})
+    for name, (experiment, plain) in PLAIN.items():
+        block = EXPERIMENTS[experiment].blocks[recorded.pair]
+        (contestant,) = (c for c in block.contestants if c.name == plain)
+        others = {s: known[id] for s in seeds if (id := block.run_id(contestant, s)) in known}
+        if others:
+            runs[plain], labels[plain] = others, contestant.label
+        if recorded.runs.get(name):
+            runs[name], labels[name] = recorded.runs[name], recorded.labels[name]
+    return Recorded(recorded.experiment, recorded.pair, recorded.setting, runs, labels)
+
+
+def relu_table(block: Block, results: Results) -> Table:
+    """Final accuracy with and without the ReLU, and the paper's beside those with it."""
+    recorded = with_plain(results[block.experiment, block.pair], results)
+    selection = select(recorded)
+    paper = {
+        name: FINAL_ACCURACY[experiment, block.pair][plain]
+        for name, (experiment, plain) in PLAIN.items()
+    }
+    labels = {contestant.name: contestant.label for contestant in block.contestants}
+    header, rows = accuracy_columns(selection, (), labels, paper)
+    header[4:4] = ["minus without ReLU", "minus FedAvg of the same kind"]
+    for row, name in zip(rows, selection.entries, strict=True):
+        plain = PLAIN[name][1] if name in PLAIN else ""
+        fedavg = "fedavg-relu" if plain else "fedavg"
+        row[4:4] = [
+            interval_cell(selection.difference(name, plain)) if plain else NONE,
+            interval_cell(selection.difference(name, fedavg)) if name != fedavg else NONE,
+        ]
+    return Table(
+        f"{block.experiment}-{block.pair}-accuracy",
+        f"A ReLU behind the logits: final accuracy in % ({block.setting.title}; "
+        f"{basis(selection)})",
+        tuple(header),
+        tuple(tuple(row) for row in rows),
+        (
+            "Mean ± sample standard deviation over seeds. Differences in points, paired by seed, "
+            "with their 95 % interval (mean of the last 10 evaluations). The paper's numbers stand "
+            "beside the runs with the ReLU: the authors' public code has it.",
+            *run_notes(selection, labels),
+        ),
+    )
+
+
+_EXPERIMENTS = ("exp1", "exp2")
+
+
+def overview_table(results: Results) -> Table | None:
+    """None if nothing has run."""
+    rows: list[tuple[str, ...]] = []
+    for experiment in _EXPERIMENTS:
+        blocks = EXPERIMENTS[experiment].blocks
+        labels = {c.name: c.label for block in blocks.values() for c in block.contestants}
+        for name, label in labels.items():
+            cells = [cell for p in PAIRS for cell in _cells(results, experiment, p, name)]
+            if any(cell != NONE for cell in cells[::2]):
+                rows.append((f"{label} ({experiment})", *cells))
+    if not rows:
+        return None
+    header = [text for p in PAIRS for text in (SETTINGS[p].title, "paper")]
+    return Table(
+        "overview",
+        "Final accuracy in %, next to the paper's",
+        ("contestant", *header),
+        tuple(rows),
+        ("Mean ± sample standard deviation over seeds. Rounds are given where they are fewer than "
+         "the paper's. FedAvg of the two experiments differs in the seeds only.",),
+    )  # fmt: skip
+
+
+def _cells(results: Results, experiment: str, pair: str, name: str) -> tuple[str, str]:
+    """Ours and the paper's."""
+    printed = FINAL_ACCURACY[experiment, pair].get(name)
+    paper = f"{printed[0]:.2f} ± {printed[1]:.2f}" if printed else NONE
+    recorded = results.get((experiment, pair))
+    selection = select(recorded, [name]) if recorded else None
+    if selection is None or name not in selection.entries:
+        return NONE, paper
+    entry = selection.entries[name]
+    if not entry.runs:
+        return "diverged", paper
+    short = selection.rounds < SETTINGS[pair].rounds
+    rounds = f"; {selection.rounds:,} of {SETTINGS[pair].rounds:,} rounds" if short else ""
+    cell = accuracy_cell([*entry.finals(selection.last).values()])
+    return f"{cell} ({seeds_text(sorted(entry.runs))}{rounds})", paper

@@ -1,0 +1,237 @@
+"""What a claim measures on the recorded runs; each kind is a dataclass with one function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from fedplt.comparison import MEASURES
+from fedplt.statistics import Interval, spread
+from reproduction.accuracy_tables import balance, imbalance
+from reproduction.catalog import EXPERIMENTS
+from reproduction.selection import Entry, Selection, select
+from reproduction.statistics import std_ratio
+from reproduction.tables import NONE, Results, interval_cell
+from reproduction.targets import ACCURACY, UNITS, Target, accuracy_target, cost_target, gain
+from reproduction.verdicts import Evidence, Rule, apart, beats, better_or_worse, on_par
+
+SIGNIFICANT = 0.025
+"""Significance level, one-sided: that of one end of a 95 % interval."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Compares contestants of one block."""
+
+    experiment: str
+    pair: str
+
+    def evidence(self, results: Results) -> Evidence | None:
+        """The evidence; None if runs are missing."""
+        raise NotImplementedError
+
+    def select(self, results: Results, *names: str) -> Selection | None:
+        recorded = results.get((self.experiment, self.pair))
+        if recorded is None:
+            return None
+        found = select(recorded, names)
+        return found if set(found.entries) == set(names) else None
+
+
+@dataclass(frozen=True)
+class Versus(Measurement):
+    """Compares two contestants."""
+
+    first: str
+    second: str
+
+    def both(self, results: Results) -> Selection | None:
+        return self.select(results, self.first, self.second)
+
+
+def _nothing(why: str, selection: Selection, seeds: int = 0) -> Evidence:
+    """There are runs, but nothing to compare."""
+    return Evidence(why, NONE, None, None, seeds, selection.rounds)
+
+
+_NO_PAIR = "no two runs of one seed and processor"
+
+
+def _from(interval: Interval, rule: Rule, rounds: int, unit: str, at: str = "") -> Evidence:
+    text = interval_cell(interval)
+    estimate, _, ends = text.partition(" ")
+    decision, towards = rule(interval)
+    ours = f"{estimate} {unit}" + (f" at {at}" if at else "")
+    return Evidence(ours, ends if interval.low is not None else NONE, decision, towards,
+                    interval.number, rounds)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference(Versus):
+    """Final accuracy of the first minus that of the second."""
+
+    rule: Rule = beats
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        if selection is None:
+            return None
+        for name, towards in ((self.second, True), (self.first, False)):
+            entry = selection.entries[name]
+            if not entry.runs:  # a diverged run has no number, so there is no interval either
+                return Evidence(f"{entry.label} diverged", NONE, None, towards,
+                                len(entry.diverged), selection.rounds)  # fmt: skip
+        found = selection.difference(self.first, self.second)
+        if found is None:
+            return _nothing(_NO_PAIR, selection)
+        evidence = _from(found, self.rule, selection.rounds, "points")
+        if self.rule is on_par:
+            evidence = replace(evidence, instead=better_or_worse(found), apart=apart(found))
+        for entry in selection.entries.values():
+            if entry.diverged:
+                number, of = len(entry.diverged), len(entry.diverged) + len(entry.runs)
+                lost = f" ({number} of {of} seeds of {entry.label} diverged)"
+                evidence = replace(evidence, ours=evidence.ours + lost)
+        unsteady = [e.label for e in selection.entries.values() if e.unsteady]
+        if unsteady:
+            names = ", ".join(unsteady)
+            note = f"† Many updates were refused because they were not finite: {names}."
+            return replace(evidence, ours=f"{evidence.ours}†", note=note)
+        return evidence
+
+
+@dataclass(frozen=True)
+class FallsWithImbalance(Measurement):
+    """Rank correlation of imbalance E and final accuracy, within each seed."""
+
+    def evidence(self, results: Results) -> Evidence | None:
+        block = EXPERIMENTS[self.experiment].blocks[self.pair]
+        values = imbalance(block)
+        selection = self.select(results, *values)
+        if selection is None:
+            return None
+        found = balance(values, selection)
+        if found is None:
+            return _nothing(_NO_PAIR, selection)
+        within = found.within
+        decision = within.p_falling < within.p_rising if found.p <= SIGNIFICANT else None
+        return Evidence(
+            f"{within.correlation:+.2f} (of the means {found.of_means:+.2f})",
+            f"{within.num_values} allocations, {found.p_text}",
+            decision,
+            within.correlation < 0,
+            within.num_seeds,
+            selection.rounds,
+        )
+
+
+@dataclass(frozen=True)
+class SmallerSpread(Versus):
+    """Standard deviation over seeds: that of the first divided by that of the second."""
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        if selection is None:
+            return None
+        finals = [
+            [100 * value for value in selection.entries[name].finals(selection.last).values()]
+            for name in (self.first, self.second)
+        ]
+        ratio = std_ratio(*finals) if all(finals) else None
+        if ratio is None or ratio.low is None or ratio.high is None:
+            return _nothing("too few seeds for a spread", selection, min(map(len, finals)))
+        decision = True if ratio.high < 1 else False if ratio.low > 1 else None
+        own, other = (spread(values).std for values in finals)
+        return Evidence(
+            f"{own:.2f} against {other:.2f}",
+            f"ratio in [{ratio.low:.2f}, {ratio.high:.2f}]",
+            decision,
+            ratio.estimate < 1,
+            ratio.number,
+            selection.rounds,
+        )
+
+
+@dataclass(frozen=True)
+class Saving(Versus):
+    """Cost to an accuracy that both reach: that of the second minus that of the first."""
+
+    measure: str
+    wanted: float | None = None
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        if selection is None:
+            return None
+        target = accuracy_target(selection, (self.first, self.second), self.wanted)
+        return _gain(selection, self, target, self.measure)
+
+
+@dataclass(frozen=True)
+class AtEqualCost(Versus):
+    """Accuracy at equal cost: that of the first minus that of the second."""
+
+    measure: str
+    wanted: float | None = None
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        if selection is None:
+            return None
+        target = cost_target(selection, (self.first, self.second), self.measure, self.wanted)
+        return _gain(selection, self, target, ACCURACY)
+
+
+def _gain(selection: Selection, versus: Versus, target: Target | None, measure: str) -> Evidence:
+    pairs = selection.pairs(versus.first, versus.second)
+    if target is None or not pairs:
+        return _nothing("a run diverged" if target is None else _NO_PAIR, selection)
+    found = gain(selection, versus.first, versus.second, target, measure)
+    if found is None:
+        return _nothing(f"not all reach {target.text}", selection, len(pairs))
+    unit = "points" if measure == ACCURACY else f"{UNITS[measure]} saved"
+    return _from(found, beats, selection.rounds, unit, target.text)
+
+
+@dataclass(frozen=True)
+class TrainsLess(Versus):
+    """Fraction of parameters that are not trained, if the accuracy is on par."""
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        if selection is None:
+            return None
+        found = selection.difference(self.first, self.second)
+        if found is None:
+            return _nothing(_NO_PAIR, selection)
+        ours, full = (selection.entries[name] for name in (self.first, self.second))
+        less = 1 - ours.trained / full.trained
+        shares = ", ".join(f"{words} {_change(ours, full, m)}" for m, words in _SHOWN.items())
+        decision, towards = on_par(found)
+        return Evidence(
+            f"-{100 * less:.1f} % ({shares}); accuracy {found.estimate:+.2f}",
+            interval_cell(found).partition(" ")[2] if found.low is not None else NONE,
+            decision,
+            towards,
+            found.number,
+            selection.rounds,
+            better_or_worse(found),
+            apart=apart(found),
+        )
+
+
+_SHOWN = {
+    "bytes up": "upload",
+    "bytes": "all bytes",
+    "exact FLOPs": "exact FLOPs",
+    "paper FLOPs": "FLOPs by the formula",
+}
+
+
+def _change(ours: Entry, full: Entry, measure: str) -> str:
+    """Relative change of a cost over all rounds, in percent; seeds hardly differ in cost."""
+    first, second = (
+        fmean(MEASURES[measure](run.rounds[-1].total) for run in entry.histories.values())
+        for entry in (ours, full)
+    )
+    return f"{100 * (first / second - 1):+.0f} %"
