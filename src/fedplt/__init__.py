@@ -23,7 +23,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Imported on first use: planning needs only NumPy, and torch takes seconds to import.
 _PUBLIC = {
