@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tools.unused import unused
 
 import fedplt
 
@@ -309,3 +310,7 @@ def test_test_files_share_by_support_alone():
         if found.target.split(".")[:2] != ["tests", "support"]
     ]
     assert not broken, "\n".join(broken)
+
+
+def test_nothing_is_there_for_tests_alone():
+    assert not unused()

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from reproduction.theory.bounds import (
-    Alignment,
     Constants,
-    constant_step_bound,
-    decaying_step_bound,
-    decaying_step_sizes,
-    faster_step_bound,
-    faster_step_sizes,
     finite_horizon_bound,
-    masked_alignment,
     masking_factor,
 )
 from reproduction.theory.conditions import Condition
@@ -26,9 +19,9 @@ from reproduction.theory.trajectory import (
 )
 
 __all__ = [
-    "CONFIDENCE", "Alignment", "Condition", "Constants", "Problem", "Quadratics", "RidgeLogistic",
-    "TheoryReport", "Trajectory", "constant_step_bound", "counterexample", "decaying_step_bound",
-    "decaying_step_sizes", "example_problem", "faster_step_bound", "faster_step_sizes",
-    "finite_horizon_bound", "masked_alignment", "masking_factor", "rotating_masks",
+    "CONFIDENCE", "Condition", "Constants", "Problem", "Quadratics", "RidgeLogistic",
+    "TheoryReport", "Trajectory", "counterexample",
+    "example_problem",
+    "finite_horizon_bound", "masking_factor", "rotating_masks",
     "static_partial_training", "study_convergence",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from tests.support.image_jobs import (
     trained,
 )
 from tests.support.in_process import in_process
+from tests.support.layers import segments
 from tests.support.runs import same
 
 every_pair = pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_what_nobody_trains_keeps_its_bits(method, model):
     after = made.model.state_dict()
     kept = torch.ones(made.layers.state_size, dtype=torch.bool)
     for round in range(made.config.rounds):
-        for start, stop in made.plan.assignment(0, round).uploaded.all_segments():
+        for start, stop in segments(made.plan.assignment(0, round).uploaded):
             kept[start:stop] = False
     seen, moved = set(), set()
     for offset, _, spec in made.layers.placed:
@@ -107,7 +108,7 @@ def test_plans_survive_json_and_say_what_is_charged(method, model):
     for client in range(plan.num_clients):
         for round in range(3):
             assignment = plan.assignment(client, round)
-            size = sum(stop - start for start, stop in assignment.uploaded.all_segments())
+            size = sum(stop - start for start, stop in segments(assignment.uploaded))
             assert size == assignment.update_size == assignment.uploaded.size
             assert size <= plan.update_sizes[client]
             if method != "feddrop":

@@ -13,6 +13,7 @@ import pytest
 
 from fedplt.methods import make_method
 from tests.support.image_jobs import SMALL, TRAINS_SUBMODELS, plan_request
+from tests.support.layers import segments
 
 RATIOS = [0.06, 0.29, 0.6]
 ROUNDS = range(0, 12, 3)
@@ -64,7 +65,7 @@ def parts(assignment):
     """What a client trains, as (tensor, is it trained: True or False per number)."""
     layers = assignment.layers
     trained = np.zeros(layers.state_size, dtype=bool)
-    for start, stop in assignment.uploaded.all_segments():
+    for start, stop in segments(assignment.uploaded):
         trained[start:stop] = True
     for offset, _, tensor in layers.placed:
         yield tensor, trained[offset : offset + tensor.num_elements].reshape(tensor.shape)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
+
+from fedplt.planning import Places
 from fedplt.planning.layers import Layer, Layers, TensorSpec
 
 
@@ -20,3 +23,12 @@ def fcn_layers(num_inputs: int = 784) -> Layers:
             for i, (a, b) in enumerate(pairwise(widths), start=1)
         )
     )
+
+
+def segments(places: Places) -> list[tuple[int, int]]:
+    """Places as (start, stop) pairs, also if they are single positions."""
+    where = places.positions
+    if where is None:
+        return list(places.segments)
+    parts = np.split(where, np.flatnonzero(np.diff(where) != 1) + 1)
+    return [(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)]

@@ -28,18 +28,3 @@ class Places:
         if self.positions is not None:
             return len(self.positions)
         return sum(stop - start for start, stop in self.segments)
-
-    def all_segments(self) -> Segments:
-        """The places as segments (perhaps very many).
-
-        >>> Places(positions=np.array([0, 1, 2, 7])).all_segments()
-        [(0, 3), (7, 8)]
-        """
-        where = self.positions
-        if where is None:
-            return self.segments
-        if not len(where):
-            return []
-        ends = np.flatnonzero(np.diff(where) != 1)
-        starts, stops = where[np.r_[0, ends + 1]], where[np.r_[ends, len(where) - 1]] + 1
-        return list(zip(starts.tolist(), stops.tolist(), strict=True))
