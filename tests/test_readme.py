@@ -55,7 +55,7 @@ def test_links_lead_somewhere():
 
 def test_make_explains_itself():
     text = subprocess.run(["make"], capture_output=True, text=True, check=True).stdout
-    for target in ("setup", "run", "test", "test-fast", "check", "fix", "docs", "test-docs"):
+    for target in ("setup", "run", "test", "test-fast", "check", "fix", "docs", "coverage"):
         assert re.search(rf"^\s*make {target}\b", text, re.MULTILINE), target
 
 

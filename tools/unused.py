@@ -74,7 +74,8 @@ def uses(tree: ast.Module) -> Iterator[str]:
 
 TREES = parsed(DEFINED)
 _NODES = (node for tree in TREES.values() for node in ast.walk(tree))
-OWN = {node.name for node in _NODES if isinstance(node, ast.ClassDef)} | {"Protocol", "NamedTuple", "Generic", "ABC", "object"}  # fmt: skip
+OWN = {"Protocol", "NamedTuple", "Generic", "ABC", "object"}
+OWN |= {node.name for node in _NODES if isinstance(node, ast.ClassDef)}
 
 
 def unused() -> list[str]:
