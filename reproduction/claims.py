@@ -102,17 +102,21 @@ def _count(lines: Sequence[Line], verdict: Verdict) -> str:
 
 
 def _table(claim: Claim, lines: Sequence[Line]) -> Table:
+    others = tuple(dict.fromkeys(n for _, e, _ in lines if e is not None for n in e.others))
     return Table(
         f"claim-{claim.number}",
         f"{claim.number}. {claim.text}",
-        ("case", "paper", "ours", "95 % interval", "rounds", "seeds", "verdict"),
-        tuple(_row(*line) for line in lines),
+        ("case", "paper", "ours", "95 % interval", *others, "rounds", "seeds", "verdict"),
+        tuple(_row(others, *line) for line in lines),
         tuple(dict.fromkeys(e.note for _, e, _ in lines if e is not None and e.note)),
     )
 
 
-def _row(case: Case, evidence: Evidence | None, judged: Judged) -> tuple[str, ...]:
+def _row(
+    others: Sequence[str], case: Case, evidence: Evidence | None, judged: Judged
+) -> tuple[str, ...]:
     if evidence is None:
-        return (case.where, case.paper, *[NONE] * 4, judged.text)
-    basis = (f"{evidence.rounds:,}", str(evidence.seeds))
-    return (case.where, case.paper, evidence.ours, evidence.interval, *basis, judged.text)
+        return (case.where, case.paper, *[NONE] * (4 + len(others)), judged.text)
+    shown = [evidence.others[n].text if n in evidence.others else NONE for n in others]
+    cells = (evidence.ours, evidence.interval, *shown, f"{evidence.rounds:,}", str(evidence.seeds))
+    return (case.where, case.paper, *cells, judged.text)

@@ -13,7 +13,7 @@ from reproduction.selection import Entry, Selection, select
 from reproduction.statistics import std_ratio
 from reproduction.tables import NONE, Results, interval_cell
 from reproduction.targets import ACCURACY, UNITS, Target, accuracy_target, cost_target, gain
-from reproduction.verdicts import Evidence, Rule, apart, beats, better_or_worse, on_par
+from reproduction.verdicts import Evidence, Other, Rule, apart, beats, better_or_worse, on_par
 
 SIGNIFICANT = 0.025
 """Significance level, one-sided: that of one end of a 95 % interval."""
@@ -85,6 +85,7 @@ class Difference(Versus):
         if found is None:
             return _nothing(_NO_PAIR, selection)
         evidence = _from(found, self.rule, selection.rounds, "points")
+        evidence = replace(evidence, others=self._others(selection))
         if self.rule is on_par:
             evidence = replace(evidence, instead=better_or_worse(found), apart=apart(found))
         for entry in selection.entries.values():
@@ -98,6 +99,18 @@ class Difference(Versus):
             note = f"† Many updates were refused because they were not finite: {names}."
             return replace(evidence, ours=f"{evidence.ours}†", note=note)
         return evidence
+
+    def _others(self, selection: Selection) -> dict[str, Other]:
+        """The difference by the last round alone, and on the test set."""
+        found = {
+            "last round": selection.difference(self.first, self.second, last=1),
+            "test set": selection.test_difference(self.first, self.second),
+        }
+        return {
+            name: Other(interval_cell(interval), self.rule(interval)[0])
+            for name, interval in found.items()
+            if interval is not None
+        }
 
 
 @dataclass(frozen=True)
@@ -190,7 +203,8 @@ def _gain(selection: Selection, versus: Versus, target: Target | None, measure: 
     if found is None:
         return _nothing(f"not all reach {target.text}", selection, len(pairs))
     unit = "points" if measure == ACCURACY else f"{UNITS[measure]} saved"
-    return _from(found, beats, selection.rounds, unit, target.text)
+    evidence = _from(found, beats, selection.rounds, unit, target.text)
+    return replace(evidence, target_reached=target.measure == ACCURACY)
 
 
 @dataclass(frozen=True)

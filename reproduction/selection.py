@@ -116,12 +116,34 @@ class Selection:
         a, b = self.entries[first].runs, self.entries[second].runs
         return [seed for seed in sorted(a) if seed in b and may_be_paired(a[seed], b[seed])]
 
-    def difference(self, first: str, second: str) -> Interval | None:
-        """Final accuracy of the first minus that of the second, in points, paired by seed."""
-        seeds = self.pairs(first, second)
+    def difference(self, first: str, second: str, last: int | None = None) -> Interval | None:
+        """Final accuracy of the first minus that of the second, in points, paired by seed.
+
+        ``last``: how many evaluations are averaged (default: as in the verdicts).
+        """
+        both = [self.entries[name] for name in (first, second) if name in self.entries]
+        return self._paired(first, second, [entry.finals(last or self.last) for entry in both])
+
+    def test_difference(self, first: str, second: str) -> Interval | None:
+        """The same on the test set, after the last round of runs that are not cut."""
+        both = [self.entries[name] for name in (first, second) if name in self.entries]
+        finals = [
+            {
+                seed: run.test_accuracy
+                for seed, run in entry.runs.items()
+                if run.test_accuracy is not None and run.rounds == self.rounds
+            }
+            for entry in both
+        ]
+        return self._paired(first, second, finals)
+
+    def _paired(
+        self, first: str, second: str, finals: Sequence[Mapping[int, float]]
+    ) -> Interval | None:
+        seeds = [s for s in self.pairs(first, second) if all(s in found for found in finals)]
         if not seeds:
             return None
-        a, b = (self.entries[name].finals(self.last) for name in (first, second))
+        a, b = finals
         return mean_interval([100 * (a[seed] - b[seed]) for seed in seeds])
 
 

@@ -3,13 +3,14 @@
 *On par*: the paired 95 % interval of the difference lies within +-1 point. *Beats*: it lies above
 0. A claim does not hold if the interval lies outside of +-1 point, or below 0. All other cases are
 not decided, and neither are cases with fewer than three seeds or half of the paper's rounds; then
-the tendency is given.
+the tendency is given. A cost to a target that both runs reached needs no number of rounds. A
+verdict that the last round alone or the test set would change says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fedplt.statistics import Interval
@@ -24,6 +25,14 @@ class Verdict(StrEnum):
     FAILS = "does not hold"
     OPEN = "not decided"
     MISSING = "not run yet"
+
+
+@dataclass(frozen=True)
+class Other:
+    """A difference by another final score than the claim's, such as the last round's."""
+
+    text: str
+    decision: bool | None
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,10 @@ class Evidence:
     note: str = ""
     apart: str = ""
     """``better`` or ``worse`` if the interval excludes 0, for claims of being on par."""
+    others: Mapping[str, Other] = field(default_factory=dict)
+    """The same difference by other final scores, by their name."""
+    target_reached: bool = False
+    """The cost to a target that all runs reached: more rounds would not change it."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +112,9 @@ def apart(interval: Interval) -> str:
     return better_or_worse(interval)
 
 
+_WORDS = {True: Verdict.HOLDS, False: Verdict.FAILS, None: Verdict.OPEN}
+
+
 def judge(evidence: Evidence | None, paper_rounds: int) -> Judged:
     """The verdict; if undecided, with the tendency and the reasons."""
     if evidence is None:
@@ -106,12 +122,15 @@ def judge(evidence: Evidence | None, paper_rounds: int) -> Judged:
     reasons = []
     if evidence.seeds < MIN_SEEDS:
         reasons.append(f"{evidence.seeds} seed{'s' * (evidence.seeds != 1)}")
-    if 2 * evidence.rounds < paper_rounds:
+    if 2 * evidence.rounds < paper_rounds and not evidence.target_reached:
         reasons.append(f"{evidence.rounds} of {paper_rounds:,} rounds")
     if evidence.decision is not None and not reasons:
-        if evidence.decision:
-            return Judged(Verdict.HOLDS)
-        return Judged(Verdict.FAILS, evidence.instead)
+        depends = [f"by the {name}: {_WORDS[other.decision]}"
+                   for name, other in evidence.others.items()
+                   if other.decision is not evidence.decision]  # fmt: skip
+        verdict = Verdict.HOLDS if evidence.decision else Verdict.FAILS
+        instead = [] if evidence.decision or not evidence.instead else [evidence.instead]
+        return Judged(verdict, "; ".join([*instead, *depends]))
     tendency = {True: "tends to hold", False: "tends not to hold", None: ""}[evidence.towards]
     if evidence.apart and evidence.towards:
         tendency = f"within {MARGIN:.0f} point"

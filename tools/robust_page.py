@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from reproduction.pages import replace_generated
 from tools.reliability.attacks import (
     reversed_scaled,
     scaled,
@@ -35,6 +34,7 @@ from fedplt.errors import DivergedError
 from fedplt.federation import make_job
 from fedplt.files import write_text
 from fedplt.models import build_model
+from reproduction.pages import replace_generated
 
 Figures = dict[str, float | None]
 ROOT = Path(__file__).parents[1]

@@ -3,8 +3,9 @@
     python tools/unused.py
 
 Names count as used where they are read, imported or called in the package, in ``reproduction``,
-``tools``, ``benchmarks``, ``examples`` or a document; public names (``fedplt.__all__``) are for users. A name that a framework calls (a decorator, a method of a base class from elsewhere) is
-left out. ``tests/test_architecture.py`` keeps the list empty.
+``tools``, ``benchmarks``, ``examples`` or a document; public names (``fedplt.__all__``) are for
+users. A name that a framework calls (a decorator, a method of a foreign base class) is left out.
+``tests/test_architecture.py`` keeps the list empty.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ class Condition:
     """One condition and whether it held."""
 
     name: str
-    stated: bool
-    """Whether the paper states it; if not, its proof uses it without saying so."""
+    stated: str
+    """Where the paper states it: ``theorem``, ``appendix``, ``corollary``; empty: nowhere."""
     holds: bool
     detail: str
     first_failure: int | None = None
@@ -71,38 +71,38 @@ def check_conditions(
     gamma = rho - 2 * largest * smooth
     rounding = -_ROUNDING * (1 + float(abs(slack).max()))
     return [
-        Condition("1 smooth", True, curve <= 1 + _ROUNDING,
+        Condition("1 smooth", "theorem", curve <= 1 + _ROUNDING,
                   f"L = {smooth:.4g}; the steepest change seen is {curve:.3f} L"),
-        Condition("2 strongly convex", True, bool(slack.min() >= rounding),
+        Condition("2 strongly convex", "theorem", bool(slack.min() >= rounding),
                   f"mu = {constants.strong_convexity:.4g}; smallest slack {slack.min():.3g}"),
-        Condition("3 unbiased gradients", True, True,
+        Condition("3 unbiased gradients", "theorem", True,
                   "noise of mean zero" if sigma else "whole gradients"),
-        Condition("4 bounded variance", True, True, f"sigma = {sigma:.4g}, by construction"),
-        Condition("5 bounded global gradient", True, True,
+        Condition("4 bounded variance", "theorem", True, f"sigma = {sigma:.4g}, by construction"),
+        Condition("5 bounded global gradient", "theorem", True,
                   f"at most {global_:.4g} on the way (nowhere bounded on the whole space)"),
-        _along("6 masked alignment rho > 0", True, [run.alignments for run in trajectories],
+        _along("6 masked alignment rho > 0", "theorem", [run.alignments for run in trajectories],
                "smallest rho"),
-        _along("7 every client descends to W*", False, [run.descents for run in trajectories],
+        _along("7 every client descends to W*", "", [run.descents for run in trajectories],
                "smallest <grad F_k, W - W*>", zero_is_fine=True),
-        Condition("8 bounded local gradients", False, True,
+        Condition("8 bounded local gradients", "", True,
                   f"G = {constants.gradient_bound:.4g} is theirs (the global one: {global_:.4g})"),
-        Condition("9 everybody trains something", False, bool(masks.any(axis=1).all()),
+        Condition("9 everybody trains something", "", bool(masks.any(axis=1).all()),
                   f"alpha = 1 for all, Gamma = {constants.masking:.4g}"),
-        Condition("10 step size below 1 / L", False, largest * smooth < 1,
+        Condition("10 step size below 1 / L", "appendix", largest * smooth < 1,
                   f"largest step times L is {largest * smooth:.3g}"),
-        Condition("11 step size below rho / (2 L)", False, gamma > 0,
+        Condition("11 step size below rho / (2 L)", "appendix", gamma > 0,
                   f"largest step is {largest:.3g}, rho / (2 L) is {rho / (2 * smooth):.3g}"),
-        Condition("12 rho - 2 step L at most 1", False,
+        Condition("12 rho - 2 step L at most 1", "appendix",
                   constants.local_steps == 1 or rho - 2 * smallest * smooth <= 1,
                   f"{rho - 2 * smallest * smooth:.3g} (needed for several local steps)"),
-        Condition("13 step size at most 1 / z", False,
+        Condition("13 step size at most 1 / z", "corollary",
                   0 < constants.contraction * largest <= 1,
                   f"largest step times z is {constants.contraction * largest:.3g}"),
     ]  # fmt: skip
 
 
 def _along(
-    name: str, stated: bool, values: list[Vector], what: str, zero_is_fine: bool = False
+    name: str, stated: str, values: list[Vector], what: str, zero_is_fine: bool = False
 ) -> Condition:
     """A condition on every client at every step: positive (or at least not negative)."""
     every = np.array([value.min(axis=1) for value in values]).min(axis=0)  # (steps,)

@@ -85,7 +85,7 @@ class TheoryReport:
         rows = [
             [
                 condition.name,
-                "stated" if condition.stated else "unstated",
+                condition.stated or "unstated",
                 "holds" if condition.holds else "FAILS",
             ]
             for condition in self.conditions

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from reproduction.catalog import EXPERIMENTS, find_blocks
 
 from fedplt import ConfigError
 from fedplt.federation.job import plan_without_data
 from fedplt.planning.allocation import allocation_of
+from reproduction.catalog import EXPERIMENTS, find_blocks
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,7 @@
 """Tables, figures and the page of claims: from runs.json alone, the same bytes every time.
 
 ``golden_runs.json`` has small runs made up by hand, ``golden_tables.*`` what must be written for
-them. Where tables change on purpose: ``python -m tests.experiments.test_pages`` writes them anew.
+them. Where tables change on purpose: ``python -m tests.reproduction.test_pages`` writes them anew.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from reproduction.pages import BEGIN, END, page_of, replace_generated, write_claims, write_tables
-from reproduction.tables import load_results
 
 from fedplt import RunError
 from fedplt.tables import Table, latex, markdown, plain
+from reproduction.pages import BEGIN, END, page_of, replace_generated, write_claims, write_tables
+from reproduction.tables import load_results
 from tests.support.recorded import fake_recorded, flat
 
 HERE = Path(__file__).parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from reproduction.selection import history_of, select
 from reproduction.targets import (
     BYTES,
@@ -13,7 +14,6 @@ from reproduction.targets import (
     gain,
     value_at,
 )
-
 from tests.support.recorded import PROCESSOR, fake_recorded, fake_run
 
 

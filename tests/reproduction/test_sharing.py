@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from reproduction.catalog import EXPERIMENTS
 from reproduction.runner import Place, missing_runs, seconds_left
 from reproduction.tables import load_results
-
 from tests.support.recorded import fake_recorded, flat
 
 PAIR = "fashion-fcn"

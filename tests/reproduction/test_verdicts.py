@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+
+from fedplt.statistics import Interval
 from reproduction.claims import CLAIMS, claims_tables
 from reproduction.measurements import (
     AtEqualCost,
@@ -13,8 +17,6 @@ from reproduction.measurements import (
     TrainsLess,
 )
 from reproduction.verdicts import Verdict, beats, judge, on_par
-
-from fedplt.statistics import Interval
 from tests.support.recorded import fake_recorded, fake_run, flat
 
 PAIR = "fashion-fcn"
@@ -73,6 +75,29 @@ def test_what_is_too_little_is_not_decided_but_has_a_tendency():
     assert verdict(ahead, short, 40).verdict == Verdict.FAILS  # half is enough
     one = results(fedplt=flat([0.8], 20), fedpmt=flat([0.7], 20))
     assert verdict(ahead, one).text == "not decided (tends to hold; 1 seed, 20 of 300 rounds)"
+
+
+def test_a_verdict_that_hangs_on_the_mean_of_ten_says_so():
+    ahead = Difference("exp2", PAIR, "fedplt", "fedpmt")
+    steady = flat([0.70, 0.71, 0.72])
+    ends = {1: 0.69, 2: 0.75, 3: 0.90}  # the last round alone: the interval contains 0
+    late = {
+        seed: fake_run([0.80 + seed / 100] * 299 + [ends[seed]], test_accuracy=0.8 + seed / 100)
+        for seed in ends
+    }
+    tested = {seed: replace(run, test_accuracy=0.6 + seed / 100) for seed, run in steady.items()}
+    found = results(fedplt=late, fedpmt=tested)
+    assert verdict(ahead, found).text == "holds (by the last round: not decided)"
+    assert ahead.evidence(found).others["test set"].text == "+20.00 [+20.00, +20.00]"
+    assert verdict(ahead, results(fedplt=late, fedpmt=steady)).verdict == Verdict.HOLDS
+
+
+def test_a_cost_to_a_target_that_was_reached_needs_no_more_rounds():
+    found = results(fedplt=climbing(5e9), fedavg=climbing(10e9))
+    saving = Saving("exp2", PAIR, "fedplt", "fedavg", "bytes", 0.2)
+    assert verdict(saving, found, 1000).verdict == Verdict.HOLDS
+    ahead = AtEqualCost("exp2", PAIR, "fedplt", "fedavg", "bytes", 3e12)
+    assert verdict(ahead, found, 1000).text == "not decided (tends to hold; 300 of 1,000 rounds)"
 
 
 def test_what_did_not_run_is_said():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+
 from reproduction.catalog import EXPERIMENTS
 from reproduction.recorded import Recorded, RecordedRun, Series
 

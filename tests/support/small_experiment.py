@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reproduction.catalog import EXPERIMENTS
-from reproduction.runner import Place, reproduce
-from reproduction.settings import Block
-
 from fedplt.configuration.config import RunConfig
 from fedplt.configuration.config_file import override
 from reproduction import runner
+from reproduction.catalog import EXPERIMENTS
+from reproduction.runner import Place, reproduce
+from reproduction.settings import Block
 
 SMALL = [
     "data.name=tests.support.tiny:data", "data.alpha=10.0", "clients.num_clients=3",

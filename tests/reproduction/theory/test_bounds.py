@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reproduction.theory.bounds import masked_alignments
 
 from fedplt.errors import FedpltError
 from reproduction.theory import finite_horizon_bound
+from reproduction.theory.bounds import masked_alignments
 
 
 def one_over_t(z: float, steps: int) -> list[float]:

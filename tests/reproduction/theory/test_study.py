@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from reproduction.theory.examples import random_quadratics
 
 from reproduction.theory import (
     counterexample,
@@ -15,6 +14,7 @@ from reproduction.theory import (
     static_partial_training,
     study_convergence,
 )
+from reproduction.theory.examples import random_quadratics
 
 pytestmark = pytest.mark.slow
 
