@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fedplt.engines.flower import members
 from fedplt.engines.flower.members import announcements
 from fedplt.engines.start import run_job
 from fedplt.errors import RunError
@@ -123,8 +124,53 @@ def test_a_node_that_does_not_answer_is_left_out_at_the_deadline(tmp_path):
         return engine
 
     history, tensors = final_state(job, engine=silent)
-    assert all(r.rejected == {"2": "no answer within 0.3 s."} for r in history.rounds)
+    assert [list(r.rejected) for r in history.rounds] == [["2"]] * 3
+    assert history.rounds[0].rejected["2"] == "no answer within 0.3 s."
     assert same(tensors, without_client(2, tmp_path)[1])
+
+
+def asked_rounds(wire, node, action):
+    """The rounds in which a node was asked, from 0."""
+    orders = (o for o in wire.sent if (o.node, o.action) == (node, action))
+    return [order.header.get("round") for order in orders]
+
+
+def test_a_mute_node_is_asked_less_and_less_often(tmp_path, monkeypatch):
+    """Else it costs every round a deadline; it takes part again when it answers."""
+    monkeypatch.setattr(members, "MAX_SKIPPED", 4)
+    wires = []
+    make = memory_engine(tmp_path, wires)
+
+    def silent(job, stop):
+        engine = make(job, stop)
+        engine.members.refresh()
+        wires[-1].silent.add(102)
+        return engine
+
+    def speak(record):
+        if record.round == 10:
+            wires[-1].silent.clear()
+
+    job = blob_job(rounds=14, clients={"groups": RATIOS}, engine={"round_timeout_seconds": 0.05})
+    history = run_job(job, engine=silent, on_round=speak)
+    assert asked_rounds(wires[-1], 102, "train.local") == [0, 1, 3, 7, 11, 12, 13]
+    assert [r.round for r in history.rounds if not r.rejected] == [12, 13, 14]
+
+
+def test_a_node_that_is_mute_when_it_joins_costs_few_rounds(tmp_path):
+    wires = []
+    make = memory_engine(tmp_path, wires)
+
+    def silent(job, stop):
+        engine = make(job, stop)
+        engine.members.hello_seconds = 0.05
+        wires[-1].silent.add(102)
+        return engine
+
+    job = blob_job(rounds=12, clients={"groups": RATIOS})
+    history = run_job(job, engine=silent)
+    assert len(asked_rounds(wires[-1], 102, "query.hello")) == 4
+    assert all(list(record.rejected) == ["2"] for record in history.rounds)
 
 
 def change_header(**changes):
