@@ -6,6 +6,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +114,7 @@ def evaluation_chunks(job: Job, number: int, client: int | None) -> list[int]:
 
 def summary_of(
     scores: NDArray[np.float64],
-    num_examples: NDArray[np.int64],
+    num_examples: NDArray[Any],
     clients: Sequence[int] | None = None,
 ) -> dict[str, float]:
     """Mean (by examples), sample std and quantiles of the scores; then single clients' scores.

@@ -7,6 +7,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedplt.engines.flower import members
+from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.members import announcements
 from fedplt.engines.start import run_job
 from fedplt.errors import RunError
@@ -254,6 +255,47 @@ def test_orders_that_were_on_the_way_at_an_interruption_are_sent_again(tmp_path)
     history, others = final_state(fedplt(), engine=interrupted)
     assert same(tensors, others)
     assert not any(record.rejected for record in history.rounds)
+
+
+def first_claim(node, action, header, arrays):
+    """Node 100 says first that it is client 2."""
+    bad = (node, action) == (100, "query.hello")
+    number = int(fedplt().num_examples[2])
+    return ({**header, "client": 2, "num_examples": number}, {}) if bad else None
+
+
+def test_a_node_is_the_client_that_its_key_belongs_to(tmp_path):
+    def make(job, stop):
+        wire = MemoryWire(job, tmp_path, first_claim)
+        return FlowerEngine(job, wire, stop, registered=lambda: {100 + k: k for k in range(4)})
+
+    with pytest.warns(UserWarning) as warned:
+        history, _ = final_state(fedplt(), engine=make)
+    said = {str(warning.message) for warning in warned}
+    assert "node 100 cannot join: it says it is client 2, but its key is client 0's." in said
+    assert "node 104 cannot join: it says it is client 4, but its key is not in" in str(said)
+    assert all(list(record.rejected) == ["0", "4"] for record in history.rounds)
+    wire = MemoryWire(fedplt(), tmp_path, first_claim)
+    with pytest.raises(RunError, match=r"clients \[0\] did not join"):
+        announcements(
+            wire,
+            5,
+            0,
+            examples=True,
+            devices=False,
+            registered=lambda: {100 + k: k for k in range(5)},
+        )
+
+
+def test_nobody_joins_while_keys_cannot_be_read(tmp_path):
+    def unreadable():
+        raise OSError("no such file")
+
+    wire = MemoryWire(fedplt(), tmp_path)
+    engine = FlowerEngine(fedplt(), wire, registered=unreadable)
+    with pytest.warns(UserWarning, match="no node can join: .*no such file"):
+        engine.members.refresh()
+    assert not engine.members.node_of and not wire.sent
 
 
 def test_two_nodes_cannot_be_one_client(tmp_path):

@@ -31,6 +31,10 @@ class GridWire:
     def nodes(self) -> list[int]:
         return sorted(self.grid.get_node_ids())
 
+    def keys(self) -> dict[int, bytes]:
+        """The public key (PEM) that each connected node was registered with."""
+        return {node.node_id: node.public_key for node in self.grid.get_nodes()}
+
     def push(self, orders: Sequence[Order], seconds: float) -> list[str]:
         messages = [
             Message(
