@@ -239,8 +239,8 @@ class Federation:
         added, server, known = [], self.job.config.server, self.job.num_examples
         weights = self.sampler.weights(selection)
         for client, update in self.engine.collect(selection.clients):
-            bytes_up += update.num_bytes
             try:
+                bytes_up += update.num_bytes
                 validate(
                     update, assignments[client], num_examples=int(known[client]),
                     max_rms=server.max_rms,
