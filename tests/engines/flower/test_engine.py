@@ -158,6 +158,28 @@ def test_a_mute_node_is_asked_less_and_less_often(tmp_path, monkeypatch):
     assert [r.round for r in history.rounds if not r.rejected] == [12, 13, 14]
 
 
+def test_mute_nodes_are_asked_where_others_are_too_few(tmp_path):
+    wires = []
+    make = memory_engine(tmp_path, wires)
+
+    def silent(job, stop):
+        engine = make(job, stop)
+        engine.members.refresh()
+        wires[-1].silent.add(102)
+        return engine
+
+    options = {
+        "server": {"min_clients": 5, "attempts": 4},
+        "engine": {"round_timeout_seconds": 0.05},
+    }
+    with (
+        pytest.warns(UserWarning, match="It is tried again"),
+        pytest.raises(RunError, match="4 of at least 5 updates came"),
+    ):
+        run_job(fedplt(server=server, engine=engine), engine=silent)
+    assert asked_rounds(wires[-1], 102, "train.local") == [0, 0, 0, 0]
+
+
 def test_a_node_that_is_mute_when_it_joins_costs_few_rounds(tmp_path):
     wires = []
     make = memory_engine(tmp_path, wires)

@@ -202,11 +202,11 @@ class FlowerEngine:
             return {}
         self.members.refresh()
         nodes = self.members.node_of
-        there = {
-            client: Order(nodes[client], action, header, arrays)
-            for client, (action, header, arrays) in orders.items()
-            if client in nodes and not self.members.is_skipped(nodes[client])
-        }
+        asked = [client for client in orders if client in nodes]
+        awake = [client for client in asked if not self.members.is_skipped(nodes[client])]
+        if len(awake) >= max(1, self.job.config.server.min_clients):
+            asked = awake  # with fewer, the round fails unless mute nodes answer
+        there = {client: Order(nodes[client], *orders[client]) for client in asked}
         for client in orders:
             if client not in nodes:
                 self.failures[client] = "its node is not connected."
