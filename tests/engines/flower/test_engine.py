@@ -168,10 +168,7 @@ def test_mute_nodes_are_asked_where_others_are_too_few(tmp_path):
         wires[-1].silent.add(102)
         return engine
 
-    options = {
-        "server": {"min_clients": 5, "attempts": 4},
-        "engine": {"round_timeout_seconds": 0.05},
-    }
+    server, engine = {"min_clients": 5, "attempts": 4}, {"round_timeout_seconds": 0.05}
     with (
         pytest.warns(UserWarning, match="It is tried again"),
         pytest.raises(RunError, match="4 of at least 5 updates came"),
