@@ -120,6 +120,23 @@ ATTACKS = (
     ),
 )  # fmt: skip
 
+NODES = (
+    "Headers of more than 2,000,000 characters are refused before they are parsed. Arrays are read "
+    "by NumPy's own format alone, never as archives or pickles; type and size are compared with "
+    "the bytes that came before memory is taken.",
+    "An evaluation is refused if its score, its sums or its labels are outside of the metric's "
+    "limits, or its loss is not finite. It counts for at most ten times the median number of "
+    "examples. `evaluation.combine` takes a median or a trimmed mean over the clients instead "
+    "([bad clients](robust.md)).",
+    "An update norm that is negative, or larger than float32 numbers allow, is refused before "
+    "clients are chosen by it. After the upload, both reported norms must be those of the update.",
+    "A node that gives no answer before the deadline is asked again in the next round, then after "
+    "2, 4, ... and at most 32 rounds; sooner if fewer than `min_clients` others are there.",
+    "In a deployment, a node is the client that its key belongs to (`server/keys`): it cannot join "
+    "as another one, even if it asks first.",
+    "Texts of nodes reach logs and records as one line of at most 2,000 printable characters; "
+    "exported CSV files hold no formulas.",
+)
 NOT_PROTECTED = (
     "**Somebody who may write to the folder.** Seals are plain digests, without a key: they show "
     "damage and mistakes, not a forger who computes a new seal.",
@@ -132,6 +149,9 @@ NOT_PROTECTED = (
     "**Code that a configuration names.** Running a configuration with an import path runs that "
     "code. Read a foreign configuration before you run it. Reports, curves and comparisons of "
     "finished runs import nothing that their files name.",
+    "**Plausible lies of a node.** A wrong score within the metric's limits, a device that is "
+    "slower or faster than said, a norm that makes a sampler choose a client whose update is then "
+    "refused: robust rules bound what they change ([bad clients](robust.md)).",
     "**Records since the last checkpoint.** They are synced with the checkpoint. After a power "
     "loss those rounds are computed again, to the same bits.",
 )
@@ -163,6 +183,17 @@ def page(results: Mapping[str, Figures], measured: Mapping[str, str] | None = No
                 attack, results.get(attack.module, {}), (measured or {}).get(attack.module, "")
             )
         ],
+        "## Answers of nodes",
+        "",
+        "Real nodes may send anything. Every kind of answer (to a greeting, to an order to train, "
+        "to upload or to evaluate) goes through one reader with one rule: what goes wrong while "
+        "one client's answer is read is a refusal of that client. The round goes on without it, "
+        "and its record names the client (`rejected`, `not_evaluated`). "
+        "`tests/engines/flower/test_hostile_answers.py` changes every part of every kind of "
+        "answer, for `fedplt deploy` and for the Flower strategy.",
+        "",
+        *(f"- {text}" for text in NODES),
+        "",
         "## How a run folder is written",
         "",
         "- Each file is written under another name, synced, renamed, and its folder synced.",

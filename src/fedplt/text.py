@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 SAMPLE_STD = "sample standard deviation (n - 1)"
@@ -41,6 +42,29 @@ def duration_text(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def printable(text: str, most: int = 2000) -> str:
+    r"""Text from outside as one line of printable characters, cut to ``most`` of them.
+
+    It can neither start a new line of a log nor send control codes to a terminal.
+
+    >>> printable("ok\nround 9: 99 %\x1b[2J")
+    'ok\\nround 9: 99 %\\x1b[2J'
+    """
+    cut = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:most])
+    return "".join(cut)[:most]
+
+
+def csv_cell(value: object) -> object:
+    """A value for a CSV file; spreadsheets must not read a text as a formula.
+
+    >>> csv_cell("=HYPERLINK(1)"), csv_cell("-1.5 ± 0.2"), csv_cell("-1+A1"), csv_cell(-1.5)
+    ("'=HYPERLINK(1)", '-1.5 ± 0.2', "'-1+A1", -1.5)
+    """
+    if not isinstance(value, str) or re.fullmatch(r"([^-+=@\t\r].*|[-+][\d .,±%]*)?", value, re.S):
+        return value
+    return f"'{value}"
 
 
 def shortened(name: str, width: int = 32) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +14,7 @@ from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
 from fedplt.federation.sampler import ClientSampler
 from fedplt.planning.cost import exact_flops
+from fedplt.server import Aggregator
 from tests.support.engines import FakeEngine, run_fake
 from tests.support.jobs import blob_job, run_folder
 
@@ -42,6 +46,52 @@ def test_stops_when_every_update_is_bad():
     }
     with pytest.raises(RunError, match="every client's update was refused"):
         run_fake(job, poison)
+
+
+def test_one_node_that_is_asked_alone_does_not_stop_the_run():
+    sampling = {"name": "uniform", "num_clients": 1}
+    job = blob_job(rounds=6, sampling=sampling, engine={"name": "flower"})
+    bad = {2: np.full(job.plan.assignment(2).update_size, np.inf, dtype=np.float32)}
+    history, _ = run_fake(job, bad)
+    chosen = [record.sampling["chosen"] for record in history.rounds]
+    assert chosen == [[3], [2], [4], [4], [2], [4]]
+    assert [list(record.rejected) for record in history.rounds] == [[], ["2"], [], [], ["2"], []]
+
+
+def test_a_failure_of_the_server_names_the_client(monkeypatch):
+    def add(self, update, assignment, weight):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Aggregator, "add", add)
+    with pytest.raises(ZeroDivisionError) as raised:
+        run_fake(blob_job(rounds=1))
+    assert raised.value.__notes__ == ["round 1, client 0"]
+
+
+def test_any_error_about_one_update_is_a_refusal_of_that_client():
+    job = blob_job(rounds=1)
+    history, _ = run_fake(job, {1: BadLength(np.float32)})
+    assert list(history.rounds[0].rejected) == ["1"]
+
+
+class BadLength(np.ndarray):
+    """An update that raises what nobody expects."""
+
+    def __new__(cls, dtype):
+        return np.zeros(3, dtype=dtype).view(cls)
+
+    def __len__(self):
+        raise OverflowError("too many")
+
+
+def test_a_loss_that_is_not_finite_does_not_erase_the_mean():
+    job = blob_job(rounds=1)
+    engine = FakeEngine(job)
+    train = engine.train
+    engine.train = lambda *a, **o: [
+        replace(each, loss=math.inf if each.client == 3 else each.loss) for each in train(*a, **o)
+    ]
+    assert Federation(job, engine).round().train_loss == 1.0
 
 
 def test_costs_add_up():

@@ -94,6 +94,24 @@ def test_a_diverged_client_is_left_out_before_anybody_uploads():
 
 
 @pytest.mark.parametrize("name", list(RULES))
+@pytest.mark.parametrize("norm", [-1.0, -1e-300, 1e200])
+def test_a_number_that_is_no_norm_is_a_refusal_of_that_client(name, norm):
+    record = sampling_federation({**NORMS, 2: norm}, name=name, budget=3.0).run().rounds[0]
+    assert list(record.rejected) == ["2"] and f"{norm:g}" in record.rejected["2"]
+
+
+def test_the_norm_of_a_refused_update_is_not_remembered():
+    """Else a client is chosen, round after round, by a norm that was found to be wrong."""
+    run = sampling_federation({**NORMS, 2: 1e9}, name="ocs", budget=5.0, norms="last")
+    run.engine.failures = {2: "it said that the norm of its update is 1e+09; it is 3."}
+    collect = run.engine.collect
+    run.engine.collect = lambda clients: collect([k for k in clients if k != 2])
+    run.round()
+    assert math.isnan(run.sampler.tensors()["sampling.last_norms"][2])
+    assert run.sampler.tensors()["sampling.last_norms"][4] == NORMS[4]
+
+
+@pytest.mark.parametrize("name", list(RULES))
 def test_a_budget_for_all_is_full_participation_bit_for_bit(name):
     everybody = sampling_federation(rounds=3, name="all")
     everybody.run()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedplt.engines.start import run_job
+from fedplt.experiments import Table
+from fedplt.report.export import export
 from fedplt.report.page import read_run
+from fedplt.report.page.render import csv_text
 from tests.support.jobs import blob_job
 
 
@@ -80,3 +84,15 @@ def test_rounds_are_logged_for_tensorboard(folder, tmp_path):
     assert [event.step for event in scores] == [1, 2, 3]
     assert [event.value for event in scores] == pytest.approx([r.score for r in records])
     assert "effective_perturbation/0" in events.Tags()["scalars"]
+
+
+def test_texts_are_no_formulas_in_a_spreadsheet(folder, tmp_path):
+    run = read_run(folder)
+    rejected = {"1": "=HYPERLINK(1)", "2": "@SUM(1)", "3": "-1+A1", "4": "plain"}
+    records = [replace(run.history.rounds[0], rejected=rejected)]
+    run = replace(run, history=replace(run.history, rounds=records))
+    export([run], "clients", tmp_path / "clients.csv")
+    refused = {row["client"]: row["refused"] for row in rows_of(tmp_path / "clients.csv")}
+    assert [refused[k] for k in rejected] == ["'=HYPERLINK(1)", "'@SUM(1)", "'-1+A1", "plain"]
+    table = Table("name", "title", ("a",), (("=1",), ("-",), ("-0.5 ± 0.1",)))
+    assert csv_text(table).splitlines() == ["a", "'=1", "-", "-0.5 ± 0.1"]

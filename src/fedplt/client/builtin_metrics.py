@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from fedplt.client.outputs import (
     one_hot_like,
     tokens_and_targets,
 )
+
+POSITIVE = (0.0, math.inf)
+"""Limits of errors and counts."""
 
 
 def _beside(parts: list[Tensor]) -> Tensor:
@@ -65,7 +69,7 @@ def _root(sums: Sums, num_examples: int) -> float:
     return float(np.sqrt(sums[0] / num_examples))
 
 
-rmse = Metric(_squares, name="RMSE", direction="lower", finish=_root)
+rmse = Metric(_squares, name="RMSE", direction="lower", finish=_root, row_limits=POSITIVE)
 """Root of the mean squared error, over all examples and outputs."""
 
 
@@ -73,7 +77,7 @@ def _absolutes(outputs: Any, targets: Tensor) -> Tensor:
     return _errors(outputs, targets).abs().mean(1)
 
 
-mae = Metric(_absolutes, name="MAE", direction="lower")
+mae = Metric(_absolutes, name="MAE", direction="lower", row_limits=POSITIVE)
 """Mean absolute error, over all examples and outputs."""
 
 
@@ -114,12 +118,19 @@ def _mean_f1(sums: Sums, num_examples: int) -> float:
 
 
 f1 = Metric(
-    _hits, name="F1", direction="higher", unit="%", format=".1f", limits=(0.0, 1.0), finish=_f1
+    _hits,
+    name="F1",
+    direction="higher",
+    unit="%",
+    format=".1f",
+    limits=(0.0, 1.0),
+    finish=_f1,
+    row_limits=(0.0, 1.0),
 )
 """F1 over all examples and labels together ("micro"); a label is chosen by an output above 0."""
 macro_f1 = Metric(
     _hits, name="macro F1", direction="higher", unit="%", format=".1f", limits=(0.0, 1.0),
-    finish=_mean_f1,
+    finish=_mean_f1, row_limits=(0.0, 1.0),
 )  # fmt: skip
 """The mean over labels of their F1 scores."""
 
@@ -136,7 +147,9 @@ def _perplexity(sums: Sums, num_examples: int) -> float:
     return float(np.exp(sums[0] / max(sums[1], 1.0)))
 
 
-perplexity = Metric(_token_losses, name="perplexity", direction="lower", finish=_perplexity)
+perplexity = Metric(
+    _token_losses, name="perplexity", direction="lower", finish=_perplexity, row_limits=POSITIVE
+)
 """exp of the mean cross entropy per token (natural logarithm), over all tokens."""
 
 
@@ -153,7 +166,7 @@ def _share(sums: Sums, num_examples: int) -> float:
 
 token_accuracy = Metric(
     _right_tokens, name="token accuracy", direction="higher", unit="%", format=".1f",
-    limits=(0.0, 1.0), finish=_share,
+    limits=(0.0, 1.0), finish=_share, row_limits=POSITIVE,
 )  # fmt: skip
 """Share of the tokens that follow which have the largest output."""
 

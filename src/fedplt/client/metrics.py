@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -104,11 +105,20 @@ class Metric(MetricInfo):
 
     function: Callable[[Any, Any], Tensor]
     finish: Callable[[Sums, int], float] = field(default=mean_of, kw_only=True)
+    row_limits: tuple[float, float] | None = field(default=None, kw_only=True)
+    """Smallest and largest number that the function gives for an example: evaluations of nodes
+    outside of them are refused. Default: ``limits`` if the score is a mean, else no limits."""
 
     @property
     def is_mean(self) -> bool:
         """Whether the score is a mean over examples, which can be split by label."""
         return self.finish is mean_of
+
+    @property
+    def number_limits(self) -> tuple[float, float]:
+        """The limits of the function's numbers; infinite if they are not known."""
+        default = self.limits if self.is_mean else None
+        return self.row_limits or default or (-math.inf, math.inf)
 
     @property
     def info(self) -> MetricInfo:

@@ -61,8 +61,20 @@ class EvaluationConfig(Section):
     """Keep the model of the best evaluated round in ``best.safetensors``, besides the last."""
     stop_after: Annotated[int, Field(ge=1)] | None = None
     """End the run when this many rounds have brought no better score."""
+    combine: Literal["mean", "median", "trimmed-mean"] = "mean"
+    """Where clients evaluate: the score over all their examples, or the median or trimmed mean of
+    the clients' scores, which a few bad clients cannot move far (``docs/robust.md``)."""
+    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
+    """For ``combine = "trimmed-mean"``: fraction of the clients left out at each end."""
     client_examples: Annotated[int, Field(ge=1)] | None = None
     """With ``local_norms``: evaluate each client on about this many examples (default: all)."""
+
+    @model_validator(mode="after")
+    def _trimmed(self) -> EvaluationConfig:
+        if self.combine != "trimmed-mean":
+            because = f"combine = {self.combine!r}"
+            self.refuse_unused(["trim"], because, "or set combine = 'trimmed-mean'")
+        return self
 
 
 class DiagnosticsConfig(Section):

@@ -24,9 +24,11 @@ def stop_if_all_are_bad(
 ) -> None:
     """Stop if every update was rejected.
 
-    A sampler by norm may draw one client alone: rejecting that one does not stop the run.
+    A sampler by norm may draw one client alone: rejecting that one does not stop the run. Nor does
+    one node that is asked alone: it may be hostile, and others follow.
     """
-    alone = num_trained == 1 and job.config.sampling.by_norm
+    of_many = job.config.engine.name == "flower" and job.plan.num_clients > 1
+    alone = num_trained == 1 and (job.config.sampling.by_norm or of_many)
     if rejected and len(rejected) == num_trained and not alone:
         first, reason = next(iter(rejected.items()))
         scaler = job.recipe.scaler != "none"

@@ -1,16 +1,18 @@
-"""How far a client is believed that says how many examples it has."""
+"""Cap what clients report about their own data: numbers of examples, and sums over them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from fedplt.configuration import RunConfig
 
+Number = TypeVar("Number", int, float)
 BELIEVED = 10
 """A client counts as at most this many times the median of all."""
 
 
-def most_believed(numbers: Sequence[int]) -> int:
+def most_believed(numbers: Sequence[Number]) -> Number:
     """The largest number of examples that a client counts for, where clients say it themselves.
 
     The lower median: of two clients, the one that says more is bounded by the other.

@@ -43,7 +43,8 @@ class Engine(Protocol):
 
     @property
     def failures(self) -> Mapping[int, str]:
-        """Clients of the last :meth:`train` and :meth:`collect` that gave nothing, and why."""
+        """Clients of the last :meth:`train` and :meth:`collect`, or of :meth:`evaluate_clients`
+        if it was called since, that gave nothing, and why."""
 
     def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
         """The updates of clients from the last :meth:`train`, in the given order.
@@ -59,7 +60,8 @@ class Engine(Protocol):
     ) -> Mapping[int, Evaluation]:
         """Evaluate a state for each of these clients, with the state that the client keeps.
 
-        On real nodes with each node's own data; a node that gives no answer is left out.
+        On real nodes with each node's own data; a node that gives no sound answer is left out, and
+        :attr:`failures` says why.
         """
 
     def statistics(self, state: Tensor) -> Tensor:

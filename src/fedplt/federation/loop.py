@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fedplt.client import ClientResult
-from fedplt.errors import RunError, TooFewClientsError, UpdateError
+from fedplt.errors import RunError, TooFewClientsError
 from fedplt.federation.availability import Availability
 from fedplt.federation.bad_rounds import refuse_too_few, stop_if_all_are_bad
 from fedplt.federation.changing_fleet import ChangingFleet
@@ -29,7 +29,7 @@ from fedplt.federation.run_folder.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import ClientSampler, Selection
 from fedplt.kernels import bind_state
 from fedplt.planning import Assignment, RoundAssignments
-from fedplt.server import Aggregator, Diagnostics, Memory, validate
+from fedplt.server import Aggregator, Diagnostics, Memory, refusal, validate
 
 OnRound = Callable[[RoundRecord], None]
 
@@ -171,6 +171,7 @@ class Federation:
             results=results, selection=selection, asked=asked, rejected=rejected,
             cost=replace(cost, simulated_seconds=seconds),
             evaluation=evaluation, client_scores=client_scores,
+            not_evaluated=self._measurement.left_out,
             clipped=clipped_clients(aggregator, added),
             privacy=self.privacy.record(round + 1) if self.privacy and evaluation else None,
         )  # fmt: skip
@@ -183,7 +184,7 @@ class Federation:
             diagnostics = self.diagnostics.observe(self.state, outcome.state, outcome.touched())
         self.state.copy_(outcome.state)
         self.memory = outcome.memory
-        self.sampler.remember(outcome.results)
+        self.sampler.remember(outcome.results, outcome.rejected)
         self.local = self.engine.local_tensors()
         self.total = self.total.plus(outcome.cost)
         self.rounds_done += 1
@@ -238,16 +239,20 @@ class Federation:
         added, server, known = [], self.job.config.server, self.job.num_examples
         weights = self.sampler.weights(selection)
         for client, update in self.engine.collect(selection.clients):
-            bytes_up += update.num_bytes
             try:
+                bytes_up += update.num_bytes
                 validate(
                     update, assignments[client], num_examples=int(known[client]),
                     max_rms=server.max_rms,
                 )  # fmt: skip
-            except UpdateError as error:
-                rejected[str(client)] = str(error)
+            except Exception as error:  # values come from the client
+                rejected[str(client)] = refusal(error)
                 continue
-            aggregator.add(update, assignments[client], float(weights[client]))
+            try:
+                aggregator.add(update, assignments[client], float(weights[client]))
+            except Exception as error:  # a failure of the server: its traceback names the client
+                error.add_note(f"round {self.rounds_done + 1}, {self.job.client_name(client)}")
+                raise
             added.append(client)
         rejected |= {str(k): why for k, why in self.engine.failures.items() if k in assignments}
         refuse_too_few(self.job, self.rounds_done, len(added), rejected)

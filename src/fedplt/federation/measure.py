@@ -6,6 +6,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,11 @@ from torch import Tensor
 from fedplt.client import CHUNK, Evaluation, Metric, Sums, label_shares
 from fedplt.configuration import ON_NODES
 from fedplt.errors import ConfigError, DataError
+from fedplt.federation.claims import most_believed
 from fedplt.federation.engine import Engine
 from fedplt.federation.job import Job
 from fedplt.kernels import buffer_positions
+from fedplt.server import read_each
 
 Measured = tuple[Evaluation, dict[str, float] | None]
 """The evaluation of the global model, and a summary of the clients' scores."""
@@ -33,6 +36,13 @@ class Measurement:
         config = job.config
         self._where = "nodes" if config.data.name == ON_NODES else config.evaluation.on
         self._label_shares = self._per_client_shares()
+        self.left_out: dict[str, str] = {}
+        """Clients whose evaluation the last call did not use, and why."""
+        if config.evaluation.combine != "mean" and not (self._is_local or self._where == "nodes"):
+            raise ConfigError(
+                f"evaluation.combine is {config.evaluation.combine!r}, but the score is computed "
+                "on the server's data. Leave it out, or set evaluation.on = 'nodes'."
+            )
 
     def of_round(self, round: int, state: Tensor) -> Measured | tuple[None, None]:
         """Evaluate a round's state; (None, None) if this round is not evaluated.
@@ -40,7 +50,7 @@ class Measurement:
         With ``static_norm``, the running statistics of the normalization layers are gathered
         here and written into ``state``.
         """
-        config = self.job.config
+        config, self.left_out = self.job.config, {}
         if (round + 1) % config.evaluation.every and round + 1 < config.rounds:
             return None, None
         statistics = buffer_positions(self.job.layers)
@@ -61,12 +71,21 @@ class Measurement:
 
     def _of_clients(self, part: str, state: Tensor) -> Measured | tuple[None, None]:
         """Every client evaluates for itself; (None, None) if nobody answers."""
-        clients = range(self.job.plan.num_clients)
+        clients, shares = range(self.job.plan.num_clients), self._label_shares
         evaluations = self.engine.evaluate_clients(part, state, clients)
-        if not evaluations:
+        scores, refused = read_each(evaluations, lambda k, found: _score(k, found, shares))
+        refused |= {**self.engine.failures, **_unlike(evaluations)}
+        self.left_out = {str(client): why for client, why in sorted(refused.items())}
+        for client, why in self.left_out.items():
+            warnings.warn(f"client {client} was not evaluated: {why}", stacklevel=2)
+        sound = {k: each for k, each in evaluations.items() if k not in refused}
+        if all(math.isnan(scores[client]) for client in sound):
             return None, None
-        shares, examples = self._label_shares, self.job.num_examples
-        return score_of_clients(evaluations, shares, examples, self.job.metric)
+        settings = self.job.config.evaluation
+        return score_of_clients(
+            sound, shares, self.job.num_examples, self.job.metric,
+            combine=settings.combine, trim=settings.trim,
+        )  # fmt: skip
 
     def _per_client_shares(self) -> NDArray[np.float64] | None:
         """None: clients are not weighted by labels, or the nodes evaluate on data of their own."""
@@ -95,7 +114,7 @@ def evaluation_chunks(job: Job, number: int, client: int | None) -> list[int]:
 
 def summary_of(
     scores: NDArray[np.float64],
-    num_examples: NDArray[np.int64],
+    num_examples: NDArray[Any],
     clients: Sequence[int] | None = None,
 ) -> dict[str, float]:
     """Mean (by examples), sample std and quantiles of the scores; then single clients' scores.
@@ -126,51 +145,87 @@ def score_of_clients(
     label_shares: NDArray[np.float64] | None,
     num_examples: NDArray[np.int64],
     metric: Metric,
+    *,
+    combine: str = "mean",
+    trim: float = 0.2,
 ) -> tuple[Evaluation, dict[str, float]]:
     """One number from the clients' evaluations, each of its own model (FedBN) or on its own data.
 
     On common data a client's score is weighted by its label distribution, and its loss is over
     all of them. Both are averaged over the clients, weighted by the examples that they train on.
-    On data of their own the score is that of all their examples together.
+    On data of their own the score is that of all their examples together. Numbers of examples and
+    sums that clients report count up to ten times the median (:func:`_believed`).
+
+    ``combine``: ``"median"`` or ``"trimmed-mean"`` take that of the clients' scores instead, every
+    client counted once.
     """
-
-    def score(client: int, evaluation: Evaluation) -> float:
-        if label_shares is None:
-            return evaluation.score
-        return float(evaluation.client_scores(label_shares[client : client + 1])[0])
-
-    clients = _alike(evaluations)
-    own = label_shares is None and all(each.count for each in evaluations.values())
-    weights = np.array(
-        [
-            evaluations[k].count if own else evaluations[k].num_examples or num_examples[k]
-            for k in clients
-        ]
-    )
-    scores = np.array([score(k, evaluations[k]) for k in clients])
+    clients = sorted(evaluations)
+    found = [evaluations[client] for client in clients]
+    parts = [each.sums for each in found if each.sums is not None and each.count]
+    own = label_shares is None and len(parts) == len(found)
+    scores = np.array([_score(k, evaluations[k], label_shares) for k in clients])
+    losses = np.array([each.loss for each in found])
+    if own:
+        factors = _believed([each.count for each in found])
+        if not all(map(math.isfinite, metric.number_limits)):
+            factors = np.minimum(factors, _believed([float(np.abs(sums).max()) for sums in parts]))
+        weights = factors * [each.count for each in found]
+    else:
+        given = [each.num_examples or 0 for each in found]
+        factors = _believed(given) if all(given) else np.ones(len(given))
+        known = [int(n or num_examples[k]) for n, k in zip(given, clients, strict=True)]
+        weights = factors * known
     summary = summary_of(scores, weights, clients)
-    losses = [evaluations[client].loss for client in clients]
     together = summary["mean"]
     if own:
-        sums = [evaluations[client].sums for client in clients]
-        together = metric.score(_added(sums), int(weights.sum()))
-    return Evaluation(float(np.average(losses, weights=weights)), together), summary
+        scaled = [factor * sums for factor, sums in zip(factors, parts, strict=True)]
+        together = metric.score(_added(scaled), max(1, round(weights.sum())))
+    loss = _mean(losses, weights)
+    if combine != "mean":
+        together, loss = _robust(scores, combine, trim), _robust(losses, combine, trim)
+    return Evaluation(loss, together), summary
 
 
-def _alike(evaluations: Mapping[int, Evaluation]) -> list[int]:
-    """The clients whose metrics have as many numbers as most; others measured something else."""
+def _score(client: int, found: Evaluation, label_shares: NDArray[np.float64] | None) -> float:
+    if label_shares is None:
+        return found.score
+    return float(found.client_scores(label_shares[client : client + 1])[0])
+
+
+def _believed(numbers: Sequence[float]) -> NDArray[np.float64]:
+    """Factors that bring what clients report down to ten times the median; 1 for most.
+
+    A client whose numbers are scaled so counts for fewer examples: its score stays as it is.
+    """
+    most = most_believed(numbers)
+    return np.array([min(1.0, most / number) if most and number else 1.0 for number in numbers])
+
+
+def _mean(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """The weighted mean; values that are not given (NaN) are left out."""
+    known = ~np.isnan(values)
+    return float(np.average(values[known], weights=weights[known])) if known.any() else math.nan
+
+
+def _robust(values: NDArray[np.float64], combine: str, trim: float) -> float:
+    """The median, or the mean without the lowest and highest fraction ``trim``; NaN left out."""
+    ordered = np.sort(values[~np.isnan(values)])
+    if not len(ordered):
+        return math.nan
+    if combine == "median":
+        return float(np.median(ordered))
+    cut = int(trim * len(ordered))
+    return float(ordered[cut : len(ordered) - cut].mean())
+
+
+def _unlike(evaluations: Mapping[int, Evaluation]) -> dict[int, str]:
+    """The clients whose metrics have another number of sums than most: they measured another."""
     lengths = {k: 0 if each.sums is None else len(each.sums) for k, each in evaluations.items()}
-    most = Counter(lengths.values()).most_common(1)[0][0]
-    for client in sorted(client for client, length in lengths.items() if length != most):
-        warnings.warn(
-            f"client {client} measured another metric than most: its evaluation is left out. Is "
-            "[task] in its node.toml that of the run?",
-            stacklevel=2,
-        )
-    return sorted(client for client, length in lengths.items() if length == most)
+    most = Counter(lengths.values()).most_common(1)[0][0] if lengths else 0
+    why = "it measured another metric than most. Is [task] in its node.toml that of the run?"
+    return {client: why for client, length in lengths.items() if length != most}
 
 
-def _added(parts: Sequence[Sums | None]) -> Sums:
+def _added(parts: Sequence[Sums]) -> Sums:
     """The sums of all clients, in client order."""
-    columns = zip(*(part for part in parts if part is not None), strict=True)
-    return np.array([math.fsum(column) for column in columns])
+    return np.array([math.fsum(column) for column in zip(*parts, strict=True)])

@@ -32,6 +32,7 @@ class RoundOutcome:
     cost: Totals
     evaluation: Evaluation | None
     client_scores: dict[str, float] | None
+    not_evaluated: dict[str, str] = field(default_factory=dict)
     clipped: dict[str, float] = field(default_factory=dict)
     privacy: dict[str, Any] | None = None
 
@@ -50,6 +51,7 @@ class RoundOutcome:
             loss=self.evaluation.loss if self.evaluation else None,
             client_scores=self.client_scores,
             rejected=self.rejected,
+            not_evaluated=self.not_evaluated,
             sampling=self.selection.record,
             diagnostics=diagnostics,
             clipped=self.clipped,
@@ -59,8 +61,9 @@ class RoundOutcome:
         )
 
     def _mean_loss(self) -> float:
-        """Mean training loss, weighted by examples."""
+        """Mean training loss, weighted by examples; clients without a finite one are left out."""
         sound = [result for result in self.results if str(result.client) not in self.rejected]
+        sound = [result for result in sound if math.isfinite(result.loss)]
         losses = torch.tensor([result.loss for result in sound], dtype=torch.float64)
         weights = torch.tensor([result.num_examples for result in sound], dtype=torch.float64)
         return float((losses * weights).sum() / weights.sum()) if sound else math.nan

@@ -18,7 +18,7 @@ from fedplt.federation.job import Job
 from fedplt.federation.sampling_record import chosen_record, sampling_record
 from fedplt.planning import RoundAssignments
 from fedplt.sampling import independent_sample, uniform_sample
-from fedplt.server import Aggregator, SecretStream
+from fedplt.server import Aggregator, SecretStream, norm_problem
 
 NUMBER_BYTES = 8
 """Bytes of a norm, a sum or a probability: one double."""
@@ -37,7 +37,7 @@ class Selection:
     probabilities: NDArray[np.float64]
     """Probability of each client of the fleet to be chosen; 0 if it is away."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Clients whose update norm is not finite: their training diverged."""
+    """Clients whose update norm is not finite (their training diverged), or is no norm."""
     bytes_up: int = 0
     bytes_down: int = 0
     """Bytes of messages about norms and choices; models and updates are counted elsewhere."""
@@ -111,10 +111,12 @@ class ClientSampler:
         """The selection by the norms of this round's updates, which all clients send first."""
         norms = np.zeros(len(self._everybody))
         present = self._mask([result.client for result in results])
+        refused = {}
         for result in results:
             norms[result.client] = _norm(result)
-        bad = np.flatnonzero(~np.isfinite(norms))
-        refused = {str(k): f"the norm of its update is {norms[k]}" for k in bad.tolist()}
+            if problem := norm_problem(_norm(result)):
+                refused[str(result.client)] = problem
+        bad = [int(client) for client in refused]
         norms[bad] = 0.0
         chances, exchanges = self._probabilities(norms)
         if not norms.any():  # no update is larger than another: choose uniformly
@@ -180,11 +182,17 @@ class ClientSampler:
             return np.divide(weights, chances, out=np.zeros_like(weights), where=chances > 0)
         return weights
 
-    def remember(self, results: Sequence[ClientResult]) -> None:
-        """Keep the norms for later rounds. The round loop calls this when it commits a round."""
+    def remember(self, results: Sequence[ClientResult], rejected: Mapping[str, str]) -> None:
+        """Keep the norms for later rounds. The round loop calls this when it commits a round.
+
+        A client whose update was rejected is asked by its last norm that was true.
+        """
         for result in results:
             norm = _norm(result)
-            self._last[result.client] = norm if np.isfinite(norm) else 0.0
+            if norm_problem(norm):
+                self._last[result.client] = 0.0
+            elif str(result.client) not in rejected:
+                self._last[result.client] = norm
 
     def tensors(self) -> dict[str, Tensor]:
         """The sampler's state for a checkpoint."""

@@ -12,6 +12,7 @@ from fedplt.errors import RunError
 from fedplt.files import write_atomically
 from fedplt.report.page.runs import ShownRun
 from fedplt.report.page.scores import scores_by_client
+from fedplt.text import csv_cell
 
 Row = dict[str, Any]
 
@@ -106,7 +107,7 @@ def _write_csv(rows: Sequence[Row], path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in rows)
 
 
 def _write_parquet(rows: Sequence[Row], path: Path) -> None:

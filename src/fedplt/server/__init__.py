@@ -10,7 +10,13 @@ from fedplt.server.optimizers import Memory, ServerOptimizer
 from fedplt.server.private import PrivateAggregator
 from fedplt.server.robust import OrderAggregator
 from fedplt.server.rules import AggregationRule, RuleName
-from fedplt.server.validation import validate
+from fedplt.server.validation import (
+    norm_problem,
+    read_each,
+    refusal,
+    validate,
+    validate_evaluation,
+)
 
 __all__ = [
     "AggregationRule",
@@ -23,5 +29,9 @@ __all__ = [
     "RuleName",
     "SecretStream",
     "ServerOptimizer",
+    "norm_problem",
+    "read_each",
+    "refusal",
     "validate",
+    "validate_evaluation",
 ]

@@ -1,17 +1,93 @@
-"""Check a client's update before it is aggregated."""
+"""Check what clients send: updates before they are aggregated, evaluations before they count.
+
+One rule holds for all of it: what goes wrong while one client's answer is read is a refusal of that
+client, and the round goes on (:func:`read_each`).
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from fedplt.client import ClientUpdate, Origin
+from fedplt.client import ClientUpdate, Evaluation, Metric, Origin
 from fedplt.errors import UpdateError
 from fedplt.planning import Assignment
 from fedplt.server.clipping import root_mean_squares
+from fedplt.text import printable
+
+Who = TypeVar("Who", bound=int)
+Answer = TypeVar("Answer")
+Found = TypeVar("Found")
+MAX_NORM = math.sqrt(float(np.finfo(np.float32).max))
+"""An update with a larger norm is refused: its squares are not finite in float32."""
+SLACK = 1e-6
+"""Relative rounding error of sums that is tolerated."""
+
+
+def read_each(
+    answers: Mapping[Who, Answer], read: Callable[[Who, Answer], Found]
+) -> tuple[dict[Who, Found], dict[Who, str]]:
+    """What ``read(who, answer)`` returns for each answer, and why others are refused.
+
+    Any exception is a refusal: answers come from machines that the server does not control.
+    """
+    found: dict[Who, Found] = {}
+    refused: dict[Who, str] = {}
+    for who, answer in answers.items():
+        try:
+            found[who] = read(who, answer)
+        except Exception as error:
+            refused[who] = refusal(error)
+    return found, refused
+
+
+def refusal(error: Exception) -> str:
+    """Why an answer is refused, as one line that is safe to print."""
+    if isinstance(error, UpdateError):
+        return printable(str(error))
+    return printable(f"its answer cannot be read: {type(error).__name__}: {error}")
+
+
+def norm_problem(norm: float) -> str | None:
+    """Why an update norm that a client reports cannot be one; None: it can."""
+    if 0 <= norm <= MAX_NORM:
+        return None
+    return f"the norm of its update is {norm:g}"
+
+
+def validate_evaluation(found: Evaluation, metric: Metric) -> None:
+    """Raise :class:`UpdateError` if a client's evaluation cannot be one by this metric."""
+    low, high = metric.limits or (-math.inf, math.inf)
+    slack = SLACK * max(1.0, high - low) if math.isfinite(high - low) else 0.0
+    if not (low - slack <= found.score <= high + slack and math.isfinite(found.score)):
+        raise UpdateError(f"its {metric.name} is {found.score:g}; allowed is {low:g} to {high:g}.")
+    if math.isinf(found.loss):
+        raise UpdateError(f"its loss is {found.loss}.")
+    if found.sums is not None:
+        _check_sums("sums", found.sums, np.asarray(found.count), metric)
+    counts, scores = found.label_counts, found.label_scores
+    if counts is None and scores is None:
+        return
+    if counts is None or scores is None or counts.shape != scores.shape or not metric.is_mean:
+        raise UpdateError("its label_counts and label_scores do not fit each other or the metric.")
+    if (counts < 0).any() or sum(counts.tolist()) != found.count:
+        raise UpdateError(f"its label_counts do not add up to its {found.count} examples.")
+    _check_sums("label_scores", scores, counts, metric)
+
+
+def _check_sums(name: str, sums: Any, counts: Any, metric: Metric) -> None:
+    """Each sum is over ``counts`` numbers within the metric's limits."""
+    low, high = metric.number_limits
+    with np.errstate(invalid="ignore"):  # 0 examples times infinity
+        least, most = np.nan_to_num(counts * low, nan=0), np.nan_to_num(counts * high, nan=0)
+    slack = SLACK * np.maximum(counts, 1)
+    inside = np.isfinite(sums) & (least - slack <= sums) & (sums <= most + slack)
+    if not inside.all():
+        raise UpdateError(f"its {name} cannot be those of {metric.name} over its examples.")
 
 
 def validate(

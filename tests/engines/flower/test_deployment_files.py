@@ -13,12 +13,18 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_private_key,
+)
 
 from fedplt.configuration import load_config
 from fedplt.engines.flower.deployment import make_address, read_record
 from fedplt.engines.flower.deployment.nodes_file import client_groups, read_nodes
 from fedplt.engines.flower.deployment.scripts import node_port
 from fedplt.engines.flower.node import load_node
+from fedplt.engines.flower.server_app import registered_clients
 from fedplt.errors import ConfigError, RunError
 from tests.support.deployments import CONFIG, make_deployment
 
@@ -228,3 +234,16 @@ def test_consecutive_equal_nodes_are_one_group(tmp_path):
         {"num_clients": 1, "ratio": 0.5, "learning_rate": 0.1},
         {"num_clients": 1, "ratio": 1.0},
     ]
+
+
+def test_the_server_knows_the_client_of_every_key(folder, tmp_path):
+    """As Flower gives it: the key that a node was registered with, in PEM."""
+
+    def pem(name):
+        text = (folder / "nodes" / name / "node.key").read_bytes()
+        public = load_ssh_private_key(text, None).public_key()
+        return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+    keys = {71: pem("n3"), 70: pem("n1"), 72: b"another"}
+    assert registered_clients(folder / "server", lambda: keys)() == {71: 2, 70: 0}
+    assert registered_clients(tmp_path, lambda: keys) is None

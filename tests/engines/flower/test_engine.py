@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fedplt.engines.flower import members
+from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.members import announcements
 from fedplt.engines.start import run_job
 from fedplt.errors import RunError
@@ -123,8 +125,72 @@ def test_a_node_that_does_not_answer_is_left_out_at_the_deadline(tmp_path):
         return engine
 
     history, tensors = final_state(job, engine=silent)
-    assert all(r.rejected == {"2": "no answer within 0.3 s."} for r in history.rounds)
+    assert [list(r.rejected) for r in history.rounds] == [["2"]] * 3
+    assert history.rounds[0].rejected["2"] == "no answer within 0.3 s."
     assert same(tensors, without_client(2, tmp_path)[1])
+
+
+def asked_rounds(wire, node, action):
+    """The rounds in which a node was asked, from 0."""
+    orders = (o for o in wire.sent if (o.node, o.action) == (node, action))
+    return [order.header.get("round") for order in orders]
+
+
+def test_a_mute_node_is_asked_less_and_less_often(tmp_path, monkeypatch):
+    """Else it costs every round a deadline; it takes part again when it answers."""
+    monkeypatch.setattr(members, "MAX_SKIPPED", 4)
+    wires = []
+    make = memory_engine(tmp_path, wires)
+
+    def silent(job, stop):
+        engine = make(job, stop)
+        engine.members.refresh()
+        wires[-1].silent.add(102)
+        return engine
+
+    def speak(record):
+        if record.round == 10:
+            wires[-1].silent.clear()
+
+    job = blob_job(rounds=14, clients={"groups": RATIOS}, engine={"round_timeout_seconds": 0.05})
+    history = run_job(job, engine=silent, on_round=speak)
+    assert asked_rounds(wires[-1], 102, "train.local") == [0, 1, 3, 7, 11, 12, 13]
+    assert [r.round for r in history.rounds if not r.rejected] == [12, 13, 14]
+
+
+def test_mute_nodes_are_asked_where_others_are_too_few(tmp_path):
+    wires = []
+    make = memory_engine(tmp_path, wires)
+
+    def silent(job, stop):
+        engine = make(job, stop)
+        engine.members.refresh()
+        wires[-1].silent.add(102)
+        return engine
+
+    server, engine = {"min_clients": 5, "attempts": 4}, {"round_timeout_seconds": 0.05}
+    with (
+        pytest.warns(UserWarning, match="It is tried again"),
+        pytest.raises(RunError, match="4 of at least 5 updates came"),
+    ):
+        run_job(fedplt(server=server, engine=engine), engine=silent)
+    assert asked_rounds(wires[-1], 102, "train.local") == [0, 0, 0, 0]
+
+
+def test_a_node_that_is_mute_when_it_joins_costs_few_rounds(tmp_path):
+    wires = []
+    make = memory_engine(tmp_path, wires)
+
+    def silent(job, stop):
+        engine = make(job, stop)
+        engine.members.hello_seconds = 0.05
+        wires[-1].silent.add(102)
+        return engine
+
+    job = blob_job(rounds=12, clients={"groups": RATIOS})
+    history = run_job(job, engine=silent)
+    assert len(asked_rounds(wires[-1], 102, "query.hello")) == 4
+    assert all(list(record.rejected) == ["2"] for record in history.rounds)
 
 
 def change_header(**changes):
@@ -208,6 +274,47 @@ def test_orders_that_were_on_the_way_at_an_interruption_are_sent_again(tmp_path)
     history, others = final_state(fedplt(), engine=interrupted)
     assert same(tensors, others)
     assert not any(record.rejected for record in history.rounds)
+
+
+def first_claim(node, action, header, arrays):
+    """Node 100 says first that it is client 2."""
+    bad = (node, action) == (100, "query.hello")
+    number = int(fedplt().num_examples[2])
+    return ({**header, "client": 2, "num_examples": number}, {}) if bad else None
+
+
+def test_a_node_is_the_client_that_its_key_belongs_to(tmp_path):
+    def make(job, stop):
+        wire = MemoryWire(job, tmp_path, first_claim)
+        return FlowerEngine(job, wire, stop, registered=lambda: {100 + k: k for k in range(4)})
+
+    with pytest.warns(UserWarning) as warned:
+        history, _ = final_state(fedplt(), engine=make)
+    said = {str(warning.message) for warning in warned}
+    assert "node 100 cannot join: it says it is client 2, but its key is client 0's." in said
+    assert "node 104 cannot join: it says it is client 4, but its key is not in" in str(said)
+    assert all(list(record.rejected) == ["0", "4"] for record in history.rounds)
+    wire = MemoryWire(fedplt(), tmp_path, first_claim)
+    with pytest.raises(RunError, match=r"clients \[0\] did not join"):
+        announcements(
+            wire,
+            5,
+            0,
+            examples=True,
+            devices=False,
+            registered=lambda: {100 + k: k for k in range(5)},
+        )
+
+
+def test_nobody_joins_while_keys_cannot_be_read(tmp_path):
+    def unreadable():
+        raise OSError("no such file")
+
+    wire = MemoryWire(fedplt(), tmp_path)
+    engine = FlowerEngine(fedplt(), wire, registered=unreadable)
+    with pytest.warns(UserWarning, match="no node can join: .*no such file"):
+        engine.members.refresh()
+    assert not engine.members.node_of and not wire.sent
 
 
 def test_two_nodes_cannot_be_one_client(tmp_path):

@@ -39,3 +39,36 @@ def test_large_answers_take_their_time(monkeypatch, seconds, numbers, interrupti
     wire = GridWire(SlowGrid(clock, seconds, numbers))
     assert list(wire.pull(["one"])) == (["one"] if numbers else [])
     assert wire.interruptions == interruptions
+
+
+class UnreadableReply:
+    """Flower raises while it unpacks the reply to the order "bad"; other replies are lost."""
+
+    def __init__(self, superlink_is_away=False):
+        self.superlink_is_away = superlink_is_away
+
+    def get_node_ids(self):
+        if self.superlink_is_away:
+            raise ConnectionError("no SuperLink")
+        return [7]
+
+    def pull_messages(self, ids):
+        if "bad" in ids:
+            raise KeyError("\x1b[2J unknown class")
+        order = Message(to_records({}, {}), 7, "train.local", ttl=60.0)
+        order.metadata._message_id = "one"
+        return [Message(to_records({"round": 1}, {}), reply_to=order)]
+
+
+def test_a_reply_that_flower_cannot_unpack_is_a_refusal_of_that_reply():
+    wire = GridWire(UnreadableReply())
+    assert wire.pull(["one", "bad"]) == {} and wire.interruptions == 1  # orders are sent again
+    answers = wire.pull(["one", "bad"])
+    assert answers["one"].header == {"round": 1} and answers["one"].error is None
+    assert "KeyError" in answers["bad"].error and answers["bad"].error.isprintable()
+    assert wire.interruptions == 1
+
+
+def test_a_superlink_that_fails_is_no_refusal():
+    with pytest.raises(ConnectionError):
+        GridWire(UnreadableReply(superlink_is_away=True)).pull(["one", "bad"])

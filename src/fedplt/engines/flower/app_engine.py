@@ -15,11 +15,11 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.client import Evaluation
+from fedplt.client import ClientResult, Evaluation
 from fedplt.engines.flower.app_orders import (
     EVALUATE,
-    NUM_EXAMPLES,
     TRAIN,
+    MetricsAnswer,
     SlicesAnswer,
     SlicesHeader,
     find_metric,
@@ -28,16 +28,19 @@ from fedplt.engines.flower.app_orders import (
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.grid_wire import GridWire
 from fedplt.engines.flower.members import Members
-from fedplt.engines.flower.orders import MAX_EXAMPLES, HelloAnswer
+from fedplt.engines.flower.orders import MAX_EXAMPLES, HelloAnswer, read
 from fedplt.engines.flower.records import answer_of
 from fedplt.engines.flower.wire import Answer, Order
 from fedplt.errors import UpdateError
 from fedplt.federation import Job, most_believed
 from fedplt.kernels import named_tensors
 from fedplt.planning import Assignment
+from fedplt.server import refusal, validate_evaluation
 
 DEFAULT_MAX_EXAMPLES = 1_000_000
 """Of a client that has not said before how many it has."""
+MAX_METRIC = 1e100
+"""A larger value of an app's metric is left out of the mean over the clients."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -104,15 +107,18 @@ class AppWire(GridWire):
         return records
 
     def answer(self, reply: Message) -> Answer:
-        if reply.has_error() or "fedplt" in reply.content.config_records:
-            return answer_of(reply)
-        metrics = {
-            str(name): value
-            for record in reply.content.metric_records.values()
-            for name, value in record.items()
-            if isinstance(value, (int, float))
-        }
-        return Answer({"metrics": metrics})
+        try:
+            if reply.has_error() or "fedplt" in reply.content.config_records:
+                return answer_of(reply)
+            metrics = {
+                str(name): value
+                for record in reply.content.metric_records.values()
+                for name, value in record.items()
+                if isinstance(value, (int, float))
+            }
+            return Answer({"metrics": metrics})
+        except Exception as error:
+            return Answer(error=refusal(error))
 
 
 class AppMembers(Members):
@@ -194,16 +200,18 @@ class AppEngine(FlowerEngine):
             )
         if known[told.client]:
             super().check_answer(told)
-        known[told.client] = told.num_examples
+
+    def note_answer(self, told: SlicesAnswer) -> None:
+        self.job.known[told.client] = told.num_examples
         self.train_metrics[told.client] = told.num_examples, told.metrics
 
-    def take_result(self, client: int, answer: Answer, upload: bool) -> None:
+    def take_result(self, client: int, answer: Answer, upload: bool) -> ClientResult:
         if set(answer.header) == {"metrics"}:
             raise UpdateError(
                 "its app replied without fedplt's train_slices: in @app.train(), return "
                 "part.reply(num_examples=...)."
             )
-        super().take_result(client, answer, upload)
+        return super().take_result(client, answer, upload)
 
     def arrays(self, state: Tensor) -> ArrayRecord:
         """All tensors of the model, as the app's functions know them."""
@@ -224,16 +232,26 @@ class AppEngine(FlowerEngine):
         self, part: str, state: Tensor, clients: Sequence[int]
     ) -> dict[int, Evaluation]:
         """By the app's function on each node; those without the metric are in no record."""
+        self.failures = {}
         if not self.calls.on_nodes:
             return {}
         config = self.calls.config(self.calls.evaluate_config, self.round + 1)
         self.wire.extra[EVALUATE] = {"arrays": self.arrays(state), "config": config}
-        found = self.ask_to_evaluate(EVALUATE, part, clients, {}, lambda _, told: _metrics(told))
+
+        def take_metrics(_: int, answer: Answer) -> tuple[int, dict[str, float], Evaluation]:
+            number, metrics = read(MetricsAnswer, answer.header).split()
+            evaluation = self._evaluation(metrics, number)
+            given = find_metric(metrics, *metric_names(self.job.metric.name)) is not None
+            if given:
+                validate_evaluation(evaluation, self.job.metric)
+            return number, metrics, evaluation
+
+        found = self.ask_to_evaluate(EVALUATE, part, clients, {}, take_metrics)
         if found:
-            self.node_metrics[self.round + 1] = weighted_mean(found)
-        evaluations = {
-            k: self._evaluation(metrics, number) for k, (number, metrics) in found.items()
-        }
+            most = most_believed([number for number, _, _ in found.values()])
+            means = {k: (min(number, most), metrics) for k, (number, metrics, _) in found.items()}
+            self.node_metrics[self.round + 1] = weighted_mean(means)
+        evaluations = {k: each for k, (_, _, each) in found.items()}
         return {k: each for k, each in evaluations.items() if not math.isnan(each.score)}
 
     def _evaluation(
@@ -255,20 +273,16 @@ class AppEngine(FlowerEngine):
         self.job.known[:] = tensors["flower.examples"].numpy()
 
 
-def _metrics(answer: Answer) -> tuple[int, dict[str, float]]:
-    metrics: dict[str, float] = dict(answer.header.get("metrics", {}))
-    number = metrics.pop(NUM_EXAMPLES, None)
-    if not isinstance(number, int) or not 1 <= number <= MAX_EXAMPLES:
-        raise UpdateError(f"its metrics must say {NUM_EXAMPLES!r}, at least 1.")
-    return number, metrics
-
-
 def weighted_mean(found: Mapping[int, tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """The mean of each metric over the clients that have it, weighted by their examples."""
+    """The mean of each metric over the clients that have it, weighted by their examples.
+
+    A value that is not finite, or larger than :data:`MAX_METRIC`, is left out.
+    """
     names = {name for _, metrics in found.values() for name in metrics}
     result = {}
     for name in sorted(names):
-        pairs = [(number, metrics[name]) for number, metrics in found.values() if name in metrics]
+        given = [(number, metrics[name]) for number, metrics in found.values() if name in metrics]
+        pairs = [(number, value) for number, value in given if abs(value) <= MAX_METRIC]
         total = sum(number for number, _ in pairs)
-        result[name] = math.fsum(number * value for number, value in pairs) / total
+        result[name] = math.fsum(n * value for n, value in pairs) / total if pairs else math.nan
     return result

@@ -9,7 +9,14 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import nn
 
-from fedplt.engines.flower.orders import Index, Name, Number, Strict, TrainAnswer
+from fedplt.engines.flower.orders import (
+    MAX_EXAMPLES,
+    Index,
+    Name,
+    Number,
+    Strict,
+    TrainAnswer,
+)
 from fedplt.errors import UpdateError
 from fedplt.kernels import check_dtypes
 from fedplt.planning import Layer, Layers, LocalRecipe, ModuleFlow, Spaces, TensorSpec
@@ -43,6 +50,20 @@ class SlicesAnswer(TrainAnswer):
     """What an app says about its training, with metrics of its own."""
 
     metrics: Annotated[dict[Name, Number], Field(max_length=MAX_METRICS)]
+
+
+class MetricsAnswer(Strict):
+    """What an app's ``@app.evaluate()`` replies."""
+
+    metrics: Annotated[dict[Name, int | float], Field(max_length=MAX_METRICS)]
+
+    def split(self) -> tuple[int, dict[str, float]]:
+        """The number of examples, and the other metrics."""
+        number = self.metrics.get(NUM_EXAMPLES)
+        if not isinstance(number, int) or not 1 <= number <= MAX_EXAMPLES:
+            raise UpdateError(f"its metrics must say {NUM_EXAMPLES!r}, at least 1.")
+        others = {name: float(each) for name, each in self.metrics.items() if name != NUM_EXAMPLES}
+        return number, others
 
 
 def read_layers(asked: SlicesHeader, model: nn.Module) -> Layers:

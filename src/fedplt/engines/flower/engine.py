@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,11 +17,12 @@ from fedplt.client import (
     Evaluation,
     TrainOrder,
     update_norm,
+    weighted_norm,
 )
 from fedplt.configuration import ON_NODES
 from fedplt.engines.flower.evaluation import ServerModel, evaluation_of
 from fedplt.engines.flower.exchange import exchange
-from fedplt.engines.flower.members import Members
+from fedplt.engines.flower.members import Members, Registered
 from fedplt.engines.flower.orders import (
     EvaluateAnswer,
     EvaluateHeader,
@@ -37,6 +37,7 @@ from fedplt.federation import Job
 from fedplt.fleet import DeviceProfile
 from fedplt.kernels import take
 from fedplt.planning import Assignment
+from fedplt.server import read_each
 
 Found = TypeVar("Found")
 
@@ -44,9 +45,9 @@ Found = TypeVar("Found")
 class FlowerEngine:
     """Asks nodes to train, and takes from them what can be checked.
 
-    A client that fails, is late or answers nonsense is left out of the round; ``failures`` says
-    why. States that clients keep stay in files on their nodes; the server knows only of which
-    round.
+    Answers of every kind are read by :func:`fedplt.server.read_each`: a client that fails, is late,
+    or whose answer cannot be read is left out of the round; ``failures`` says why. States that
+    clients keep stay in files on their nodes; the server knows only of which round.
     """
 
     train_action = TRAIN
@@ -54,16 +55,23 @@ class FlowerEngine:
     answer_kind: type[TrainAnswer] = TrainAnswer
 
     def __init__(
-        self, job: Job, wire: Wire, stop: Callable[[], bool] = lambda: False, *, pin: bool = False
+        self,
+        job: Job,
+        wire: Wire,
+        stop: Callable[[], bool] = lambda: False,
+        *,
+        pin: bool = False,
+        registered: Registered | None = None,
     ) -> None:
         self.job, self.wire, self.stop = job, wire, stop
         self.failures: dict[int, str] = {}
-        self.members = self.members_kind(wire, job, stop, pin=pin)
+        self.members = self.members_kind(wire, job, stop, pin=pin, registered=registered)
         self.kept_round = np.full(job.plan.num_clients, -1, dtype=np.int64)
         """The last round that counts and after which a client kept state; -1: none."""
         self._server: ServerModel | None = None
         self.round = 0
         self._assignments: Mapping[int, Assignment] = {}
+        self._block_weights: Tensor | None = None
         self._results: dict[int, ClientResult] = {}
         self._updates: dict[int, NDArray[np.float32]] = {}
 
@@ -87,8 +95,9 @@ class FlowerEngine:
         *,
         upload: bool = True,
     ) -> list[ClientResult]:
+        self.members.turn += 1
         self.members.gather(self.job.config.server.min_clients, self.seconds)
-        self.round, self._assignments = round, assignments
+        self.round, self._assignments, self._block_weights = round, assignments, block_weights
         self.failures, self._results, self._updates = {}, {}, {}
         orders = {}
         for client, assignment in assignments.items():
@@ -97,11 +106,7 @@ class FlowerEngine:
                 arrays["weights"] = take(block_weights, assignment.uploaded).numpy()
             header = self.train_header(client, assignment, upload)
             orders[client] = self.train_action, header, arrays
-        for client, answer in self.ask(orders).items():
-            try:
-                self.take_result(client, answer, upload)
-            except UpdateError as error:
-                self.failures[client] = str(error)
+        self._results = self.ask(orders, lambda k, answer: self.take_result(k, answer, upload))
         return [self._results[client] for client in assignments if client in self._results]
 
     def train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
@@ -127,13 +132,15 @@ class FlowerEngine:
         every = self.job.config.checkpoint_every
         return max(0, self.round // every - 1) * every - 1
 
-    def take_result(self, client: int, answer: Answer, upload: bool) -> None:
+    def take_result(self, client: int, answer: Answer, upload: bool) -> ClientResult:
         told = read(self.answer_kind, answer.header)
         self._refuse_other(client, told)
         self.check_answer(told)
-        if upload:
-            self._take_update(client, answer)
-        self._results[client] = ClientResult(
+        update = _update_of(answer) if upload else None
+        self.note_answer(told)
+        if update is not None:
+            self._updates[client] = update
+        return ClientResult(
             client, told.num_examples, told.norm, told.loss, told.seconds, told.weighted_norm
         )
 
@@ -145,17 +152,15 @@ class FlowerEngine:
                 f"it says it trained on {told.num_examples} examples; it has {expected}."
             )
 
+    def note_answer(self, told: Any) -> None:
+        """Called for an answer that is accepted."""
+
     def _refuse_other(self, client: int, told: Any) -> None:
         """An answer belongs to this client, this round and this plan."""
         expected = {"client": client, "round": self.round, "plan": self.job.plan.fingerprint}
         for key, value in expected.items():
             if getattr(told, key, value) != value:
                 raise UpdateError(f"its {key} is {getattr(told, key)}; {value} was asked.")
-
-    def _take_update(self, client: int, answer: Answer) -> None:
-        if set(answer.arrays) != {"update"}:
-            raise UpdateError(f"it sent {sorted(answer.arrays) or 'no arrays'}; 'update' is sent.")
-        self._updates[client] = answer.arrays["update"]
 
     def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
         round, plan = self.round, self.job.plan.fingerprint
@@ -164,48 +169,60 @@ class FlowerEngine:
             for k in clients
             if k in self._results and k not in self._updates
         }
-        for client, answer in self.ask(orders).items():
-            try:
-                self._refuse_other(client, read(UploadHeader, answer.header))
-                self._take_update(client, answer)
-            except UpdateError as error:
-                self.failures[client] = str(error)
+
+        def take_upload(client: int, answer: Answer) -> NDArray[np.float32]:
+            self._refuse_other(client, read(UploadHeader, answer.header))
+            return _update_of(answer)
+
+        self._updates |= self.ask(orders, take_upload)
         for client in clients:
             if client in self._updates:
-                yield from self._checked(client, self._updates.pop(client))
+                checked, refused = read_each({client: self._updates.pop(client)}, self._checked)
+                self.failures |= refused
+                yield from checked.items()
 
-    def _checked(
-        self, client: int, values: NDArray[np.float32]
-    ) -> Iterator[tuple[int, ClientUpdate]]:
-        """The norm that a client was chosen by must be that of what it sent."""
+    def _checked(self, client: int, values: NDArray[np.float32]) -> ClientUpdate:
+        """The norms that a client was chosen by must be those of what it sent."""
         assignment, result = self._assignments[client], self._results[client]
         if len(values) == assignment.update_size:  # else refused by the round loop
-            norm = update_norm(torch.from_numpy(values), assignment)
-            if math.isfinite(norm) and not math.isclose(norm, result.norm, rel_tol=1e-4):
-                self.failures[client] = (
-                    f"it said that the norm of its update is {result.norm:g}; it is {norm:g}."
-                )
-                return
-        yield client, ClientUpdate(values, result.num_examples, result.norm, {"loss": result.loss})
+            update = torch.from_numpy(values)
+            _compare_norms(result.norm, update_norm(update, assignment))
+            if self._block_weights is not None and result.weighted_norm is not None:
+                weights = take(self._block_weights, assignment.uploaded)
+                _compare_norms(result.weighted_norm, weighted_norm(update, weights, assignment))
+        return ClientUpdate(values, result.num_examples, result.norm, {"loss": result.loss})
 
-    def ask(self, orders: Mapping[int, tuple[str, dict[str, Any], Any]]) -> dict[int, Answer]:
-        """The clients' answers; those without one are failures."""
+    def ask(
+        self,
+        orders: Mapping[int, tuple[str, dict[str, Any], Any]],
+        take_answer: Callable[[int, Answer], Found],
+    ) -> dict[int, Found]:
+        """What is taken from the clients' answers; those that give nothing are failures."""
         if not orders:
             return {}
         self.members.refresh()
         nodes = self.members.node_of
-        there = {
-            client: Order(nodes[client], action, header, arrays)
-            for client, (action, header, arrays) in orders.items()
-            if client in nodes
-        }
-        answers = exchange(self.wire, there, self.seconds, self.stop)
+        asked = [client for client in orders if client in nodes]
+        awake = [client for client in asked if not self.members.is_skipped(nodes[client])]
+        if len(awake) >= max(1, self.job.config.server.min_clients):
+            asked = awake  # with fewer, the round fails unless mute nodes answer
+        there = {client: Order(nodes[client], *orders[client]) for client in asked}
         for client in orders:
-            if client not in there:
+            if client not in nodes:
                 self.failures[client] = "its node is not connected."
-            elif (error := answers[client].error) is not None:
-                self.failures[client] = error
-        return {client: answer for client, answer in answers.items() if answer.error is None}
+            elif client not in there:
+                self.failures[client] = "its node gave no answer before; it is asked again later."
+        answers = exchange(self.wire, there, self.seconds, self.stop)
+        self.members.note({there[client].node: answer for client, answer in answers.items()})
+
+        def take_sound(client: int, answer: Answer) -> Found:
+            if answer.error is not None:
+                raise UpdateError(answer.error)
+            return take_answer(client, answer)
+
+        found, refused = read_each(answers, take_sound)
+        self.failures |= refused
+        return found
 
     def evaluate(self, part: str, state: Tensor) -> Evaluation:
         return self._server_model().evaluate(part, state)
@@ -220,7 +237,7 @@ class FlowerEngine:
     def evaluate_clients(
         self, part: str, state: Tensor, clients: Sequence[int]
     ) -> dict[int, Evaluation]:
-        """Each client evaluates with the state that it keeps; who does not is left out."""
+        """Each client evaluates with the state that it keeps; ``failures`` says who does not."""
 
         def take_evaluation(client: int, answer: Answer) -> Evaluation:
             told = read(EvaluateAnswer, answer.header)
@@ -238,7 +255,7 @@ class FlowerEngine:
         arrays: Arrays,
         take_answer: Callable[[int, Answer], Found],
     ) -> dict[int, Found]:
-        """What is taken from the clients' answers; who gives none is warned of, and left out."""
+        """What is taken from the clients' answers; ``failures`` says who gives nothing."""
         orders: dict[int, tuple[str, dict[str, Any], Any]] = {}
         for client in clients:
             header = EvaluateHeader(
@@ -246,17 +263,8 @@ class FlowerEngine:
                 kept=int(self.kept_round[client]),
             )  # fmt: skip
             orders[client] = action, header.model_dump(), arrays
-        failures, self.failures = self.failures, {}
-        found = {}
-        for client, answer in self.ask(orders).items():
-            try:
-                found[client] = take_answer(client, answer)
-            except UpdateError as error:
-                self.failures[client] = str(error)
-        for client, why in self.failures.items():
-            warnings.warn(f"client {client} was not evaluated: {why}", stacklevel=2)
-        self.failures = failures
-        return found
+        self.failures = {}
+        return self.ask(orders, take_answer)
 
     def keep_local(self, clients: Sequence[int]) -> None:
         if self.job.plan.local:
@@ -278,3 +286,16 @@ class FlowerEngine:
 
     def close(self) -> None:
         self.wire.close()
+
+
+def _update_of(answer: Answer) -> NDArray[np.float32]:
+    if set(answer.arrays) != {"update"}:
+        raise UpdateError(f"it sent {sorted(answer.arrays) or 'no arrays'}; 'update' is sent.")
+    return answer.arrays["update"]
+
+
+def _compare_norms(reported: float, norm: float | None) -> None:
+    """Refuse a wrong norm. One that is not finite is refused by the round loop, in better words."""
+    known = norm is not None and math.isfinite(norm)
+    if known and not math.isclose(norm or 0.0, reported, rel_tol=1e-4):
+        raise UpdateError(f"it said that the norm of its update is {reported:g}; it is {norm:g}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from torch import Tensor
 
@@ -19,6 +21,7 @@ from fedplt.engines.flower.orders import EvaluateAnswer
 from fedplt.errors import UpdateError
 from fedplt.federation import Job
 from fedplt.kernels import bind_state, buffer_positions, copy_model
+from fedplt.server import validate_evaluation
 
 
 class ServerModel:
@@ -54,14 +57,11 @@ class ServerModel:
 def evaluation_of(told: EvaluateAnswer, metric: Metric) -> Evaluation:
     """What a node's answer says; :class:`UpdateError` if its sums cannot be those of the metric."""
     counts, scores, sums = told.label_counts, told.label_scores, np.asarray(told.sums)
-    try:
-        with np.errstate(all="ignore"):
-            score = metric.score(sums, told.count)
-    except (ValueError, LookupError, ArithmeticError) as error:
-        raise UpdateError(f"its sums are not those of {metric.name}: {error}") from error
-    if not np.isfinite(score):
-        raise UpdateError(f"its sums give {score} as {metric.name}.")
-    return Evaluation(
+    if not math.isfinite(told.loss):
+        raise UpdateError(f"its loss is {told.loss}.")
+    with np.errstate(all="ignore"):
+        score = metric.score(sums, told.count)
+    found = Evaluation(
         told.loss,
         score,
         None if counts is None else np.asarray(counts, dtype=np.int64),
@@ -69,3 +69,5 @@ def evaluation_of(told: EvaluateAnswer, metric: Metric) -> Evaluation:
         count=told.count,
         sums=sums,
     )
+    validate_evaluation(found, metric)
+    return found

@@ -52,5 +52,5 @@ def exchange(
         if pending:
             time.sleep(min(pause, left))
     for key in {*pending.values(), *waiting}:
-        answers[key] = Answer(error=f"no answer within {seconds:g} s.")
+        answers[key] = Answer(error=f"no answer within {seconds:g} s.", mute=True)
     return {key: answers[key] for key in orders}

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedplt.client import MetricInfo
 from fedplt.configuration import ON_NODES, AnnouncedDevice, RunConfig, load_config
+from fedplt.engines.flower.deployment.record import RECORD, read_record
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.grid_wire import GridWire
-from fedplt.engines.flower.members import announcements
+from fedplt.engines.flower.members import Registered, announcements
 from fedplt.engines.flower.relay import relay
 from fedplt.engines.flower.wire import Wire
 from fedplt.engines.start import job_of, prepare_resume, run_job
@@ -46,18 +52,28 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        run_on(GridWire(grid), context.run_config)
+        wire = GridWire(grid)
+        run_on(wire, context.run_config, wire.keys)
 
     return app
 
 
-def run_on(wire: Wire, settings: Any) -> None:
-    """Run, or continue, what the settings name."""
+Keys = Callable[[], Mapping[int, bytes]]
+"""The public keys of the connected nodes, by node."""
+
+
+def run_on(wire: Wire, settings: Any, keys: Keys | None = None) -> None:
+    """Run, or continue, what the settings name.
+
+    In a deployment of ``fedplt deploy init`` a node is the client that its key belongs to.
+    """
     config, out = (_path(settings, key) for key in ("config", "out"))
     sys.path.insert(0, str(config.parent))  # where modules that it names may be
+    registered = None if keys is None else registered_clients(config.parent / "server", keys)
 
     def engine(job: Job, stop: Callable[[], bool]) -> FlowerEngine:
-        made = FlowerEngine(job, wire, stop, pin=job.config.engine.pin_nodes)
+        pin = job.config.engine.pin_nodes
+        made = FlowerEngine(job, wire, stop, pin=pin, registered=registered)
         made.members.wait(max(1, job.config.server.min_clients), made.seconds)
         return made
 
@@ -65,7 +81,7 @@ def run_on(wire: Wire, settings: Any) -> None:
         job, done = prepare_resume(RunFolder.open(out), lambda old: _as_before(config, old))
         _log.info("fedplt: %s of %s rounds are done; going on", done, job.config.rounds)
     else:
-        job = _job(wire, load_config(config))
+        job = _job(wire, load_config(config), registered)
     run_job(
         job, out, resume=resume, engine=engine, on_round=say_rounds(job.config.rounds, job.metric)
     )
@@ -107,15 +123,38 @@ def _path(settings: Any, key: str) -> Path:
     return Path(value)
 
 
-def _job(wire: Wire, config: RunConfig) -> Job:
+def registered_clients(folder: Path, keys: Keys) -> Registered | None:
+    """The client of each connected node, by the public keys in the server's folder.
+
+    None if the folder is not that of a deployment.
+    """
+    if not (folder / RECORD).is_file():
+        return None
+    nodes = read_record(folder).nodes
+
+    def find() -> dict[int, int]:
+        known = {}
+        for name, client in nodes.items():
+            path = folder / "keys" / f"{name}.pub"
+            if path.is_file():
+                key = load_ssh_public_key(path.read_bytes())
+                pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+                known[pem] = client
+        return {node: known[key] for node, key in keys().items() if key in known}
+
+    return find
+
+
+def _job(wire: Wire, config: RunConfig, registered: Registered | None) -> Job:
     """Asks the nodes for what the plan needs; it is kept in the configuration of the run."""
     examples = config.data.name == ON_NODES and config.clients.num_examples is None
     devices = _lacks_devices(config)
     if examples or devices:
         seconds = config.engine.round_timeout_seconds
         told = announcements(
-            wire, config.clients.num_clients, seconds, examples=examples, devices=devices
-        )
+            wire, config.clients.num_clients, seconds,
+            examples=examples, devices=devices, registered=registered,
+        )  # fmt: skip
         numbers = [hello.num_examples or 0 for hello in told]
         profiles = [hello.profile for hello in told if hello.profile is not None]
         config = _learned(config, numbers, profiles)
@@ -134,5 +173,7 @@ def say_rounds(number: int, metric: MetricInfo) -> Callable[[RoundRecord], None]
         )  # fmt: skip
         for client, why in record.rejected.items():
             _log.warning("fedplt: client %s was left out: %s", client, why)
+        for client, why in record.not_evaluated.items():
+            _log.warning("fedplt: client %s was not evaluated: %s", client, why)
 
     return say

@@ -20,7 +20,9 @@ Arrays = Mapping[str, NDArray[np.float32]]
 HELLO, TRAIN, UPLOAD, EVALUATE = "query.hello", "train.local", "train.upload", "evaluate.kept"
 """Which client are you; train; send the update of the last training; evaluate for yourself."""
 MAX_HEADER = 64_000_000
-"""Bytes of a header; an assignment of a large sub-model lists its units in it."""
+"""Characters of an order's header; an assignment of a large sub-model lists its units in it."""
+MAX_ANSWER = 2_000_000
+"""Characters of an answer's header: room for the sums of a metric with 100,000 of them."""
 MAX_DEPTH = 32
 
 
@@ -41,6 +43,8 @@ class Answer:
     header: Mapping[str, Any] = field(default_factory=dict)
     arrays: Arrays = field(default_factory=dict)
     error: str | None = None
+    mute: bool = False
+    """Nothing came before the deadline."""
 
 
 class Wire(Protocol):
@@ -67,10 +71,13 @@ def dump_header(header: Mapping[str, Any]) -> str:
     return json.dumps(header, separators=(",", ":"))
 
 
-def load_header(text: Any) -> dict[str, Any]:
-    """Plain values of a foreign message; :class:`UpdateError` for anything else."""
-    if not isinstance(text, str) or len(text) > MAX_HEADER:
-        raise UpdateError("its header is missing or too long.")
+def load_header(text: Any, most: int = MAX_HEADER) -> dict[str, Any]:
+    """Plain values of a foreign message; :class:`UpdateError` for anything else.
+
+    Size and depth are bounded before the text is parsed.
+    """
+    if not isinstance(text, str) or len(text) > most:
+        raise UpdateError(f"its header is missing or longer than {most} characters.")
     if _depth(text) > MAX_DEPTH:
         raise UpdateError("its header is nested too deeply.")
     try:
@@ -85,6 +92,6 @@ def load_header(text: Any) -> dict[str, Any]:
 def _depth(text: str) -> int:
     """At most this many brackets are open at once (those inside of texts count, too)."""
     codes = np.frombuffer(text.encode("utf-8", "replace"), dtype=np.uint8)
-    opened = np.isin(codes, (ord("["), ord("{"))).astype(np.int64)
-    closed = np.isin(codes, (ord("]"), ord("}"))).astype(np.int64)
-    return int((opened - closed).cumsum().max(initial=0))
+    opened = ((codes == ord("[")) | (codes == ord("{"))).astype(np.int8)
+    closed = ((codes == ord("]")) | (codes == ord("}"))).astype(np.int8)
+    return int((opened - closed).cumsum(dtype=np.int32).max(initial=0))

@@ -88,6 +88,8 @@ class RoundRecord:
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
     """Clients whose update was refused, and why."""
+    not_evaluated: dict[str, str] = field(default_factory=dict)
+    """Where clients evaluate: those whose evaluation was refused or did not come, and why."""
     devices: dict[str, str] = field(default_factory=dict)
     """With ``[fleet]``: the devices of the clients that dropped out, were late or refused."""
     sampling: Sampling | None = None

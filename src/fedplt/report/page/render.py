@@ -18,6 +18,7 @@ from markupsafe import Markup
 from fedplt.files import write_text
 from fedplt.report.page.content import Content
 from fedplt.tables import Table, latex
+from fedplt.text import csv_cell
 
 SCRIPTS = ("charts.js", "curves.js", "page.js")
 
@@ -120,5 +121,5 @@ def csv_text(table: Table) -> str:
     """A table as CSV."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([table.header, *table.rows])
+    writer.writerows([csv_cell(cell) for cell in row] for row in [table.header, *table.rows])
     return out.getvalue()
