@@ -22,7 +22,7 @@ from fedplt.federation.privacy import (
     privacy_text,
     probability_of,
 )
-from fedplt.federation.robust import coverage_warnings
+from fedplt.federation.robust import FEWEST, coverage_warnings, participants_warning
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.run_folder.checkpoint import changed_keys
 from fedplt.federation.run_folder.folder import RunFolder, load_history
@@ -73,6 +73,7 @@ __all__ = [
     "note_processor",
     "note_session",
     "one_metric",
+    "participants_warning",
     "plan_from_config",
     "plan_without_data",
     "privacy_text",

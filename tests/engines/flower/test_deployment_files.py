@@ -31,8 +31,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 def test_private_files_are_private_and_the_nodes_folders_closed(folder):
-    private = [*folder.rglob("*.key"), folder / "server" / "superexec.secret"]
-    assert len(private) == 6
+    private = [*folder.rglob("*.key"), *folder.rglob("*.secret")]
+    assert len(private) == 2 + 1 + 3 * 3
     assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
     closed = [folder, folder / "ca", *(folder / "nodes").iterdir()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in closed} == {0o700}
@@ -61,7 +61,7 @@ def test_the_run_has_the_clients_of_the_csv(folder):
     assert [group.ratio for group in config.clients.groups] == [1.0, 0.5, 0.1]
     assert config.engine.name == "flower"
     assert config.engine.round_timeout_seconds == 600
-    assert config.server.min_clients == 1
+    assert config.server.min_clients == 3
     assert config.rounds == 2
 
 

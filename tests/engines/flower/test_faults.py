@@ -208,7 +208,7 @@ def test_a_server_app_killed_between_two_phases_goes_on_with_the_same_bits(tmp_p
         begin(started, folder)
         started.wait_for("the server app's death", killed.exists, 3 * ROUND)
         assert [record["round"] for record in records(folder)] == [1]
-        done = started.run(folder / "server" / "start-run.sh", "--resume", timeout=1200)
+        done = started.run(folder / "server" / "start-run.sh", timeout=1200)
         assert model_of(folder).exists(), done.stdout + done.stderr + started.said
     assert same(load_file(model_of(folder)), simulated(folder, tmp_path))
 
