@@ -70,8 +70,9 @@ def unregistered(folder: Path, address: Address) -> Iterator[Finding]:
     try:
         ca = (folder / "ca.crt").read_bytes()
         given = {path.stem: load_ssh_public_key(path.read_bytes()) for path in found}
-        client = ControlHttpClient.from_server_address(address.superlink, False, ca, [])
-        known = {bytes(node.public_key) for node in client.ListNodes(ListNodesRequest()).nodes_info}
+        with ControlHttpClient.from_server_address(address.superlink, False, ca, []) as control:
+            nodes = control.ListNodes(ListNodesRequest()).nodes_info
+        known = {bytes(node.public_key) for node in nodes}
     except (OSError, ValueError, UnsupportedAlgorithm, httpx.HTTPError):
         return  # it does not run, or the checks of its files say what is wrong
     missing = [
@@ -98,9 +99,10 @@ def check_node_registered(folder: Path, address: Address) -> Iterator[Finding]:
         public = key.public_key()
         signed = NodeAuthHttpInterceptor(key, public)
         version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
-        fleet = FleetHttpClient.from_server_address(address.public, False, ca, [version, signed])
         asked = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=0.0)
-        fleet.ActivateNode(asked)
+        interceptors = [version, signed]
+        with FleetHttpClient.from_server_address(address.public, False, ca, interceptors) as fleet:
+            fleet.ActivateNode(asked)
     except httpx.HTTPStatusError as error:
         yield from _refusal(error.response)
     except (OSError, ValueError, AssertionError, UnsupportedAlgorithm, httpx.HTTPError):
