@@ -22,7 +22,7 @@ from fedplt.federation.privacy import (
     privacy_text,
     probability_of,
 )
-from fedplt.federation.robust import FEWEST, coverage_warnings, participants_warning
+from fedplt.federation.robust import coverage_warnings, participants_warning
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.run_folder.checkpoint import changed_keys
 from fedplt.federation.run_folder.folder import RunFolder, load_history

@@ -14,8 +14,8 @@ from flwr.clientapp import ClientApp
 
 from fedplt import __version__
 from fedplt.configuration import AnnouncedDevice, load_config
-from fedplt.engines.flower.node import load_node
 from fedplt.engines.flower.gate import Work
+from fedplt.engines.flower.node import load_node
 from fedplt.engines.flower.node_client import UNLIMITED, NodeClient
 from fedplt.engines.flower.node_job import node_client, node_work
 from fedplt.engines.flower.orders import HelloAnswer, TrainHeader, UploadHeader, read

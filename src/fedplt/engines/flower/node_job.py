@@ -1,4 +1,4 @@
-"""A node's client and its gate, from what its owner wrote into ``node.toml`` and ``limits.toml``."""
+"""A node's client and its gate, from its owner's ``node.toml`` and ``limits.toml``."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from typing import Any
 from flwr.supercore.cli import flower_superexec
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
+from flwr.supernode.cli import flwr_clientapp
 
 from fedplt.errors import RunError
 
@@ -66,14 +67,11 @@ class QuietExecutor(SubprocessExecutor):
 
 def run_installed_client() -> None:
     """``flwr-clientapp``, with the client app of this fedplt in place of the server's."""
-    from flwr.supernode.cli import flwr_clientapp
-
-    from fedplt.engines.flower.client_app import client_app
-
+    ours = importlib.import_module("fedplt.engines.flower.client_app")  # loads torch
     _replace(
         "flwr.supernode.runtime.run_clientapp",
         install_from_fab=lambda *_, **__: None,
-        get_load_client_app_fn=lambda **_: lambda *__: client_app(),
+        get_load_client_app_fn=lambda **_: lambda *__: ours.client_app(),
     )
     flwr_clientapp()
 

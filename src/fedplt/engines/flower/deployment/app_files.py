@@ -27,7 +27,7 @@ def app_files(folder: Path) -> dict[str, str]:
         "LICENSE": LICENSE,
         "README.md": "The Flower app of a fedplt deployment. `../start-run.sh` starts it.\n",
         f"{package}/__init__.py": '"""A run of fedplt."""\n',
-        f"{package}/client_app.py": _module("client", "no node of this deployment: they run their installed fedplt"),
+        f"{package}/client_app.py": _module("client", "no node: theirs is the installed one"),
         f"{package}/server_app.py": _module("server", "the server: run.toml says what is trained"),
     }
 

@@ -20,6 +20,7 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
@@ -97,10 +98,11 @@ def check_node_registered(folder: Path, address: Address) -> Iterator[Finding]:
         key = load_ssh_private_key((folder / "node.key").read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         public = key.public_key()
-        signed = NodeAuthHttpInterceptor(key, public)
-        version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
         asked = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=0.0)
-        interceptors = [version, signed]
+        interceptors: list[ProtobufClientInterceptor] = [
+            RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+            NodeAuthHttpInterceptor(key, public),
+        ]
         with FleetHttpClient.from_server_address(address.public, False, ca, interceptors) as fleet:
             fleet.ActivateNode(asked)
     except httpx.HTTPStatusError as error:
@@ -118,7 +120,7 @@ def _refusal(response: httpx.Response) -> Iterator[Finding]:
         do = "run register-nodes.sh on the server, with this node's node.pub in its keys/"
         yield problem("the server does not know this node's key", do)
     else:
-        yield note(f"whether the server knows this node's key is not known ({response.status_code})")
+        yield note(f"the server does not say if it knows this key (HTTP {response.status_code})")
 
 
 def compare_clocks(server: datetime, here: datetime) -> Finding:

@@ -18,7 +18,7 @@ from fedplt.configuration import (
 from fedplt.engines.flower.deployment.nodes_file import Node, client_groups
 from fedplt.engines.flower.deployment.scripts import render
 from fedplt.errors import ConfigError
-from fedplt.federation import FEWEST
+from fedplt.federation.robust import FEWEST
 
 ROUND_TIMEOUT_SECONDS = 600.0
 MAX_RMS = 1.0

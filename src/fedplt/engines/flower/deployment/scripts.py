@@ -54,9 +54,7 @@ def server_files(folder: Path, address: Address, num_nodes: int) -> dict[str, st
     found = {name: render(name, address=address) for name in names}
     found |= {
         superlink: _unit("fedplt: SuperLink", here, "superlink.sh"),
-        "fedplt-superexec.service": _unit(
-            "fedplt: server app", here, "superexec.sh", [superlink]
-        ),
+        "fedplt-superexec.service": _unit("fedplt: server app", here, "superexec.sh", [superlink]),
         "flwr-home/config.toml": render("config.toml", address=address, folder=folder),
     }
     if not address.on_this_machine:

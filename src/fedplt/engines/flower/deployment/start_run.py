@@ -91,7 +91,8 @@ def _json(text: str) -> Any:
 
 
 def _say(text: str) -> None:
-    print(f"fedplt: {text}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"fedplt: {text}\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

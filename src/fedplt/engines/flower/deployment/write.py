@@ -73,7 +73,7 @@ def init_deployment(
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if missing:
-        missing = f"Nodes cannot compare their model with the server's, which failed here: {missing}"
+        missing = f"Nodes cannot compare their model with the server's, which failed: {missing}"
     return record, [text for text in (missing, participants_warning(run)) if text]
 
 
