@@ -14,7 +14,7 @@ from fedplt.planning import Plan
 from fedplt.server import AggregationRule, Aggregator, ClippedAggregator
 
 MAX_LISTED = 50
-FEWEST = 3
+FEWEST_CLIENTS = 3
 """The median of two clients is their mean: one bad client of them moves it anywhere."""
 
 
@@ -43,17 +43,17 @@ def participants_warning(config: RunConfig) -> str:
     if server.aggregation == "mean":
         return ""
     given = f"WARNING: server.aggregation = {server.aggregation!r}"
-    if number < FEWEST:
+    if number < FEWEST_CLIENTS:
         return (
             f"{given} does not protect this run: {number:.3g} clients take part in a round{when}, "
-            f"and with fewer than {FEWEST} one bad client ruins the model. Use more clients, or "
-            "only clients that you trust."
+            f"and with fewer than {FEWEST_CLIENTS} one bad client ruins the model. Use more "
+            "clients, or only clients that you trust."
         )
-    if config.engine.name == "flower" and server.min_clients < FEWEST:
+    if config.engine.name == "flower" and server.min_clients < FEWEST_CLIENTS:
         return (
             f"{given}, but a round counts with {max(1, server.min_clients)} clients "
-            f"(server.min_clients): with fewer than {FEWEST}, one bad client ruins the model. "
-            f"Set server.min_clients = {FEWEST} or more."
+            f"(server.min_clients): with fewer than {FEWEST_CLIENTS}, one bad client ruins the "
+            f"model. Set server.min_clients = {FEWEST_CLIENTS} or more."
         )
     return ""
 

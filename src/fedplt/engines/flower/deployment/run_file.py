@@ -18,7 +18,7 @@ from fedplt.configuration import (
 from fedplt.engines.flower.deployment.nodes_file import Node, client_groups
 from fedplt.engines.flower.deployment.scripts import render
 from fedplt.errors import ConfigError
-from fedplt.federation.robust import FEWEST
+from fedplt.federation import FEWEST_CLIENTS
 
 ROUND_TIMEOUT_SECONDS = 600.0
 MAX_RMS = 1.0
@@ -72,7 +72,7 @@ def _bounds(values: dict[str, Any], number: int) -> dict[str, Any]:
     """What keeps one client from spoiling a round, unless the configuration says otherwise."""
     if "privacy" in values:
         return {}  # it has a clip of its own, and every round counts
-    least = max(1, number // 2, FEWEST if number >= FEWEST else 0)
+    least = max(1, number // 2, FEWEST_CLIENTS if number >= FEWEST_CLIENTS else 0)
     least = min(least, values.get("sampling", {}).get("num_clients") or least)
     bounds: dict[str, Any] = {"min_clients": least, "max_rms": MAX_RMS}
     if "aggregation" not in values.get("server", {}):
