@@ -22,7 +22,7 @@ from fedplt.engines.flower.relay import relay
 from fedplt.engines.flower.wire import Wire
 from fedplt.engines.start import job_of, prepare_resume, run_job
 from fedplt.errors import ConfigError, RunError
-from fedplt.federation import Job, RoundRecord, RunFolder, with_claims
+from fedplt.federation import Job, RoundRecord, RunFolder, participants_warning, with_claims
 
 _log = logging.getLogger("flwr")
 STOP_SECONDS = 10.0
@@ -76,6 +76,8 @@ def run_on(wire: Wire, settings: Any) -> None:
         _log.info("fedplt: %s of %s rounds are done; going on", done, job.config.rounds)
     else:
         job = _job(wire, load_config(config))
+    if few := participants_warning(job.config):
+        _log.warning("fedplt: %s", few.removeprefix("WARNING: "))
     say = say_rounds(job.config.rounds, job.metric)
     try:
         run_job(job, out, resume=resume, engine=engine, on_round=say)
