@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedplt import ClientUpdate, ConfigError
-from fedplt.federation import coverage_warnings
+from fedplt.configuration import parse_config
+from fedplt.federation import coverage_warnings, participants_warning
 from fedplt.federation.claims import with_claims
 from fedplt.federation.loop import Federation
 from tests.support.engines import FakeEngine, run_fake
@@ -129,3 +130,28 @@ def test_a_median_over_contributors_is_not_over_participants():
     )
     with pytest.raises(ConfigError, match=r"method\.normalizer is 'participants'"):
         Federation(job, FakeEngine(job))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, None),
+        ({"num_clients": 2}, "2 clients take part"),
+        ({"sampling": {"name": "uniform", "num_clients": 2}}, "2 clients take part"),
+        ({"sampling": {"name": "bernoulli", "probability": 0.4}}, "2 clients take part"),
+        ({"engine": {"name": "flower"}}, "a round counts with 1 clients"),
+        ({"engine": {"name": "flower"}, "min_clients": 2}, "a round counts with 2 clients"),
+        ({"engine": {"name": "flower"}, "min_clients": 3}, None),
+    ],
+)
+@pytest.mark.parametrize("rule", ["clipped-mean", "trimmed-mean", "median", "mean"])
+def test_a_robust_rule_with_fewer_than_three_participants_is_warned_of(rule, settings, words):
+    settings = dict(settings)
+    number, least = settings.pop("num_clients", 5), settings.pop("min_clients", 0)
+    server = {"aggregation": rule, "min_clients": least}
+    clients = {"num_clients": number}
+    text = participants_warning(parse_config({"server": server, "clients": clients, **settings}))
+    if rule == "mean" or words is None:
+        assert text == ""
+    else:
+        assert words in text and rule in text

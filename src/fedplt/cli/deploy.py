@@ -35,15 +35,14 @@ def deploy_init(
     """Write certificates, keys, scripts and a README for a federation on Flower."""
     deployment = _deployment()
     address = deployment.make_address(host or [], port)
-    record, missing = deployment.init_deployment(folder, nodes, address, config)
+    record, notes = deployment.init_deployment(folder, nodes, address, config)
     nodes_text = f"{len(record.nodes)} nodes ({_some(list(record.nodes))})"
     out.print(f"{folder} is ready: a server at {address.public}, {nodes_text}.", soft_wrap=True)
-    if missing:
-        text = f"Nodes cannot compare their model with the server's, which failed here: {missing}"
+    for text in notes:
         out.print(text, soft_wrap=True)
     out.print(f"What to do next: {folder / 'README.md'}", soft_wrap=True)
     names = {"folder": str(folder), "server": address.public, "nodes": list(record.nodes)}
-    print_json({**names, "model_not_checked": missing})
+    print_json({**names, "notes": notes})
 
 
 @verb(deploy_app, "check")

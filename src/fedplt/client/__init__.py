@@ -16,7 +16,7 @@ from fedplt.client.evaluation import (
     num_chunks,
     statistics_chunks,
 )
-from fedplt.client.local_training import OPTIMIZERS, LocalTraining
+from fedplt.client.local_training import OPTIMIZERS, LocalTraining, num_steps
 from fedplt.client.metrics import Metric, MetricInfo, Sums, as_metric
 from fedplt.client.outputs import (
     IGNORED,
@@ -71,6 +71,7 @@ __all__ = [
     "logits_of",
     "next_tokens",
     "num_chunks",
+    "num_steps",
     "own_loss",
     "refuse_wrong",
     "statistics_chunks",

@@ -63,12 +63,14 @@ def train_client(
     round: int,
     client: int,
     on_changed_frozen: Callable[[], None] = lambda: None,
+    on_step: Callable[[], None] | None = None,
 ) -> float:
     """Train the assigned slices of the model and return the mean training loss.
 
     ``examples`` are the client's examples in ``samples``. All randomness (batches, dropout,
     augmentation) is keyed by (seed, round, client). ``on_changed_frozen`` is called at the end if
     the model wrote to its parameters itself, so that those not trained may have changed, too.
+    ``on_step`` is called before every step; it ends the training by raising.
     """
     random = generator(seed, "batches", round=round, client=client)
     torch.manual_seed(torch_seed(seed, "training", round=round, client=client))
@@ -84,6 +86,8 @@ def train_client(
     ):
         step = _stepper(part, settings, learning_rate)
         for indices in batches(len(examples), settings, random):
+            if on_step is not None:
+                on_step()
             with torch._C.DisableTorchFunction():  # no parameter is in data: nothing to see there
                 inputs, targets = samples.batch(indices.add_(examples.start))
                 if settings.augment is not None:
@@ -138,3 +142,11 @@ def batches(
         return
     for _ in range(settings.local_epochs or 1):
         yield from torch.from_numpy(random.permutation(num_examples)).split(size)
+
+
+def num_steps(num_examples: int, settings: LocalTraining) -> int:
+    """The number of batches that :func:`batches` yields."""
+    if settings.local_steps is not None:
+        return settings.local_steps
+    size = min(settings.batch_size or num_examples, num_examples)
+    return (settings.local_epochs or 1) * -(-num_examples // size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -89,17 +90,23 @@ class ClientTrainer:
         return take(self.state, self.local).cpu()
 
     def train(
-        self, order: TrainOrder, samples: Samples, examples: range, update: Tensor
+        self,
+        order: TrainOrder,
+        samples: Samples,
+        examples: range,
+        update: Tensor,
+        on_step: Callable[[], None] | None = None,
     ) -> ClientResult:
         """Train, write the change into ``update``, and reset the model's slices.
 
-        ``examples`` are the client's examples in ``samples``.
+        ``examples`` are the client's examples in ``samples``. ``on_step`` is called before every
+        step, and ends the training by raising.
         """
         started = time.perf_counter()
         assignment = order.assignment
         held = assignment.build(self._models)
         try:
-            loss = self._train(held.module, order, samples, examples)
+            loss = self._train(held.module, order, samples, examples, on_step)
         except BaseException:  # the next client must not start from what this one left
             self._must_refresh = False
             self.refresh()
@@ -121,7 +128,12 @@ class ClientTrainer:
         return ClientResult(order.client, len(examples), norm, loss, seconds, weighted)
 
     def _train(
-        self, module: nn.Module, order: TrainOrder, samples: Samples, examples: range
+        self,
+        module: nn.Module,
+        order: TrainOrder,
+        samples: Samples,
+        examples: range,
+        on_step: Callable[[], None] | None,
     ) -> float:
         with scaled(module, order.assignment, order.training.recipe):
             return train_client(
@@ -135,6 +147,7 @@ class ClientTrainer:
                 round=order.round,
                 client=order.client,
                 on_changed_frozen=self._refresh_later,
+                on_step=on_step,
             )
 
     def _refresh_later(self) -> None:

@@ -22,7 +22,7 @@ from fedplt.federation.privacy import (
     privacy_text,
     probability_of,
 )
-from fedplt.federation.robust import coverage_warnings
+from fedplt.federation.robust import FEWEST_CLIENTS, coverage_warnings, participants_warning
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.run_folder.checkpoint import changed_keys
 from fedplt.federation.run_folder.folder import RunFolder, load_history
@@ -39,6 +39,7 @@ from fedplt.federation.server_job import DataOnNodes, make_server_job
 from fedplt.federation.trained_model import evaluate, load
 
 __all__ = [
+    "FEWEST_CLIENTS",
     "DataOnNodes",
     "DeviceTimes",
     "Engine",
@@ -73,6 +74,7 @@ __all__ = [
     "note_processor",
     "note_session",
     "one_metric",
+    "participants_warning",
     "plan_from_config",
     "plan_without_data",
     "privacy_text",

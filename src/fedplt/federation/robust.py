@@ -14,6 +14,8 @@ from fedplt.planning import Plan
 from fedplt.server import AggregationRule, Aggregator, ClippedAggregator
 
 MAX_LISTED = 50
+FEWEST_CLIENTS = 3
+"""The median of two clients is their mean: one bad client of them moves it anywhere."""
 
 
 def rule_of(job: Job) -> AggregationRule:
@@ -34,8 +36,30 @@ def clipped_clients(aggregator: Aggregator, added: Sequence[int]) -> dict[str, f
     return {str(client): float(f"{by:.3g}") for by, client in found[:MAX_LISTED] if by < 1}
 
 
+def participants_warning(config: RunConfig) -> str:
+    """Whether rounds may have too few clients for a robust rule, in words; empty: they do not."""
+    server, (share, when) = config.server, _taking_part(config)
+    number = share * config.clients.num_clients
+    if server.aggregation == "mean":
+        return ""
+    given = f"WARNING: server.aggregation = {server.aggregation!r}"
+    if number < FEWEST_CLIENTS:
+        return (
+            f"{given} does not protect this run: {number:.3g} clients take part in a round{when}, "
+            f"and with fewer than {FEWEST_CLIENTS} one bad client ruins the model. Use more "
+            "clients, or only clients that you trust."
+        )
+    if config.engine.name == "flower" and server.min_clients < FEWEST_CLIENTS:
+        return (
+            f"{given}, but a round counts with {max(1, server.min_clients)} clients "
+            f"(server.min_clients): with fewer than {FEWEST_CLIENTS}, one bad client ruins the "
+            f"model. Set server.min_clients = {FEWEST_CLIENTS} or more."
+        )
+    return ""
+
+
 def coverage_warnings(config: RunConfig, plan: Plan) -> list[str]:
-    """Layers with sub-layers that too few clients train in a round, before any training."""
+    """Rounds and sub-layers with too few clients for the rule, before any training."""
     server, rule = config.server, config.server.rule
     share, when = _taking_part(config)
     result = []
@@ -57,7 +81,7 @@ def coverage_warnings(config: RunConfig, plan: Plan) -> list[str]:
                 "there. More clients, larger ratios, server.aggregation = 'clipped-mean' or "
                 "server.min_contributors help."
             )
-    return result
+    return [*result, text] if (text := participants_warning(config)) else result
 
 
 def _thin(contributors: NDArray[np.floating], clients: NDArray[np.int64], least: int) -> int:

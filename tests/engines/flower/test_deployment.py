@@ -5,10 +5,40 @@ from __future__ import annotations
 import re
 import shutil
 
+import httpx
 import pytest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.interceptors import (
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.runtime import RuntimeHttpClient
 
 from fedplt.engines.flower.deployment import check_deployment, keys
 from tests.support.deployments import answers, free_ports, make_deployment, nodes_online, parts
+
+
+def problems(folder, node=None) -> str:
+    return " ".join(f.text for f in check_deployment(folder, node) if f.level == "problem")
+
+
+def refuses_tasks(own, port, secret) -> bool:
+    """Whether another process of the machine is refused that asks for the node's tasks."""
+    interceptors = [RuntimeVersionHttpInterceptor(component_name="SuperExec")]
+    if secret is not None:
+        methods = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+        interceptors.append(
+            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=methods)
+        )
+    ca = (own / "runtime-ca.crt").read_bytes()
+    address = f"127.0.0.1:{port}"
+    with RuntimeHttpClient.from_server_address(address, False, ca, interceptors) as client:
+        try:
+            client.AcquireTask(AcquireTaskRequest(supported_task_types=["flwr-clientapp"]))
+        except httpx.HTTPStatusError as error:
+            assert error.response.status_code in (401, 403)
+            return True
+    return False
 
 
 @pytest.mark.flower
@@ -25,6 +55,8 @@ def test_three_nodes_join_over_tls_and_a_stranger_does_not(tmp_path):
         started.start("superlink", server / "superlink.sh")
         started.wait_for("SuperLink", lambda: answers(port), 180)
         started.start("superexec", server / "superexec.sh")
+        assert "not registered: n1, n2, n3" in problems(folder)
+        assert "does not know this node's key" in problems(folder, "n2")
         for expected in ("registered", "was registered before"):
             done = started.run(server / "register-nodes.sh")
             assert done.returncode == 0, done.stderr
@@ -45,6 +77,11 @@ def test_three_nodes_join_over_tls_and_a_stranger_does_not(tmp_path):
             said = " ".join(finding.text for finding in found)
             assert f"127.0.0.1:{port} answers" in said
             assert "the clocks agree" in said
+            assert "registered" in said or "knows this node's key" in said
+        for secret in (None, b"a guess"):
+            assert refuses_tasks(folder / "nodes" / "n1", node_ports[0], secret)
+        right = (folder / "nodes" / "n1" / "superexec.secret").read_bytes()
+        assert not refuses_tasks(folder / "nodes" / "n1", node_ports[0], right)
     assert not answers(port)
     # The stranger's own processes may be interrupted by Flower while they start.
     for name in ("superlink", "superexec", "n1", "n2", "n3"):

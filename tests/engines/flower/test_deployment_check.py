@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedplt.engines.flower.deployment import Finding, check_deployment, keys, make_address
-from fedplt.engines.flower.deployment.certificates import check_ca, check_server_certificate
+from fedplt.engines.flower.deployment.certificates import check_ca, check_certificate
 from fedplt.engines.flower.deployment.findings import versions
 from fedplt.engines.flower.deployment.reach import check_reach, compare_clocks
 from fedplt.errors import RunError
@@ -149,7 +149,7 @@ def test_the_times_of_certificates(tmp_path):
     (tmp_path / "server.pem").write_bytes(keys.pem_certificate(certificate))
 
     def at(moment: datetime) -> list[Finding]:
-        return list(check_server_certificate(tmp_path, address, moment))
+        return list(check_certificate(tmp_path, address, now=moment))
 
     assert {finding.level for finding in at(NOW)} == {"ok"}
     assert "not valid before" in problems(at(NOW - timedelta(days=1)))[0]
@@ -157,7 +157,7 @@ def test_the_times_of_certificates(tmp_path):
     assert [finding.level for finding in at(NOW + timedelta(days=720))].count("note") == 1
     assert "expired" in problems(check_ca(tmp_path / "ca.crt", NOW + timedelta(days=4000)))[0]
     other = make_address(["fl.example.org"], 8443)
-    (one,) = problems(check_server_certificate(tmp_path, other, NOW))
+    (one,) = problems(check_certificate(tmp_path, other, now=NOW))
     assert "is for 127.0.0.1, localhost, not for fl.example.org" in one
     assert "not the certificate of an authority" in problems(check_ca(tmp_path / "server.pem"))[0]
 

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_ssh_private_key,
 )
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 
 from fedplt.configuration import load_config
 from fedplt.engines.flower.deployment import make_address, read_record
@@ -37,8 +38,8 @@ def folder(tmp_path_factory) -> Path:
 
 
 def test_private_files_are_private_and_the_nodes_folders_closed(folder):
-    private = [*folder.rglob("*.key"), folder / "server" / "superexec.secret"]
-    assert len(private) == 6
+    private = [*folder.rglob("*.key"), *folder.rglob("*.secret")]
+    assert len(private) == 2 + 1 + 3 * 3
     assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
     closed = [folder, folder / "ca", *(folder / "nodes").iterdir()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in closed} == {0o700}
@@ -67,7 +68,7 @@ def test_the_run_has_the_clients_of_the_csv(folder):
     assert [group.ratio for group in config.clients.groups] == [1.0, 0.5, 0.1]
     assert config.engine.name == "flower"
     assert config.engine.round_timeout_seconds == 600
-    assert config.server.min_clients == 1
+    assert config.server.min_clients == 3
     assert config.rounds == 2
 
 
@@ -75,6 +76,22 @@ def test_settings_of_the_given_configuration_stay(tmp_path):
     given = CONFIG + "[server]\nmin_clients = 3\n[engine]\nround_timeout_seconds = 20.0\n"
     config = load_config(make_deployment(tmp_path, config=given) / "run.toml")
     assert (config.server.min_clients, config.engine.round_timeout_seconds) == (3, 20.0)
+
+
+@pytest.mark.parametrize(("number", "least"), [(1, 1), (2, 1), (3, 3), (4, 3), (7, 3), (9, 4)])
+def test_rounds_need_three_clients_where_there_are_three(tmp_path, number, least):
+    nodes = "name,ratio\n" + "".join(f"n{k},1.0\n" for k in range(number))
+    made = make_deployment(tmp_path, nodes=nodes)
+    assert load_config(made / "run.toml").server.min_clients == least
+    warned = "does not protect" in (made / "README.md").read_text()
+    assert warned == (number < 3)
+
+
+def test_a_sampler_of_few_clients_can_still_fill_a_round(tmp_path):
+    given = CONFIG + "[sampling]\nname = 'uniform'\nnum_clients = 2\n"
+    made = make_deployment(tmp_path, config=given)
+    assert load_config(made / "run.toml").server.min_clients == 2
+    assert "does not protect" in (made / "README.md").read_text()
 
 
 def test_a_server_that_plans_by_devices_asks_the_nodes_for_them(tmp_path):
@@ -164,6 +181,19 @@ def test_scripts_are_valid_and_quiet(folder):
     )
 
 
+def test_start_run_continues_by_itself_and_takes_no_argument(folder):
+    script = folder / "server" / "start-run.sh"
+    command = [shutil.which("sh"), script, "--resume"]
+    environment = {**os.environ, "FEDPLT_ENVIRONMENT": sys.prefix}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2
+    assert "continues a run that has begun" in done.stderr
+    page = Path(__file__).parents[3] / "docs" / "deploy.md"
+    for text in ((folder / "README.md").read_text(), page.read_text()):
+        assert "--resume" not in text
+        assert "start-run.sh" in text
+
+
 def test_without_flower_a_script_says_what_to_install(folder, tmp_path):
     done = subprocess.run(
         [shutil.which("sh"), folder / "server" / "superlink.sh"],
@@ -206,6 +236,32 @@ def test_units_name_their_folders(folder):
     unit = (folder / "server" / "fedplt-superexec.service").read_text()
     assert f"WorkingDirectory={folder / 'server'}\n" in unit
     assert "After=network-online.target fedplt-superlink.service" in unit
+
+
+def test_a_path_with_spaces_is_quoted_and_an_odd_one_refused(tmp_path):
+    folder = tmp_path / "my federation; 1"
+    folder.mkdir()
+    made = make_deployment(folder, hosts=["fl.example.org"])
+    proxy = (made / "server" / "nginx.conf").read_text()
+    for line in proxy.splitlines():
+        if str(made) in line:
+            assert line.split(None, 1)[1].startswith(f'"{made}/server/')
+            assert line.endswith('";')
+    assert proxy.count(str(made)) == 3
+    for odd in ("a$b", "a'b", 'a"b', "a\\b", "a\nb"):
+        (tmp_path / odd).mkdir()
+        with pytest.raises(ConfigError, match="Choose another"):
+            make_deployment(tmp_path / odd)
+
+
+def test_the_proxy_bounds_requests_before_anybody_is_known(folder):
+    proxy = (folder / "server" / "nginx.conf").read_text()
+    assert "client_max_body_size 16m;" in proxy
+    assert "proxy_request_buffering on;" in proxy
+    assert "limit_conn fedplt 32;" in proxy
+    assert proxy.count("{") == proxy.count("}") == 3
+    # A piece of a model must get through.
+    assert FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE <= 8_000_000
 
 
 def test_every_node_has_a_port_of_its_own():

@@ -208,7 +208,7 @@ def test_a_server_app_killed_between_two_phases_goes_on_with_the_same_bits(tmp_p
         begin(started, folder)
         started.wait_for("the server app's death", killed.exists, 3 * ROUND)
         assert [record["round"] for record in records(folder)] == [1]
-        done = started.run(folder / "server" / "start-run.sh", "--resume", timeout=1200)
+        done = started.run(folder / "server" / "start-run.sh", timeout=1200)
         assert model_of(folder).exists(), done.stdout + done.stderr + started.said
     assert same(load_file(model_of(folder)), simulated(folder, tmp_path))
 
@@ -237,3 +237,34 @@ def test_a_cut_of_30_seconds_and_a_slow_link_only_take_time(deployment, tmp_path
 def _after(seconds):
     end = time.monotonic() + seconds
     return lambda: time.monotonic() > end
+
+
+def test_the_server_app_ends_with_the_servers_other_processes(deployment, tmp_path):
+    """It waits for the SuperLink for ever otherwise, and keeps the run's lock."""
+    folder, port, node_ports = deployment
+    with parts(tmp_path / "logs") as started:
+        start_federation(started, folder, port, node_ports)
+        begin(started, folder)
+        started.wait_for("a round", lambda: left_out(folder), ROUND)
+        lock = folder / "server" / "run" / ".lock"
+        server_app = int(lock.read_text())
+        kill(started, "superlink")
+        superexec = started.running.pop("superexec")
+        superexec.kill()  # this process alone, not its group
+        superexec.wait(20)
+        started.wait_for("the server app's end", lambda: not _lives(server_app), 60)
+        start_server(started, folder, port)
+        started.wait_for("nodes online", lambda: nodes_online(started, folder) == 3, ROUND)
+        started.wait_for_end("run", 300)
+        assert started.ended["run"].returncode == 1, started.said
+        done = started.run(folder / "server" / "start-run.sh", timeout=1200)
+        assert done.returncode == 0, done.stderr + started.said
+    assert same(load_file(model_of(folder)), simulated(folder, tmp_path))
+
+
+def _lives(identity):
+    try:
+        os.kill(identity, 0)
+    except ProcessLookupError:
+        return False
+    return True

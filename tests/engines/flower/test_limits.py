@@ -2,93 +2,67 @@
 
 from __future__ import annotations
 
-import os
-from datetime import date, datetime, time
+from datetime import datetime, time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedplt.engines.flower.ledger import DAYS, add_bytes, bytes_used
-from fedplt.engines.flower.limits import Limits, load_limits, refusal, within
+from fedplt.engines.flower.gate import Work
+from fedplt.engines.flower.ledger import Moment
+from fedplt.engines.flower.limits import Limits, load_limits, within
 from fedplt.engines.flower.power import on_mains, power
-from fedplt.errors import ConfigError
+from fedplt.errors import ConfigError, RunError
 
 pytestmark = pytest.mark.slow
 
-NOON = datetime(2026, 1, 31, 12, 0)
-TODAY = date(2026, 1, 31)
+NOON = Moment(datetime(2026, 1, 31, 12, 0).astimezone(), "", 0.0)
 
 
-def asked(limits: Limits, **changes) -> str | None:
-    request = {
-        "node": "n3", "ratio": 0.5, "bytes_down": 30_000_000, "bytes_up": 10_000_000,
-        "expected_seconds": 90.0, "now": NOON, "on_mains": False,
-    }  # fmt: skip
-    return refusal(limits, **{**request, **changes})
-
-
-def test_no_limits_allow_everything():
-    assert asked(Limits()) is None
-
-
-@pytest.mark.parametrize(
-    ("limits", "changes", "expected"),
-    [
-        (
-            Limits(max_ratio=0.25), {},
-            "node n3 does not allow more than 0.25 of the model (limits.toml: max_ratio); "
-            "it was asked for 0.5",
-        ),
-        (
-            Limits(bytes_per_round=39_999_999), {},
-            "node n3 does not allow more than 40.0 MB in a round (limits.toml: bytes_per_round); "
-            "this one takes 40.0 MB",
-        ),
-        (
-            Limits(bytes_per_day=100_000_000), {"bytes_today": 70_000_000},
-            "node n3 does not allow more than 100.0 MB in a day (limits.toml: bytes_per_day); "
-            "this round takes 40.0 MB after 70.0 MB today",
-        ),
-        (
-            Limits(seconds_per_round=60.0), {},
-            "node n3 does not allow more than 60.00 s in a round (limits.toml: "
-            "seconds_per_round); this one is expected to take 90.00 s",
-        ),
-        (
-            Limits(hours=["22:00-06:00", "13:00-14:00"]), {},
-            "node n3 does not allow training outside 22:00-06:00, 13:00-14:00 (limits.toml: "
-            "hours); its clock says 12:00",
-        ),
-        (
-            Limits(mains_power_only=True), {},
-            "node n3 does not allow training on battery (limits.toml: mains_power_only); "
-            "it is not on mains power",
-        ),
-    ],
-)  # fmt: skip
-def test_refusals(limits, changes, expected):
-    assert asked(limits, **changes) == expected
+def asked(limits: Limits, ledger, on_mains: bool = False) -> str | None:
+    try:
+        work = Work(
+            limits, node="n3", bytes_down=30_000_000, ledger=ledger, now=lambda: NOON,
+            mains=lambda: on_mains,
+        )  # fmt: skip
+        work.admit_training(0.5, 2000)
+        work.admit_upload(10_000_000)
+    except RunError as error:
+        return str(error)
+    return None
 
 
 @pytest.mark.parametrize(
-    ("limits", "changes"),
+    ("limits", "expected"),
     [
-        (Limits(max_ratio=0.5), {}),
-        (Limits(bytes_per_round=40_000_000), {}),
-        (Limits(bytes_per_day=100_000_000), {"bytes_today": 60_000_000}),
-        (Limits(seconds_per_round=60.0), {"expected_seconds": None}),  # not known before
-        (Limits(hours=["22:00-12:01"]), {}),
-        (Limits(mains_power_only=True), {"on_mains": True}),
+        (Limits(max_ratio=0.25), "max_ratio); it was asked for 0.5."),
+        (Limits(max_steps=1999), "max_steps); it was asked for 2,000."),
+        (Limits(bytes_per_round=39_999_999), "bytes_per_round); this one takes 40.0 MB."),
+        (Limits(bytes_per_day=39_999_999), "bytes_per_day); this makes 40.0 MB today."),
+        (Limits(hours=["22:00-06:00", "13:00-14:00"]), "hours); its clock says 12:00."),
+        (Limits(mains_power_only=True), "mains_power_only); it is not on mains power."),
     ],
 )
-def test_what_is_within_the_limits_is_allowed(limits, changes):
-    assert asked(limits, **changes) is None
+def test_refusals(tmp_path, limits, expected):
+    said = asked(limits, tmp_path / "bytes.json")
+    assert said.startswith("node n3 does not allow")
+    assert said.endswith(f"(limits.toml: {expected}")
 
 
-def test_an_unknown_number_of_bytes_is_refused_only_where_days_are_limited():
-    assert "ledger" in asked(Limits(bytes_per_day=10**12), bytes_today=None)
-    assert asked(Limits(), bytes_today=None) is None
+@pytest.mark.parametrize(
+    ("limits", "on_mains"),
+    [
+        (Limits(), False),
+        (Limits(max_ratio=0.5, max_steps=2000), False),
+        (Limits(bytes_per_round=40_000_000), False),
+        (Limits(bytes_per_day=40_000_000), False),
+        (Limits(seconds_per_round=60.0), False),
+        (Limits(hours=["22:00-12:01"]), False),
+        (Limits(mains_power_only=True), True),
+    ],
+)
+def test_what_is_within_the_limits_is_allowed(tmp_path, limits, on_mains):
+    assert asked(limits, tmp_path / "bytes.json", on_mains) is None
 
 
 @pytest.mark.parametrize(
@@ -140,40 +114,6 @@ def test_mistakes_in_limits(tmp_path, text, expected):
     with pytest.raises(ConfigError) as caught:
         load_limits(path)
     assert all(part in str(caught.value) for part in [*expected, "limits.toml"])
-
-
-def test_the_ledger_counts_by_day(tmp_path):
-    path = tmp_path / "state" / "bytes.json"
-    assert bytes_used(path, TODAY) == 0
-    add_bytes(path, TODAY, 100)
-    add_bytes(path, TODAY, 20)
-    assert bytes_used(path, TODAY) == 120
-    tomorrow = date(2026, 2, 1)
-    assert bytes_used(path, tomorrow) == 0
-    add_bytes(path, tomorrow, 7)
-    assert (bytes_used(path, TODAY), bytes_used(path, tomorrow)) == (120, 7)
-
-
-def test_the_ledger_forgets_old_days(tmp_path):
-    path = tmp_path / "bytes.json"
-    for day in range(1, DAYS + 2):
-        add_bytes(path, date.fromordinal(TODAY.toordinal() + day), day)
-    assert bytes_used(path, date.fromordinal(TODAY.toordinal() + 1)) == 0
-    assert bytes_used(path, date.fromordinal(TODAY.toordinal() + 2)) == 2
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"2026-01-31": -1}', '{"2026-01-31": "much"}', "\0"])
-def test_a_damaged_ledger_is_unknown_today_and_empty_tomorrow(tmp_path, text):
-    path = tmp_path / "bytes.json"
-    path.write_text(text)
-    moment = NOON.timestamp()
-    os.utime(path, (moment, moment))
-    assert bytes_used(path, TODAY) is None
-    add_bytes(path, TODAY, 100)
-    assert bytes_used(path, TODAY) is None
-    tomorrow = date(2026, 2, 1)
-    add_bytes(path, tomorrow, 100)
-    assert bytes_used(path, tomorrow) == 100
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from flwr.clientapp import ClientApp
 
 from fedplt import __version__
 from fedplt.configuration import AnnouncedDevice, load_config
+from fedplt.engines.flower.gate import Work
 from fedplt.engines.flower.node import load_node
-from fedplt.engines.flower.node_client import NodeClient
-from fedplt.engines.flower.node_job import node_client
+from fedplt.engines.flower.node_client import UNLIMITED, NodeClient
+from fedplt.engines.flower.node_job import node_client, node_work
 from fedplt.engines.flower.orders import HelloAnswer, TrainHeader, UploadHeader, read
 from fedplt.engines.flower.records import from_records, to_records
 from fedplt.engines.flower.wire import dump_header, load_header
@@ -24,33 +25,42 @@ from fedplt.errors import ConfigError, FedpltError, RunError, UpdateError
 from fedplt.federation import Job, job_from_config
 
 FindNode = Callable[[Context], NodeClient]
+Gate = Callable[[Context, int], Work]
+"""Lets an order of so many bytes pass, or refuses it."""
 Given = tuple[dict[str, Any], dict[str, Any]]
+Act = Callable[[Context, Work, Any, Any], Given]
 PARKED = "fedplt-update"
 """Where an update waits until the server asks for it: in the node's memory."""
 
 
-def client_app_of(find: FindNode) -> ClientApp:
-    """A client app around a function that gives the node's client."""
+def _let_pass(context: Context, bytes_down: int) -> Work:
+    return UNLIMITED
+
+
+def client_app_of(find: FindNode, gate: Gate = _let_pass) -> ClientApp:
+    """A client app around a function that gives the node's client; all orders pass the gate."""
 
     def find_node(context: Context) -> NodeClient:
         torch.set_num_threads(1)  # the same bits as in the simulator
         return find(context)
 
     app = ClientApp()
-    app.query("hello")(answering(functools.partial(_hello, find_node)))
-    app.train("local")(answering(functools.partial(_train, find_node)))
-    app.train("upload")(answering(upload_parked))
-    app.evaluate("kept")(answering(functools.partial(_evaluate, find_node)))
+    app.query("hello")(answering(functools.partial(_hello, find_node), gate))
+    app.train("local")(answering(functools.partial(_train, find_node), gate))
+    app.train("upload")(answering(upload_parked, gate))
+    app.evaluate("kept")(answering(functools.partial(_evaluate, find_node), gate))
     return app
 
 
-def answering(act: Callable[[Context, Any, Any], Given]) -> Callable[[Message, Context], Message]:
+def answering(act: Act, gate: Gate = _let_pass) -> Callable[[Message, Context], Message]:
     """A handler of messages; what goes wrong is an answer in words, not a dead process."""
 
     def handle(message: Message, context: Context) -> Message:
         arrays: dict[str, Any] = {}
         try:
-            header, arrays = act(context, *from_records(message.content))
+            size = sum(record.count_bytes() for record in message.content.values())
+            work = gate(context, size)
+            header, arrays = act(context, work, *from_records(message.content))
         except FedpltError as error:
             header = {"refused": str(error)}
         except Exception as error:  # the node's model and data may raise anything
@@ -60,7 +70,7 @@ def answering(act: Callable[[Context, Any, Any], Given]) -> Callable[[Message, C
     return handle
 
 
-def _hello(find: FindNode, context: Context, header: Any, arrays: Any) -> Given:
+def _hello(find: FindNode, context: Context, work: Work, header: Any, arrays: Any) -> Given:
     node = find(context)
     answer = HelloAnswer(
         client=node.client,
@@ -72,8 +82,8 @@ def _hello(find: FindNode, context: Context, header: Any, arrays: Any) -> Given:
     return answer.model_dump(), {}
 
 
-def _train(find: FindNode, context: Context, header: Any, arrays: Any) -> Given:
-    answer, numbers = find(context).train(header, arrays)
+def _train(find: FindNode, context: Context, work: Work, header: Any, arrays: Any) -> Given:
+    answer, numbers = find(context).train(header, arrays, work)
     if read(TrainHeader, header).upload:
         return answer, numbers
     park(context, answer, numbers["update"])
@@ -87,7 +97,7 @@ def park(context: Context, answer: Mapping[str, Any], update: Any) -> None:
     context.state[PARKED + "-of"] = ConfigRecord({"header": dump_header(told)})
 
 
-def upload_parked(context: Context, header: Any, arrays: Any) -> Given:
+def upload_parked(context: Context, work: Work, header: Any, arrays: Any) -> Given:
     asked, state = read(UploadHeader, header), context.state
     if PARKED not in state.array_records:
         raise RunError("the update is gone: this node was restarted since it trained.")
@@ -98,12 +108,13 @@ def upload_parked(context: Context, header: Any, arrays: Any) -> Given:
             f"{asked.round + 1} was asked."
         )
     update = state.array_records[PARKED]["update"].numpy()
+    work.admit_upload(update.nbytes)
     del state[PARKED]
     return told, {"update": update}
 
 
-def _evaluate(find: FindNode, context: Context, header: Any, arrays: Any) -> Given:
-    return find(context).evaluate(header, arrays), {}
+def _evaluate(find: FindNode, context: Context, work: Work, header: Any, arrays: Any) -> Given:
+    return find(context).evaluate(header, arrays, work), {}
 
 
 def client_app() -> ClientApp:
@@ -114,15 +125,22 @@ def client_app() -> ClientApp:
     """
 
     def find(context: Context) -> NodeClient:
-        path = context.node_config.get("fedplt-node")
-        if not isinstance(path, str):
-            raise ConfigError(
-                "this node does not say where its node.toml is: start its SuperNode with "
-                "--node-config \"fedplt-node='/path/node.toml'\"."
-            )
-        return _node(path)
+        return _node(_path(context))
 
-    return client_app_of(find)
+    def gate(context: Context, bytes_down: int) -> Work:
+        return node_work(load_node(_path(context)), bytes_down)
+
+    return client_app_of(find, gate)
+
+
+def _path(context: Context) -> str:
+    path = context.node_config.get("fedplt-node")
+    if not isinstance(path, str):
+        raise ConfigError(
+            "this node does not say where its node.toml is: start its SuperNode with "
+            "--node-config \"fedplt-node='/path/node.toml'\"."
+        )
+    return path
 
 
 @functools.lru_cache(maxsize=1)

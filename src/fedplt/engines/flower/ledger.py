@@ -1,50 +1,111 @@
-"""How many bytes a node moved on which day: a small JSON file in its state folder."""
+"""How many bytes a node moved today: a small file in its state folder, used for ``bytes_per_day``.
+
+Where the file or the clock cannot be believed, nothing is left for the day until the owner has
+looked at it and deleted the file.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
-from datetime import date
+import math
+import time
+from datetime import date, datetime
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedplt.errors import RunError
 from fedplt.files import write_text
 
 LEDGER = "bytes.json"
-DAYS = 31
-"""Older days are forgotten."""
+JUMP_SECONDS = 3600.0
+"""A clock that is corrected by less is still believed."""
+AWAY_SECONDS = 31 * 86_400.0
+"""A node that was off for longer cannot tell this from a clock that jumped ahead."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def bytes_used(path: Path, day: date) -> int | None:
-    """What was moved on this day; None: the file is damaged, and of this day."""
-    days = _read(path)
-    if days is None:
-        # What a file of an earlier day held does not matter today.
-        return None if date.fromtimestamp(path.stat().st_mtime) >= day else 0
-    return days.get(day.isoformat(), 0)
+class Moment(NamedTuple):
+    """The node's clock, and a second one that nobody sets: the seconds since this boot."""
+
+    local: datetime
+    boot: str
+    """Id of this boot; empty where the system has none."""
+    uptime: float
+
+    @classmethod
+    def now(cls) -> Moment:
+        clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts sleep, too
+        boot = BOOT_ID.read_text(encoding="ascii").strip() if BOOT_ID.exists() else ""
+        return cls(datetime.now().astimezone(), boot, time.clock_gettime(clock))
 
 
-def add_bytes(path: Path, day: date, number: int) -> None:
-    """Add to what was moved on this day. A damaged file of this day stays as it is."""
+class _Entry(BaseModel):
+    """The ledger's content: one day, and when it was written."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    day: str
+    bytes: Annotated[int, Field(ge=0)]
+    time: Annotated[float, Field(ge=0)]
+    boot: str
+    uptime: Annotated[float, Field(ge=0)]
+
+
+def count_bytes(path: Path, number: int, now: Moment) -> int:
+    """Add to the bytes of the day and return their sum.
+
+    :class:`RunError` if they are not known: the file is damaged, or the clock was set.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f".{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # held for milliseconds, by other rounds of this node
-        used = bytes_used(path, day)
-        if used is None:
-            return
-        days = {**(_read(path) or {}), day.isoformat(): used + number}
-        write_text(path, json.dumps(dict(sorted(days.items())[-DAYS:])))
+        fcntl.flock(lock, fcntl.LOCK_EX)  # held for milliseconds, by other orders of this node
+        day, used = _today(path, now)
+        entry = _Entry(
+            day=day.isoformat(), bytes=used + number, time=now.local.timestamp(),
+            boot=now.boot, uptime=now.uptime,
+        )  # fmt: skip
+        write_text(path, json.dumps(entry.model_dump()))
+        return entry.bytes
 
 
-def _read(path: Path) -> dict[str, int] | None:
-    """Bytes by day; None: damaged."""
+def _today(path: Path, now: Moment) -> tuple[date, int]:
+    """The day that bytes count for, and what was used of it."""
+    today = now.local.date()
     try:
-        days = json.loads(path.read_text(encoding="utf-8"))
+        entry = _Entry.model_validate_json(path.read_text(encoding="utf-8"))
+        day = date.fromisoformat(entry.day)
     except FileNotFoundError:
-        return {}
-    except (OSError, ValueError):
-        return None
-    if not isinstance(days, dict) or not all(
-        type(number) is int and number >= 0 for number in days.values()
-    ):
-        return None
-    return days
+        return today, 0
+    except (OSError, ValueError, ValidationError) as error:
+        raise _unknown(path, "the file is damaged") from error
+    if why := _clock_problem(entry, now):
+        raise _unknown(path, why)
+    # A day does not end early because the time zone changed.
+    return (today, 0) if today > day else (day, entry.bytes)
+
+
+def _clock_problem(entry: _Entry, now: Moment) -> str | None:
+    passed = now.local.timestamp() - entry.time
+    same_boot = bool(entry.boot) and entry.boot == now.boot
+    expected = now.uptime - entry.uptime if same_boot else math.nan
+    if passed < -JUMP_SECONDS:
+        return f"the clock is {_hours(-passed)} behind its last entry"
+    if same_boot and abs(passed - expected) > JUMP_SECONDS:
+        return f"since its last entry the clock was moved by {_hours(abs(passed - expected))}"
+    if not same_boot and passed > AWAY_SECONDS:
+        return f"its last entry is {passed / 86_400:.0f} days old"
+    return None
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours"
+
+
+def _unknown(path: Path, why: str) -> RunError:
+    return RunError(
+        f"no bytes are left for today: the ledger {path} does not tell how many were used ({why}). "
+        f"The owner of this node sets the clock right and starts the count again with: rm '{path}'"
+    )

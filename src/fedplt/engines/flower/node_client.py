@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -23,10 +22,13 @@ from fedplt.client import (
     combine,
     evaluate_chunk,
     num_chunks,
+    num_steps,
 )
 from fedplt.cutting import find_spaces
 from fedplt.data import first_examples
+from fedplt.engines.flower.gate import Work
 from fedplt.engines.flower.kept import KeptState
+from fedplt.engines.flower.limits import Limits
 from fedplt.engines.flower.orders import (
     EvaluateAnswer,
     EvaluateHeader,
@@ -43,15 +45,11 @@ from fedplt.fleet import DeviceProfile
 from fedplt.kernels import put
 from fedplt.planning import Assignment, Places, read_assignment
 
-Guard = Callable[[float, int, int], AbstractContextManager[None]]
 FLOAT_BYTES = 4
 CHECKED = "checked.txt"
 """What partial training was compared for last with full gradients times mask."""
 Numbers = dict[str, NDArray[np.float32]]
-
-
-def _allow_all(ratio: float, bytes_down: int, bytes_up: int) -> AbstractContextManager[None]:
-    return nullcontext()
+UNLIMITED = Work(Limits(max_steps=2**62))
 
 
 class NodeClient:
@@ -67,46 +65,41 @@ class NodeClient:
         client: int,
         examples: range,
         state_folder: Path,
-        guard: Guard = _allow_all,
         device: DeviceProfile | None = None,
     ) -> None:
-        """``guard(ratio, bytes down, bytes up)`` is entered for training; it may refuse.
-
-        ``device`` is what the node says about itself when it joins.
-        """
+        """``device`` is what the node says about itself when it joins."""
         self.job, self.client, self.examples, self.device = job, client, examples, device
-        self.kept, self.guard = KeptState(state_folder, client), guard
+        self.kept = KeptState(state_folder, client)
         self._global = torch.zeros(job.layers.state_size)
 
-    def train(self, header: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Numbers]:
-        """The answer to an order to train, and the update."""
+    def train(
+        self, header: Mapping[str, Any], arrays: Arrays, work: Work = UNLIMITED
+    ) -> tuple[dict[str, Any], Numbers]:
+        """The answer to an order to train, and the update; ``work`` is the order at the gate."""
         asked = read(TrainHeader, header)
         self._refuse_other(asked.client)
         local = self._local(asked.local)
         assignment = read_assignment(
             self.job.layers, asked.assignment, frozenset(asked.local), lambda: self._spaces
         )
+        training = self._training(asked.training)
+        work.admit_training(assignment.ratio, num_steps(len(self.examples), training))
+        work.admit_upload(FLOAT_BYTES * assignment.update_size, now=asked.upload)
         trainer = self._trainer(local)
         self._receive(trainer, assignment.received, arrays.get("state"))
-        down = sum(array.nbytes for array in arrays.values())
-        with self.guard(assignment.ratio, down, FLOAT_BYTES * assignment.update_size):
-            return self._train(trainer, asked, assignment, arrays.get("weights"))
-
-    def _train(
-        self, trainer: ClientTrainer, asked: TrainHeader, assignment: Assignment, weights: Any
-    ) -> tuple[dict[str, Any], Numbers]:
-        local = trainer.local
         if asked.check:
             self._check(assignment, asked)
+            work.check()
         if asked.kept >= 0:
             trainer.take_kept(self.kept.load(asked.kept, local.size))
+        weights = arrays.get("weights")
         order = TrainOrder(
             client=asked.client, round=asked.round, seed=asked.seed, assignment=assignment,
-            training=self._training(asked.training), learning_rate=asked.learning_rate,
+            training=training, learning_rate=asked.learning_rate,
             block_weights=None if weights is None else torch.from_numpy(weights.copy()),
         )  # fmt: skip
         update = torch.empty(assignment.update_size)
-        result = trainer.train(order, self.job.samples, self.examples, update)
+        result = trainer.train(order, self.job.samples, self.examples, update, work.on_step)
         if local.size:
             self.kept.forget_before(asked.oldest)
             self.kept.save(asked.round, trainer.kept())
@@ -117,7 +110,9 @@ class NodeClient:
         )  # fmt: skip
         return answer.model_dump(), {"update": update.numpy()}
 
-    def evaluate(self, header: Mapping[str, Any], arrays: Arrays) -> dict[str, Any]:
+    def evaluate(
+        self, header: Mapping[str, Any], arrays: Arrays, work: Work = UNLIMITED
+    ) -> dict[str, Any]:
         asked = read(EvaluateHeader, header)
         self._refuse_other(asked.client)
         job, local = self.job, self._local(asked.local)
@@ -127,10 +122,11 @@ class NodeClient:
             trainer.take_kept(self.kept.load(asked.kept, local.size))
         samples = job.test if asked.part == "test" and job.test is not None else job.validation
         chunks = evaluation_chunks(job, num_chunks(samples), self.client)
-        results = (
-            evaluate_chunk(trainer.model, samples, chunk, job.training.loss, job.metric)
-            for chunk in chunks
-        )
+        results = []
+        for chunk in chunks:
+            work.check()
+            loss, metric = job.training.loss, job.metric
+            results.append(evaluate_chunk(trainer.model, samples, chunk, loss, metric))
         found = combine(results, job.metric)
         counts, scores = found.label_counts, found.label_scores
         assert found.sums is not None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,12 @@ from fedplt.engines.flower.members import Registered, announcements
 from fedplt.engines.flower.relay import relay
 from fedplt.engines.flower.wire import Wire
 from fedplt.engines.start import job_of, prepare_resume, run_job
-from fedplt.errors import ConfigError
-from fedplt.federation import Job, RoundRecord, RunFolder, with_claims
+from fedplt.errors import ConfigError, RunError
+from fedplt.federation import Job, RoundRecord, RunFolder, participants_warning, with_claims
 
 _log = logging.getLogger("flwr")
+STOP_SECONDS = 10.0
+"""So long after it was asked to stop, a run that waits for the SuperLink is broken off."""
 
 
 def relay_app(address: str, token: str) -> ServerApp:
@@ -53,7 +57,11 @@ def server_app() -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         wire = GridWire(grid)
-        run_on(wire, context.run_config, wire.keys)
+        try:
+            run_on(wire, context.run_config, wire.keys)
+        except KeyboardInterrupt as error:
+            # Flower tells the SuperLink of an Exception and ends; this would end it silently.
+            raise RunError(f"{error or 'stopped'} start-run.sh continues the run.") from error
 
     return app
 
@@ -70,8 +78,10 @@ def run_on(wire: Wire, settings: Any, keys: Keys | None = None) -> None:
     config, out = (_path(settings, key) for key in ("config", "out"))
     sys.path.insert(0, str(config.parent))  # where modules that it names may be
     registered = None if keys is None else registered_clients(config.parent / "server", keys)
+    ended = threading.Event()
 
     def engine(job: Job, stop: Callable[[], bool]) -> FlowerEngine:
+        threading.Thread(target=_break_off, args=(stop, ended), daemon=True).start()
         pin = job.config.engine.pin_nodes
         made = FlowerEngine(job, wire, stop, pin=pin, registered=registered)
         made.members.wait(max(1, job.config.server.min_clients), made.seconds)
@@ -82,10 +92,27 @@ def run_on(wire: Wire, settings: Any, keys: Keys | None = None) -> None:
         _log.info("fedplt: %s of %s rounds are done; going on", done, job.config.rounds)
     else:
         job = _job(wire, load_config(config), registered)
-    run_job(
-        job, out, resume=resume, engine=engine, on_round=say_rounds(job.config.rounds, job.metric)
-    )
+    if few := participants_warning(job.config):
+        _log.warning("fedplt: %s", few.removeprefix("WARNING: "))
+    say = say_rounds(job.config.rounds, job.metric)
+    try:
+        run_job(job, out, resume=resume, engine=engine, on_round=say)
+    finally:
+        ended.set()
     _log.info("fedplt: done; the model is in %s", out / "model.safetensors")
+
+
+def _break_off(stop: Callable[[], bool], ended: threading.Event) -> None:
+    """Interrupt a run that does not stop when asked: Flower's calls wait for a SuperLink for ever.
+
+    All rounds before the current one are saved, and the run's lock is released.
+    """
+    while not ended.wait(0.5):
+        if stop():
+            main = threading.main_thread().ident
+            if not ended.wait(STOP_SECONDS) and main is not None:
+                signal.pthread_kill(main, signal.SIGINT)
+            return
 
 
 def _as_before(path: Path, old: RunConfig) -> RunConfig:

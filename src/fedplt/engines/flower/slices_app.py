@@ -26,6 +26,7 @@ from fedplt.engines.flower.app_orders import (
     read_spaces,
 )
 from fedplt.engines.flower.client_app import answering, park, upload_parked
+from fedplt.engines.flower.gate import Work
 from fedplt.engines.flower.kept import not_needed
 from fedplt.engines.flower.node_client import receive
 from fedplt.engines.flower.orders import EvaluateHeader, HelloAnswer, read
@@ -67,7 +68,9 @@ class SlicesApp(ClientApp):
         return Message(to_records({"refused": why}, {}), reply_to=message)
 
 
-def _hello(context: Context, header: Any, arrays: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _hello(
+    context: Context, work: Work, header: Any, arrays: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
     answer = HelloAnswer(
         client=_client(context), num_examples=None, layers=None, version=__version__
     )

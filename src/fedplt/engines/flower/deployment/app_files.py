@@ -19,11 +19,7 @@ http://www.apache.org/licenses/LICENSE-2.0
 
 def app_files(folder: Path) -> dict[str, str]:
     """Text by path, for a deployment that will be in ``folder``."""
-    config = {
-        "config": str(folder / "run.toml"),
-        "out": str(folder / "server" / "run"),
-        "resume": False,
-    }
+    config = {"config": str(folder / "run.toml"), "out": str(folder / "server" / "run")}
     settings = f"[tool.flwr.app.config]\n{tomli_w.dumps(config)}"
     package = package_of(APP)
     return {
@@ -31,7 +27,7 @@ def app_files(folder: Path) -> dict[str, str]:
         "LICENSE": LICENSE,
         "README.md": "The Flower app of a fedplt deployment. `../start-run.sh` starts it.\n",
         f"{package}/__init__.py": '"""A run of fedplt."""\n',
-        f"{package}/client_app.py": _module("client", "each node: its data and model are there"),
+        f"{package}/client_app.py": _module("client", "no node: theirs is the installed one"),
         f"{package}/server_app.py": _module("server", "the server: run.toml says what is trained"),
     }
 

@@ -40,26 +40,30 @@ def check_ca(path: Path, now: datetime | None = None) -> Iterator[Finding]:
         yield problem(f"{path} is not the certificate of an authority", "copy ca/ca.crt there")
 
 
-def check_server_certificate(
-    folder: Path, address: Address, now: datetime | None = None
+def check_certificate(
+    folder: Path,
+    address: Address,
+    name: str = "server",
+    authority: str = "ca.crt",
+    now: datetime | None = None,
 ) -> Iterator[Finding]:
-    """``server.pem``: its time, its names, its key, and who signed it."""
-    path = folder / "server.pem"
-    certificate, ca = _load(path), _load(folder / "ca.crt")
+    """``server.pem`` or ``runtime.pem``: its time, its names, its key, and who signed it."""
+    path = folder / f"{name}.pem"
+    certificate, ca = _load(path), _load(folder / authority)
     if isinstance(certificate, Finding):
         yield certificate
         return
     yield _validity(certificate, path, now)
     yield _names(certificate, path, address)
-    yield _key_matches(certificate, folder / "server.key")
+    yield _key_matches(certificate, folder / f"{name}.key")
     if isinstance(ca, Finding):
         return  # said by check_ca
     try:
         certificate.verify_directly_issued_by(ca)
-        yield ok("server.pem is signed by ca.crt")
+        yield ok(f"{path.name} is signed by {authority}")
     except (ValueError, TypeError, InvalidSignature):
         do = f"use the ca.crt that belongs to it on every machine, or {RENEW}"
-        yield problem(f"{path} is not signed by {folder / 'ca.crt'}", do)
+        yield problem(f"{path} is not signed by {folder / authority}", do)
 
 
 def check_node_key(folder: Path) -> Finding:
@@ -120,7 +124,7 @@ def _names(certificate: x509.Certificate, path: Path, address: Address) -> Findi
     if missing:
         text = f"{path} is for {', '.join(sorted(found)) or 'no name'}, not for "
         return problem(text + ", ".join(missing), RENEW)
-    return ok(f"server.pem is for {', '.join(address.hosts)}")
+    return ok(f"{path.name} is for {', '.join(address.hosts)}")
 
 
 def _key_matches(certificate: x509.Certificate, path: Path) -> Finding:
@@ -130,5 +134,5 @@ def _key_matches(certificate: x509.Certificate, path: Path) -> Finding:
         return problem(f"{path} cannot be read: {_reason(error)}", RENEW)
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
-        return problem(f"{path} is not the key of server.pem", RENEW)
-    return ok("server.key matches server.pem")
+        return problem(f"{path} is not the key of {path.stem}.pem", RENEW)
+    return ok(f"{path.name} matches {path.stem}.pem")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from fedplt.configuration import load_config
 from fedplt.data import first_examples
-from fedplt.engines.flower.deployment.address import LOCAL
+from fedplt.engines.flower.deployment.address import LOCAL, Address
 from fedplt.engines.flower.deployment.certificates import (
     check_ca,
+    check_certificate,
     check_node_key,
-    check_server_certificate,
 )
 from fedplt.engines.flower.deployment.findings import (
     Finding,
@@ -25,7 +25,7 @@ from fedplt.engines.flower.deployment.findings import (
     problem,
     versions,
 )
-from fedplt.engines.flower.deployment.reach import check_reach
+from fedplt.engines.flower.deployment.reach import check_node_registered, check_reach, unregistered
 from fedplt.engines.flower.deployment.record import Record, layers_of, read_record
 from fedplt.engines.flower.deployment.scripts import CONNECTION
 from fedplt.engines.flower.limits import load_limits
@@ -39,7 +39,7 @@ from fedplt.engines.flower.node import (
 )
 from fedplt.engines.flower.power import power
 from fedplt.errors import FedpltError, RunError, did_you_mean
-from fedplt.federation import plan_from_config, try_model
+from fedplt.federation import participants_warning, plan_from_config, try_model
 
 
 def check_deployment(folder: Path, node: str | None = None) -> Iterator[Finding]:
@@ -69,13 +69,14 @@ def check_server(folder: Path, record: Record) -> Iterator[Finding]:
     yield from versions(record.versions)
     yield from _programs("flower-superlink", "flower-superexec", "flwr")
     yield from check_ca(folder / "ca.crt")
-    yield from check_server_certificate(folder, record.address)
+    yield from check_certificate(folder, record.address)
     for name in ("server.key", "superexec.secret"):
         yield private_file(folder / name)
     yield from _kept_elsewhere(folder.parent, record)
     yield _connection(folder)
     ca, address = folder / "ca.crt", record.address
     yield from check_reach(LOCAL[0], address.superlink_port, ca, expected=False)
+    yield from unregistered(folder, address)
     if not address.on_this_machine:
         yield from check_reach(address.hosts[0], address.port, ca, expected=False)
     yield from _run(folder.parent / "run.toml", record)
@@ -126,6 +127,8 @@ def _run(path: Path, record: Record) -> Iterator[Finding]:
     if record.layers is not None and layers.fingerprint != record.layers:
         text = "run.toml's model is not cut as it was when the deployment was made"
         yield problem(text, "set [model] back, or make the deployment anew: nodes refuse the run")
+    if few := participants_warning(config):
+        yield note(few.removeprefix("WARNING: "))
     yield ok(f"run.toml: {len(record.nodes)} clients, {layers.size:,} parameters")
 
 
@@ -133,10 +136,14 @@ def check_node(folder: Path, record: Record) -> Iterator[Finding]:
     yield from versions(record.versions)
     yield from _programs("flower-supernode", "flower-superexec")
     yield from check_ca(folder / "ca.crt")
-    yield private_file(folder / "node.key")
+    for name in ("node.key", "runtime.key", "superexec.secret"):
+        yield private_file(folder / name)
     yield check_node_key(folder)
     address = record.address
+    here = Address(LOCAL[:1], address.port)
+    yield from check_certificate(folder, here, "runtime", "runtime-ca.crt")
     yield from check_reach(address.hosts[0], address.port, folder / "ca.crt", expected=True)
+    yield from check_node_registered(folder, address)
     try:
         node = load_node(folder / "node.toml")
     except FedpltError as error:

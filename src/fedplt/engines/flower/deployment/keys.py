@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import secrets
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def make_server_certificate(
     ca_key: PrivateKey,
     address: Address,
     now: datetime | None = None,
+    days: int = SERVER_DAYS,
 ) -> x509.Certificate:
     """The server's certificate, for all its names and for loopback."""
     hosts = dict.fromkeys((*address.hosts, *LOCAL))
@@ -77,7 +79,7 @@ def make_server_certificate(
         x509.IPAddress(ipaddress.ip_address(host)) if is_ip(host) else x509.DNSName(host)
         for host in hosts
     ]
-    builder = _builder(_name("fedplt server"), ca.subject, key, SERVER_DAYS, now)
+    builder = _builder(_name("fedplt server"), ca.subject, key, days, now)
     extensions: list[tuple[x509.ExtensionType, bool]] = [
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (x509.SubjectAlternativeName(names), False),
@@ -88,6 +90,21 @@ def make_server_certificate(
     for extension, critical in extensions:
         builder = builder.add_extension(extension, critical=critical)
     return builder.sign(ca_key, hashes.SHA384())
+
+
+def write_runtime(folder: Path, port: int) -> None:
+    """A secret and a certificate between a node's own processes, which meet on loopback.
+
+    The certificate's authority is for this node alone, and its key is thrown away.
+    """
+    ca_key, key = new_key(), new_key()
+    ca = make_ca(ca_key)
+    here = Address(LOCAL[:1], port)
+    certificate = make_server_certificate(key, ca, ca_key, here, days=CA_DAYS)
+    write_private(folder / "superexec.secret", secrets.token_hex(32).encode())
+    write_private(folder / "runtime.key", pem_private(key))
+    (folder / "runtime.pem").write_bytes(pem_certificate(certificate))
+    (folder / "runtime-ca.crt").write_bytes(pem_certificate(ca))
 
 
 def _builder(

@@ -10,7 +10,21 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from fedplt.engines.flower.deployment.address import join
+import httpx
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from flwr.proto.control_pb2 import ListNodesRequest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from fedplt.engines.flower.deployment.address import Address, join
 from fedplt.engines.flower.deployment.findings import Finding, note, ok, problem
 
 DEADLINE_SECONDS = 5.0
@@ -49,6 +63,64 @@ def check_reach(host: str, port: int, ca: Path, *, expected: bool) -> Iterator[F
         return
     if date is not None:
         yield compare_clocks(date, datetime.now(UTC))
+
+
+def unregistered(folder: Path, address: Address) -> Iterator[Finding]:
+    """On the server: keys of nodes that the SuperLink does not know, if it runs."""
+    found = sorted(folder.glob("keys/*.pub"))
+    try:
+        ca = (folder / "ca.crt").read_bytes()
+        given = {path.stem: load_ssh_public_key(path.read_bytes()) for path in found}
+        with ControlHttpClient.from_server_address(address.superlink, False, ca, []) as control:
+            nodes = control.ListNodes(ListNodesRequest()).nodes_info
+        known = {bytes(node.public_key) for node in nodes}
+    except (OSError, ValueError, UnsupportedAlgorithm, httpx.HTTPError):
+        return  # it does not run, or the checks of its files say what is wrong
+    missing = [
+        name
+        for name, key in given.items()
+        if isinstance(key, ec.EllipticCurvePublicKey) and public_key_to_bytes(key) not in known
+    ]
+    if missing:
+        yield problem(f"not registered: {', '.join(missing)}", "run register-nodes.sh")
+    elif given:
+        yield ok(f"the keys of {len(given)} nodes are registered")
+
+
+def check_node_registered(folder: Path, address: Address) -> Iterator[Finding]:
+    """On a node: whether the server knows its key.
+
+    Asks with a heartbeat interval that is not allowed: a SuperLink that knows the key refuses the
+    interval, and nothing changes there. It refuses an unknown key before that.
+    """
+    try:
+        ca = (folder / "ca.crt").read_bytes()
+        key = load_ssh_private_key((folder / "node.key").read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        public = key.public_key()
+        asked = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=0.0)
+        interceptors: list[ProtobufClientInterceptor] = [
+            RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+            NodeAuthHttpInterceptor(key, public),
+        ]
+        with FleetHttpClient.from_server_address(address.public, False, ca, interceptors) as fleet:
+            fleet.ActivateNode(asked)
+    except httpx.HTTPStatusError as error:
+        yield from _refusal(error.response)
+    except (OSError, ValueError, AssertionError, UnsupportedAlgorithm, httpx.HTTPError):
+        return  # no connection, or no key: said by other checks
+
+
+def _refusal(response: httpx.Response) -> Iterator[Finding]:
+    error = FlowerError.from_json(response.text)
+    code = None if error is None else error.code
+    if code == ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
+        yield ok("the server knows this node's key")
+    elif code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
+        do = "run register-nodes.sh on the server, with this node's node.pub in its keys/"
+        yield problem("the server does not know this node's key", do)
+    else:
+        yield note(f"the server does not say if it knows this key (HTTP {response.status_code})")
 
 
 def compare_clocks(server: datetime, here: datetime) -> Finding:

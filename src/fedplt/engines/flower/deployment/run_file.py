@@ -16,7 +16,9 @@ from fedplt.configuration import (
     read_text,
 )
 from fedplt.engines.flower.deployment.nodes_file import Node, client_groups
+from fedplt.engines.flower.deployment.scripts import render
 from fedplt.errors import ConfigError
+from fedplt.federation import FEWEST_CLIENTS
 
 ROUND_TIMEOUT_SECONDS = 600.0
 MAX_RMS = 1.0
@@ -57,20 +59,21 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
     else:
         _refuse_missing_ratios(nodes)
         clients["groups"] = client_groups(nodes)
-    half = max(1, len(nodes) // 2)
     engine = {"round_timeout_seconds": ROUND_TIMEOUT_SECONDS, **values.get("engine", {})}
     values |= {
         "clients": clients,
-        "server": {**_bounds(values, half), **values.get("server", {})},
+        "server": {**_bounds(values, len(nodes)), **values.get("server", {})},
         "engine": {**engine, "name": "flower", "pin_nodes": True},
     }
     return values, parse_config(values, where=f"{where}, with the nodes' clients" if where else "")
 
 
-def _bounds(values: dict[str, Any], least: int) -> dict[str, Any]:
+def _bounds(values: dict[str, Any], number: int) -> dict[str, Any]:
     """What keeps one client from spoiling a round, unless the configuration says otherwise."""
     if "privacy" in values:
         return {}  # it has a clip of its own, and every round counts
+    least = max(1, number // 2, FEWEST_CLIENTS if number >= FEWEST_CLIENTS else 0)
+    least = min(least, values.get("sampling", {}).get("num_clients") or least)
     bounds: dict[str, Any] = {"min_clients": least, "max_rms": MAX_RMS}
     if "aggregation" not in values.get("server", {}):
         bounds |= {"aggregation": "clipped-mean", "clip": CLIP}
@@ -147,41 +150,10 @@ def node_text(config: RunConfig, node: Node, num_clients: int) -> str:
         "model": {"name": config.model.name, **model},
         **({"task": task} if (task := config.task.model_dump(exclude_unset=True)) else {}),
     }
-    return f"{NODE_ABOUT}\n{tomli_w.dumps(_without_none(values))}{NODE_MORE}"
+    return render("node.toml", values=tomli_w.dumps(_without_none(values)))
 
 
 def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
     return value
-
-
-NODE_ABOUT = """\
-# This node's own data and model; the file stays on the node. Relative paths start at its folder,
-# where modules that [data], [model] and [task] name are found, too.
-#
-# As it is, the node trains on its part of the data set that [data] names. To train on data of its
-# own, name a function that returns it as a fedplt.TrainingData:
-#     [data]
-#     name = "my_data:load"     # load() in my_data.py, beside this file
-#     whole = true              # all of it is this node's: nothing to split
-#
-# If the server plans by what devices can do ([fleet] in its run.toml), say what this one can:
-#     fedplt probe MODEL --name NODE --down "100 Mbit/s" --up "20 Mbit/s" --out profile.toml
-"""
-NODE_MORE = """
-# [task]                        # the run's; loss and metric may be the node's own code
-# name = "regression"           # default: classification
-# loss = "my_losses:loss"       # (outputs, targets) -> mean loss
-"""
-LIMITS = """\
-# What this node may be asked to do. Remove a '#' to set a limit; without it, all is allowed.
-# A round that is not allowed goes on without this node, and both sides say why.
-
-# max_ratio = 0.25              # largest fraction of the model that is trained here
-# bytes_per_round = "50 MB"     # download and upload together
-# bytes_per_day = "2 GB"
-# seconds_per_round = 300.0
-# hours = ["22:00-06:00"]       # local time
-# mains_power_only = true
-"""

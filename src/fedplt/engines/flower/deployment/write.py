@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from fedplt.engines.flower.deployment import keys
 from fedplt.engines.flower.deployment.address import Address
 from fedplt.engines.flower.deployment.app_files import app_files
 from fedplt.engines.flower.deployment.nodes_file import Node, read_nodes
-from fedplt.engines.flower.deployment.readme import readme
 from fedplt.engines.flower.deployment.record import (
     RECORD,
     Record,
@@ -22,35 +20,31 @@ from fedplt.engines.flower.deployment.record import (
     layers_of,
 )
 from fedplt.engines.flower.deployment.run_file import (
-    LIMITS,
     SPLIT_FILE,
     node_text,
     run_text,
     run_values,
 )
-from fedplt.engines.flower.deployment.scripts import (
-    connection_file,
-    node_script,
-    node_unit,
-    proxy_file,
-    server_scripts,
-    server_units,
-)
+from fedplt.engines.flower.deployment.scripts import node_files, node_port, readme, server_files
 from fedplt.errors import ConfigError, FedpltError, RunError
+from fedplt.federation import participants_warning
 
 
 def init_deployment(
     folder: Path, nodes_csv: Path, address: Address, config: Path | None = None
-) -> tuple[Record, str]:
-    """Write a deployment into a new folder; return its record and what could not be recorded."""
+) -> tuple[Record, list[str]]:
+    """Write a deployment into a new folder; return its record and what its owner should know."""
     folder = folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(
             f"{folder} already exists, and its keys are never overwritten. Choose another folder, "
             "or delete it."
         )
-    if any(character in str(folder) for character in "'\"\n"):
-        raise ConfigError(f"{folder}: Flower takes no quotation marks in paths. Choose another.")
+    if any(character in "'\"\\$" or ord(character) < 32 for character in str(folder)):
+        raise ConfigError(
+            f"{folder}: Flower, nginx and systemd take no quotation marks, backslashes, '$' or "
+            "line breaks in paths. Choose another."
+        )
     nodes = read_nodes(nodes_csv)
     values, run = run_values(config, nodes)
     layers, missing = _layers(run)
@@ -64,12 +58,12 @@ def init_deployment(
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     scratch.mkdir(parents=True, mode=0o700)
     try:
-        _write_server(scratch, folder, record, nodes)
+        _write_server(scratch, folder, record)
         for node in nodes:
             _write_node(scratch, record, run, node, split)
         texts = {
             "run.toml": run_text(values),
-            "README.md": readme(folder, address, nodes),
+            "README.md": readme(folder, address, nodes, participants_warning(run)),
             RECORD: record.text(),
         }
         if split is not None:
@@ -78,7 +72,9 @@ def init_deployment(
         scratch.replace(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return record, missing
+    if missing:
+        missing = f"Nodes cannot compare their model with the server's, which failed: {missing}"
+    return record, [text for text in (missing, participants_warning(run)) if text]
 
 
 def _layers(run: RunConfig) -> tuple[str | None, str]:
@@ -95,7 +91,7 @@ def _read_split(path: Path) -> str:
         raise ConfigError(f"data.split_file: {path} cannot be read: {error}") from error
 
 
-def _write_server(scratch: Path, folder: Path, record: Record, nodes: tuple[Node, ...]) -> None:
+def _write_server(scratch: Path, folder: Path, record: Record) -> None:
     """The certificate authority and the folder of the server."""
     address = record.address
     (scratch / "ca").mkdir(mode=0o700)
@@ -111,14 +107,10 @@ def _write_server(scratch: Path, folder: Path, record: Record, nodes: tuple[Node
         path.write_bytes(keys.pem_certificate(ca))
     (server / "server.pem").write_bytes(keys.pem_certificate(certificate))
     texts = {
-        "flwr-home/config.toml": connection_file(folder, address),
         RECORD: record.text(),
-        **server_scripts(address, Path(sys.prefix)),
-        **server_units(folder),
+        **server_files(folder, address, len(record.nodes)),
         **{f"app/{path}": text for path, text in app_files(folder).items()},
     }
-    if not address.on_this_machine:
-        texts["nginx.conf"] = proxy_file(folder, address)
     _write(server, texts)
 
 
@@ -134,12 +126,11 @@ def _write_node(
     (folder / "node.pub").write_bytes(public)
     (scratch / "server" / "keys" / f"{node.name}.pub").write_bytes(public)
     (folder / "ca.crt").write_bytes((scratch / "ca" / "ca.crt").read_bytes())
+    keys.write_runtime(folder, node_port(node.client, record.address))
     own = Record(record.versions, record.address, record.layers, {node.name: node.client})
     texts = {
         "node.toml": node_text(run, node, len(record.nodes)),
-        "limits.toml": LIMITS,
-        "supernode.sh": node_script(node.name, node.client, record.address, Path(sys.prefix)),
-        f"fedplt-{node.name}.service": node_unit(node.name),
+        **node_files(node.name, node.client, record.address),
         RECORD: own.text(),
     }
     if split is not None:
