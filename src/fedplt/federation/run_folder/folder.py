@@ -12,6 +12,8 @@
         sessions.json           versions and machine; devices.json: devices, with [fleet]
         report.html             a report to open in a browser
 
+With ``[privacy]`` the checkpoints hold the key of the noise (``config.toml`` does with
+``privacy.noise_seed``): only the owner may read them (mode 0600), from their creation.
 Every file carries the run's id and a digest of what it says (``sealed.py``). A lock allows one
 writer at a time. No pickle is read or written.
 """
@@ -166,7 +168,9 @@ class RunFolder:
     def write_config(self, config: RunConfig) -> None:
         with self._writing("config.toml"):
             text = seal_lines(dump_config(config), self.run, "config")
-            write_text(self.path / "config.toml", text)
+            privacy = config.privacy
+            holds_key = privacy is not None and privacy.noise_seed is not None
+            write_text(self.path / "config.toml", text, private=holds_key)
 
     def write_plan(self, plan: Plan) -> None:
         with self._writing("plan.json"):
@@ -195,10 +199,10 @@ class RunFolder:
         """All complete records; an incomplete last line, left by a crash, is ignored."""
         return self._records.read()
 
-    def keep_rounds(self, number: int) -> list[RoundRecord]:
+    def keep_rounds(self, number: int, pending: int | None = None) -> list[RoundRecord]:
         """Drop the records of rounds after the checkpoint, which are run again."""
         with self._writing("rounds.jsonl"):
-            return self._records.keep(number)
+            return self._records.keep(number, pending)
 
     @property
     def _records(self) -> RecordsFile:
@@ -244,11 +248,23 @@ class RunFolder:
         total: Totals,
         job: Job,
         extras: Mapping[str, Tensor] | None = None,
+        *,
+        pending: RoundRecord | None = None,
+        replace_damaged: bool = False,
     ) -> None:
-        """``extras``: further state that the next round needs, such as the server optimizer's."""
+        """Make the state after some round durable.
+
+        Args:
+            extras: further state that the next round needs, such as the server optimizer's.
+            pending: the record of the last round, if it is not evaluated yet.
+            replace_damaged: overwrite the newest checkpoint instead of keeping it as the previous.
+        """
         with self._writing("checkpoint.safetensors"):
             self._records.sync()  # a checkpoint never counts records that the disk does not have
-            self._checkpoints.save(state, rounds_done, total, job, extras or {})
+            self._checkpoints.save(
+                state, rounds_done, total, job, extras or {},
+                pending=pending, replace_damaged=replace_damaged,
+            )  # fmt: skip
 
     def load_checkpoint(self, job: Job) -> Checkpoint:
         """The newest whole checkpoint; refused if configuration, plan or data differ."""
@@ -258,9 +274,15 @@ class RunFolder:
     def go_on_from(self, checkpoint: Checkpoint) -> list[RoundRecord]:
         """Make the folder what it was at this checkpoint; return the records of its rounds."""
         remove_scratch(self.path)
-        self._checkpoints.adopt(checkpoint)
+        if checkpoint.problem:
+            warnings.warn(
+                f"{checkpoint.problem} The run goes on from the checkpoint before, after round "
+                f"{checkpoint.rounds_done}.",
+                stacklevel=2,
+            )
         self._models.warn_of_damaged_best("The run goes on; a better round replaces it.")
-        return self.keep_rounds(checkpoint.rounds_done)
+        pending = checkpoint.pending.round if checkpoint.pending else None
+        return self.keep_rounds(checkpoint.rounds_done, pending)
 
     @property
     def _checkpoints(self) -> CheckpointFiles:
@@ -272,6 +294,8 @@ class RunFolder:
             self._models.save_best(tensors, round)
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
+        with self._writing("rounds.jsonl"):
+            self._records.sync()
         with self._writing(FINAL_MODEL):
             digest = self._models.save_final(tensors)
         with self._writing("result.json"):

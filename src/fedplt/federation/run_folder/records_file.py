@@ -37,14 +37,15 @@ class RecordsFile:
             ) from damage[0]
         return records
 
-    def keep(self, number: int) -> list[RoundRecord]:
+    def keep(self, number: int, pending: int | None = None) -> list[RoundRecord]:
         """Drop the records of rounds after the checkpoint, which are run again.
 
-        Damaged lines are dropped too. A warning names the rounds that have no record.
+        Damaged lines are dropped too. A warning names the rounds that have no record, except
+        ``pending``, the last round, whose record the checkpoint has.
         """
         records, damage = self._read()
         records = [record for record in records if record.round <= number]
-        there = {record.round for record in records}
+        there = {pending, *(record.round for record in records)}
         missing = [round for round in range(1, number + 1) if round not in there]
         if missing:
             why = f" ({damage[0]})" if damage else ""

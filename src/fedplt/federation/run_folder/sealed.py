@@ -107,10 +107,11 @@ def save_tensors(
     kind: str,
     *,
     previous: Path | None = None,
+    private: bool = False,
 ) -> str:
     """Write tensors and what is known about them; ``previous`` gets the file that was there.
 
-    Returns the digest of the tensors.
+    ``private``: only the owner may read them. Returns the digest of the tensors.
     """
     digest = tensors_digest(tensors)
     metadata = {METADATA: seal_json({**about, "tensors": digest}, run, kind)}
@@ -121,7 +122,7 @@ def save_tensors(
         except SafetensorError as error:  # such as a full disk
             raise OSError(None, str(error), str(path)) from error
 
-    write_atomically(path, write, previous=previous)
+    write_atomically(path, write, previous=previous, private=private)
     return digest
 
 
