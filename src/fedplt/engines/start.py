@@ -35,6 +35,7 @@ from fedplt.federation import (
     OnRound,
     RunFolder,
     check_job,
+    find_code_of,
     ignore,
     job_from_config,
     make_server_job,
@@ -187,6 +188,7 @@ def prepare_resume(
     folder.lock()
     try:
         folder.restore_config()
+        find_code_of(folder)
         config = change(folder.config())
         folder.refuse_unbegun()
         if FROM_PYTHON in flatten(config).values():

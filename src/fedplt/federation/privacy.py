@@ -113,7 +113,8 @@ def privacy_text(record: Mapping[str, Any]) -> str:
     text = (
         f"({record['epsilon']:.3g}, {record['delta']:g})-differential privacy after "
         f"{record['rounds']} rounds{_repeats_text(record)}, for each client with all "
-        "of its data, towards everybody who sees the models but not the server's records and checkpoints"
+        "of its data, towards everybody who sees the models but not the server's records and "
+        "checkpoints"
     )
     if not record["secret"]:
         text += (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from fedplt.engines.flower.wire import Wire
 from fedplt.engines.start import job_of, prepare_resume, run_job
 from fedplt.errors import ConfigError
 from fedplt.federation import Job, RoundRecord, RunFolder, with_claims
+from fedplt.imports import search_also
 
 _log = logging.getLogger("flwr")
 
@@ -54,7 +54,7 @@ def server_app() -> ServerApp:
 def run_on(wire: Wire, settings: Any) -> None:
     """Run, or continue, what the settings name."""
     config, out = (_path(settings, key) for key in ("config", "out"))
-    sys.path.insert(0, str(config.parent))  # where modules that it names may be
+    search_also(str(config.parent))  # where modules that it names may be
 
     def engine(job: Job, stop: Callable[[], bool]) -> FlowerEngine:
         made = FlowerEngine(job, wire, stop, pin=job.config.engine.pin_nodes)
