@@ -67,10 +67,13 @@ ATTACKS = (
     ),
     Attack(
         "Damage", "damage", 500,
-        "A changed file of a run folder is noticed when the run is resumed or reported, or the "
-        "change is without effect. If the newest checkpoint is damaged, the one before is used.",
+        "A changed file of a run folder is noticed when the run is resumed, and when a finished "
+        "run is reported, loaded or evaluated, or the change is without effect. If the newest "
+        "checkpoint is damaged, the one before is used. A pipe in place of a file makes nobody "
+        "wait.",
         "One file of a finished or broken run is changed: flipped bits, lost, doubled or zeroed "
-        "parts, another run's file, noise, changed numbers, wrong fields with a right seal.",
+        "parts, lost lines, another run's file, an earlier file of the same run, a pipe, noise, "
+        "changed numbers, wrong fields with a right seal.",
         ("unnoticed", "tracebacks"),
     ),
     Attack(

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from fedplt.errors import FedpltError
+from fedplt.errors import DamagedError, FedpltError
 
 SCRATCH = ".*.[0-9]*.part"
 """Temporary files that a killed process leaves behind."""
@@ -83,6 +83,36 @@ def _new_file(path: Path, private: bool) -> int:
         os.close(file)
 
 
+def open_ordinary(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Open a file, as ``os.open``; refuse what is none.
+
+    A pipe or a device, put in the place of a file, would make its reader wait for ever.
+    """
+    try:
+        # Looked at first: to open a device may have effects. A pipe is opened without waiting.
+        if path.exists() and not path.is_file():
+            raise _no_file(path)
+        file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a pipe that nobody reads
+            raise _no_file(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise _no_file(path)
+    return file
+
+
+def _no_file(path: Path) -> DamagedError:
+    return DamagedError(f"{path} cannot be read: it is not an ordinary file. Delete it.")
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of an ordinary file."""
+    with os.fdopen(open_ordinary(path), "rb") as file:
+        return file.read()
+
+
 def write_text(path: Path, text: str, *, private: bool = False) -> None:
     def write(scratch: Path) -> None:
         scratch.write_text(text, encoding="utf-8")
@@ -92,8 +122,8 @@ def write_text(path: Path, text: str, *, private: bool = False) -> None:
 
 def append_text(path: Path, text: str) -> None:
     """Append to a file that is no link; :func:`sync` makes what was appended survive."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8") as out:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    with os.fdopen(open_ordinary(path, flags), "a", encoding="utf-8") as out:
         out.write(text)
 
 
@@ -113,16 +143,15 @@ def remove_scratch(folder: Path) -> None:
 
 def sync(path: Path) -> None:
     """Wait until the disk has what was written to a file."""
-    _sync(path, os.O_RDONLY | os.O_NOFOLLOW)
+    _sync(open_ordinary(path, os.O_RDONLY | os.O_NOFOLLOW))
 
 
 def sync_folder(folder: Path) -> None:
     """Wait until the disk has the names in a folder."""
-    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _sync(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
-def _sync(path: Path, flags: int) -> None:
-    file = os.open(path, flags | os.O_CLOEXEC)
+def _sync(file: int) -> None:
     try:
         os.fsync(file)
     except OSError as error:

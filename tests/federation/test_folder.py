@@ -251,13 +251,15 @@ def test_what_is_no_run_folder(tmp_path):
 
 
 def test_the_final_model_is_plain_safetensors(folder):
-    folder.append(record(1))
-    folder.finish({"a.weight": torch.ones(2)}, {"rounds": 1, "test_score": 0.5})
+    for round in (1, 2, 3):
+        folder.append(record(round))
+    folder.finish({"a.weight": torch.ones(2)}, {"rounds": 3, "test_score": 0.5})
     assert load_file(folder.path / "model.safetensors")["a.weight"].tolist() == [1, 1]
     assert json.loads((folder.path / "result.json").read_text())["test_score"] == 0.5
     assert folder.history().test_score == 0.5
-    folder.append(record(2))
-    assert folder.history().test_score is None  # it was measured after another round
+    folder.append(record(4))
+    with pytest.raises(DamagedError, match=r"result.json is of round 3, but the run has 4"):
+        folder.history()
     folder.reopen()
     assert not (folder.path / "model.safetensors").exists()
     assert not list(folder.path.glob(".*.part"))

@@ -209,11 +209,8 @@ def curve(
 
 def write_report(folders: list[Path], page: Path, title: str | None = None) -> Path:
     """Write the page of these runs, and say where it is."""
-    from fedplt.federation.run_folder.folder import RunFolder
     from fedplt.report.page import content_of, read_groups, write_page
 
-    for folder in folders:
-        RunFolder.open(folder).check_models()
     groups = read_groups(folders)
     only = next(iter(groups.values()))[0] if len(groups) == 1 else None
     named = only.config.name if only and only.config else ", ".join(groups)

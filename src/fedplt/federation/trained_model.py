@@ -133,14 +133,7 @@ def _weights(folder: RunFolder, best: bool) -> Path:
             else f"Finish the run first: fedplt resume {folder.path}."
         )
         raise RunError(f"{path} does not exist. {do}")
-    kept = folder.model(path.name)[1].get("round")
-    if best:
-        found = folder.history().best
-        if found is None or found.round != kept:
-            raise RunError(
-                f"{path} is of round {kept}, which is not the best recorded one: the run was "
-                f"stopped in between. Continue it first: fedplt resume {folder.path}."
-            )
+    folder.model(path.name, folder.history())  # refuses a damaged or an earlier one
     return path
 
 

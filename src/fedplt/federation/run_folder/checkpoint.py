@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +17,12 @@ from fedplt.configuration import RunConfig, Section, dump_config, flatten, read_
 from fedplt.errors import DamagedError, RunError
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.records import RoundRecord, Totals, WrittenTotals
-from fedplt.federation.run_folder.sealed import damaged_field, load_tensors, save_tensors
+from fedplt.federation.run_folder.sealed import (
+    damaged_field,
+    load_tensors,
+    read_about,
+    save_tensors,
+)
 
 FORMAT = 2
 KIND = "checkpoint"
@@ -113,6 +119,17 @@ class CheckpointFiles:
     def extras(self) -> dict[str, Tensor]:
         """The extras of the newest whole checkpoint, of any job."""
         return self._read()[1]
+
+    def recorded_rounds(self) -> int:
+        """How many rounds must have a record, by the newest checkpoint that can be read.
+
+        A damaged checkpoint concerns who resumes the run, not who reads its records.
+        """
+        for path in (self.newest, self.previous):
+            with suppress(RunError):
+                about = _about(path, read_about(path, KIND, self.run))
+                return about.rounds_done - (about.pending is not None)
+        return 0
 
     def run_and_config(self) -> tuple[str, RunConfig]:
         """The id of the run, and the configuration that the checkpoint was written with."""

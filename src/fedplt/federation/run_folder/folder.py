@@ -37,8 +37,8 @@ from fedplt.federation.run_folder.lock import LOCK, is_of, take_lock
 from fedplt.federation.run_folder.metric_file import METRIC_FILE, read_metric, write_metric
 from fedplt.federation.run_folder.model_files import BEST_MODEL, FINAL_MODEL, ModelFiles
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
-from fedplt.federation.run_folder.records_file import RecordsFile
-from fedplt.federation.run_folder.result_file import read_result, write_result
+from fedplt.federation.run_folder.records_file import RecordsFile, rounds_text
+from fedplt.federation.run_folder.result_file import Result, read_result, write_result
 from fedplt.federation.run_folder.sealed import (
     new_run_id,
     open_json,
@@ -209,28 +209,59 @@ class RunFolder:
         return RecordsFile(self.path / "rounds.jsonl", self.run)
 
     def history(self) -> History:
-        """All records, and the result if it belongs to the last recorded round."""
-        records = self.rounds()
-        result = read_result(self.path / "result.json", self.run)
+        """All records, and the result; a warning names the rounds that have no record.
+
+        Raises DamagedError for files that are not of one moment, such as an earlier result.
+        """
+        # The checkpoint and the result first: a run that goes on adds records in the meantime.
+        expected = self._checkpoints.recorded_rounds()
+        result, records = self.result(), self.rounds()
         last = records[-1].round if records else 0
-        if result and result.rounds > last:
+        there, known = {record.round for record in records}, max(expected, last)
+        if (wanted := self.config().rounds) < known:
+            raise DamagedError(
+                f"{self.path / 'config.toml'} asks for {wanted} rounds, but the run has {known}: "
+                f"it is an earlier one. Delete it: 'fedplt resume {self.path}' writes it again."
+            )
+        if result and result.rounds < known:
+            raise DamagedError(
+                f"{self.path / 'result.json'} is of round {result.rounds}, but the run has "
+                f"{known} rounds: it is an earlier one. 'fedplt resume {self.path}' writes it "
+                "again."
+            )
+        known = max(known, result.rounds if result else 0)
+        if missing := [round for round in range(1, known + 1) if round not in there]:
             warnings.warn(
-                f"{self.path / 'rounds.jsonl'} ends after round {last}, but the run had "
-                f"{result.rounds} rounds: the last records are lost.",
+                f"{self.path / 'rounds.jsonl'} has no record of {rounds_text(missing)}: these "
+                "lines are lost. Scores and costs of these rounds are left out.",
                 stacklevel=2,
             )
         metric = read_metric(self.path, self.run)
-        if result is None or result.rounds != last:
+        if result is None:
             return History(records, metric=metric)
         return History(records, result.test_score, result.test_loss, metric)
 
-    def check_models(self) -> None:
-        """Raise DamagedError if the final or the best model is not what the run wrote."""
-        self._models.check()
+    def result(self) -> Result | None:
+        """The final numbers; None if the run has not ended."""
+        return read_result(self.path / "result.json", self.run)
 
-    def model(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors of a model that the run kept, and what is known about it."""
-        return self._models.read(name)
+    def check_models(self, history: History | None = None) -> None:
+        """Raise DamagedError if the final model is not what the run wrote; warn of the best."""
+        history = history or self.history()
+        if (self.path / FINAL_MODEL).exists():
+            self.model(FINAL_MODEL, history)
+        if (self.path / BEST_MODEL).exists():
+            try:
+                self.model(BEST_MODEL, history)
+            except DamagedError as error:
+                warnings.warn(f"{error}", stacklevel=2)
+
+    def model(self, name: str, history: History) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors of a model that the run kept, and what is known about it.
+
+        Raises DamagedError if it is not the one that the result and the records are about.
+        """
+        return self._models.read_checked(name, history, self.result())
 
     @property
     def _models(self) -> ModelFiles:
@@ -280,7 +311,7 @@ class RunFolder:
                 f"{checkpoint.rounds_done}.",
                 stacklevel=2,
             )
-        self._models.warn_of_damaged_best("The run goes on; a better round replaces it.")
+        self._models.warn_of_damaged_best()
         pending = checkpoint.pending.round if checkpoint.pending else None
         return self.keep_rounds(checkpoint.rounds_done, pending)
 
@@ -297,7 +328,7 @@ class RunFolder:
         with self._writing("rounds.jsonl"):
             self._records.sync()
         with self._writing(FINAL_MODEL):
-            digest = self._models.save_final(tensors)
+            digest = self._models.save_final(tensors, result["rounds"])
         with self._writing("result.json"):
             write_result(self.path / "result.json", {**result, "weights_sha256": digest}, self.run)
 

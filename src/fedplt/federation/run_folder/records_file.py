@@ -8,7 +8,7 @@ from pathlib import Path
 from fedplt.errors import DamagedError, RunError
 from fedplt.federation.run_folder.records import RoundRecord
 from fedplt.federation.run_folder.sealed import open_json, seal_json
-from fedplt.files import append_text, sync, write_text
+from fedplt.files import append_text, read_file, sync, write_text
 
 KIND = "record"
 
@@ -50,7 +50,7 @@ class RecordsFile:
         if missing:
             why = f" ({damage[0]})" if damage else ""
             warnings.warn(
-                f"{self.path} has no record of {_rounds_text(missing)}{why}. The run goes on; its "
+                f"{self.path} has no record of {rounds_text(missing)}{why}. The run goes on; its "
                 "report and curves leave these out.",
                 stacklevel=2,
             )
@@ -76,7 +76,7 @@ class RecordsFile:
     def _lines(self) -> list[str]:
         """Complete lines; bytes that are no text show as a damaged line."""
         try:
-            return self.path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]
+            return read_file(self.path).decode("utf-8", "replace").split("\n")[:-1]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -86,7 +86,7 @@ class RecordsFile:
         return seal_json(record.to_json(), self.run, KIND) + "\n"
 
 
-def _rounds_text(rounds: list[int]) -> str:
+def rounds_text(rounds: list[int]) -> str:
     """``rounds 3 to 5, 9``."""
     runs: list[list[int]] = []
     for round in rounds:
