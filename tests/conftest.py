@@ -72,6 +72,7 @@ def fedplt(monkeypatch, capfd):
 
     def run(*arguments: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["fedplt", *map(str, arguments)])
+        monkeypatch.setenv("PYTHONSAFEPATH", "1")  # main() sets it, for this test alone
         with pytest.raises(SystemExit) as exited:
             cli.main()
         return Done(int(exited.value.code or 0), *capfd.readouterr())

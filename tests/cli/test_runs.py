@@ -14,6 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from fedplt import cli
+from fedplt.federation import RunFolder
 from fedplt.federation.loop import Federation
 from tests.support.pictures import svg_texts
 from tests.support.processes import Forked
@@ -197,6 +198,17 @@ def test_mistakes_end_with_one_message_and_code_2(fedplt, config, tmp_path, argu
 
 
 @pytest.mark.slow
+def test_a_diverged_run_is_replaced(fedplt, config, tmp_path):
+    run = ["run", config, "--out", tmp_path / "run", "--quiet", "--set", "rounds=2"]
+    diverged = fedplt(*run, "--set", "training.learning_rate=1e30")
+    assert diverged.returncode == 2 and "refused" in diverged.stderr
+    assert "--overwrite" in fedplt(*run).stderr
+    wrong = fedplt(*run, "--overwrite", "--set", "clients.num_clients=7000")
+    assert wrong.returncode == 2 and RunFolder.has_begun(tmp_path / "run")  # it was not deleted
+    assert fedplt(*run, "--overwrite").returncode == 0
+    assert len(RunFolder.open(tmp_path / "run").history().rounds) == 2
+
+
 def test_resume_refuses_a_changed_configuration(fedplt, config, tmp_path):
     folder = tmp_path / "run"
     assert fedplt("run", config, "--out", folder, "--set", "rounds=1").returncode == 0

@@ -273,3 +273,26 @@ def test_runs_that_end_with_the_same_bits_say_so(tmp_path):
     assert digest("one") == digest("two") != digest("three", seed=1)
     first, second = (tmp_path / name / "model.safetensors" for name in ("one", "two"))
     assert first.read_bytes() != second.read_bytes()  # each is sealed as its run's
+
+
+def test_overwrite_deletes_a_run_and_nothing_else(folder, job):
+    folder.append(record(1))
+    folder.finish({"a.weight": torch.ones(2)}, {"rounds": 3})
+    folder.save_best({"a.weight": torch.ones(2)}, 1)
+    (folder.path / "notes.txt").write_text("mine")
+    first = folder.run
+    new = RunFolder.create(folder.path, job, overwrite=True)
+    new.unlock()
+    assert new.run != first and not RunFolder.has_begun(folder.path)
+    left = {path.name for path in folder.path.iterdir()}
+    assert left == {".lock", "config.toml", "plan.json", "metric.json", "notes.txt"}
+
+
+def test_overwrite_refuses_what_is_no_run_and_a_run_in_use(folder, job, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "config.toml").write_text("")
+    with pytest.raises(RunError, match="already exists"):
+        RunFolder.create(tmp_path / "photos", job, overwrite=True)
+    with _locked_elsewhere(folder.path), pytest.raises(RunError, match="in use by process"):
+        RunFolder.create(folder.path, job, overwrite=True)
+    assert RunFolder.has_begun(folder.path)

@@ -71,6 +71,9 @@ def run(
         typer.Option(help="simulator (default) or flower. Same as --set engine.name=NAME."),
     ] = None,
     tensorboard: Tensorboard = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete the run that is in this folder.")
+    ] = False,
 ) -> None:
     """Train as a configuration describes and write a report."""
     from fedplt.cli.progress import fetch_progress
@@ -91,7 +94,7 @@ def run(
     overrides += [] if engine is None else [f"engine.name={engine}"]
     settings = load_config(config, overrides)
     path = out_folder or default_folder(settings)
-    RunFolder.refuse_existing(path)
+    RunFolder.refuse_existing(path, overwrite=overwrite)
     with placing(config, overrides), fetch_progress(status) as progress:
         job = job_from_config(settings, progress)
     for text in [job.plan.summary(), *coverage_warnings(settings, job.plan)]:
@@ -107,7 +110,7 @@ def run(
         rounds_progress(out, 0, settings.rounds, job.metric) as show,
         _tracked(path, tensorboard, 0, show) as on_round,
     ):
-        run_job(job, path, on_round=on_round)
+        run_job(job, path, on_round=on_round, overwrite=overwrite)
     _finish(RunFolder.open(path))
 
 

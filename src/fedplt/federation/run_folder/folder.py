@@ -20,6 +20,7 @@ writer at a time. No pickle is read or written.
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -53,6 +54,11 @@ from fedplt.methods import read_plan
 from fedplt.planning import Plan
 
 FINAL = ("result.json", FINAL_MODEL, "report.html")
+FILES = (
+    *FINAL, BEST_MODEL, "rounds.jsonl", "checkpoint.safetensors", "checkpoint.previous.safetensors",
+    "config.toml", "plan.json", METRIC_FILE, "sessions.json", "devices.json", "tensorboard",
+)  # fmt: skip
+"""All that a run writes, besides its lock and temporary files."""
 
 
 class RunFolder:
@@ -64,9 +70,12 @@ class RunFolder:
         self._lock: IO[str] | None = None
 
     @classmethod
-    def create(cls, path: Path, job: Job) -> RunFolder:
-        """Create and lock the folder of a new run; never overwrites a run that has begun."""
-        cls.refuse_existing(path)
+    def create(cls, path: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
+        """Create and lock the folder of a new run.
+
+        A run that is there is refused; with ``overwrite`` its files are deleted.
+        """
+        cls.refuse_existing(path, overwrite=overwrite)
         try:
             make_folder(path)
         except (OSError, ValueError) as error:
@@ -76,7 +85,10 @@ class RunFolder:
         folder = cls(path, new_run_id())
         folder.lock()  # before anything is written: another run may start here
         try:
-            cls.refuse_existing(path)  # another run may have begun before the lock was taken
+            # Another run may have begun before the lock was taken.
+            cls.refuse_existing(path, overwrite=overwrite)
+            if overwrite:
+                folder._clear()
             remove_scratch(path)
             folder.write_config(job.config)
             folder.write_plan(job.plan)
@@ -92,8 +104,14 @@ class RunFolder:
         return CheckpointFiles(path, None).exist() or (path / "rounds.jsonl").exists()
 
     @classmethod
-    def refuse_existing(cls, path: Path) -> None:
-        """Accept a missing folder, an empty one, or that of a run that never began."""
+    def refuse_existing(cls, path: Path, *, overwrite: bool = False) -> None:
+        """Accept a missing folder, an empty one, or that of a run that never began.
+
+        ``overwrite``: also that of any run, which has a lock and a configuration or checkpoint.
+        """
+        is_run = (path / LOCK).exists() and ((path / "config.toml").exists() or cls.has_begun(path))
+        if overwrite and is_run:
+            return
         if path.is_dir() and not cls.has_begun(path):
             files, ours = list(path.iterdir()), (LOCK, "config.toml", "plan.json", METRIC_FILE)
             others = [file for file in files if file.name not in ours and not file.match(SCRATCH)]
@@ -266,6 +284,15 @@ class RunFolder:
     @property
     def _models(self) -> ModelFiles:
         return ModelFiles(self.path, self.run)
+
+    def _clear(self) -> None:
+        """Delete the files of a run, and no others."""
+        for name in FILES:
+            path = self.path / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def reopen(self) -> None:
         """Delete the final artifacts (model, result, report): the run is being extended."""
