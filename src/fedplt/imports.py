@@ -67,10 +67,10 @@ def _refuse_other(module_name: str, path: str, key: str) -> None:
     if spec is None or not spec.origin:
         return
     mine = PathFinder.find_spec(top, _own)
-    if mine and mine.origin and not _same(spec.origin, mine.origin):
+    if mine and mine.origin and _is_of_package(spec.origin):
         raise ConfigError(
-            f"{key}: {path!r} is {spec.origin} here, which comes before {mine.origin}. Rename "
-            "yours, so that it is clear which one is meant."
+            f"{key}: {path!r} is the installed {spec.origin}, which comes before {mine.origin}. "
+            "Rename yours, so that it is clear which one is meant."
         )
     loaded = getattr(sys.modules.get(top), "__file__", None)
     if loaded and not _same(spec.origin, loaded):
@@ -123,11 +123,15 @@ def _is_installed(found: Any) -> bool:
     """Whether it is from an installed package, or built in, and not from the user's files."""
     found = _plain(found)
     try:
-        file = Path(inspect.getfile(found if inspect.isroutine(found) else _class_of(found)))
+        file = inspect.getfile(found if inspect.isroutine(found) else _class_of(found))
     except (TypeError, OSError):
         return True
+    return _is_of_package(file)
+
+
+def _is_of_package(file: str) -> bool:
     installed = [*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib")]
-    return any(file.is_relative_to(folder) for folder in installed)
+    return any(Path(file).is_relative_to(folder) for folder in installed)
 
 
 def _class_of(found: Any) -> type:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from safetensors.torch import load_file
 
-from fedplt import cli
+from fedplt import cli, load_history
 from fedplt.federation import RunFolder
 from fedplt.federation.loop import Federation
 from tests.support.pictures import svg_texts
@@ -69,6 +71,10 @@ def test_run_then_report(fedplt, config, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "round 3/3  accuracy" in done.stdout
     assert "report:" in done.stdout
+    assert re.search(r"[\d.]+ % in the last evaluation, [\d.]+ % mean of the last 3", done.stdout)
+    result, history = json.loads((folder / "result.json").read_text()), load_history(folder)
+    assert result["score_last"] == history.last_score == history.scores[-1]
+    assert result["score_last_10"] == history.final_score() == pytest.approx(fmean(history.scores))
     names = {path.name for path in folder.iterdir()} - {".lock"}
     assert names == {
         "config.toml", "plan.json", "metric.json", "rounds.jsonl", "checkpoint.safetensors",

@@ -195,6 +195,7 @@ def curve(
     found = {}
     for name, histories in groups.items():
         finals = [history.final_score() for history in histories]
+        lasts = [history.last_score for history in histories]
         spread = stdev(finals) if len(finals) > 1 else None
         mean = metric.text(fmean(finals), 1)
         note = "one run"
@@ -202,10 +203,14 @@ def curve(
             mean = f"{metric.number(fmean(finals), 1)} +- {metric.text(spread, 1)}"
             note = f"{len(finals)} runs, +- {SAMPLE_STD}"
         each = ", ".join(metric.number(value, 1) for value in finals)
+        last = ", ".join(metric.number(value, 1) for value in lasts)
         out.print(
-            f"{name}: {mean} ({note}; mean of the last 10 evaluations: {each})", soft_wrap=True
+            f"{name}: {mean} ({note}; mean of the last 10 evaluations: {each}; last evaluation: "
+            f"{last})",
+            soft_wrap=True,
         )
-        found[name] = {metric.name: finals, "mean": fmean(finals), "sample_std": spread}
+        spreads = {"mean": fmean(finals), "sample_std": spread}
+        found[name] = {metric.name: finals, "last": lasts, **spreads}
     save_picture(figures().score_figure(groups), picture)
     print_json({"picture": str(picture), "runs": found})
 
@@ -225,9 +230,9 @@ def _finish(folder: RunFolder) -> None:
     from fedplt.federation.privacy import privacy_text
 
     history, model = folder.history(), folder.path / "model.safetensors"
-    last, metric = min(10, len(history.scores)), history.metric
-    final = metric.text(history.final_score(), 1)
-    text = f"{metric.name} {final} (mean of the last {last} evaluations)"
+    number, metric = min(10, len(history.scores)), history.metric
+    last, mean = metric.text(history.last_score, 1), metric.text(history.final_score(), 1)
+    text = f"{metric.name} {last} in the last evaluation, {mean} mean of the last {number}"
     done, wanted = history.rounds[-1].round, folder.config().rounds
     if done < wanted and history.best is not None:
         out.print(
@@ -252,6 +257,7 @@ def _finish(folder: RunFolder) -> None:
             "folder": str(folder.path),
             "rounds": record.round,
             "metric": metric.name,
+            "score_last": history.last_score,
             "score_last_10": history.final_score(),
             "test_score": history.test_score,
             "total": vars(record.total),

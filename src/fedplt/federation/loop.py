@@ -96,17 +96,19 @@ class Federation:
         except KeyError as error:
             raise RunError(f"{saved.path} lacks {error}: start a new run.") from error
         self.engine.restore_local(self.local)
+        self._pending, repeated = saved.pending, 0
+        if self.privacy:
+            # Models of lost checkpoints may have been seen: their noise is not used again.
+            lost = self.folder.last_round() - self.rounds_done
+            repeated = self.privacy.repeat(max(lost, 1 if saved.problem else 0))
+            self.sampler.secret = self.privacy.secret
+        if saved.problem or repeated:
+            self._save(replace_damaged=True)
         self.records = self.folder.go_on_from(saved)
-        if saved.pending and (not self.records or self.records[-1].round < self.rounds_done):
-            self._pending = saved.pending
+        if self.records and self.records[-1].round == self.rounds_done:
+            self._pending = None
         if isinstance(self.engine, NodesEngine):
             self.engine.round = max(0, self.rounds_done - 1)
-        if self.privacy and saved.problem:
-            # The model of the damaged checkpoint may have been seen: its noise is not used again.
-            self.privacy.repeat()
-            self.sampler.secret = self.privacy.secret
-        if saved.problem:
-            self._save(replace_damaged=True)
         self._saved = self.rounds_done
         if self.rounds_done < job.config.rounds:
             self.folder.reopen()
@@ -319,6 +321,7 @@ class Federation:
         if self.folder:
             final: dict[str, Any] = {
                 "rounds": self.rounds_done,
+                "score_last": history.last_score,
                 "score_last_10": history.final_score(),
                 **result,
             }

@@ -51,14 +51,20 @@ class PrivateRounds:
     def record(self, rounds: int) -> dict[str, Any]:
         return privacy_record(self.job.config, rounds, self.repeats)
 
-    def repeat(self) -> None:
-        """The next round is released once more: with other noise and clients, and it counts."""
-        self.secret, self.repeats = self.secret.next(), self.repeats + 1
+    def repeat(self, rounds: int) -> int:
+        """The next rounds are released again: with other noise and clients, and they count.
+
+        Returns how many; none if ``rounds`` is not positive.
+        """
+        if rounds <= 0:
+            return 0
+        self.secret, self.repeats = self.secret.next(self.repeats + rounds), self.repeats + rounds
+        return rounds
 
     def tensors(self) -> dict[str, Tensor]:
         """The key and the number of repeats, for the checkpoint; the key is nowhere else."""
         found = {}
-        if self.settings.noise_seed is None:
+        if self.settings.noise_seed is None or self.repeats:
             key = np.frombuffer(self.secret.key, np.uint8)
             found["privacy.key"] = torch.from_numpy(key.copy())
         if self.repeats:
@@ -67,11 +73,8 @@ class PrivateRounds:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         self.repeats = int(tensors.get("privacy.repeats", torch.tensor(0)))
-        if self.settings.noise_seed is None:
+        if "privacy.key" in tensors or self.settings.noise_seed is None:
             self.secret = SecretStream(tensors["privacy.key"].numpy().tobytes())
-        else:
-            for _ in range(self.repeats):
-                self.secret = self.secret.next()
 
 
 def privacy_record(

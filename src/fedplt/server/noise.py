@@ -35,9 +35,10 @@ class SecretStream:
         """With a key that everybody can compute who knows the seed."""
         return cls(hashlib.sha256(f"fedplt noise {seed}".encode()).digest()[:KEY_BYTES])
 
-    def next(self) -> SecretStream:
+    def next(self, number: int) -> SecretStream:
         """Another stream, which nobody can compute without this one's key."""
-        return SecretStream(hashlib.sha256(b"fedplt next" + self.key).digest()[:KEY_BYTES])
+        text = b"fedplt next %d " % number + self.key
+        return SecretStream(hashlib.sha256(text).digest()[:KEY_BYTES])
 
     def _words(self, purpose: str, round: int, number: int) -> NDArray[np.uint64]:
         parts = []

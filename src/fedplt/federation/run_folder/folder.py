@@ -217,6 +217,10 @@ class RunFolder:
         """All complete records; an incomplete last line, left by a crash, is ignored."""
         return self._records.read()
 
+    def last_round(self) -> int:
+        """The last round that has a whole record, 0 if none has."""
+        return self._records.last_round()
+
     def keep_rounds(self, number: int, pending: int | None = None) -> list[RoundRecord]:
         """Drop the records of rounds after the checkpoint, which are run again."""
         with self._writing("rounds.jsonl"):

@@ -37,6 +37,9 @@ class RecordsFile:
             ) from damage[0]
         return records
 
+    def last_round(self) -> int:
+        return max((record.round for record in self._read()[0]), default=0)
+
     def keep(self, number: int, pending: int | None = None) -> list[RoundRecord]:
         """Drop the records of rounds after the checkpoint, which are run again.
 
