@@ -73,6 +73,7 @@ def command(monkeypatch, capfd):
 
     def run(app, name: str, *arguments: object) -> Done:
         monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        monkeypatch.setenv("PYTHONSAFEPATH", "1")  # main() sets it, for this test alone
         with pytest.raises(SystemExit) as exited:
             cli.main(app)
         return Done(int(exited.value.code or 0), *capfd.readouterr())

@@ -67,10 +67,13 @@ ATTACKS = (
     ),
     Attack(
         "Damage", "damage", 500,
-        "A changed file of a run folder is noticed when the run is resumed or reported, or the "
-        "change is without effect. If the newest checkpoint is damaged, the one before is used.",
+        "A changed file of a run folder is noticed when the run is resumed, and when a finished "
+        "run is reported, loaded or evaluated, or the change is without effect. If the newest "
+        "checkpoint is damaged, the one before is used. A pipe in place of a file makes nobody "
+        "wait.",
         "One file of a finished or broken run is changed: flipped bits, lost, doubled or zeroed "
-        "parts, another run's file, noise, changed numbers, wrong fields with a right seal.",
+        "parts, lost lines, another run's file, an earlier file of the same run, a pipe, noise, "
+        "changed numbers, wrong fields with a right seal.",
         ("unnoticed", "tracebacks"),
     ),
     Attack(
@@ -154,6 +157,9 @@ NOT_PROTECTED = (
     "refused: robust rules bound what they change ([bad clients](robust.md)).",
     "**Records since the last checkpoint.** They are synced with the checkpoint. After a power "
     "loss those rounds are computed again, to the same bits.",
+    "**A whole folder of an earlier moment.** If every file is set back together, the folder is that "
+    "of a run that was stopped earlier. `sessions.json` alone, which only describes machines, is "
+    "not compared with the others.",
 )
 
 
@@ -197,7 +203,9 @@ def page(results: Mapping[str, Figures], measured: Mapping[str, str] | None = No
         "## How a run folder is written",
         "",
         "- Each file is written under another name, synced, renamed, and its folder synced.",
-        "- Records are appended each round and synced before the checkpoint that counts them.",
+        "- A round is evaluated after its checkpoint, which holds its record without the scores. A "
+        "run that is killed in between is evaluated on `fedplt resume`. Records of earlier rounds "
+        "are synced before the checkpoint that counts them.",
         "- The last two checkpoints are kept: `checkpoint.safetensors` and "
         "`checkpoint.previous.safetensors`.",
         "- Each file, and each line of `rounds.jsonl`, carries the run's id and a SHA-256 digest "
@@ -206,7 +214,13 @@ def page(results: Mapping[str, Figures], measured: Mapping[str, str] | None = No
         "rounds=300`; an edited file is refused. If it is damaged, delete it: `fedplt resume` "
         "writes it again from the checkpoint.",
         "- A line of `rounds.jsonl` that is lost or damaged does not stop a run: `fedplt resume` "
-        "names the rounds without a record.",
+        "names the rounds without a record, and so do reports, `load` and `evaluate`, which know "
+        "from the checkpoint and the result how many there must be.",
+        "- `model.safetensors` must be the one that `result.json` is about (`weights_sha256`), and "
+        "both must be of the last round: an earlier file of the same run is refused.",
+        "- Only ordinary files are opened. A pipe or a device in the folder is named and refused.",
+        "- With `[privacy]` the files that hold the key of the noise are readable by their owner "
+        "alone ([privacy](privacy.md)).",
         "- A damaged `plan.json`, `metric.json` or `devices.json` is written again by `fedplt "
         "resume`; `sessions.json` is begun anew. A report does without a damaged plan, devices or "
         "sessions and says so; it refuses damaged records, results and models.",

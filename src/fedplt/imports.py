@@ -19,12 +19,23 @@ from typing import Any
 
 from fedplt.errors import ConfigError
 
+_own: list[str] = []
+"""Folders with the user's modules, at the end of ``sys.path``."""
 
-def search_first(folder: str) -> None:
-    """Search for modules in this folder before all others."""
-    if sys.path[:1] != [folder]:
-        sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
-        importlib.invalidate_caches()
+
+def search_also(folder: str, *, last: bool = False) -> None:
+    """Search for modules in this folder, after all that is installed.
+
+    A ``jinja2.py`` there does not take the place of the installed package. Of the folders given so,
+    the latest comes first, unless it is to be the ``last``.
+    """
+    if folder in sys.path and (folder not in _own or last):
+        return
+    if folder in _own:
+        _own.remove(folder)
+    _own.insert(len(_own) if last else 0, folder)
+    sys.path[:] = [*(entry for entry in sys.path if entry not in _own), *_own]
+    importlib.invalidate_caches()
 
 
 def import_object(path: str, key: str, wanted: str = "a function", kind: type | None = None) -> Any:
@@ -34,14 +45,12 @@ def import_object(path: str, key: str, wanted: str = "a function", kind: type | 
     """
     module_name, _, attribute = path.partition(":")
     _refuse_python_itself(module_name, path, key, wanted)
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(1, here)
+    search_also(str(Path.cwd()), last=True)
     _refuse_other(module_name, path, key)
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except Exception as error:  # the user's module may raise anything while it is imported
-        places = " or ".join(dict.fromkeys([sys.path[0] or here, here]))
+        places = " or ".join(dict.fromkeys([*_own[:1], str(Path.cwd())]))
         raise ConfigError(
             f"{key}: {path!r} cannot be imported ({type(error).__name__}: {error}). "
             f"Is it installed, or in {places}?"
@@ -52,11 +61,19 @@ def import_object(path: str, key: str, wanted: str = "a function", kind: type | 
 
 
 def _refuse_other(module_name: str, path: str, key: str) -> None:
-    """Refuse a module that was imported from another folder than the one that is meant now."""
+    """Refuse a module if another one of that name is installed, or was imported already."""
     top = module_name.partition(".")[0]
+    spec = PathFinder.find_spec(top) if top not in ("", "fedplt") else None
+    if spec is None or not spec.origin:
+        return
+    mine = PathFinder.find_spec(top, _own)
+    if mine and mine.origin and _is_of_package(spec.origin):
+        raise ConfigError(
+            f"{key}: {path!r} is the installed {spec.origin}, which comes before {mine.origin}. "
+            "Rename yours, so that it is clear which one is meant."
+        )
     loaded = getattr(sys.modules.get(top), "__file__", None)
-    spec = PathFinder.find_spec(top) if loaded and top else None
-    if spec and spec.origin and loaded and not _same(spec.origin, loaded):
+    if loaded and not _same(spec.origin, loaded):
         raise ConfigError(
             f"{key}: {path!r} is {spec.origin} here, but this process has already imported another "
             f"module of that name, {loaded}. Rename one of them, or use a process of its own."
@@ -106,11 +123,15 @@ def _is_installed(found: Any) -> bool:
     """Whether it is from an installed package, or built in, and not from the user's files."""
     found = _plain(found)
     try:
-        file = Path(inspect.getfile(found if inspect.isroutine(found) else _class_of(found)))
+        file = inspect.getfile(found if inspect.isroutine(found) else _class_of(found))
     except (TypeError, OSError):
         return True
+    return _is_of_package(file)
+
+
+def _is_of_package(file: str) -> bool:
     installed = [*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib")]
-    return any(file.is_relative_to(folder) for folder in installed)
+    return any(Path(file).is_relative_to(folder) for folder in installed)
 
 
 def _class_of(found: Any) -> type:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from safetensors.torch import load_file
 
-from fedplt import cli
+from fedplt import cli, load_history
+from fedplt.federation import RunFolder
 from fedplt.federation.loop import Federation
 from tests.support.pictures import svg_texts
 from tests.support.processes import Forked
@@ -68,6 +71,10 @@ def test_run_then_report(fedplt, config, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "round 3/3  accuracy" in done.stdout
     assert "report:" in done.stdout
+    assert re.search(r"[\d.]+ % in the last evaluation, [\d.]+ % mean of the last 3", done.stdout)
+    result, history = json.loads((folder / "result.json").read_text()), load_history(folder)
+    assert result["score_last"] == history.last_score == history.scores[-1]
+    assert result["score_last_10"] == history.final_score() == pytest.approx(fmean(history.scores))
     names = {path.name for path in folder.iterdir()} - {".lock"}
     assert names == {
         "config.toml", "plan.json", "metric.json", "rounds.jsonl", "checkpoint.safetensors",
@@ -197,6 +204,17 @@ def test_mistakes_end_with_one_message_and_code_2(fedplt, config, tmp_path, argu
 
 
 @pytest.mark.slow
+def test_a_diverged_run_is_replaced(fedplt, config, tmp_path):
+    run = ["run", config, "--out", tmp_path / "run", "--quiet", "--set", "rounds=2"]
+    diverged = fedplt(*run, "--set", "training.learning_rate=1e30")
+    assert diverged.returncode == 2 and "refused" in diverged.stderr
+    assert "--overwrite" in fedplt(*run).stderr
+    wrong = fedplt(*run, "--overwrite", "--set", "clients.num_clients=7000")
+    assert wrong.returncode == 2 and RunFolder.has_begun(tmp_path / "run")  # it was not deleted
+    assert fedplt(*run, "--overwrite").returncode == 0
+    assert len(RunFolder.open(tmp_path / "run").history().rounds) == 2
+
+
 def test_resume_refuses_a_changed_configuration(fedplt, config, tmp_path):
     folder = tmp_path / "run"
     assert fedplt("run", config, "--out", folder, "--set", "rounds=1").returncode == 0

@@ -103,6 +103,16 @@ def test_refused_updates_are_told():
     assert [told["refused"] for told in run["rounds"]] == [0, 2, 2]
 
 
+def test_the_last_score_stands_beside_the_mean_of_the_last_ten():
+    run = Contestant({"name": "a"}, {1: history([0.2, 0.7], 10)}, 0.1)
+    found = Comparison({"one": run}, {})
+    row = next(line for line in found.text().splitlines() if line.startswith("one"))
+    assert row.split()[2:4] == ["70.0", "45.0"]
+    values = found.to_json()["methods"]["one"]
+    assert values["runs"]["1"]["score_last"] == values["score_last_mean"] == 0.7
+    assert values["runs"]["1"]["score_last_10"] == pytest.approx(0.45)
+
+
 def test_one_seed_has_no_spread():
     one = Contestant({"name": "a"}, {1: history([0.2, 0.4], 10)}, 0.1)
     two = Contestant({"name": "b"}, {1: history([0.2], 10), 2: history([0.4], 10)}, 0.1)

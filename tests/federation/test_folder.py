@@ -251,13 +251,15 @@ def test_what_is_no_run_folder(tmp_path):
 
 
 def test_the_final_model_is_plain_safetensors(folder):
-    folder.append(record(1))
-    folder.finish({"a.weight": torch.ones(2)}, {"rounds": 1, "test_score": 0.5})
+    for round in (1, 2, 3):
+        folder.append(record(round))
+    folder.finish({"a.weight": torch.ones(2)}, {"rounds": 3, "test_score": 0.5})
     assert load_file(folder.path / "model.safetensors")["a.weight"].tolist() == [1, 1]
     assert json.loads((folder.path / "result.json").read_text())["test_score"] == 0.5
     assert folder.history().test_score == 0.5
-    folder.append(record(2))
-    assert folder.history().test_score is None  # it was measured after another round
+    folder.append(record(4))
+    with pytest.raises(DamagedError, match=r"result.json is of round 3, but the run has 4"):
+        folder.history()
     folder.reopen()
     assert not (folder.path / "model.safetensors").exists()
     assert not list(folder.path.glob(".*.part"))
@@ -271,3 +273,26 @@ def test_runs_that_end_with_the_same_bits_say_so(tmp_path):
     assert digest("one") == digest("two") != digest("three", seed=1)
     first, second = (tmp_path / name / "model.safetensors" for name in ("one", "two"))
     assert first.read_bytes() != second.read_bytes()  # each is sealed as its run's
+
+
+def test_overwrite_deletes_a_run_and_nothing_else(folder, job):
+    folder.append(record(1))
+    folder.finish({"a.weight": torch.ones(2)}, {"rounds": 3})
+    folder.save_best({"a.weight": torch.ones(2)}, 1)
+    (folder.path / "notes.txt").write_text("mine")
+    first = folder.run
+    new = RunFolder.create(folder.path, job, overwrite=True)
+    new.unlock()
+    assert new.run != first and not RunFolder.has_begun(folder.path)
+    left = {path.name for path in folder.path.iterdir()}
+    assert left == {".lock", "config.toml", "plan.json", "metric.json", "notes.txt"}
+
+
+def test_overwrite_refuses_what_is_no_run_and_a_run_in_use(folder, job, tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "config.toml").write_text("")
+    with pytest.raises(RunError, match="already exists"):
+        RunFolder.create(tmp_path / "photos", job, overwrite=True)
+    with _locked_elsewhere(folder.path), pytest.raises(RunError, match="in use by process"):
+        RunFolder.create(folder.path, job, overwrite=True)
+    assert RunFolder.has_begun(folder.path)

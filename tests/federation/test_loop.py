@@ -124,7 +124,7 @@ def test_uniform_sampling_is_seeded_and_charged():
     assert history.rounds[0].cost.bytes_down * 5 == full.rounds[0].cost.bytes_down * 2
 
 
-def test_an_interrupted_evaluation_leaves_the_last_round_to_save(tmp_path):
+def test_an_interrupted_evaluation_is_done_again_on_resume(tmp_path):
     job = blob_job(rounds=3, checkpoint_every=100)
     engine = FakeEngine(job)
     folder = run_folder(tmp_path / "run", job)
@@ -142,8 +142,16 @@ def test_an_interrupted_evaluation_leaves_the_last_round_to_save(tmp_path):
     with pytest.raises(Interrupted):
         federation.run()
     saved = folder.load_checkpoint(job)
-    assert saved.rounds_done == 1
-    assert torch.allclose(saved.state, before + 1)
+    assert saved.rounds_done == 2 and saved.pending.round == 2
+    assert torch.allclose(saved.state, before + 2)
+    assert [record.round for record in folder.rounds()] == [1]
+    engine.restore_local = lambda tensors: None
+    again = Federation(job, engine, folder)
+    again.resume()  # no warning of a round without a record
+    history = again.run()
+    assert [record.score for record in history.rounds] == [0.75] * 3
+    assert [record.round for record in folder.rounds()] == [1, 2, 3]
+    assert torch.allclose(again.state, before + 3)
 
 
 def test_evaluates_every_n_rounds_and_at_the_end():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,6 +145,10 @@ def test_a_round_in_which_every_update_is_bad_is_a_round_of_noise():
     assert torch.isfinite(run.state).all() and (run.state != before).all()
 
 
+def on_nodes(**evaluation):
+    return {"engine": {"name": "flower"}, "evaluation": {"on": "nodes", **evaluation}}
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
@@ -154,7 +161,8 @@ def test_a_round_in_which_every_update_is_bad_is_a_round_of_noise():
         ({"server": {"aggregation": "clipped-mean"}}, "server.aggregation = 'mean'"),
         ({"privacy": {"delta": 0.2}}, "must be below 0.2"),
         ({"privacy": {"noise_multiplier": 0.0}}, "noise_multiplier"),
-        ({"engine": {"name": "flower"}}, "checkpoint_every = 1"),
+        (on_nodes(keep_best=True), "evaluation.keep_best"),
+        (on_nodes(stop_after=3), "evaluation.stop_after .3 was given"),
     ],
 )
 def test_what_would_void_the_guarantee_is_refused(settings, reason):
@@ -174,3 +182,173 @@ def test_statistics_without_noise_are_refused(method, options, reason):
     job = image_job(method, "resnet8", options=options, privacy=PRIVACY, **SETTINGS)
     with pytest.raises(ConfigError, match=reason):
         Federation(job, FakeEngine(job))
+
+
+def test_scores_on_data_of_the_server_may_choose_the_model():
+    job = private_job(evaluation={"keep_best": True, "stop_after": 3})
+    assert job.config.evaluation.stop_after == 3
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing is saved after it."""
+
+
+class SeenEngine(FakeEngine):
+    """Notes every model that a node sees; some nodes are away, and ``calls`` may kill the run."""
+
+    def __init__(self, job, seen, away=(), calls=None):
+        super().__init__(job)
+        self.seen, self.away, self.calls = seen, set(away), calls
+        self.round = 0
+
+    def train(self, round, state, assignments, block_weights=None, *, upload=True):
+        self.round = round
+        self._show(round, state)
+        return super().train(round, state, assignments)
+
+    def collect(self, clients):
+        yield from super().collect([client for client in clients if client not in self.away])
+
+    def evaluate(self, part, state):
+        self._show(self.round + 1, state)
+        return super().evaluate(part, state)
+
+    def restore_local(self, tensors): ...
+
+    evaluate_clients = statistics = roster = use = FakeEngine.close  # not called; nodes have them
+
+    def _show(self, round, state):
+        self.seen.append((round, state.clone()))
+        if self.calls is not None:
+            self.calls()
+
+
+def killed_after(number):
+    calls = iter(range(number))
+
+    def call(*_):
+        if next(calls, None) is None:
+            raise Killed
+
+    return call
+
+
+def resumed(folder, seen, **settings):
+    job = private_job(sampling={"name": "all"}, **{"rounds": 3, **settings})
+    run = Federation(job, SeenEngine(job, seen, away=[0]), RunFolder.open(folder))
+    run.resume()
+    return run, run.run()
+
+
+def models_by_round(seen):
+    models = {}
+    for round, state in seen:
+        if not any(torch.equal(state, other) for other in models.setdefault(round, [])):
+            models[round].append(state)
+    return models
+
+
+@pytest.mark.parametrize("where", ["nodes", "disk"])
+def test_a_killed_round_is_never_released_twice_with_the_same_noise(tmp_path, monkeypatch, where):
+    """Killed at every moment, and resumed with a client away: each round has one model."""
+    monkeypatch.setattr("fedplt.federation.privacy.privacy_record", lambda *_: {})  # takes long
+    number, was_killed = 0, True
+    while was_killed:
+        seen, was_killed = [], False
+        job = private_job(rounds=2, sampling={"name": "all"}, checkpoint_every=2)
+        path = tmp_path / str(number)
+        kill = killed_after(number)
+        engine = SeenEngine(job, seen, calls=kill if where == "nodes" else None)
+        run = Federation(job, engine, run_folder(path, job))
+        run.start()
+        with monkeypatch.context() as patch:
+            if where == "disk":
+                for name in ("replace", "fsync", "link"):
+                    patch.setattr(os, name, watched(getattr(os, name), kill))
+            try:
+                run.run()
+            except Killed:
+                was_killed = True
+        resumed(path, seen, rounds=2)
+        models = models_by_round(seen)
+        assert set(models) == {0, 1, 2}
+        assert all(len(found) == 1 for found in models.values()), number
+        rounds = [record.round for record in RunFolder.open(path).rounds()]
+        assert rounds == [1, 2]
+        number += 1
+    assert number > 3
+
+
+def watched(change, kill):
+    def call(*arguments, **named):
+        change(*arguments, **named)
+        kill()
+
+    return call
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_round_repeated_after_damage_gets_other_noise_and_counts_twice(tmp_path, seed):
+    """The damaged checkpoint's model was seen: the difference of the two is not the update."""
+    settings = {"privacy": {"noise_seed": seed}}
+    seen, path = [], tmp_path / "run"
+    job = private_job(rounds=3, sampling={"name": "all"}, **settings)
+    run = Federation(job, SeenEngine(job, seen, calls=killed_after(3)), run_folder(path, job))
+    run.start()
+    with pytest.raises(Killed):
+        run.run()  # in the evaluation after the second round
+    newest = path / "checkpoint.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-8])
+    with pytest.warns(UserWarning, match="checkpoint before"):
+        again, history = resumed(path, seen, **settings)
+    first, second = models_by_round(seen)[2]
+    moved = (first - second).abs()
+    assert len(moved.unique()) > 0.9 * len(moved)  # noise; without it, all change alike or not
+    assert history.privacy["repeats"] == 1
+    expected = epsilon_after(4, noise_multiplier=1.0, probability=1.0, delta=1e-5)
+    assert history.privacy["epsilon"] == pytest.approx(expected, rel=1e-5)
+    assert "1 run again" in privacy_text(history.privacy)
+    assert RunFolder.open(path).load_checkpoint(job).extras["privacy.repeats"] == 1
+    assert again.privacy.secret != run.privacy.secret
+
+
+def test_a_run_set_back_to_an_earlier_checkpoint_gets_other_noise(tmp_path):
+    seen, path = [], tmp_path / "run"
+    job = private_job(rounds=3, sampling={"name": "all"})
+    run = Federation(job, SeenEngine(job, seen), run_folder(path, job))
+    run.start()
+    first = (path / "checkpoint.safetensors").read_bytes()
+    run.run()
+    (path / "checkpoint.safetensors").write_bytes(first)  # from a backup; the records are newer
+    again, history = resumed(path, seen)
+    assert [len(found) for _, found in sorted(models_by_round(seen).items())] == [1, 2, 2, 2]
+    assert again.privacy.repeats == history.privacy["repeats"] == 3
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_only_the_owner_may_read_the_key(tmp_path, monkeypatch, umask, seed):
+    modes = {}
+    replace = os.replace
+
+    def watch(old, new, **named):
+        modes.setdefault(Path(new).name, set()).add(stat.S_IMODE(Path(old).stat().st_mode))
+        replace(old, new, **named)
+
+    job = private_job({"noise_seed": seed}, rounds=2)
+    folder = run_folder(tmp_path / "run", job)
+    monkeypatch.setattr(os, "replace", watch)
+    before = os.umask(umask)
+    try:
+        folder.write_config(job.config)
+        run = Federation(job, FakeEngine(job), folder)
+        run.start()
+        (tmp_path / "run" / "checkpoint.safetensors").chmod(0o644)  # an older version wrote it
+        run.round()
+    finally:
+        os.umask(before)
+    secret = {"checkpoint.safetensors", "checkpoint.previous.safetensors"}
+    secret |= set() if seed is None else {"config.toml"}
+    for name in secret:
+        assert modes[name] == {0o600}
+        assert stat.S_IMODE((tmp_path / "run" / name).stat().st_mode) == 0o600

@@ -11,6 +11,7 @@ import pytest
 from tools.reliability.small_run import (
     broken_run,
     copy_of,
+    extended_run,
     look,
     make_engine,
     resume,
@@ -19,20 +20,26 @@ from tools.reliability.small_run import (
     whole_run,
 )
 
-from fedplt import RunError
+from fedplt import RunError, evaluate, load, load_history
+from fedplt.cli.runs import write_report
 from fedplt.engines import run_job
 from fedplt.engines.simulator.shared import _refuse_too_much
 from fedplt.errors import DamagedError
 from fedplt.federation import RunFolder
 from fedplt.federation.run_folder.sealed import load_tensors, seal_json
+from fedplt.report.run_list import listed_run
+from tests.support.jobs import blobs, small_model
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A broken run (5 of 6 rounds, checkpoint after 4), a whole one, and another's."""
+    """A broken run (5 of 6 rounds, checkpoint after 4), a whole one, and another's.
+
+    The whole one had ended after four rounds; ``earlier`` is its folder of then.
+    """
     place = tmp_path_factory.mktemp("runs")
     broken_run(place / "broken")
-    whole_run(place / "whole")
+    extended_run(place / "whole", place / "earlier")
     whole_run(place / "other", seed=7)
     return place
 
@@ -217,3 +224,79 @@ def test_a_damaged_best_model_is_noticed_and_stops_no_run(broken):
         RunFolder.open(broken).check_models()
     found = resume(broken)
     assert not found.refused and any("better round replaces it" in text for text in found.said)
+
+
+@pytest.mark.parametrize("lost", [[0], [2, 3], [5], [4, 5], range(6)])
+def test_lost_lines_are_noticed_without_a_resume(runs, tmp_path, lost):
+    folder = copy_of(runs / "whole", tmp_path / "run")
+    path = folder / "rounds.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for i, line in enumerate(lines) if i not in lost))
+    with pytest.warns(UserWarning, match=rf"no record of rounds? {lost[0] + 1}\b"):
+        history = load_history(folder)
+    assert len(history.rounds) == 6 - len(lost)
+
+
+def test_a_lost_line_of_a_broken_run_is_noticed_without_a_resume(broken):
+    path = broken / "rounds.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    with pytest.warns(UserWarning, match=r"no record of round 3"):
+        load_history(broken)
+
+
+@pytest.mark.parametrize(
+    "names", [["model.safetensors"], ["result.json"], ["model.safetensors", "result.json"]]
+)
+def test_earlier_files_of_the_same_run_are_refused(runs, tmp_path, names):
+    folder = copy_of(runs / "whole", tmp_path / "run")
+    for name in names:
+        shutil.copy(runs / "earlier" / name, folder / name)
+    for read in (
+        lambda: write_report([folder], tmp_path / "page.html"),
+        lambda: load(folder, model=small_model()),
+        lambda: evaluate(folder, blobs(30), model=small_model()),
+    ):
+        with pytest.raises(DamagedError, match=r"earlier (file|one).*'fedplt resume"):
+            read()
+    assert not resume(folder).refused
+    assert look(folder).said == []
+
+
+def test_an_earlier_configuration_is_refused(runs, tmp_path):
+    folder = copy_of(runs / "whole", tmp_path / "run")
+    shutil.copy(runs / "earlier" / "config.toml", folder)
+    with pytest.raises(DamagedError, match=r"config.toml asks for 4 rounds, but the run has 6"):
+        load_history(folder)
+
+
+def test_an_earlier_model_is_refused_without_a_result(runs, tmp_path):
+    folder = copy_of(runs / "whole", tmp_path / "run")
+    shutil.copy(runs / "earlier" / "model.safetensors", folder)
+    (folder / "result.json").unlink()
+    with pytest.raises(DamagedError, match=r"of round 4, but the last recorded round is 6"):
+        load(folder, model=small_model())
+
+
+FILES = [
+    "config.toml", "plan.json", "metric.json", "rounds.jsonl", "checkpoint.safetensors",
+    "checkpoint.previous.safetensors", "model.safetensors", "best.safetensors", "result.json",
+    "sessions.json", "devices.json", ".lock",
+]  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", FILES)
+def test_nobody_waits_for_a_pipe_or_a_device(runs, tmp_path, name, kind):
+    folder = copy_of(runs / "whole", tmp_path / "run")
+    path = folder / name
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    read, resumed = look(folder), resume(folder)
+    listed = listed_run("run", folder)
+    said = [*read.said, *resumed.said, listed.state]
+    is_read = name != "checkpoint.previous.safetensors"  # the newest one is whole
+    assert any(name in text for text in said) == is_read

@@ -22,6 +22,7 @@ from fedplt.report.page import content_of, page_html, read_groups, read_run
 from fedplt.report.page.clients import away_table, worst_table
 from fedplt.report.page.compared import comparison_table, differences_chart
 from fedplt.report.page.curves import curves_of
+from fedplt.report.page.facts import headline
 from fedplt.report.page.plan_charts import plan_charts
 from fedplt.report.page.render import csv_text, page_data
 from fedplt.report.page.runs import ShownRun
@@ -91,6 +92,13 @@ def test_the_page_is_whole_and_fetches_nothing(folder):
     assert "run0-plan" in data["charts"]
 
 
+def test_the_last_score_and_the_mean_of_the_last_ten_are_named():
+    """A run that ended at 100 % is not called 25 %."""
+    numbers = {name: text for text, name in headline({"a": [shown([0.0] * 5 + [0.75, 1.0])]})}
+    assert numbers["accuracy, last evaluation"] == "100.00 %"
+    assert numbers["accuracy, mean of the last 7 evaluations"] == "25.00 %"
+
+
 def test_seeds_are_grouped_and_groups_compared():
     groups = {
         "a": [shown([0.2, 0.5], 1), shown([0.2, 0.6], 2)],
@@ -101,8 +109,8 @@ def test_seeds_are_grouped_and_groups_compared():
     assert chart.traces[0]["x"] == [pytest.approx(20)]
     assert "+20.00 [-43.53, +83.53] (2 seeds)" in chart.note
     table = comparison_table(groups)
-    assert table.rows[0][:3] == ("a", "1, 2", "37.50 ± 3.54")
-    assert csv_text(table).startswith("run,seeds,final accuracy (%)")
+    assert table.rows[0][:4] == ("a", "1, 2", "55.00 ± 7.07", "37.50 ± 3.54")
+    assert csv_text(table).startswith("run,seeds,last accuracy (%),")
     one, other = (shown([0.5], 1, sessions=[{"processor": name}]) for name in ("one", "other"))
     assert differences_chart({"a": [one], "b": [other]}) is None  # not on the same processor
     columns = curves_of(groups)

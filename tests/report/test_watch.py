@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import threading
 import time
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from fedplt.engines.start import run_job
+from fedplt.report import watch
 from fedplt.report.watch import make_server, watch_app
 from tests.support.jobs import blob_job
+
+
+@contextmanager
+def served(app, host="127.0.0.1"):
+    """A running server; gives its port."""
+    server = make_server(app, host)
+    place = server.config.bind_socket()
+    thread = threading.Thread(target=server.run, args=([place],), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not server.started:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    yield place.getsockname()[1]
+    server.should_exit = True
+    thread.join(10)
 
 
 @pytest.fixture(scope="module")
@@ -21,17 +40,8 @@ def port(tmp_path_factory):
     for name in ("config.toml", "plan.json"):
         (folder / "broken" / name).write_text("nonsense")
     (folder / "secret.json").write_text("secret")
-    server = make_server(watch_app(folder))
-    socket = server.config.bind_socket()
-    thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 60
-    while not server.started:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    yield socket.getsockname()[1]
-    server.should_exit = True
-    thread.join(10)
+    with served(watch_app(folder)) as port:
+        yield port
 
 
 @pytest.fixture
@@ -87,3 +97,41 @@ def test_an_open_address_needs_a_name(fedplt, tmp_path):
     assert done.returncode == 2 and "--name" in done.stderr
     done = fedplt("watch", tmp_path / "nothing")
     assert done.returncode == 2 and "is not a folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("[::1]", 200), ("[::1]:80", 200), ("[::2]", 400), ("[::1", 400), ("", 400)],
+)
+def test_hosts_of_ipv6(ask, host, status):
+    assert ask("/", Host=host)[0].status == status
+
+
+def test_an_address_of_ipv6(tmp_path):
+    with served(watch_app(tmp_path, ["::1"]), "::1") as port:
+        connection = http.client.HTTPConnection("::1", port, timeout=20)
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+@pytest.mark.parametrize("slow", ["silent", "half a request", "does not read"])
+def test_slow_connections_keep_nobody_out(port, ask, slow):
+    sent = {
+        "silent": b"",
+        "half a request": b"GET / HTTP/1.1\r\nHost: localhost\r\n",
+        "does not read": b"GET /plotly.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2,
+    }[slow]
+    with ExitStack() as stack:
+        for _ in range(3 * watch.MAX_CONNECTIONS):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+            one.sendall(sent)
+        for _ in range(3):
+            assert ask("/")[0].status == 200
+
+
+def test_a_slow_connection_ends(port, monkeypatch):
+    monkeypatch.setattr(watch, "REQUEST_SECONDS", 0.5)
+    with socket.create_connection(("127.0.0.1", port), 20) as one:
+        one.sendall(b"GET / HTTP/1.1\r\n")
+        assert one.recv(100) == b""

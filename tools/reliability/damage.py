@@ -1,19 +1,25 @@
 """Attack: files of a run folder are changed; this is noticed, or it changes nothing.
 
 Every file is damaged in many ways: flipped bits, lost and doubled parts, zeros, another run's
-file, another file's content, changed numbers, also such as carry a right seal. Then the folder is
-read as for a report, and the run is resumed. ``python -m tools.reliability.damage 360 1``.
+file, an earlier file of the same run, lost lines, a pipe, changed numbers, also such as carry a
+right seal. Then the folder is read as for a report, its model is loaded and evaluated, and the run
+is resumed: each of them must notice, or give what it gave before.
+``python -m tools.reliability.damage 360 1``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import shutil
+import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +28,7 @@ from tools.reliability.small_run import (
     Seen,
     broken_run,
     copy_of,
+    extended_run,
     look,
     resume,
     same_state,
@@ -36,6 +43,8 @@ from fedplt.federation.run_folder.sealed import (
     seal_json,
 )
 
+SECONDS = 60
+"""For reading and resuming a damaged run."""
 KINDS = {
     "plan.json": "plan", "metric.json": "metric", "result.json": "result",
     "rounds.jsonl": "record", "sessions.json": "sessions", "devices.json": "devices",
@@ -92,6 +101,11 @@ def _lines(data: bytes, draw: random.Random, other: bytes) -> bytes:
     return b"".join(lines[: draw.randint(1, len(lines))])
 
 
+def _some_lines(data: bytes, draw: random.Random, other: bytes) -> bytes:
+    lines = data.splitlines(keepends=True)
+    return b"".join(line for line in lines if draw.random() < 0.7)
+
+
 def _other_run(data: bytes, draw: random.Random, other: bytes) -> bytes:
     return other
 
@@ -102,7 +116,7 @@ def _noise(data: bytes, draw: random.Random, other: bytes) -> bytes:
 
 DAMAGES: list[Damage] = [
     _flip, _flip, _flip, _cut, _zeros, _nothing_but_zeros, _doubled, _lost, _digit, _lines,
-    _other_run, _noise,
+    _some_lines, _other_run, _noise,
 ]  # fmt: skip
 MAY_BE: dict[str, tuple[type, ...]] = {
     "loss": (int, float, type(None)), "score": (int, float, type(None)), "train_loss": (int, float),
@@ -141,10 +155,19 @@ def _resealed_text(path: Path, draw: random.Random) -> str:
     return f"{key} = {values[key]!r}"
 
 
-def damage(folder: Path, other: Path, draw: random.Random) -> str:
-    """Damage one file; return what was done."""
+def damage(folder: Path, other: Path, draw: random.Random, earlier: Path | None = None) -> str:
+    """Damage one file; return what was done. ``earlier``: the folder as it was before."""
     name = draw.choice([name for name in FILES if (folder / name).exists()])
     path = folder / name
+    if draw.random() < 0.06:
+        path.unlink()
+        os.mkfifo(path)
+        return f"{name}: a pipe"
+    if earlier is not None and name != "sessions.json" and draw.random() < 0.2:
+        names = draw.choice([[name], ["model.safetensors", "result.json"], ["rounds.jsonl"]])
+        for each in names:
+            shutil.copy(earlier / each, folder / each)
+        return f"{' and '.join(names)}: of an earlier moment"
     if draw.random() < 0.2 and name in (*KINDS, *CHECKPOINTS):
         what = (_resealed_checkpoint if name in CHECKPOINTS else _resealed_text)(path, draw)
         return f"{name}: {what}, sealed"
@@ -158,18 +181,20 @@ def run(count: int, seed: int) -> dict[str, int]:
     """Damage ``count`` files; those that go unnoticed are told on standard error."""
     draw = random.Random(seed)
     figures = dict.fromkeys(["files damaged", "noticed", "harmless", "unnoticed", "tracebacks"], 0)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, _deadlines() as begin:
         place = Path(scratch)
-        whole_run(place / "whole")
+        extended_run(place / "whole", place / "earlier")
         broken_run(place / "broken")
         whole_run(place / "other", seed=7)
         goal = resume(copy_of(place / "broken", place / "copy"))
         for _ in range(count):
             source = place / draw.choice(["whole", "broken"])
             before, copy = look(source), copy_of(source, place / "copy")
-            what = f"{source.name}, {damage(copy, place / 'other', draw)}"
+            earlier = place / "earlier" if source.name == "whole" else None
+            what = f"{source.name}, {damage(copy, place / 'other', draw, earlier)}"
             try:
-                found = _outcome(before, look(copy), resume(copy), goal)
+                begin()
+                found = _outcome(before, look(copy), resume(copy), goal, earlier is not None)
             except Exception:
                 found = "tracebacks"
                 what += f"\n{traceback.format_exc()}"
@@ -180,7 +205,25 @@ def run(count: int, seed: int) -> dict[str, int]:
     return figures
 
 
-def _outcome(before: Seen, read: Seen, resumed: Seen, goal: Seen) -> str:
+@contextmanager
+def _deadlines() -> Iterator[Callable[[], object]]:
+    """Gives a function that starts the clock anew; a reader that waits too long fails."""
+
+    def late(number: int, frame: Any) -> None:
+        raise TimeoutError(f"no answer in {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        yield lambda: signal.alarm(SECONDS)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _outcome(before: Seen, read: Seen, resumed: Seen, goal: Seen, ended: bool) -> str:
+    # Who reads a finished run must notice without resuming it.
+    if ended and not read.said and read.values != before.values:
+        return "unnoticed"
     said = read.said + resumed.said
     ended_well = not resumed.refused and same_state(resumed.values[0], goal.values[0])
     if not resumed.refused and not ended_well:

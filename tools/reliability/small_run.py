@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from tests.support.engines import NormsEngine
-from tests.support.jobs import blob_job
+from tests.support.jobs import blob_job, blobs, small_model
 from torch import Tensor
 
 from fedplt.builtin import find_fleet
 from fedplt.engines import run_job
 from fedplt.errors import FedpltError
-from fedplt.federation import History, Interrupted, Job, RunFolder
+from fedplt.federation import History, Interrupted, Job, RunFolder, evaluate, load
+from fedplt.federation.run_folder.sealed import tensors_digest
 from fedplt.report.page.runs import read_run
 
 SETTINGS: dict[str, Any] = {
@@ -40,6 +41,13 @@ def make_engine(job: Job, stop: Any) -> NormsEngine:
 
 def whole_run(folder: Path, **settings: Any) -> None:
     run_job(small_job(**settings), folder, engine=make_engine)
+
+
+def extended_run(folder: Path, earlier: Path) -> None:
+    """A whole run that had ended after four rounds; ``earlier`` gets its files of then."""
+    whole_run(folder, rounds=4)
+    copy_of(folder, earlier)
+    run_job(small_job(), folder, resume=True, engine=make_engine)
 
 
 def broken_run(folder: Path, rounds: int = 5, **settings: Any) -> None:
@@ -69,17 +77,23 @@ class Seen:
 
 
 def look(path: Path) -> Seen:
-    """All that is read for reports and comparisons."""
+    """All that is read for reports and comparisons, and by ``load`` and ``evaluate``."""
 
     def read() -> Any:
         folder = RunFolder.open(path)
-        history, plan, config = folder.history(), folder.plan(), folder.config()
-        folder.check_models()
-        run = read_run(path)
+        plan, config, run = folder.plan(), folder.config(), read_run(path)
         config = config.model_copy(update={"code": None})  # which is where the folder is
-        return plain(history), plan.fingerprint, config, run.devices, run.sessions
+        trained = _trained(path) if run.has_result else None
+        return plain(run.history), plan.fingerprint, config, run.devices, run.sessions, trained
 
     return _listened(read)
+
+
+def _trained(path: Path) -> tuple[str, float]:
+    """The digest of the weights that ``load`` gives, and the score that ``evaluate`` gives."""
+    model = load(path, model=small_model())
+    found = evaluate(path, blobs(90, 2), model=small_model())
+    return tensors_digest(model.state_dict()), found.score
 
 
 def resume(path: Path, **settings: Any) -> Seen:

@@ -45,6 +45,8 @@ __all__ = [
 
 def main(application: typer.Typer = app) -> None:
     """Entry point: a ``FedpltError`` prints one message and exits with 2, without a traceback."""
+    # Workers and other processes that this one starts do not search the current folder first.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     try:
         with _short_warnings():
             application()

@@ -71,6 +71,9 @@ def run(
         typer.Option(help="simulator (default) or flower. Same as --set engine.name=NAME."),
     ] = None,
     tensorboard: Tensorboard = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Delete the run that is in this folder.")
+    ] = False,
 ) -> None:
     """Train as a configuration describes and write a report."""
     from fedplt.cli.progress import fetch_progress
@@ -91,7 +94,7 @@ def run(
     overrides += [] if engine is None else [f"engine.name={engine}"]
     settings = load_config(config, overrides)
     path = out_folder or default_folder(settings)
-    RunFolder.refuse_existing(path)
+    RunFolder.refuse_existing(path, overwrite=overwrite)
     with placing(config, overrides), fetch_progress(status) as progress:
         job = job_from_config(settings, progress)
     for text in [job.plan.summary(), *coverage_warnings(settings, job.plan)]:
@@ -107,7 +110,7 @@ def run(
         rounds_progress(out, 0, settings.rounds, job.metric) as show,
         _tracked(path, tensorboard, 0, show) as on_round,
     ):
-        run_job(job, path, on_round=on_round)
+        run_job(job, path, on_round=on_round, overwrite=overwrite)
     _finish(RunFolder.open(path))
 
 
@@ -192,6 +195,7 @@ def curve(
     found = {}
     for name, histories in groups.items():
         finals = [history.final_score() for history in histories]
+        lasts = [history.last_score for history in histories]
         spread = stdev(finals) if len(finals) > 1 else None
         mean = metric.text(fmean(finals), 1)
         note = "one run"
@@ -199,21 +203,22 @@ def curve(
             mean = f"{metric.number(fmean(finals), 1)} +- {metric.text(spread, 1)}"
             note = f"{len(finals)} runs, +- {SAMPLE_STD}"
         each = ", ".join(metric.number(value, 1) for value in finals)
+        last = ", ".join(metric.number(value, 1) for value in lasts)
         out.print(
-            f"{name}: {mean} ({note}; mean of the last 10 evaluations: {each})", soft_wrap=True
+            f"{name}: {mean} ({note}; mean of the last 10 evaluations: {each}; last evaluation: "
+            f"{last})",
+            soft_wrap=True,
         )
-        found[name] = {metric.name: finals, "mean": fmean(finals), "sample_std": spread}
+        spreads = {"mean": fmean(finals), "sample_std": spread}
+        found[name] = {metric.name: finals, "last": lasts, **spreads}
     save_picture(figures().score_figure(groups), picture)
     print_json({"picture": str(picture), "runs": found})
 
 
 def write_report(folders: list[Path], page: Path, title: str | None = None) -> Path:
     """Write the page of these runs, and say where it is."""
-    from fedplt.federation.run_folder.folder import RunFolder
     from fedplt.report.page import content_of, read_groups, write_page
 
-    for folder in folders:
-        RunFolder.open(folder).check_models()
     groups = read_groups(folders)
     only = next(iter(groups.values()))[0] if len(groups) == 1 else None
     named = only.config.name if only and only.config else ", ".join(groups)
@@ -225,9 +230,9 @@ def _finish(folder: RunFolder) -> None:
     from fedplt.federation.privacy import privacy_text
 
     history, model = folder.history(), folder.path / "model.safetensors"
-    last, metric = min(10, len(history.scores)), history.metric
-    final = metric.text(history.final_score(), 1)
-    text = f"{metric.name} {final} (mean of the last {last} evaluations)"
+    number, metric = min(10, len(history.scores)), history.metric
+    last, mean = metric.text(history.last_score, 1), metric.text(history.final_score(), 1)
+    text = f"{metric.name} {last} in the last evaluation, {mean} mean of the last {number}"
     done, wanted = history.rounds[-1].round, folder.config().rounds
     if done < wanted and history.best is not None:
         out.print(
@@ -252,6 +257,7 @@ def _finish(folder: RunFolder) -> None:
             "folder": str(folder.path),
             "rounds": record.round,
             "metric": metric.name,
+            "score_last": history.last_score,
             "score_last_10": history.final_score(),
             "test_score": history.test_score,
             "total": vars(record.total),

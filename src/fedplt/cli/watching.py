@@ -41,8 +41,9 @@ def watch(
     server = make_server(watch_app(folder.resolve(), names), host, port)
     sockets = [server.config.bind_socket()] if port == 0 else None
     shown = sockets[0].getsockname()[1] if sockets else port
-    out.print(f"http://{host}:{shown}  (Ctrl-C ends it)", soft_wrap=True)
-    print_json({"address": f"http://{host}:{shown}"})
+    address = f"http://{f'[{host}]' if ':' in host else host}:{shown}"
+    out.print(f"{address}  (Ctrl-C ends it)", soft_wrap=True)
+    print_json({"address": address})
     server.run(sockets)
 
 

@@ -60,7 +60,9 @@ class Processes:
 
     def _run(self, folder: Path, on_round: OnRound, timeout: float) -> tuple[str, bool]:
         """The problem, or '', and whether the process died of a signal that was not ours."""
-        command = [sys.executable, "-m", "fedplt.comparison.one", str(folder), str(os.getpid())]
+        # -P: modules of the current folder are not imported before installed ones.
+        command = [sys.executable, "-P", "-m", "fedplt.comparison.one"]
+        command += [str(folder), str(os.getpid())]
         log = beside(folder, ".log")
         with self._lock:
             if self._kill_at < math.inf:

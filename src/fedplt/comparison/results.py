@@ -66,6 +66,11 @@ class Contestant:
     failed: Mapping[int, str] = field(default_factory=dict)
 
     @property
+    def lasts(self) -> list[float]:
+        """Score of the last evaluation, per seed."""
+        return [history.last_score for history in self.histories.values()]
+
+    @property
     def finals(self) -> list[float]:
         """Mean score of the last 10 evaluations, per seed."""
         return [history.final_score() for history in self.histories.values()]
@@ -154,9 +159,9 @@ class Comparison:
         shown = f"{metric.name} in {metric.unit}" if metric.unit else metric.name
         parts = [
             f"{shown}, mean +- {SAMPLE_STD} over seeds;\n"
-            "in the end: mean of the last 10 evaluations;\n"
+            "last: of the last evaluation; last 10: mean of the last 10 evaluations;\n"
             "<= costs: within the cost of the cheapest run of the same seed (shown: the mean)\n\n"
-            + table(["method", "trained", "in the end", *self._equal_header()], self._rows()),
+            + table(["method", "trained", "last", "last 10", *self._equal_header()], self._rows()),
             f"cost until {wanted}, mean over the seeds that reach it\n\n"
             + table(["method", *MEASURES], self._cost_rows(target)),
         ]
@@ -175,6 +180,7 @@ class Comparison:
             [
                 self._shown(label),
                 f"{contestant.trained:.1%}",
+                self._spread(contestant.lasts),
                 self._spread(contestant.finals),
                 *(self._spread(equal[measure][label]) for measure in MEASURES),
             ]
@@ -221,6 +227,7 @@ class Comparison:
         return {
             "method": dict(contestant.method),
             "trained": contestant.trained,
+            "score_last_mean": fmean(contestant.lasts),
             "score_mean": fmean(finals),
             "score_std": stdev(finals) if len(finals) > 1 else None,
             "score_at_equal": {m: self.at_equal(m)[label] for m in MEASURES},
@@ -228,6 +235,7 @@ class Comparison:
             "failed": _by_seed(contestant.failed),
             "runs": {
                 str(seed): {
+                    "score_last": history.last_score,
                     "score_last_10": history.final_score(),
                     "test_score": history.test_score,
                     "rounds": [_round_json(record) for record in history.evaluated],

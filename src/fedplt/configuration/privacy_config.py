@@ -64,8 +64,11 @@ def refuse_unprivate(config: RunConfig) -> None:
         raise ValueError(
             f"{needs} server.min_clients = 0: whether a round counts would tell who took part."
         )
-    if config.engine.name == "flower" and config.checkpoint_every != 1:
-        raise ValueError(
-            f"{needs} checkpoint_every = 1 with engine.name = 'flower': a round that is run again "
-            "after its model was sent out would be released twice with the same noise."
-        )
+    for key in ("keep_best", "stop_after"):
+        given = getattr(config.evaluation, key)
+        if given and "nodes" in (config.evaluation.on, config.data.name):
+            raise ValueError(
+                f"{needs} no evaluation.{key} ({given!r} was given) where the nodes evaluate: "
+                "their scores have no noise, and which model is released would depend on them. "
+                "Leave it out, or evaluate on data of the server (evaluation.on = 'server')."
+            )

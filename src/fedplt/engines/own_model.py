@@ -72,6 +72,7 @@ def train(
     engine: EngineConfig | Values | MakeEngine | None = None,
     out: str | Path | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     on_round: OnRound = ignore,
     verbose: bool | None = None,
 ) -> History:
@@ -106,6 +107,7 @@ def train(
         engine: the section ``engine``, or a function that makes an engine.
         out: a run folder (config, plan, records, checkpoints, final model); None: nothing on disk.
         resume: continue the run in ``out``, with the same arguments; ends with the same bits.
+        overwrite: delete the run that is in ``out``, when the new one starts.
         on_round: called with every round's record.
         verbose: show progress; default: on a terminal and in a notebook.
 
@@ -113,6 +115,8 @@ def train(
     """
     if resume and out is None:
         raise ConfigError("resume=True needs out: the folder of the run to continue.")
+    if resume and overwrite:
+        raise ConfigError("resume=True continues a run, overwrite=True deletes it: set one.")
     check_arguments(model, on_round=on_round, **({} if augment is None else {"augment": augment}))
     make_engine = engine if callable(engine) else None
     ratios, learning_rates = as_list(ratios), as_list(learning_rates)
@@ -153,4 +157,7 @@ def train(
     )  # fmt: skip
     warn_of_gaps(job.plan)
     with shown_progress(job, verbose) as show:
-        return run_job(job, out, resume=resume, engine=make_engine, on_round=both(show, on_round))
+        return run_job(
+            job, out, resume=resume, engine=make_engine, on_round=both(show, on_round),
+            overwrite=overwrite,
+        )  # fmt: skip

@@ -35,6 +35,7 @@ from fedplt.federation import (
     OnRound,
     RunFolder,
     check_job,
+    find_code_of,
     ignore,
     job_from_config,
     make_server_job,
@@ -62,6 +63,7 @@ def run(
     engine: MakeEngine | None = None,
     on_round: OnRound = ignore,
     verbose: bool | None = None,
+    overwrite: bool = False,
 ) -> History:
     """Train as a configuration describes, like ``fedplt run``.
 
@@ -72,6 +74,7 @@ def run(
         engine: function that makes the engine; default: the one that ``engine.name`` names.
         on_round: called with every round's record.
         verbose: show progress; default: on a terminal and in a notebook.
+        overwrite: delete the run that is in ``out``, when the new one starts.
 
     Ctrl-C saves the run and raises KeyboardInterrupt.
     """
@@ -79,7 +82,8 @@ def run(
         job = job_of(as_config(config))
         warn_of_gaps(job.plan)
         with shown_progress(job, verbose) as show:
-            return run_job(job, out, engine=engine, on_round=both(show, on_round))
+            on_round = both(show, on_round)
+            return run_job(job, out, engine=engine, on_round=on_round, overwrite=overwrite)
 
 
 def resume(
@@ -113,11 +117,12 @@ def run_job(
     resume: bool = False,
     engine: MakeEngine | None = None,
     on_round: OnRound = ignore,
+    overwrite: bool = False,
 ) -> History:
     """Run a job to its last round; write a run folder if one is given.
 
     Ctrl-C saves and raises ``Interrupted``, a KeyboardInterrupt. A run that cannot start leaves no
-    folder behind.
+    folder behind, and deletes none with ``overwrite``.
     """
     out = None if out is None else a_path(out, "out", RunError)
     if out is None and job.config.evaluation.keep_best:
@@ -135,7 +140,7 @@ def run_job(
         with _stoppable() as stop, closing(make_engine(job, stop)) as running:
             federation = Federation(job, running)
             if out and not resume:
-                folder = RunFolder.create(out, job)
+                folder = RunFolder.create(out, job, overwrite=overwrite)
             federation.folder = folder
             if folder and resume:
                 federation.resume()  # refuses before anything is written
@@ -187,6 +192,7 @@ def prepare_resume(
     folder.lock()
     try:
         folder.restore_config()
+        find_code_of(folder)
         config = change(folder.config())
         folder.refuse_unbegun()
         if FROM_PYTHON in flatten(config).values():

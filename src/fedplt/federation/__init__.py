@@ -36,7 +36,7 @@ from fedplt.federation.run_folder.sessions import note_session, read_sessions
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.self_check import check_job
 from fedplt.federation.server_job import DataOnNodes, make_server_job
-from fedplt.federation.trained_model import evaluate, load
+from fedplt.federation.trained_model import evaluate, find_code_of, load
 
 __all__ = [
     "FEWEST_CLIENTS",
@@ -56,6 +56,7 @@ __all__ = [
     "coverage_warnings",
     "evaluate",
     "evaluation_chunks",
+    "find_code_of",
     "ignore",
     "job_from_config",
     "learning_rates_of",

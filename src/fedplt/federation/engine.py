@@ -87,6 +87,9 @@ class Engine(Protocol):
 class NodesEngine(Engine, Protocol):
     """An engine whose clients come and go, each with its device (``fleet.replan``)."""
 
+    round: int
+    """The round that was trained last, which an evaluation is of."""
+
     def roster(self) -> Mapping[int, DeviceProfile]:
         """The clients that can be reached now, and their devices."""
 

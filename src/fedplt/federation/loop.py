@@ -17,7 +17,7 @@ from fedplt.federation.bad_rounds import refuse_too_few, stop_if_all_are_bad
 from fedplt.federation.changing_fleet import ChangingFleet
 from fedplt.federation.checks import check_window
 from fedplt.federation.costs import RoundCosts
-from fedplt.federation.engine import Engine, Interrupted
+from fedplt.federation.engine import Engine, Interrupted, NodesEngine
 from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
 from fedplt.federation.model import all_tensors
@@ -52,6 +52,8 @@ class Federation:
         self.records: list[RoundRecord] = []
         self._saved = -1
         """Rounds done as of the last checkpoint."""
+        self._pending: RoundRecord | None = None
+        """The record of a round that is committed, but not evaluated and written yet."""
         self.state = bind_state(job.model, job.layers)
         self.privacy = PrivateRounds(job) if job.config.privacy else None
         self.sampler = ClientSampler(job, self.privacy.secret if self.privacy else None)
@@ -94,29 +96,42 @@ class Federation:
         except KeyError as error:
             raise RunError(f"{saved.path} lacks {error}: start a new run.") from error
         self.engine.restore_local(self.local)
+        self._pending, repeated = saved.pending, 0
+        if self.privacy:
+            # Models of lost checkpoints may have been seen: their noise is not used again.
+            lost = self.folder.last_round() - self.rounds_done
+            repeated = self.privacy.repeat(max(lost, 1 if saved.problem else 0))
+            self.sampler.secret = self.privacy.secret
+        if saved.problem or repeated:
+            self._save(replace_damaged=True)
         self.records = self.folder.go_on_from(saved)
+        if self.records and self.records[-1].round == self.rounds_done:
+            self._pending = None
+        if isinstance(self.engine, NodesEngine):
+            self.engine.round = max(0, self.rounds_done - 1)
         self._saved = self.rounds_done
         if self.rounds_done < job.config.rounds:
             self.folder.reopen()
 
     def run(self, on_round: OnRound = ignore) -> History:
-        """Run all remaining rounds. On :class:`Interrupted`, save the last complete round."""
-        config = self.job.config
+        """Run all remaining rounds. On :class:`Interrupted`, save the last committed round."""
         try:
-            while self.rounds_done < config.rounds and not self._is_stuck():
-                record = self._try_round()
-                if self.folder:
-                    self.folder.append(record)
-                self._keep_best(record)
-                if self.rounds_done % config.checkpoint_every == 0:
-                    self._save()
-                on_round(record)
+            if self._pending:
+                self._write(self._evaluated(self._pending), on_round)
+            while self.rounds_done < self.job.config.rounds and not self._is_stuck():
+                self._write(self._try_round(), on_round)
         except (Interrupted, RunError):
-            self._save()
+            self._save_once()
             raise
-        if self._saved != self.rounds_done:
-            self._save()
+        self._save_once()
         return self._finish()
+
+    def _write(self, record: RoundRecord, on_round: OnRound) -> None:
+        if self.folder:
+            self.folder.append(record)
+        self._pending = None
+        self._keep_best(record)
+        on_round(record)
 
     def _keep_best(self, record: RoundRecord) -> None:
         if self.folder and self.job.config.evaluation.keep_best and self.history().best is record:
@@ -141,7 +156,12 @@ class Federation:
         return self.round()
 
     def round(self) -> RoundRecord:
-        """One round: choose, train, collect, aggregate, evaluate, then commit."""
+        """One round: choose, train, collect, aggregate, commit, then evaluate.
+
+        The checkpoint comes before the evaluation, in which nodes see the new model. A private
+        round that were run again after that, with other participants and the same noise, would
+        show the difference of their updates without noise.
+        """
         started, round = time.perf_counter(), self.rounds_done
         if self.fleet:
             self._use(self.fleet.job_of_round())
@@ -161,21 +181,34 @@ class Federation:
         aggregator = self._aggregator(round, everybody, selection, there.present)
         added, rejected, bytes_up = self._collect(assignments, selection, aggregator)
         state, memory = self._aggregate(aggregator)
-        # Evaluate, with the state that clients keep from this round.
         self.engine.keep_local([k for k in assignments if str(k) not in rejected])
-        evaluation, client_scores = self._measurement.of_round(round, state)
+        self._measurement.gather_statistics(round, state)
         cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down)
         seconds = self._availability.round_seconds(assignments, selection.clients)
         outcome = RoundOutcome(
             state=state, memory=memory, touched=aggregator.touched,
             results=results, selection=selection, asked=asked, rejected=rejected,
             cost=replace(cost, simulated_seconds=seconds),
-            evaluation=evaluation, client_scores=client_scores,
-            not_evaluated=self._measurement.left_out,
             clipped=clipped_clients(aggregator, added),
-            privacy=self.privacy.record(round + 1) if self.privacy and evaluation else None,
         )  # fmt: skip
-        return self._commit(outcome, started)
+        self._pending = self._commit(outcome, started)
+        if self.privacy or self.rounds_done % job.config.checkpoint_every == 0:
+            self._save()
+        return self._evaluated(self._pending)
+
+    def _evaluated(self, record: RoundRecord) -> RoundRecord:
+        """The record of the last committed round, with its scores; it joins the records."""
+        started = time.perf_counter()
+        evaluation, client_scores = self._measurement.of_round(record.round - 1, self.state)
+        record = replace(record, not_evaluated=self._measurement.left_out)
+        if evaluation:
+            record = replace(
+                record, score=evaluation.score, loss=evaluation.loss, client_scores=client_scores,
+                privacy=self.privacy.record(record.round) if self.privacy else None,
+            )  # fmt: skip
+        record = replace(record, seconds=record.seconds + time.perf_counter() - started)
+        self.records.append(record)
+        return record
 
     def _commit(self, outcome: RoundOutcome, started: float) -> RoundRecord:
         """Make the round count; nothing before this call changed what a checkpoint saves."""
@@ -193,10 +226,7 @@ class Federation:
         if replanned and self.folder:
             self.folder.write_plan(self.job.plan)
         record = outcome.record(self.rounds_done, self.total, seconds, diagnostics)
-        record = replace(record, devices=self.job.device_names(record.away))
-        record = replace(record, replanned=replanned)
-        self.records.append(record)
-        return record
+        return replace(record, devices=self.job.device_names(record.away), replanned=replanned)
 
     def _use(self, job: Job) -> None:
         """Go on with another plan for the same model, data and clients."""
@@ -266,7 +296,11 @@ class Federation:
         aggregator.apply(mean)
         return self.server.step(self.job.layers, self.state, mean, aggregator.touched, self.memory)
 
-    def _save(self) -> None:
+    def _save_once(self) -> None:
+        if self._saved != self.rounds_done:
+            self._save()
+
+    def _save(self, *, replace_damaged: bool = False) -> None:
         if self.folder:
             extras = {**self.sampler.tensors(), **self.memory, **self.local}
             if self.diagnostics:
@@ -276,7 +310,10 @@ class Federation:
             if self.fleet:
                 extras |= self.fleet.tensors()
             job = self.fleet.first if self.fleet else self.job
-            self.folder.save_checkpoint(self.state, self.rounds_done, self.total, job, extras)
+            self.folder.save_checkpoint(
+                self.state, self.rounds_done, self.total, job, extras,
+                pending=self._pending, replace_damaged=replace_damaged,
+            )  # fmt: skip
             self._saved = self.rounds_done
 
     def _finish(self) -> History:
@@ -289,6 +326,7 @@ class Federation:
         if self.folder:
             final: dict[str, Any] = {
                 "rounds": self.rounds_done,
+                "score_last": history.last_score,
                 "score_last_10": history.final_score(),
                 **result,
             }

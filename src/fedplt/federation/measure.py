@@ -45,18 +45,19 @@ class Measurement:
             )
 
     def of_round(self, round: int, state: Tensor) -> Measured | tuple[None, None]:
-        """Evaluate a round's state; (None, None) if this round is not evaluated.
+        """Evaluate a round's state; (None, None) if this round is not evaluated."""
+        self.left_out = {}
+        return self.of("validation", state) if self._is_due(round) else (None, None)
 
-        With ``static_norm``, the running statistics of the normalization layers are gathered
-        here and written into ``state``.
-        """
-        config, self.left_out = self.job.config, {}
-        if (round + 1) % config.evaluation.every and round + 1 < config.rounds:
-            return None, None
+    def gather_statistics(self, round: int, state: Tensor) -> None:
+        """With ``static_norm``: write the running statistics of a round to be evaluated."""
         statistics = buffer_positions(self.job.layers)
-        if self.job.recipe.static_norm and len(statistics):
+        if self.job.recipe.static_norm and len(statistics) and self._is_due(round):
             state[statistics] = self.engine.statistics(state)
-        return self.of("validation", state)
+
+    def _is_due(self, round: int) -> bool:
+        config = self.job.config
+        return not (round + 1) % config.evaluation.every or round + 1 >= config.rounds
 
     def of(self, part: str, state: Tensor) -> Measured | tuple[None, None]:
         shares, examples = self._label_shares, self.job.num_examples

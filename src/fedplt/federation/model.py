@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from fedplt.configuration import RunConfig
 from fedplt.errors import ConfigError, did_you_mean
-from fedplt.imports import search_first
+from fedplt.imports import search_also
 from fedplt.kernels import named_tensors
 from fedplt.models import build_model
 from fedplt.planning import Layers
 
 
 def find_code(config: RunConfig) -> None:
-    """Look for modules that the configuration names in its own folder first."""
+    """Look for modules that the configuration names in its folder, too."""
     if config.code is not None:
-        search_first(config.code)
+        search_also(config.code)
 
 
 def model_from_config(config: RunConfig) -> nn.Module:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedplt.client import ClientResult, Evaluation
+from fedplt.client import ClientResult
 from fedplt.federation.availability import Attendance
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.sampler import Selection
@@ -30,16 +30,12 @@ class RoundOutcome:
     touched: Callable[[], Tensor]
     """Mask of the coordinates that at least one client trained."""
     cost: Totals
-    evaluation: Evaluation | None
-    client_scores: dict[str, float] | None
-    not_evaluated: dict[str, str] = field(default_factory=dict)
     clipped: dict[str, float] = field(default_factory=dict)
-    privacy: dict[str, Any] | None = None
 
     def record(
         self, round: int, total: Totals, seconds: float, diagnostics: dict[str, Any] | None
     ) -> RoundRecord:
-        """The round's record; ``round`` counts from 1."""
+        """The round's record, without an evaluation; ``round`` counts from 1."""
         return RoundRecord(
             round=round,
             num_clients=len(self.selection.clients),
@@ -47,15 +43,10 @@ class RoundOutcome:
             cost=self.cost,
             total=total,
             seconds=seconds,
-            score=self.evaluation.score if self.evaluation else None,
-            loss=self.evaluation.loss if self.evaluation else None,
-            client_scores=self.client_scores,
             rejected=self.rejected,
-            not_evaluated=self.not_evaluated,
             sampling=self.selection.record,
             diagnostics=diagnostics,
             clipped=self.clipped,
-            privacy=self.privacy,
             dropped=self.asked.dropped,
             late=self.asked.late,
         )

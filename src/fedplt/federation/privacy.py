@@ -28,6 +28,8 @@ class PrivateRounds:
         _accounting("epsilon_after")  # refuse at once if it is not installed
         seed = self.settings.noise_seed
         self.secret = SecretStream.fresh() if seed is None else SecretStream.from_seed(seed)
+        self.repeats = 0
+        """Rounds that were run again although their first model may have been seen."""
 
     def aggregator(self, round: int, everybody: RoundAssignments) -> PrivateAggregator:
         """Divisors are those of all clients of the plan, whether they are there or not."""
@@ -47,26 +49,46 @@ class PrivateRounds:
         return made
 
     def record(self, rounds: int) -> dict[str, Any]:
-        return privacy_record(self.job.config, rounds)
+        return privacy_record(self.job.config, rounds, self.repeats)
+
+    def repeat(self, rounds: int) -> int:
+        """The next rounds are released again: with other noise and clients, and they count.
+
+        Returns how many; none if ``rounds`` is not positive.
+        """
+        if rounds <= 0:
+            return 0
+        self.secret, self.repeats = self.secret.next(self.repeats + rounds), self.repeats + rounds
+        return rounds
 
     def tensors(self) -> dict[str, Tensor]:
-        """The key, for the checkpoint; it is nowhere else."""
-        if self.settings.noise_seed is not None:
-            return {}
-        return {"privacy.key": torch.from_numpy(np.frombuffer(self.secret.key, np.uint8).copy())}
+        """The key and the number of repeats, for the checkpoint; the key is nowhere else."""
+        found = {}
+        if self.settings.noise_seed is None or self.repeats:
+            key = np.frombuffer(self.secret.key, np.uint8)
+            found["privacy.key"] = torch.from_numpy(key.copy())
+        if self.repeats:
+            found["privacy.repeats"] = torch.tensor(self.repeats)
+        return found
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        if self.settings.noise_seed is None:
+        self.repeats = int(tensors.get("privacy.repeats", torch.tensor(0)))
+        if "privacy.key" in tensors or self.settings.noise_seed is None:
             self.secret = SecretStream(tensors["privacy.key"].numpy().tobytes())
 
 
-def privacy_record(config: RunConfig, rounds: int | None = None) -> dict[str, Any]:
-    """Epsilon and delta after so many rounds (default: all), and what they follow from."""
+def privacy_record(
+    config: RunConfig, rounds: int | None = None, repeats: int = 0
+) -> dict[str, Any]:
+    """Epsilon and delta after so many rounds (default: all), and what they follow from.
+
+    ``repeats``: rounds that were released twice, which count twice.
+    """
     assert config.privacy is not None
     settings, probability = config.privacy, probability_of(config)
     number = config.rounds if rounds is None else rounds
     epsilon = _accounting("epsilon_after")(
-        number,
+        number + repeats,
         noise_multiplier=settings.noise_multiplier,
         probability=probability,
         delta=settings.delta,
@@ -75,6 +97,7 @@ def privacy_record(config: RunConfig, rounds: int | None = None) -> dict[str, An
         "epsilon": float(f"{epsilon:.6g}"),
         "delta": settings.delta,
         "rounds": number,
+        **({"repeats": repeats} if repeats else {}),
         "clip": settings.clip,
         "noise_multiplier": settings.noise_multiplier,
         "probability": probability,
@@ -92,8 +115,9 @@ def privacy_text(record: Mapping[str, Any]) -> str:
     """What a run's privacy record says, in one sentence."""
     text = (
         f"({record['epsilon']:.3g}, {record['delta']:g})-differential privacy after "
-        f"{record['rounds']} rounds, for each client with all of its data, towards everybody who "
-        "sees the models but not the server's records and checkpoints"
+        f"{record['rounds']} rounds{_repeats_text(record)}, for each client with all "
+        "of its data, towards everybody who sees the models but not the server's records and "
+        "checkpoints"
     )
     if not record["secret"]:
         text += (
@@ -101,6 +125,11 @@ def privacy_text(record: Mapping[str, Any]) -> str:
             "noise"
         )
     return text + "."
+
+
+def _repeats_text(record: Mapping[str, Any]) -> str:
+    number = record.get("repeats", 0)
+    return f" (with {number} run again after damage, counted twice)" if number else ""
 
 
 def noise_multiplier_for(config: RunConfig, epsilon: float) -> float:

@@ -10,14 +10,15 @@ from torch import nn
 from fedplt.client import Evaluation, Task, combine, evaluate_chunk, num_chunks
 from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, TrainingData, as_samples, first_examples, load_data_set
-from fedplt.errors import ConfigError, DataError, FedpltError, RunError
+from fedplt.errors import ConfigError, DamagedError, DataError, FedpltError, RunError
 from fedplt.federation.checks import run_model, try_task
 from fedplt.federation.data_checks import check_finite, with_checks
 from fedplt.federation.model import find_code, load_weights
 from fedplt.federation.run_folder.checkpoint import CheckpointFiles
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.model_files import BEST_MODEL, FINAL_MODEL
-from fedplt.imports import import_object
+from fedplt.federation.run_folder.sessions import read_sessions
+from fedplt.imports import import_object, search_also
 from fedplt.kernels import bind_state, put
 from fedplt.models import build_model
 
@@ -69,7 +70,7 @@ def evaluate(
     """
     folder = RunFolder.open(run)
     config = folder.config()
-    find_code(config)
+    find_code_of(folder)
     samples = _samples(data)
     trained = load(run, model=model, best=best, client=client)
     task = task or _task(config, folder)
@@ -90,13 +91,28 @@ def evaluate(
     return combine(chunks, task.metric)
 
 
+def find_code_of(folder: RunFolder) -> None:
+    """Look for the user's modules where the run found them, from whichever folder this is called.
+
+    These are the folders of its configuration and of the commands that ran it.
+    """
+    try:
+        sessions = read_sessions(folder.path, folder.run)
+    except DamagedError:  # whoever needs more of it than the folders will say so
+        sessions = []
+    for session in sessions:
+        if session["folder"]:
+            search_also(session["folder"])
+    find_code(folder.config())
+
+
 def _build(config: RunConfig, folder: RunFolder) -> nn.Module:
     if config.model.name == FROM_PYTHON:
         raise RunError(
             f"{folder.path} was started from Python with a model of its own: give one like it, "
             "fedplt.load(run, model=build())."
         )
-    find_code(config)
+    find_code_of(folder)
     return build_model(config.model.name, config.model.options, config.seed)
 
 
@@ -117,14 +133,7 @@ def _weights(folder: RunFolder, best: bool) -> Path:
             else f"Finish the run first: fedplt resume {folder.path}."
         )
         raise RunError(f"{path} does not exist. {do}")
-    kept = folder.model(path.name)[1].get("round")
-    if best:
-        found = folder.history().best
-        if found is None or found.round != kept:
-            raise RunError(
-                f"{path} is of round {kept}, which is not the best recorded one: the run was "
-                f"stopped in between. Continue it first: fedplt resume {folder.path}."
-            )
+    folder.model(path.name, folder.history())  # refuses a damaged or an earlier one
     return path
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from fedplt.errors import FedpltError
+from fedplt.errors import DamagedError, FedpltError
 from fedplt.federation import RoundRecord, RunFolder, read_metric
+from fedplt.files import open_ordinary
 from fedplt.text import duration_text
 
 MAX_DEPTH = 4
@@ -83,11 +84,11 @@ def _score(path: Path, record: RoundRecord) -> str:
 def last_record(path: Path) -> RoundRecord | None:
     """The last complete record of a run, read from the end of its file."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_ordinary(path), "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - TAIL))
             lines = file.read(TAIL).split(b"\n")
-    except OSError:
+    except (OSError, DamagedError):
         return None
     for line in reversed(lines):
         try:

@@ -6,25 +6,34 @@ that a page on the web cannot read it through the browser.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedplt.errors import FedpltError, RunError
 from fedplt.report.page import content_of, page_html, plotly_source, read_run
 from fedplt.report.page.render import environment, page_script, security_policy, style
 from fedplt.report.run_list import ListedRun, find_runs, listed_run
 
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MAX_CONNECTIONS = 64
+REQUEST_SECONDS = 10.0
+"""Within so many seconds a connection must send a whole request."""
+ANSWER_SECONDS = 60.0
+"""Within so many seconds it must have read the answer."""
 MAX_BYTES = 500_000_000
 """Larger records are not shown: a page that large would stop the browser."""
 MAX_PAGES = 16
@@ -46,23 +55,82 @@ def watch_app(folder: Path, names: Sequence[str] = ()) -> Starlette:
             Route("/run/{name:path}", pages.run),
             Route("/plotly.js", _plotly),
         ],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, *names])],
+        middleware=[Middleware(_KnownHosts, names=[*LOOPBACK, *names])],
     )
 
 
+class _KnownHosts:
+    """Refuses requests whose Host header has another name; knows addresses of IPv6."""
+
+    def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
+        self.app, self.names = app, {name.strip("[]").lower() for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if _host_name(Headers(scope=scope).get("host", "")) in self.names:
+            await self.app(scope, receive, send)
+        else:
+            await PlainTextResponse("Invalid host header", 400)(scope, receive, send)
+
+
+def _host_name(header: str) -> str:
+    """The name or address in a Host header, without the port.
+
+    >>> [_host_name(text) for text in ("[::1]:8000", "localhost:8000", "Lab")]
+    ['::1', 'localhost', 'lab']
+    """
+    if header.startswith("["):
+        address, bracket, port = header[1:].partition("]")
+        return address.lower() if bracket and port[:1] in ("", ":") else ""
+    return header.partition(":")[0].lower()
+
+
+class _Connection(H11Protocol):
+    """One connection. Slow ones are ended, so that they do not keep others out."""
+
+    def connection_made(self, transport: Any) -> None:
+        if len(self.connections) >= MAX_CONNECTIONS:
+            waiting = [each for each in self.connections if not each.is_answering]
+            longest = min(waiting or self.connections, key=lambda each: each.since)
+            self.connections.discard(longest)
+            longest.transport.abort()
+        super().connection_made(transport)
+        self.since = self.loop.time()
+        """When the connection was made, or its last answer was sent."""
+        self._timer: asyncio.TimerHandle = self.loop.call_later(1.0, self._end_if_late)
+
+    @property
+    def is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def on_response_complete(self) -> None:
+        self.since = self.loop.time()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _end_if_late(self) -> None:
+        seconds = ANSWER_SECONDS if self.is_answering else REQUEST_SECONDS
+        if self.loop.time() - self.since > seconds:
+            self.transport.abort()
+        else:
+            self._timer = self.loop.call_later(1.0, self._end_if_late)
+
+
 def make_server(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> uvicorn.Server:
-    """A small server with limits: few connections, short headers, no web sockets."""
+    """A small server with limits: few and short connections, short headers, no web sockets."""
     return uvicorn.Server(
         uvicorn.Config(
             app,
             host=host,
             port=port,
+            http=_Connection,
             ws="none",
             lifespan="off",
             log_level="warning",
             access_log=False,
             server_header=False,
-            limit_concurrency=64,
             backlog=64,
             timeout_keep_alive=10,
             timeout_graceful_shutdown=3,
@@ -119,7 +187,7 @@ def _run_page(name: str, path: Path) -> str:
     size = (path / "rounds.jsonl").stat().st_size if (path / "rounds.jsonl").exists() else 0
     if size > MAX_BYTES:
         raise RunError(f"rounds.jsonl has {size / 1e6:.0f} MB: too much for a page.")
-    run = read_run(path)
+    run = read_run(path, check_models=False)  # a page is asked for every few seconds
     if not run.history.evaluated:
         raise RunError("no round has been evaluated yet. This page tries again in a moment.")
     return page_html(content_of(name, {name: [run]}), live=True)

@@ -35,6 +35,11 @@ class SecretStream:
         """With a key that everybody can compute who knows the seed."""
         return cls(hashlib.sha256(f"fedplt noise {seed}".encode()).digest()[:KEY_BYTES])
 
+    def next(self, number: int) -> SecretStream:
+        """Another stream, which nobody can compute without this one's key."""
+        text = b"fedplt next %d " % number + self.key
+        return SecretStream(hashlib.sha256(text).digest()[:KEY_BYTES])
+
     def _words(self, purpose: str, round: int, number: int) -> NDArray[np.uint64]:
         parts = []
         for chunk, start in enumerate(range(0, number, CHUNK)):

@@ -17,7 +17,6 @@ paths start at the folder of the file.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +40,7 @@ from fedplt.data import Progress, TrainingData
 from fedplt.errors import ConfigError, FleetError
 from fedplt.federation import load_data, split_data
 from fedplt.fleet import DeviceProfile
+from fedplt.imports import search_also
 from fedplt.models import build_model
 
 SPLIT_KEYS = ("split", "alpha", "min_examples", "shards_per_client", "split_file", "seed")
@@ -165,5 +165,4 @@ def node_task(node: NodeConfig) -> Task:
 
 
 def _find_code(node: NodeConfig) -> None:
-    if node.code not in sys.path:
-        sys.path.insert(0, node.code)
+    search_also(node.code)

@@ -27,7 +27,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "PYTHONPATH": os.pathsep.join(path for path in (str(Path.cwd()), *sys.path) if path),
+        "PYTHONPATH": os.pathsep.join(path for path in (*sys.path, str(Path.cwd())) if path),
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))),
         "OMP_NUM_THREADS": "1",
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,6 +28,7 @@ from fedplt.engines.flower.wire import Wire
 from fedplt.engines.start import job_of, prepare_resume, run_job
 from fedplt.errors import ConfigError, RunError
 from fedplt.federation import Job, RoundRecord, RunFolder, participants_warning, with_claims
+from fedplt.imports import search_also
 
 _log = logging.getLogger("flwr")
 STOP_SECONDS = 10.0
@@ -76,7 +76,7 @@ def run_on(wire: Wire, settings: Any, keys: Keys | None = None) -> None:
     In a deployment of ``fedplt deploy init`` a node is the client that its key belongs to.
     """
     config, out = (_path(settings, key) for key in ("config", "out"))
-    sys.path.insert(0, str(config.parent))  # where modules that it names may be
+    search_also(str(config.parent))  # where modules that it names may be
     registered = None if keys is None else registered_clients(config.parent / "server", keys)
     ended = threading.Event()
 

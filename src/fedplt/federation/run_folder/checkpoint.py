@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,8 +16,13 @@ from torch import Tensor
 from fedplt.configuration import RunConfig, Section, dump_config, flatten, read_config
 from fedplt.errors import DamagedError, RunError
 from fedplt.federation.job import Job
-from fedplt.federation.run_folder.records import Totals, WrittenTotals
-from fedplt.federation.run_folder.sealed import damaged_field, load_tensors, save_tensors
+from fedplt.federation.run_folder.records import RoundRecord, Totals, WrittenTotals
+from fedplt.federation.run_folder.sealed import (
+    damaged_field,
+    load_tensors,
+    read_about,
+    save_tensors,
+)
 
 FORMAT = 2
 KIND = "checkpoint"
@@ -41,6 +46,7 @@ class _About(Section):
     data: str
     devices: str | None
     config: str
+    pending: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +59,8 @@ class Checkpoint:
     total: Totals
     extras: dict[str, Tensor]
     """Further state that the next round needs, such as the server optimizer's."""
+    pending: RoundRecord | None = None
+    """The last round's record as it was before its evaluation."""
     problem: str = ""
     """Why this is not the newest checkpoint; empty if it is."""
 
@@ -69,7 +77,15 @@ class CheckpointFiles:
         return self.newest.exists() or self.previous.exists()
 
     def save(
-        self, state: Tensor, rounds_done: int, total: Totals, job: Job, extras: Mapping[str, Tensor]
+        self,
+        state: Tensor,
+        rounds_done: int,
+        total: Totals,
+        job: Job,
+        extras: Mapping[str, Tensor],
+        *,
+        pending: RoundRecord | None = None,
+        replace_damaged: bool = False,
     ) -> None:
         assert self.run is not None
         about = {
@@ -80,9 +96,13 @@ class CheckpointFiles:
             "data": job.data_fingerprint,
             "devices": job.devices.fingerprint if job.devices else None,
             "config": dump_config(job.config),
+            "pending": pending.to_json() if pending else None,
         }
-        tensors = {"state": state, **extras}
-        save_tensors(self.newest, tensors, about, self.run, KIND, previous=self.previous)
+        save_tensors(
+            self.newest, {"state": state, **extras}, about, self.run, KIND,
+            previous=None if replace_damaged else self.previous,
+            private=job.config.privacy is not None,  # it has the key of the noise
+        )  # fmt: skip
 
     def load(self, job: Job) -> Checkpoint:
         """The newest whole checkpoint; refused if configuration, plan or data differ."""
@@ -93,21 +113,23 @@ class CheckpointFiles:
             raise RunError(f"{path} holds the state of another model: start a new run.")
         if job.config.rounds < about.rounds_done:
             raise RunError(f"rounds: {about.rounds_done} are done already; set at least as many.")
-        return Checkpoint(path, state, about.rounds_done, about.total, tensors, problem)
-
-    def adopt(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint that was loaded; one that is damaged is replaced by it."""
-        if checkpoint.path == self.previous:
-            warnings.warn(
-                f"{checkpoint.problem} The run goes on from the checkpoint before, after round "
-                f"{checkpoint.rounds_done}.",
-                stacklevel=2,
-            )
-            self.previous.replace(self.newest)
+        pending = None if about.pending is None else _pending(path, about.pending)
+        return Checkpoint(path, state, about.rounds_done, about.total, tensors, pending, problem)
 
     def extras(self) -> dict[str, Tensor]:
         """The extras of the newest whole checkpoint, of any job."""
         return self._read()[1]
+
+    def recorded_rounds(self) -> int:
+        """How many rounds must have a record, by the newest checkpoint that can be read.
+
+        A damaged checkpoint concerns who resumes the run, not who reads its records.
+        """
+        for path in (self.newest, self.previous):
+            with suppress(RunError):
+                about = _about(path, read_about(path, KIND, self.run))
+                return about.rounds_done - (about.pending is not None)
+        return 0
 
     def run_and_config(self) -> tuple[str, RunConfig]:
         """The id of the run, and the configuration that the checkpoint was written with."""
@@ -161,6 +183,13 @@ def _about(path: Path, values: dict[str, Any]) -> _About:
         return _About.model_validate_json(json.dumps(values))  # strict mode reads JSON alone
     except ValidationError as error:
         raise damaged_field(path, error) from None
+
+
+def _pending(path: Path, values: dict[str, Any]) -> RoundRecord:
+    try:
+        return RoundRecord.from_json(values)
+    except DamagedError as error:
+        raise DamagedError(f"{path} is damaged: pending: {error}") from error
 
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -12,12 +12,15 @@
         sessions.json           versions and machine; devices.json: devices, with [fleet]
         report.html             a report to open in a browser
 
+With ``[privacy]`` the checkpoints hold the key of the noise (``config.toml`` does with
+``privacy.noise_seed``): only the owner may read them (mode 0600), from their creation.
 Every file carries the run's id and a digest of what it says (``sealed.py``). A lock allows one
 writer at a time. No pickle is read or written.
 """
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,8 +38,8 @@ from fedplt.federation.run_folder.lock import LOCK, is_of, take_lock
 from fedplt.federation.run_folder.metric_file import METRIC_FILE, read_metric, write_metric
 from fedplt.federation.run_folder.model_files import BEST_MODEL, FINAL_MODEL, ModelFiles
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
-from fedplt.federation.run_folder.records_file import RecordsFile
-from fedplt.federation.run_folder.result_file import read_result, write_result
+from fedplt.federation.run_folder.records_file import RecordsFile, rounds_text
+from fedplt.federation.run_folder.result_file import Result, read_result, write_result
 from fedplt.federation.run_folder.sealed import (
     new_run_id,
     open_json,
@@ -51,6 +54,11 @@ from fedplt.methods import read_plan
 from fedplt.planning import Plan
 
 FINAL = ("result.json", FINAL_MODEL, "report.html")
+FILES = (
+    *FINAL, BEST_MODEL, "rounds.jsonl", "checkpoint.safetensors", "checkpoint.previous.safetensors",
+    "config.toml", "plan.json", METRIC_FILE, "sessions.json", "devices.json", "tensorboard",
+)  # fmt: skip
+"""All that a run writes, besides its lock and temporary files."""
 
 
 class RunFolder:
@@ -62,9 +70,12 @@ class RunFolder:
         self._lock: IO[str] | None = None
 
     @classmethod
-    def create(cls, path: Path, job: Job) -> RunFolder:
-        """Create and lock the folder of a new run; never overwrites a run that has begun."""
-        cls.refuse_existing(path)
+    def create(cls, path: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
+        """Create and lock the folder of a new run.
+
+        A run that is there is refused; with ``overwrite`` its files are deleted.
+        """
+        cls.refuse_existing(path, overwrite=overwrite)
         try:
             make_folder(path)
         except (OSError, ValueError) as error:
@@ -74,7 +85,10 @@ class RunFolder:
         folder = cls(path, new_run_id())
         folder.lock()  # before anything is written: another run may start here
         try:
-            cls.refuse_existing(path)  # another run may have begun before the lock was taken
+            # Another run may have begun before the lock was taken.
+            cls.refuse_existing(path, overwrite=overwrite)
+            if overwrite:
+                folder._clear()
             remove_scratch(path)
             folder.write_config(job.config)
             folder.write_plan(job.plan)
@@ -90,8 +104,14 @@ class RunFolder:
         return CheckpointFiles(path, None).exist() or (path / "rounds.jsonl").exists()
 
     @classmethod
-    def refuse_existing(cls, path: Path) -> None:
-        """Accept a missing folder, an empty one, or that of a run that never began."""
+    def refuse_existing(cls, path: Path, *, overwrite: bool = False) -> None:
+        """Accept a missing folder, an empty one, or that of a run that never began.
+
+        ``overwrite``: also that of any run, which has a lock and a configuration or checkpoint.
+        """
+        is_run = (path / LOCK).exists() and ((path / "config.toml").exists() or cls.has_begun(path))
+        if overwrite and is_run:
+            return
         if path.is_dir() and not cls.has_begun(path):
             files, ours = list(path.iterdir()), (LOCK, "config.toml", "plan.json", METRIC_FILE)
             others = [file for file in files if file.name not in ours and not file.match(SCRATCH)]
@@ -166,7 +186,9 @@ class RunFolder:
     def write_config(self, config: RunConfig) -> None:
         with self._writing("config.toml"):
             text = seal_lines(dump_config(config), self.run, "config")
-            write_text(self.path / "config.toml", text)
+            privacy = config.privacy
+            holds_key = privacy is not None and privacy.noise_seed is not None
+            write_text(self.path / "config.toml", text, private=holds_key)
 
     def write_plan(self, plan: Plan) -> None:
         with self._writing("plan.json"):
@@ -195,42 +217,86 @@ class RunFolder:
         """All complete records; an incomplete last line, left by a crash, is ignored."""
         return self._records.read()
 
-    def keep_rounds(self, number: int) -> list[RoundRecord]:
+    def last_round(self) -> int:
+        """The last round that has a whole record, 0 if none has."""
+        return self._records.last_round()
+
+    def keep_rounds(self, number: int, pending: int | None = None) -> list[RoundRecord]:
         """Drop the records of rounds after the checkpoint, which are run again."""
         with self._writing("rounds.jsonl"):
-            return self._records.keep(number)
+            return self._records.keep(number, pending)
 
     @property
     def _records(self) -> RecordsFile:
         return RecordsFile(self.path / "rounds.jsonl", self.run)
 
     def history(self) -> History:
-        """All records, and the result if it belongs to the last recorded round."""
-        records = self.rounds()
-        result = read_result(self.path / "result.json", self.run)
+        """All records, and the result; a warning names the rounds that have no record.
+
+        Raises DamagedError for files that are not of one moment, such as an earlier result.
+        """
+        # The checkpoint and the result first: a run that goes on adds records in the meantime.
+        expected = self._checkpoints.recorded_rounds()
+        result, records = self.result(), self.rounds()
         last = records[-1].round if records else 0
-        if result and result.rounds > last:
+        there, known = {record.round for record in records}, max(expected, last)
+        if (wanted := self.config().rounds) < known:
+            raise DamagedError(
+                f"{self.path / 'config.toml'} asks for {wanted} rounds, but the run has {known}: "
+                f"it is an earlier one. Delete it: 'fedplt resume {self.path}' writes it again."
+            )
+        if result and result.rounds < known:
+            raise DamagedError(
+                f"{self.path / 'result.json'} is of round {result.rounds}, but the run has "
+                f"{known} rounds: it is an earlier one. 'fedplt resume {self.path}' writes it "
+                "again."
+            )
+        known = max(known, result.rounds if result else 0)
+        if missing := [round for round in range(1, known + 1) if round not in there]:
             warnings.warn(
-                f"{self.path / 'rounds.jsonl'} ends after round {last}, but the run had "
-                f"{result.rounds} rounds: the last records are lost.",
+                f"{self.path / 'rounds.jsonl'} has no record of {rounds_text(missing)}: these "
+                "lines are lost. Scores and costs of these rounds are left out.",
                 stacklevel=2,
             )
         metric = read_metric(self.path, self.run)
-        if result is None or result.rounds != last:
+        if result is None:
             return History(records, metric=metric)
         return History(records, result.test_score, result.test_loss, metric)
 
-    def check_models(self) -> None:
-        """Raise DamagedError if the final or the best model is not what the run wrote."""
-        self._models.check()
+    def result(self) -> Result | None:
+        """The final numbers; None if the run has not ended."""
+        return read_result(self.path / "result.json", self.run)
 
-    def model(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors of a model that the run kept, and what is known about it."""
-        return self._models.read(name)
+    def check_models(self, history: History | None = None) -> None:
+        """Raise DamagedError if the final model is not what the run wrote; warn of the best."""
+        history = history or self.history()
+        if (self.path / FINAL_MODEL).exists():
+            self.model(FINAL_MODEL, history)
+        if (self.path / BEST_MODEL).exists():
+            try:
+                self.model(BEST_MODEL, history)
+            except DamagedError as error:
+                warnings.warn(f"{error}", stacklevel=2)
+
+    def model(self, name: str, history: History) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors of a model that the run kept, and what is known about it.
+
+        Raises DamagedError if it is not the one that the result and the records are about.
+        """
+        return self._models.read_checked(name, history, self.result())
 
     @property
     def _models(self) -> ModelFiles:
         return ModelFiles(self.path, self.run)
+
+    def _clear(self) -> None:
+        """Delete the files of a run, and no others."""
+        for name in FILES:
+            path = self.path / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def reopen(self) -> None:
         """Delete the final artifacts (model, result, report): the run is being extended."""
@@ -244,11 +310,23 @@ class RunFolder:
         total: Totals,
         job: Job,
         extras: Mapping[str, Tensor] | None = None,
+        *,
+        pending: RoundRecord | None = None,
+        replace_damaged: bool = False,
     ) -> None:
-        """``extras``: further state that the next round needs, such as the server optimizer's."""
+        """Make the state after some round durable.
+
+        Args:
+            extras: further state that the next round needs, such as the server optimizer's.
+            pending: the record of the last round, if it is not evaluated yet.
+            replace_damaged: overwrite the newest checkpoint instead of keeping it as the previous.
+        """
         with self._writing("checkpoint.safetensors"):
             self._records.sync()  # a checkpoint never counts records that the disk does not have
-            self._checkpoints.save(state, rounds_done, total, job, extras or {})
+            self._checkpoints.save(
+                state, rounds_done, total, job, extras or {},
+                pending=pending, replace_damaged=replace_damaged,
+            )  # fmt: skip
 
     def load_checkpoint(self, job: Job) -> Checkpoint:
         """The newest whole checkpoint; refused if configuration, plan or data differ."""
@@ -258,9 +336,15 @@ class RunFolder:
     def go_on_from(self, checkpoint: Checkpoint) -> list[RoundRecord]:
         """Make the folder what it was at this checkpoint; return the records of its rounds."""
         remove_scratch(self.path)
-        self._checkpoints.adopt(checkpoint)
-        self._models.warn_of_damaged_best("The run goes on; a better round replaces it.")
-        return self.keep_rounds(checkpoint.rounds_done)
+        if checkpoint.problem:
+            warnings.warn(
+                f"{checkpoint.problem} The run goes on from the checkpoint before, after round "
+                f"{checkpoint.rounds_done}.",
+                stacklevel=2,
+            )
+        self._models.warn_of_damaged_best()
+        pending = checkpoint.pending.round if checkpoint.pending else None
+        return self.keep_rounds(checkpoint.rounds_done, pending)
 
     @property
     def _checkpoints(self) -> CheckpointFiles:
@@ -272,8 +356,10 @@ class RunFolder:
             self._models.save_best(tensors, round)
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
+        with self._writing("rounds.jsonl"):
+            self._records.sync()
         with self._writing(FINAL_MODEL):
-            digest = self._models.save_final(tensors)
+            digest = self._models.save_final(tensors, result["rounds"])
         with self._writing("result.json"):
             write_result(self.path / "result.json", {**result, "weights_sha256": digest}, self.run)
 

@@ -11,6 +11,7 @@ from typing import IO
 from weakref import WeakValueDictionary
 
 from fedplt.errors import RunError
+from fedplt.files import open_ordinary
 
 LOCK = ".lock"
 
@@ -31,9 +32,9 @@ def take_lock(folder: Path) -> IO[str]:
 
 
 def _lock_file(folder: Path) -> IO[str]:
-    path, flags = folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    path, flags = folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     try:
-        lock = os.fdopen(os.open(path, flags, 0o666), "r+", errors="replace")
+        lock = os.fdopen(open_ordinary(path, flags), "r+", errors="replace")
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise RunError(f"{path} is a link, which is not followed: delete it.") from error

@@ -184,7 +184,12 @@ class History:
         """Rounds from the best evaluated one to the last evaluated one."""
         return self.evaluated[-1].round - self.best.round if self.best else 0
 
+    @property
+    def last_score(self) -> float:
+        """The score of the last evaluated round; NaN if there is none."""
+        return self.scores[-1] if self.scores else math.nan
+
     def final_score(self, last: int = 10) -> float:
-        """Mean score of the last evaluated rounds."""
+        """Mean score of the last evaluated rounds; :attr:`last_score` is that of the last one."""
         tail = self.scores[-last:]
         return sum(tail) / len(tail) if tail else math.nan

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedplt.errors import DamagedError, RunError
 from fedplt.federation.run_folder.records import RoundRecord
 from fedplt.federation.run_folder.sealed import open_json, seal_json
-from fedplt.files import append_text, sync, write_text
+from fedplt.files import append_text, read_file, sync, write_text
 
 KIND = "record"
 
@@ -37,19 +37,23 @@ class RecordsFile:
             ) from damage[0]
         return records
 
-    def keep(self, number: int) -> list[RoundRecord]:
+    def last_round(self) -> int:
+        return max((record.round for record in self._read()[0]), default=0)
+
+    def keep(self, number: int, pending: int | None = None) -> list[RoundRecord]:
         """Drop the records of rounds after the checkpoint, which are run again.
 
-        Damaged lines are dropped too. A warning names the rounds that have no record.
+        Damaged lines are dropped too. A warning names the rounds that have no record, except
+        ``pending``, the last round, whose record the checkpoint has.
         """
         records, damage = self._read()
         records = [record for record in records if record.round <= number]
-        there = {record.round for record in records}
+        there = {pending, *(record.round for record in records)}
         missing = [round for round in range(1, number + 1) if round not in there]
         if missing:
             why = f" ({damage[0]})" if damage else ""
             warnings.warn(
-                f"{self.path} has no record of {_rounds_text(missing)}{why}. The run goes on; its "
+                f"{self.path} has no record of {rounds_text(missing)}{why}. The run goes on; its "
                 "report and curves leave these out.",
                 stacklevel=2,
             )
@@ -75,7 +79,7 @@ class RecordsFile:
     def _lines(self) -> list[str]:
         """Complete lines; bytes that are no text show as a damaged line."""
         try:
-            return self.path.read_bytes().decode("utf-8", "replace").split("\n")[:-1]
+            return read_file(self.path).decode("utf-8", "replace").split("\n")[:-1]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -85,7 +89,7 @@ class RecordsFile:
         return seal_json(record.to_json(), self.run, KIND) + "\n"
 
 
-def _rounds_text(rounds: list[int]) -> str:
+def rounds_text(rounds: list[int]) -> str:
     """``rounds 3 to 5, 9``."""
     runs: list[list[int]] = []
     for round in rounds:

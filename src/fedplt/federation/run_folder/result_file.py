@@ -22,7 +22,10 @@ class Result(Section):
 
     format: Literal[2]
     rounds: Annotated[int, Field(ge=0)]
+    score_last: float | None = None
+    """Of the last evaluation."""
     score_last_10: float | None = None
+    """Mean of the last 10 evaluations."""
     test_score: Finite | None = None
     test_loss: float | None = None
     privacy: dict[str, Any] | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
@@ -22,8 +23,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedplt.errors import DamagedError, RunError
-from fedplt.files import write_atomically
+from fedplt.errors import DamagedError, FedpltError, RunError
+from fedplt.files import open_ordinary, read_file, write_atomically
 
 SEAL = re.compile(r'seal"?: "?([0-9a-f]{16}):([0-9a-f]{64})')
 UNSEALED = "0" * 64
@@ -92,7 +93,7 @@ def damaged_field(path: Path, error: ValidationError) -> DamagedError:
 def read_sealed(path: Path) -> str:
     """The text of a file of a run."""
     try:
-        return path.read_bytes().decode("utf-8")
+        return read_file(path).decode("utf-8")
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -107,10 +108,11 @@ def save_tensors(
     kind: str,
     *,
     previous: Path | None = None,
+    private: bool = False,
 ) -> str:
     """Write tensors and what is known about them; ``previous`` gets the file that was there.
 
-    Returns the digest of the tensors.
+    ``private``: only the owner may read them. Returns the digest of the tensors.
     """
     digest = tensors_digest(tensors)
     metadata = {METADATA: seal_json({**about, "tensors": digest}, run, kind)}
@@ -121,7 +123,7 @@ def save_tensors(
         except SafetensorError as error:  # such as a full disk
             raise OSError(None, str(error), str(path)) from error
 
-    write_atomically(path, write, previous=previous)
+    write_atomically(path, write, previous=previous, private=private)
     return digest
 
 
@@ -129,18 +131,37 @@ def load_tensors(
     path: Path, kind: str, run: str | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and what is known about them, from a file that is what was written."""
-    try:
-        with safe_open(path, "pt") as file:
-            text = (file.metadata() or {}).get(METADATA, "")
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (SafetensorError, ValueError, TypeError, RuntimeError, KeyError) as error:
-        raise DamagedError(f"{path} cannot be read: {error}.") from error
+    with _opened(path) as file:
+        text = (file.metadata() or {}).get(METADATA, "")
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     about = {**open_json(text, kind, path, run), "run": run_of(text, kind, path)}
     if about.pop("tensors", None) != tensors_digest(tensors):
         raise DamagedError(f"{path} is not what fedplt wrote: its numbers were changed.")
     return tensors, about
+
+
+def read_about(path: Path, kind: str, run: str | None = None) -> dict[str, Any]:
+    """What is known about the tensors of a file, without reading them."""
+    with _opened(path) as file:
+        text = (file.metadata() or {}).get(METADATA, "")
+        about = {**open_json(text, kind, path, run), "run": run_of(text, kind, path)}
+    about.pop("tensors", None)
+    return about
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file of tensors; whatever is wrong with it is an error in words."""
+    try:
+        os.close(open_ordinary(path))
+        with safe_open(path, "pt") as file:
+            yield file
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (SafetensorError, ValueError, TypeError, RuntimeError, KeyError) as error:
+        if isinstance(error, FedpltError):
+            raise
+        raise DamagedError(f"{path} cannot be read: {error}.") from error
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:

@@ -45,6 +45,8 @@ class _Session(Section):
     processor: str
     cores: Annotated[int, Field(ge=1)]
     memory_bytes: Annotated[int, Field(ge=0)] | None
+    folder: str = ""
+    """The current folder, in which modules are found, too."""
 
 
 class _Sessions(Section):
@@ -63,6 +65,7 @@ def note_session(folder: Path, run: str, rounds_done: int) -> None:
         "processor": processor_name(),
         "cores": os.cpu_count() or 1,
         "memory_bytes": _memory(),
+        "folder": str(Path.cwd()),
     }
     try:
         earlier = read_sessions(folder, run)

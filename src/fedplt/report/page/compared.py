@@ -19,11 +19,11 @@ Groups = Mapping[str, Sequence[ShownRun]]
 
 
 def comparison_table(groups: Groups) -> Table:
-    """Final and test scores, and the cost until a common target."""
+    """Last, mean and test scores, and the cost until a common target."""
     metric = one_metric(run.history for runs in groups.values() for run in runs)
     target = default_target(metric, groups)
     tested = any(run.history.test_score is not None for runs in groups.values() for run in runs)
-    header = ["run", "seeds", f"final {metric.label}"]
+    header = ["run", "seeds", f"last {metric.label}", f"{metric.label}, mean of last 10"]
     header += [f"test {metric.label}"] if tested else []
     rows = []
     for name, runs in groups.items():
@@ -32,13 +32,15 @@ def comparison_table(groups: Groups) -> Table:
             (
                 name,
                 ", ".join(str(run.seed) for run in runs),
+                _spread(metric, [run.history.last_score for run in runs]),
                 _spread(metric, [run.history.final_score() for run in runs]),
                 *([_spread(metric, tests)] if tested else []),
                 *(_cost(runs, target, measure) for measure in MEASURES),
             )
         )
     notes = (
-        f"Final: mean of the last 10 evaluations. Costs: until {metric.name} "
+        "Last: of the last evaluation; beside it the mean of the last 10 evaluations. Costs: "
+        f"until {metric.name} "
         f"{metric.text(target)}, mean over the seeds that reach it. ±: sample standard deviation "
         "over seeds.",
     )
@@ -66,7 +68,10 @@ def _cost(runs: Sequence[ShownRun], target: float, measure: str) -> str:
 
 
 def paired(first: Sequence[ShownRun], second: Sequence[ShownRun]) -> Interval | None:
-    """Final scores of the second minus the first, paired by seed on one kind of processor."""
+    """Mean scores of the last 10 evaluations, second minus first, paired by seed.
+
+    Only runs on one kind of processor are paired.
+    """
     before = {run.seed: run for run in first}
     pairs = [
         (before[run.seed], run)
@@ -121,7 +126,11 @@ def differences_chart(groups: Groups) -> Chart | None:
                   "range": [len(found) - 0.5, -0.5]},
     }  # fmt: skip
     layout["yaxis"].pop("autorange")
-    note = "Paired by seed, with 95 % intervals (Student's t). " + "; ".join(texts) + "."
+    note = (
+        "Means of the last 10 evaluations, paired by seed, with 95 % intervals (Student's t). "
+        + "; ".join(texts)
+        + "."
+    )
     title = f"Differences to {reference}"
     return Chart("differences", title, note, [trace], layout, note, 110 + 46 * len(found))
 

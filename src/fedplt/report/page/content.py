@@ -99,6 +99,16 @@ def _runs(groups: Mapping[str, Sequence[ShownRun]]) -> list[ShownRun]:
     return [run for runs in groups.values() for run in runs]
 
 
+def _privacy_texts(run: ShownRun) -> list[str]:
+    if not run.history.privacy:
+        return []
+    key = (
+        "The checkpoints in the run's folder hold the key of the noise; only their owner may read "
+        "them (mode 0600). Publish model.safetensors, not the folder."
+    )
+    return [privacy_text(run.history.privacy), key]
+
+
 def _parts(run: ShownRun) -> list[Part]:
     if run.config is None:
         return []
@@ -114,7 +124,7 @@ def _parts(run: ShownRun) -> list[Part]:
         Part("Client sampling", sampling_charts(run)),
         Part("How the model moved", dynamics_charts(run), (), [dynamics_note(run)]),
         Part("Costs", (), [cost_table(run)]),
-        Part("Privacy", texts=[privacy_text(run.history.privacy)] if run.history.privacy else []),
+        Part("Privacy", texts=_privacy_texts(run)),
         Part("Settings", listing=dump_config(run.config), listing_name="config.toml"),
     ]
     return [part for part in parts if part]

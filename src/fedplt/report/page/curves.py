@@ -106,6 +106,6 @@ def curve_alt(groups: Mapping[str, Sequence[ShownRun]]) -> str:
     parts = []
     for name, runs in groups.items():
         first = fmean(run.history.evaluated[0].score or 0.0 for run in runs)
-        last = fmean(run.history.final_score() for run in runs)
+        last = fmean(run.history.last_score for run in runs)
         parts.append(f"{name} from {metric.text(first)} to {metric.text(last)}")
     return f"{metric.name} by round: {'; '.join(parts)}."

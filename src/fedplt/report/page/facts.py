@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from fedplt.client import MetricInfo
 from fedplt.planning import download_bytes, make_plan
 from fedplt.report.page.runs import ShownRun
 from fedplt.tables import Table
@@ -23,14 +24,24 @@ def headline(groups: Groups) -> list[tuple[str, str]]:
         finals = {name: fmean(r.history.final_score() for r in rs) for name, rs in groups.items()}
         winner = best(finals, key=lambda name: finals[name])
         return [
-            (metric.text(finals[winner], 1), f"best final {metric.name}: {winner}"),
+            (
+                metric.text(finals[winner], 1),
+                f"best {metric.name}, mean of the last 10 evaluations: {winner}",
+            ),
             (str(len(groups)), "configurations"),
             (str(len(runs)), "runs"),
         ]
-    finals_of = [run.history.final_score() for run in runs]
-    spread = f" ± {metric.number(stdev(finals_of), 1)}" if len(finals_of) > 1 else ""
-    last = min(10, len(runs[0].history.evaluated))
-    shown = [(metric.text(fmean(finals_of), 1) + spread, f"{metric.name}, mean of the last {last}")]
+    number = min(10, len(runs[0].history.evaluated))
+    shown = [
+        (
+            _mean(metric, [run.history.last_score for run in runs]),
+            f"{metric.name}, last evaluation",
+        ),
+        (
+            _mean(metric, [run.history.final_score() for run in runs]),
+            f"{metric.name}, mean of the last {number} evaluations",
+        ),
+    ]
     tests = [score for run in runs if (score := run.history.test_score) is not None]
     if tests:
         shown.append((metric.text(fmean(tests), 1), f"{metric.name} on the test set"))
@@ -43,6 +54,11 @@ def headline(groups: Groups) -> list[tuple[str, str]]:
         shown.append((duration_text(total.simulated_seconds), "on the devices (simulated)"))
     shown.append((duration_text(sum(r.seconds for r in first.history.rounds)), "measured here"))
     return shown + _privacy(first)
+
+
+def _mean(metric: MetricInfo, scores: Sequence[float]) -> str:
+    spread = f" ± {metric.number(stdev(scores), 1)}" if len(scores) > 1 else ""
+    return metric.text(fmean(scores), 1) + spread
 
 
 def _privacy(run: ShownRun) -> list[tuple[str, str]]:

@@ -58,10 +58,12 @@ class ShownRun:
         return {str(session.get("processor", "")) for session in self.sessions}
 
 
-def read_run(path: Path) -> ShownRun:
-    """A run's folder, running or finished."""
+def read_run(path: Path, *, check_models: bool = True) -> ShownRun:
+    """A run's folder, running or finished; its models are read only to check them."""
     folder = RunFolder.open(path)
     history, config = folder.history(), folder.config()
+    if check_models:
+        folder.check_models(history)
     plan, problem = _plan(folder)
     return ShownRun(
         name=path.resolve().name,
