@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedplt.errors import ConfigError, CutError, FedpltError, PlanError
 from fedplt.planning import Allocation, Layers, LocalRecipe, Normalizer, Plan, Spaces
+from fedplt.text import brief
 
 
 def _unknown_spaces() -> Spaces:
@@ -31,6 +32,8 @@ class PlanRequest:
     seed: int = 0
     find_spaces: Callable[[], Spaces] = _unknown_spaces
     """Finds the layers whose units must agree; called by methods that train sub-models."""
+
+    __repr__ = brief
 
     @property
     def ratio_array(self) -> NDArray[np.float64]:

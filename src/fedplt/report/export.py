@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fedplt.errors import RunError
 from fedplt.files import write_atomically
+from fedplt.imports import optional_module
 from fedplt.report.page.runs import ShownRun
 from fedplt.report.page.scores import scores_by_client
 
@@ -23,25 +23,7 @@ def _run_columns(run: ShownRun) -> Row:
 
 def round_rows(run: ShownRun) -> Iterator[Row]:
     """One row per round: score, losses, costs of the round and in all so far."""
-    metric, measured = run.history.metric.name, 0.0
-    for record in run.history.rounds:
-        measured += record.seconds
-        yield {
-            **_run_columns(run),
-            "round": record.round,
-            "metric": metric,
-            "score": record.score,
-            "loss": record.loss,
-            "train_loss": record.train_loss,
-            "num_clients": record.num_clients,
-            **{f"round_{name}": value for name, value in vars(record.cost).items()},
-            **{f"total_{name}": value for name, value in vars(record.total).items()},
-            "round_seconds": record.seconds,
-            "total_seconds": measured,
-            "num_refused": len(record.rejected),
-            "num_dropped": len(record.dropped),
-            "num_late": len(record.late),
-        }
+    return ({**_run_columns(run), **row} for row in run.history.rows())
 
 
 def layer_rows(run: ShownRun) -> Iterator[Row]:
@@ -110,8 +92,8 @@ def _write_csv(rows: Sequence[Row], path: Path) -> None:
 
 
 def _write_parquet(rows: Sequence[Row], path: Path) -> None:
-    try:
-        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise RunError("Parquet needs pyarrow: pip install 'fedplt[parquet]'") from error
+    arrow, parquet = (
+        optional_module(name, "Parquet", "'fedplt[parquet]'")
+        for name in ("pyarrow", "pyarrow.parquet")
+    )
     parquet.write_table(arrow.Table.from_pylist(list(rows)), path)
