@@ -9,10 +9,11 @@ from fedplt.server.noise import SecretStream
 from fedplt.server.optimizers import Memory, ServerOptimizer
 from fedplt.server.private import PrivateAggregator
 from fedplt.server.robust import OrderAggregator
-from fedplt.server.rules import AggregationRule, RuleName
+from fedplt.server.rules import RULES, AggregationRule
 from fedplt.server.validation import validate
 
 __all__ = [
+    "RULES",
     "AggregationRule",
     "Aggregator",
     "ClippedAggregator",
@@ -20,7 +21,6 @@ __all__ = [
     "Memory",
     "OrderAggregator",
     "PrivateAggregator",
-    "RuleName",
     "SecretStream",
     "ServerOptimizer",
     "validate",
