@@ -66,8 +66,10 @@ def compare(
     from fedplt.comparison.run import compare as run_comparison
     from fedplt.configuration.config_file import load_config
     from fedplt.configuration.config_places import placing
+    from fedplt.files import write_text
     from fedplt.methods import METHODS
     from fedplt.report.page import content_of, read_run, write_page
+    from fedplt.report.tables import comparison_latex
 
     settings = load_config(config, set_ or [])
     names = [n.strip() for n in methods.split(",") if n.strip()] if methods else list(METHODS)
@@ -87,6 +89,8 @@ def compare(
         raise typer.Exit(130) from None
     out.print(found.text(target), soft_wrap=True)
     out.print(f"\nresults: {folder / 'comparison.json'}", soft_wrap=True)
+    write_text(folder / "comparison.tex", comparison_latex(found, target))
+    out.print(f"tables for LaTeX: {folder / 'comparison.tex'}", soft_wrap=True)
     folders = {
         label: [folder / f"{label}-seed{seed}" for seed in contestant.histories]
         for label, contestant in found.contestants.items()

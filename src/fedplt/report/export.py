@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.errors import RunError
-from fedplt.files import write_atomically
+from fedplt.files import write_atomically, write_text
 from fedplt.imports import optional_module
+from fedplt.report.page.compared import Groups, comparison_table
 from fedplt.report.page.runs import ShownRun
 from fedplt.report.page.scores import scores_by_client
+from fedplt.report.tables import latex, markdown
 
 Row = dict[str, Any]
 
@@ -69,6 +71,20 @@ TABLES: dict[str, Callable[[ShownRun], Iterator[Row]]] = {
     "layers": layer_rows,
     "clients": client_rows,
 }
+
+
+def export_comparison(groups: Groups, path: Path) -> int:
+    """Write the table that compares groups of runs as .csv, .tex or .md; return its rows."""
+    made = comparison_table(groups)
+    rows = [dict(zip(made.header, row, strict=True)) for row in made.rows]
+    texts = {".tex": latex, ".md": markdown}
+    if path.suffix in texts:
+        write_text(path, texts[path.suffix](made))
+    elif path.suffix == ".csv":
+        write_atomically(path, lambda scratch: _write_csv(rows, scratch))
+    else:
+        raise RunError(f"{path}: this table is written as .csv, .tex or .md; choose one of these.")
+    return len(rows)
 
 
 def export(runs: Sequence[ShownRun], table: str, path: Path) -> int:

@@ -6,13 +6,14 @@ import re
 import textwrap
 from collections.abc import Sequence
 
+from fedplt.comparison import Comparison
 from fedplt.experiments import Table
 from fedplt.text import table as columns
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "†": r"$^\dagger$", "<": r"$<$", ">": r"$>$",
+    "±": r"$\pm$", "†": r"$^\dagger$", "<": r"$<$", ">": r"$>$", "≤": r"$\le$",
 }  # fmt: skip
 
 
@@ -64,6 +65,26 @@ def escape(text: str) -> str:
     """
     plain = "".join(_LATEX.get(character, character) for character in text)
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", plain)
+
+
+def comparison_latex(found: Comparison, target: float | None = None) -> str:
+    """The tables of ``fedplt compare``, as LaTeX."""
+
+    def written(text: str) -> str:
+        return text.replace("+-", "±").replace("<=", "≤").replace("\n", " ")
+
+    names = ("scores", "costs")
+    return "\n".join(
+        latex(
+            Table(
+                f"comparison-{name}",
+                written(title),
+                tuple(map(written, header)),
+                tuple(tuple(map(written, row)) for row in rows),
+            )
+        )
+        for name, (title, header, rows) in zip(names, found.tables(target), strict=True)
+    )
 
 
 def plain(table: Table) -> str:
