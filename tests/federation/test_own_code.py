@@ -12,8 +12,11 @@ import fedplt
 from fedplt import ConfigError, RunError
 from fedplt.configuration import load_config, parse_config
 from fedplt.federation import RunFolder, coverage_warnings
+from fedplt.federation.forecast import forecast
 from fedplt.federation.loop import Federation
 from fedplt.federation.sampler import most_clients, most_numbers
+from fedplt.sampling import SAMPLERS
+from fedplt.server import RULES
 from tests.support import own_code
 from tests.support.engines import NormsEngine, sampling_federation
 from tests.support.jobs import blob_data, blob_job, run_folder, small_model
@@ -112,6 +115,22 @@ def test_options_reach_the_rule():
     assert rule.counts_clients and not own_code.OwnMean().counts_clients
 
 
+def test_a_line_in_the_table_is_all_that_a_built_in_one_needs(monkeypatch):
+    monkeypatch.setitem(SAMPLERS, "turns", own_code.Turns)
+    monkeypatch.setitem(RULES, "own-median", own_code.OwnMedian)
+    settings = {
+        "sampling": {"name": "turns", "options": {"groups": 3}},
+        "server": {"aggregation": "own-median", "options": {"factor": 0.0}},
+    }
+    job = blob_job(rounds=2, **settings)
+    run = Federation(job, NormsEngine(job))
+    before = run.state.clone()
+    run.run()
+    assert run.engine.trained == [[0, 3], [1, 4]] and torch.equal(run.state, before)
+    assert most_clients(job) == 2 and forecast(job, 1).bytes_up > 0
+    assert any("own-median" in text for text in coverage_warnings(job.config, job.plan))
+
+
 def test_python_takes_the_classes_themselves():
     data = blob_data()
     history = fedplt.train(
@@ -182,6 +201,21 @@ def test_mistakes_are_said_before_anything_runs(settings, words):
 def test_settings_without_effect(sampling, words):
     with pytest.raises(ConfigError, match=words):
         parse_config({"sampling": sampling})
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        ({"aggregation": "mean", "options": {"a": 1}}, "options.a: mean has no such option"),
+        ({"aggregation": "trimmed-mean", "options": {"trim": 0.9}}, "options.trim: .*itself"),
+        ({"aggregation": f"{OWN}OwnMean", "options": {"min_contributors": 2}}, "itself"),
+        ({"aggregation": f"{OWN}OwnMean", "trim": 0.3}, "does not use trim"),
+        ({"aggregation": "meen"}, "server.aggregation: there is no rule 'meen'.*'mean'.*import"),
+    ],
+)
+def test_rules_without_such_options(server, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_config({"server": server})
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,9 @@ class OwnMedian(AggregationRule):
     def combine(self, table, numbers):
         return self.factor * medians(table, numbers)
 
+    def fewest_to_outvote_one(self):
+        return 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class OwnMean(AggregationRule):

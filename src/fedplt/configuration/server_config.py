@@ -75,11 +75,11 @@ class ServerConfig(Section):
             names = [name for name in RULES if key in _fields_of(name)]
             if self.aggregation not in names:
                 self.refuse_unused([key], because, f"or set aggregation = {names[-1]!r}")
-        if ":" not in self.aggregation:
-            self.refuse_unused(["options"], because, "or name your own rule by import path")
-            if self.rule.counts_clients:
-                instead = "or set aggregation = 'clipped-mean'"
-                self.refuse_unused(["weights", "max_examples"], because, instead)
+        for key in self.options.keys() & self._own_options():
+            raise ValueError(f"options.{key}: {key} is a key of [server] itself; write it there")
+        if ":" not in self.aggregation and self.rule.counts_clients:
+            instead = "or set aggregation = 'clipped-mean'"
+            self.refuse_unused(["weights", "max_examples"], because, instead)
         if self.weights == "equal":
             self.refuse_unused(["max_examples"], "weights = 'equal'", "or weigh by examples")
         return self
@@ -97,10 +97,13 @@ class ServerConfig(Section):
     @property
     def rule(self) -> AggregationRule:
         """The rule itself; imports what is named by import path."""
-        known = {field.name for field in fields(_CLASSES.find(self.aggregation))}
-        own = {key: getattr(self, key) for key in _OPTIONS & known if ":" not in self.aggregation}
-        least = {"min_contributors": self.min_contributors}
-        return _CLASSES.make(self.aggregation, {**least, **own, **self.options})
+        own = {key: getattr(self, key) for key in self._own_options()}
+        return _CLASSES.make(self.aggregation, {**own, **self.options})
+
+    def _own_options(self) -> set[str]:
+        """Options of the rule that are keys of this section; all others are in ``options``."""
+        built_in = _fields_of(self.aggregation) if self.aggregation in RULES else set()
+        return {"min_contributors"} | _OPTIONS & built_in
 
     def build(self) -> ServerOptimizer:
         return ServerOptimizer(
