@@ -9,8 +9,6 @@ import sys
 
 import pytest
 
-import fedplt
-import fedplt.methods
 from tests.support.shown import PAGES, blocks
 
 CODE = dict(blocks("python"))
@@ -18,8 +16,7 @@ CODE = dict(blocks("python"))
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """A script in a folder of its own; what it registers is forgotten afterwards."""
-    monkeypatch.setattr(fedplt.methods, "METHODS", dict(fedplt.methods.METHODS))
+    """A script in its own folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path / "script.py"
 

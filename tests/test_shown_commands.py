@@ -35,6 +35,12 @@ LITTLE = {
 """Options that are added, so that a command takes a second at most."""
 SHARES = 2
 """Tests that run in parallel; each begins with the run whose folder other commands read."""
+OWN_CODE = {
+    "onelayer": "add_method.md:1",
+    "turns": "add_sampler.md:1",
+    "nearest": "add_rule.md:1",
+}
+"""Modules that pages tell their readers to write."""
 MY_DATA = """
 import torch
 
@@ -58,14 +64,15 @@ def images(name, *, progress=None):
 def folder(tmp_path, monkeypatch):
     """What the pages tell their readers to have."""
     shown = dict(blocks("python")) | dict(blocks("toml"))
-    (tmp_path / "onelayer.py").write_text(shown["add_method.md:1"])
+    for module, block in OWN_CODE.items():
+        (tmp_path / f"{module}.py").write_text(shown[block])
     (tmp_path / "my_data.py").write_text(MY_DATA)
     (tmp_path / "nodes.csv").write_text("name,ratio\nn1,1.0\nn2,0.5\n")
     (tmp_path / "run.toml").write_text(shown["privacy.md:1"])
     monkeypatch.setattr(run_data, "load_data_set", images)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    for module in ("my_data", "onelayer"):  # another test's
+    for module in ("my_data", *OWN_CODE):  # another test's
         monkeypatch.delitem(sys.modules, module, raising=False)
     return tmp_path
 

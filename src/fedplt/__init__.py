@@ -41,6 +41,8 @@ _PUBLIC = {
         "submodel_plan",
     ],
     "fedplt.sampling": [
+        "Sampler",
+        "SamplingRequest",
         "sampling_probabilities",
     ],
     "fedplt.fleet": [
@@ -76,6 +78,7 @@ _PUBLIC = {
         "train_only",
     ],
     "fedplt.server": [
+        "AggregationRule",
         "Aggregator",
         "validate",
     ],
@@ -229,6 +232,9 @@ if TYPE_CHECKING:
     from fedplt.planning import balanced_allocation as balanced_allocation
     from fedplt.planning import make_plan as make_plan
     from fedplt.planning import submodel_plan as submodel_plan
+    from fedplt.sampling import Sampler as Sampler
+    from fedplt.sampling import SamplingRequest as SamplingRequest
     from fedplt.sampling import sampling_probabilities as sampling_probabilities
+    from fedplt.server import AggregationRule as AggregationRule
     from fedplt.server import Aggregator as Aggregator
     from fedplt.server import validate as validate

@@ -15,9 +15,10 @@ import typing
 from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from fedplt.errors import ConfigError
+from fedplt.errors import ConfigError, RunError
 
 _own: list[str] = []
 """Folders with the user's modules, at the end of ``sys.path``."""
@@ -82,6 +83,15 @@ def _refuse_other(module_name: str, path: str, key: str) -> None:
 
 def _same(one: str, other: str) -> bool:
     return Path(one).resolve() == Path(other).resolve()
+
+
+def optional_module(name: str, user: str, install: str) -> ModuleType:
+    """Import a package that fedplt does without; where it is missing, say how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        top = name.partition(".")[0]
+        raise RunError(f"{user} needs {top}: pip install {install}") from error
 
 
 def imported_object(path: str) -> Any:

@@ -7,12 +7,10 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedplt.text import table as columns
-
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "†": r"$^\dagger$", "<": r"$<$", ">": r"$>$",
+    "±": r"$\pm$", "†": r"$^\dagger$", "<": r"$<$", ">": r"$>$", "≤": r"$\le$",
 }  # fmt: skip
 
 
@@ -75,9 +73,3 @@ def escape(text: str) -> str:
     """
     plain = "".join(_LATEX.get(character, character) for character in text)
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", plain)
-
-
-def plain(table: Table) -> str:
-    """As text for a terminal."""
-    notes = [textwrap.fill(note, 100) for note in table.notes]
-    return "\n\n".join([table.title, columns(table.header, table.rows), *notes])

@@ -1,9 +1,12 @@
-"""Format numbers and tables for printing."""
+"""Format numbers, tables and objects for printing."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import MISSING, fields
+from html import escape
+from typing import Any
 
 SAMPLE_STD = "sample standard deviation (n - 1)"
 """What stands after ``+-`` everywhere: runs and clients are a sample of all that could be."""
@@ -142,3 +145,40 @@ def table(
         return "  ".join(cells).rstrip()
 
     return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])
+
+
+REPR = 240
+"""Longest ``repr`` of a public object: consoles and notebooks print it."""
+
+
+def brief(item: Any) -> str:
+    """A short ``repr`` of a dataclass: defaults are left out, large values are only described.
+
+    Set ``__repr__ = brief`` in the class; a dataclass keeps a ``__repr__`` that is defined there.
+    """
+    given = [
+        f"{field.name}={_described(getattr(item, field.name))}"
+        for field in fields(item)
+        if field.repr and not _is_default(getattr(item, field.name), field)
+    ]
+    return shortened(f"{type(item).__name__}({', '.join(given)})", REPR)
+
+
+def _is_default(value: Any, field: Any) -> bool:
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return type(value) is type(default) and bool(value == default)
+
+
+def _described(value: Any) -> str:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"<{value.dtype}, shape {tuple(value.shape)}>"
+    text = repr(value)
+    if len(text) <= 40:
+        return text
+    kind = type(value).__name__
+    return f"<{kind} of {len(value)}>" if isinstance(value, Collection) else f"<{kind}>"
+
+
+def html_text(text: str) -> str:
+    """A printed table for a notebook."""
+    return f"<pre>{escape(text)}</pre>"

@@ -88,7 +88,7 @@ def test_a_run_that_ended_early_has_no_accuracy_at_equal_cost():
     assert found.budgets("bytes") == {1: 60}
     assert found.at_equal("bytes") == {"whole": [0.4], "short": [None]}
     row = next(line for line in found.text().splitlines() if line.startswith("short"))
-    assert row.startswith("short (ended early)") and row.count(" -") == len(MEASURES)
+    assert row.startswith("short (ended early)") and row.count(" -") == len(found.measures) == 4
 
 
 def test_refused_updates_are_told():
@@ -111,6 +111,41 @@ def test_the_last_score_stands_beside_the_mean_of_the_last_ten():
     values = found.to_json()["methods"]["one"]
     assert values["runs"]["1"]["score_last"] == values["score_last_mean"] == 0.7
     assert values["runs"]["1"]["score_last_10"] == pytest.approx(0.45)
+
+
+def test_simulated_time_is_a_cost_where_it_is_known():
+    slow, fast = (
+        [
+            replace(r, total=replace(r.total, simulated_seconds=each * r.round))
+            for r in history([0.2, 0.4, 0.6], 10).rounds
+        ]
+        for each in (100.0, 6.5)
+    )
+    runs = {label: History(rounds) for label, rounds in (("slow", slow), ("fast", fast))}
+    found = Comparison({k: Contestant({"name": k}, {1: v}, 0.1) for k, v in runs.items()}, {})
+    assert found.measures[-1] == "simulated time"
+    assert found.budgets("simulated time") == {1: 19.5}
+    assert found.at_equal("simulated time") == {"slow": [None], "fast": [0.6]}
+    assert found.costs_to(0.4, "simulated time") == {"slow": [200.0], "fast": [13.0]}
+    text = found.text(0.4)
+    assert "simulated time <= 19.50 s" in text and "3:20" in text and "13.00 s" in text
+    assert found.to_json(0.4)["methods"]["slow"]["cost_to_target"]["simulated time"] == [200.0]
+    without = Comparison({"a": Contestant({"name": "a"}, {1: history([0.2], 10)}, 0.1)}, {})
+    assert "simulated" not in without.text()
+
+
+def test_a_comparison_prints_shortly_and_as_latex():
+    two = Contestant({"name": "b"}, {1: history([0.2], 10), 2: history([0.4], 10)}, 0.1)
+    found = Comparison({f"method_{i}": two for i in range(30)}, {})
+    assert (
+        repr(found).startswith("<Comparison by accuracy: method_0 30.0 %")
+        and len(repr(found)) <= 300
+    )
+    assert found._repr_html_().startswith("<pre>accuracy in %")
+    text = found.latex(0.3)
+    assert text.count(r"\begin{tabular}") == 2 and text.count(r"method\_29 & ") == 2
+    assert r"30.0 $\pm$ 14.1" in text and r"bytes up $\le$ 10 B" in text
+    assert "+-" not in text and "<=" not in text
 
 
 def test_one_seed_has_no_spread():
@@ -139,12 +174,30 @@ def test_from_the_command_line(fedplt, config, tmp_path):
     assert found["target"] == 0.4
     assert set(found["methods"]["heterofl"]["runs"]) == {"1", "2"}
     assert found["methods"]["heterofl"]["method"] == {"name": "heterofl", "scaler": "none"}
-    assert set(found["budgets"]) == set(MEASURES)
+    assert set(found["budgets"]) == set(MEASURES) - {"simulated time"}
     runs = {label: RunFolder.open(out / f"{label}-seed1") for label in ("fedplt", "heterofl")}
     jobs = {label: job_from_config(run.config()) for label, run in runs.items()}
     assert jobs["fedplt"].data_fingerprint == jobs["heterofl"].data_fingerprint  # split included
     for one, other in zip(*(job.model.parameters() for job in jobs.values()), strict=True):
         assert torch.equal(one, other)
+
+    # Its folder stands for its runs, with its labels.
+    assert r"\midrule" in (out / "comparison.tex").read_text()
+    (out / "report.html").unlink()
+    assert fedplt("report", out).returncode == 0
+    page = (out / "report.html").read_text()
+    assert "Comparison: comparison" in page and "Differences to fedplt" in page
+    for name, rows in (("rounds.csv", 4 * 3), ("comparison.csv", 2), ("comparison.tex", 2)):
+        path = tmp_path / name
+        done = fedplt("export", out, "--table", path.stem, "--out", path, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["rows"] == rows
+    lines = (tmp_path / "rounds.csv").read_text().splitlines()
+    assert {line.split(",")[0] for line in lines[1:]} == {
+        f"{label}-seed{seed}" for label in ("fedplt", "heterofl") for seed in (1, 2)
+    }
+    assert r"heterofl & 1, 2 & " in (tmp_path / "comparison.tex").read_text()
+    assert fedplt("export", out, "--table", "comparison", "--out", "x.parquet").returncode == 2
 
     # Started again, it only reads; with a run cut short, it continues that one, to the same bits.
     stamps = {path: path.stat().st_mtime_ns for path in out.glob("*/model.safetensors")}

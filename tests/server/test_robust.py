@@ -12,7 +12,8 @@ from fedplt import ClientUpdate, Layer, Layers, TensorSpec, make_plan
 from fedplt.planning.assignment import SliceAssignment
 from fedplt.planning.coupled_units import Spaces, TensorUnits
 from fedplt.planning.submodel_assignment import SubmodelAssignment
-from fedplt.server import AggregationRule, robust
+from fedplt.server import RULES, robust
+from fedplt.server.rules import ClippedMean, Mean, Median, TrimmedMean
 
 LAYERS = Layers(
     (
@@ -42,10 +43,10 @@ def joined(rule, layers, updates, state=None):
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        (AggregationRule("median"), [2.0, 5.0, 0.5]),
-        (AggregationRule("trimmed-mean", trim=0.25), [2.0, 5.0, 0.5]),
-        (AggregationRule("trimmed-mean", trim=0.2), [2.0, 5.0, 0.5]),  # of 4: 0; of 5: 1
-        (AggregationRule("median", min_contributors=5), [2.0, 0.0, 0.0]),
+        (Median(), [2.0, 5.0, 0.5]),
+        (TrimmedMean(trim=0.25), [2.0, 5.0, 0.5]),
+        (TrimmedMean(trim=0.2), [2.0, 5.0, 0.5]),  # of 4: 0; of 5: 1
+        (Median(min_contributors=5), [2.0, 0.0, 0.0]),
     ],
 )
 def test_each_block_has_its_own_contributors(rule, expected):
@@ -63,10 +64,10 @@ def test_each_block_has_its_own_contributors(rule, expected):
 
 def test_what_nobody_trained_keeps_its_bits():
     for name in ("median", "trimmed-mean", "clipped-mean"):
-        state, _ = joined(AggregationRule(name), THREE, [(sent([1.0]), FIRST)], -torch.zeros(3))
+        state, _ = joined(RULES[name](), THREE, [(sent([1.0]), FIRST)], -torch.zeros(3))
         assert state.tolist() == [1.0, 0.0, 0.0]
         assert torch.signbit(state).tolist() == [False, True, True]
-        empty, aggregator = joined(AggregationRule(name), THREE, [], torch.ones(3))
+        empty, aggregator = joined(RULES[name](), THREE, [], torch.ones(3))
         assert empty.tolist() == [1, 1, 1] and not aggregator.touched().any()
 
 
@@ -86,7 +87,7 @@ def test_equals_the_obvious_formula(ratios, seed, trim, size):
         where = np.concatenate([np.arange(*segment) for segment in assignment.uploaded.segments])
         table[client, where] = values
         updates.append((sent(values), assignment))
-    rule = AggregationRule("median") if trim is None else AggregationRule("trimmed-mean", trim)
+    rule = Median() if trim is None else TrimmedMean(trim=trim)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(robust, "TABLE", size)
         state, _ = joined(rule, LAYERS, updates)
@@ -109,16 +110,16 @@ def test_sub_models_are_joined_element_by_element():
     small = SubmodelAssignment(square, frozenset(), spaces, (np.array([0]),), 0.5)
     whole = SliceAssignment(square, ((range(2),), (range(2),)))
     updates = [(sent([9] * 3), small), (sent([1] * 6), whole), (sent([2] * 6), whole)]
-    state, _ = joined(AggregationRule("median"), square, updates)
+    state, _ = joined(Median(), square, updates)
     assert state.tolist() == [2, 1.5, 2, 1.5, 2, 1.5]
     # The small one is clipped by its own values, to twice the median of each layer.
-    state, aggregator = joined(AggregationRule("clipped-mean", clip=2.0), square, updates)
+    state, aggregator = joined(ClippedMean(clip=2.0), square, updates)
     assert aggregator.factors == pytest.approx([4 / 9, 1, 1])
     assert state.tolist() == pytest.approx([7 / 3, 1.5] * 3)
 
 
 def test_clipping_bounds_the_change_and_not_the_size_of_a_slice():
-    rule = AggregationRule("clipped-mean", clip=2.0)
+    rule = ClippedMean(clip=2.0)
     updates = [(sent([1, 1, 1]), WHOLE), (sent([1.0]), FIRST), (sent([100, 0, 0]), WHOLE)]
     state, aggregator = joined(rule, THREE, updates)
     # Norms differ, root mean squares do not: only the third is scaled, to twice the median of 1.
@@ -131,20 +132,18 @@ def test_running_statistics_are_clipped_apart():
     layers = Layers((Layer("l", specs, 2),))
     whole = SliceAssignment(layers, ((range(2),),))
     values = [[1, 1, 50, 50], [1, 1, 50, 50], [1, 1, 5000, 5000]]
-    state, _ = joined(
-        AggregationRule("clipped-mean", clip=1.0), layers, [(sent(v), whole) for v in values]
-    )
+    state, _ = joined(ClippedMean(clip=1.0), layers, [(sent(v), whole) for v in values])
     assert state.tolist() == pytest.approx([1, 1, 50, 50])
 
 
 @pytest.mark.parametrize(
     ("rule", "number"),
     [
-        (AggregationRule("median"), 3),
-        (AggregationRule("trimmed-mean", trim=0.2), 5),
-        (AggregationRule("trimmed-mean", trim=0.3), 4),
-        (AggregationRule("trimmed-mean", trim=0.0), 0),
-        (AggregationRule("mean"), 0),
+        (Median(), 3),
+        (TrimmedMean(trim=0.2), 5),
+        (TrimmedMean(trim=0.3), 4),
+        (TrimmedMean(trim=0.0), 0),
+        (Mean(), 0),
     ],
 )
 def test_with_so_many_contributors_one_is_outvoted(rule, number):

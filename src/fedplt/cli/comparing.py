@@ -66,6 +66,7 @@ def compare(
     from fedplt.comparison.run import compare as run_comparison
     from fedplt.configuration.config_file import load_config
     from fedplt.configuration.config_places import placing
+    from fedplt.files import write_text
     from fedplt.methods import METHODS
     from fedplt.report.page import content_of, read_run, write_page
 
@@ -87,6 +88,8 @@ def compare(
         raise typer.Exit(130) from None
     out.print(found.text(target), soft_wrap=True)
     out.print(f"\nresults: {folder / 'comparison.json'}", soft_wrap=True)
+    write_text(folder / "comparison.tex", found.latex(target))
+    out.print(f"tables for LaTeX: {folder / 'comparison.tex'}", soft_wrap=True)
     folders = {
         label: [folder / f"{label}-seed{seed}" for seed in contestant.histories]
         for label, contestant in found.contestants.items()

@@ -168,7 +168,9 @@ def evaluate(
 
 @verb()
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of one or more runs.")],
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of runs, or the folder of a comparison.")
+    ],
     page: Annotated[
         Path | None,
         typer.Option("--out", help="The page (default: report.html in the first folder)."),
@@ -217,11 +219,13 @@ def curve(
 
 def write_report(folders: list[Path], page: Path, title: str | None = None) -> Path:
     """Write the page of these runs, and say where it is."""
-    from fedplt.report.page import content_of, read_groups, write_page
+    from fedplt.report.page import compared_runs, content_of, read_groups, write_page
 
     groups = read_groups(folders)
     only = next(iter(groups.values()))[0] if len(groups) == 1 else None
     named = only.config.name if only and only.config else ", ".join(groups)
+    if compared_runs(folders[0]):
+        named = f"Comparison: {folders[0].resolve().name}"
     return write_page(page, content_of(title or named, groups))
 
 

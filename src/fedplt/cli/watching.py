@@ -49,20 +49,32 @@ def watch(
 
 @verb()
 def export(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of one or more runs.")],
-    table: Annotated[str, typer.Option(help="rounds, layers (diagnostics) or clients.")] = "rounds",
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of runs, or the folder of a comparison.")
+    ],
+    table: Annotated[
+        str, typer.Option(help="rounds, layers (diagnostics), clients or comparison.")
+    ] = "rounds",
     file: Annotated[
-        Path | None, typer.Option("--out", help="A .csv or .parquet file (default: TABLE.csv).")
+        Path | None,
+        typer.Option(
+            "--out",
+            help="A .csv or .parquet file (default: TABLE.csv); of a comparison also .tex or .md.",
+        ),
     ] = None,
 ) -> None:
-    """Write the records of runs as a tidy table: CSV, or Parquet."""
+    """Write the records of runs as a tidy table, or their comparison: CSV, Parquet, LaTeX."""
     from fedplt.errors import did_you_mean
-    from fedplt.report.export import TABLES, export
-    from fedplt.report.page import read_run
+    from fedplt.report.export import TABLES, export, export_comparison
+    from fedplt.report.page import read_groups, read_run, run_folders
 
-    if table not in TABLES:
-        raise ConfigError(f"--table {table}: {did_you_mean(table, TABLES)}")
+    known = [*TABLES, "comparison"]
+    if table not in known:
+        raise ConfigError(f"--table {table}: {did_you_mean(table, known)}")
     path = file or Path(f"{table}.csv")
-    number = export([read_run(folder) for folder in folders], table, path)
+    if table == "comparison":
+        number = export_comparison(read_groups(folders), path)
+    else:
+        number = export([read_run(folder) for folder in run_folders(folders)], table, path)
     out.print(f"{path}: {number} rows", soft_wrap=True)
     print_json({"file": str(path), "rows": number})

@@ -57,6 +57,12 @@ class CheckReport:
     has_submodels: bool = False
     """Some clients were compared with the whole model, zero where they hold nothing."""
 
+    def __repr__(self) -> str:
+        number = len({entry.tensor for entry in self.differences})
+        return (
+            f"<CheckReport: {self.verdict}; {number} tensors, largest difference {self.worst:.0e}>"
+        )
+
     @property
     def worst(self) -> float:
         return max((entry.error for entry in self.differences), default=0.0)

@@ -18,6 +18,7 @@ from fedplt.data import Augment, Samples
 from fedplt.kernels import call_model
 from fedplt.planning import DEFAULT_RECIPE, Assignment, LocalRecipe
 from fedplt.seeds import generator, torch_seed
+from fedplt.text import brief
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     kind.__name__.lower(): kind
@@ -49,6 +50,8 @@ class LocalTraining:
     """FedProx: strength of the proximal term that pulls the slices to the global values."""
     recipe: LocalRecipe = DEFAULT_RECIPE
     """What the method changes in local training."""
+
+    __repr__ = brief
 
 
 def train_client(

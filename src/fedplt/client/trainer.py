@@ -21,6 +21,7 @@ from fedplt.client.update import change_since, update_norm, weighted_norm
 from fedplt.data import Samples
 from fedplt.kernels import bind_state, parts_of, put, take
 from fedplt.planning import Assignment, Layers, Places, dotted
+from fedplt.text import brief
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,6 +36,8 @@ class TrainOrder:
     learning_rate: float
     block_weights: Tensor | None = None
     """The server's divisor of each value of the update; None unless the weighted norm is needed."""
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from fedplt.comparison.checks import make_folder
 from fedplt.comparison.processes import beside
-from fedplt.comparison.results import MEASURES, cost_to_reach, score_within
+from fedplt.comparison.results import (
+    MEASURES,
+    Comparison,
+    cost_text,
+    cost_to_reach,
+    measures_of,
+    score_within,
+)
 from fedplt.comparison.run import Run, compare, run_all
 from fedplt.comparison.watch import Watch
 
 __all__ = [
     "MEASURES",
+    "Comparison",
     "Run",
     "Watch",
     "beside",
     "compare",
+    "cost_text",
     "cost_to_reach",
     "make_folder",
+    "measures_of",
     "run_all",
     "score_within",
 ]

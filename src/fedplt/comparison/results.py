@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
@@ -11,7 +11,18 @@ import numpy as np
 
 from fedplt.client import MetricInfo
 from fedplt.federation import History, RoundRecord, Totals, one_metric
-from fedplt.text import SAMPLE_STD, bytes_text, flops_text, table
+from fedplt.tables import Table, latex
+from fedplt.text import (
+    REPR,
+    SAMPLE_STD,
+    bytes_text,
+    duration_text,
+    flops_text,
+    html_text,
+    seconds_text,
+    shortened,
+    table,
+)
 
 FORMAT = 3
 
@@ -20,8 +31,26 @@ MEASURES: dict[str, Callable[[Totals], float]] = {
     "bytes": lambda total: total.bytes_up + total.bytes_down,
     "paper FLOPs": lambda total: total.paper_flops,
     "exact FLOPs": lambda total: total.flops,
+    "simulated time": lambda total: total.simulated_seconds,
 }
 """The cost measures at which scores are compared."""
+
+
+def measures_of(histories: Iterable[History]) -> list[str]:
+    """The measures that some run has: simulated time is known with ``[fleet]`` only."""
+    ends = [history.rounds[-1].total for history in histories if history.rounds]
+    return [name for name, cost in MEASURES.items() if any(map(cost, ends))]
+
+
+def cost_text(measure: str, cost: float) -> str:
+    """A cost in the unit of its measure.
+
+    >>> cost_text("bytes", 25_321_880), cost_text("simulated time", 6.53)
+    ('25.3 MB', '6.53 s')
+    """
+    if measure == "simulated time":
+        return f"{seconds_text(cost)} s" if cost < 60 else duration_text(cost)
+    return flops_text(cost) if "FLOPs" in measure else bytes_text(cost)
 
 
 def score_within(history: History, measure: str, budget: float) -> float | None:
@@ -114,6 +143,19 @@ class Comparison:
     def histories(self) -> dict[str, list[History]]:
         return {label: list(c.histories.values()) for label, c in self.contestants.items()}
 
+    @property
+    def measures(self) -> list[str]:
+        return measures_of(h for c in self.contestants.values() for h in c.histories.values())
+
+    def __repr__(self) -> str:
+        scores = ", ".join(
+            f"{label} {self.metric.text(fmean(c.finals))}" for label, c in self.contestants.items()
+        )
+        return shortened(f"<Comparison by {self.metric.name}: {scores}>", REPR)
+
+    def _repr_html_(self) -> str:
+        return html_text(self.text())
+
     def budgets(self, measure: str) -> dict[int, float]:
         """The budget that every contestant spends: the smallest total cost, per seed.
 
@@ -153,49 +195,76 @@ class Comparison:
 
     def text(self, target: float | None = None) -> str:
         """The results as printed tables."""
+        tables = [f"{title}\n\n{table(head, rows)}" for title, head, rows in self.tables(target)]
+        return "\n\n".join([*tables, *self.problems, *self.refused])
+
+    def tables(self, target: float | None = None) -> list[tuple[str, list[str], list[list[str]]]]:
+        """Title, header and rows: the scores, and the cost until a score is reached."""
         metric = self.metric
         target = self.default_target() if target is None else target
         wanted = f"{metric.text(target, -1)} {metric.name}"
         shown = f"{metric.name} in {metric.unit}" if metric.unit else metric.name
-        parts = [
+        scores = (
             f"{shown}, mean +- {SAMPLE_STD} over seeds;\n"
             "last: of the last evaluation; last 10: mean of the last 10 evaluations;\n"
-            "<= costs: within the cost of the cheapest run of the same seed (shown: the mean)\n\n"
-            + table(["method", "trained", "last", "last 10", *self._equal_header()], self._rows()),
-            f"cost until {wanted}, mean over the seeds that reach it\n\n"
-            + table(["method", *MEASURES], self._cost_rows(target)),
+            "<= costs: within the cost of the cheapest run of the same seed (shown: the mean)"
+        )
+        header = ["method", "trained", "last", "last 10", *self._equal_header()]
+        costs = f"cost until {wanted}, mean over the seeds that reach it"
+        return [
+            (scores, header, self._rows()),
+            (costs, ["method", *self.measures], self._cost_rows(target)),
         ]
-        return "\n\n".join([*parts, *self.problems, *self.refused])
+
+    def latex(self, target: float | None = None) -> str:
+        """The tables of ``fedplt compare``, as LaTeX."""
+
+        def written(text: str) -> str:
+            return text.replace("+-", "±").replace("<=", "≤").replace("\n", " ")
+
+        return "\n".join(
+            latex(
+                Table(
+                    f"comparison-{name}",
+                    written(title),
+                    tuple(map(written, header)),
+                    tuple(tuple(map(written, row)) for row in rows),
+                )
+            )
+            for name, (title, header, rows) in zip(
+                ("scores", "costs"), self.tables(target), strict=True
+            )
+        )
 
     def _shown(self, label: str) -> str:
         return label + (" (ended early)" if self.contestants[label].failed else "")
 
     def _equal_header(self) -> list[str]:
-        budgets = {measure: fmean(self.budgets(measure).values()) for measure in MEASURES}
-        return [f"{measure} <= {_cost_text(measure, cost)}" for measure, cost in budgets.items()]
+        budgets = {measure: fmean(self.budgets(measure).values()) for measure in self.measures}
+        return [f"{measure} <= {cost_text(measure, cost)}" for measure, cost in budgets.items()]
 
     def _rows(self) -> list[list[str]]:
-        equal = {measure: self.at_equal(measure) for measure in MEASURES}
+        equal = {measure: self.at_equal(measure) for measure in self.measures}
         return [
             [
                 self._shown(label),
                 f"{contestant.trained:.1%}",
                 self._spread(contestant.lasts),
                 self._spread(contestant.finals),
-                *(self._spread(equal[measure][label]) for measure in MEASURES),
+                *(self._spread(equal[measure][label]) for measure in self.measures),
             ]
             for label, contestant in self.contestants.items()
         ]
 
     def _cost_rows(self, target: float) -> list[list[str]]:
-        costs = {measure: self.costs_to(target, measure) for measure in MEASURES}
+        costs = {measure: self.costs_to(target, measure) for measure in self.measures}
         rows = []
         for label in self.contestants:
             row = [self._shown(label)]
-            for measure in MEASURES:
+            for measure in self.measures:
                 reached = [cost for cost in costs[measure][label] if cost is not None]
                 missing = len(costs[measure][label]) - len(reached)
-                text = _cost_text(measure, fmean(reached)) if reached else "never"
+                text = cost_text(measure, fmean(reached)) if reached else "never"
                 row.append(f"{text} ({missing} never)" if reached and missing else text)
             rows.append(row)
         return rows
@@ -215,7 +284,7 @@ class Comparison:
             "format": FORMAT,
             "metric": self.metric.to_json(),
             "config": dict(self.config),
-            "budgets": {measure: _by_seed(self.budgets(measure)) for measure in MEASURES},
+            "budgets": {measure: _by_seed(self.budgets(measure)) for measure in self.measures},
             "target": target,
             "methods": {label: self._contestant_json(label, target) for label in self.contestants},
             "failed": {label: _by_seed(reasons) for label, reasons in self.failed.items()},
@@ -230,8 +299,8 @@ class Comparison:
             "score_last_mean": fmean(contestant.lasts),
             "score_mean": fmean(finals),
             "score_std": stdev(finals) if len(finals) > 1 else None,
-            "score_at_equal": {m: self.at_equal(m)[label] for m in MEASURES},
-            "cost_to_target": {m: self.costs_to(target, m)[label] for m in MEASURES},
+            "score_at_equal": {m: self.at_equal(m)[label] for m in self.measures},
+            "cost_to_target": {m: self.costs_to(target, m)[label] for m in self.measures},
             "failed": _by_seed(contestant.failed),
             "runs": {
                 str(seed): {
@@ -253,7 +322,3 @@ def _round_json(record: RoundRecord) -> dict[str, Any]:
 
 def _by_seed(values: Mapping[int, Any]) -> dict[str, Any]:
     return {str(seed): value for seed, value in values.items()}
-
-
-def _cost_text(measure: str, cost: float) -> str:
-    return flops_text(cost) if "FLOPs" in measure else bytes_text(cost)

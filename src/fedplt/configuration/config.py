@@ -15,6 +15,7 @@ from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.section import ON_NODES, FolderName, Section
 from fedplt.configuration.server_config import ServerConfig
 from fedplt.configuration.training_config import TrainingConfig
+from fedplt.errors import ConfigError
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -234,17 +235,22 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _rule_fits_the_sampling(self) -> RunConfig:
+        if ":" not in self.server.aggregation:
+            self.refuse_weighted_votes()
+        refuse_unprivate(self)
+        return self
+
+    def refuse_weighted_votes(self) -> None:
+        """Refuse weights by probability with a rule that has none; imports a rule by path."""
         server, sampling = self.server, self.sampling
         weighs = sampling.by_norm or sampling.estimator_used == "unbiased"
-        if server.rule.counts_clients and weighs:
-            raise ValueError(
+        if weighs and server.rule.counts_clients:
+            raise ConfigError(
                 f"server.aggregation = {server.aggregation!r} counts every client once, but "
                 f"sampling.name = {sampling.name!r} with the estimator {sampling.estimator_used!r} "
                 "weighs each by one over its probability. Set server.aggregation = 'clipped-mean', "
                 "or sample with 'uniform' or 'all'."
             )
-        refuse_unprivate(self)
-        return self
 
     @field_validator("method")
     @classmethod

@@ -33,6 +33,7 @@ from fedplt.configuration.fleet_config import TargetConfig, WorkConfig
 from fedplt.configuration.section import Section
 from fedplt.errors import FleetError
 from fedplt.fleet import DeviceProfile
+from fedplt.text import brief
 
 Row = tuple[str, dict[str, Any]]
 """Where a device is described (for messages), and its columns."""
@@ -45,6 +46,8 @@ class FleetFile:
     devices: tuple[DeviceProfile, ...]
     work: WorkConfig
     target: TargetConfig
+
+    __repr__ = brief
 
 
 class _Tables(Section):

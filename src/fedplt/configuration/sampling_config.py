@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import fields
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from fedplt.configuration.section import Section
-from fedplt.errors import did_you_mean
-from fedplt.sampling import RULES, Rule
+from fedplt.errors import ConfigError, did_you_mean
+from fedplt.imports import import_object
+from fedplt.methods import NamedClasses
+from fedplt.sampling import RULES, SAMPLERS, Rule, Sampler
 
 Estimator = Literal["unbiased", "renormalized"]
-SAMPLERS = ("all", "uniform", "bernoulli", *RULES)
-"""The names in ``RULES`` choose by the norms of the clients' updates."""
+_CLASSES = NamedClasses(
+    key="sampling.name",
+    options_key="sampling.options",
+    base=Sampler,
+    known=SAMPLERS,
+    wanted="a subclass of fedplt.sampling.Sampler (or a function of norms, with sampling.budget)",
+    page="docs/add_sampler.md",
+    needs=("probabilities",),
+)
 
 
 class SamplingConfig(Section):
     """Who takes part in a round."""
 
     name: str = "all"
-    """``all``, ``uniform``, ``bernoulli``, ``ocs``, ``fedplt-ocs``, ``paper-ocs`` or
-    ``approximate-ocs``."""
+    """``all``, ``uniform``, ``bernoulli``, ``ocs``, ``fedplt-ocs``, ``paper-ocs``,
+    ``approximate-ocs``, or ``package.module:Class`` (``docs/add_sampler.md``)."""
+    options: dict[str, Any] = {}
+    """Of a sampler by import path: the fields of its class."""
     num_clients: Annotated[int, Field(ge=1)] | None = None
     """For ``uniform``: how many clients are drawn in each round."""
     probability: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -43,7 +55,11 @@ class SamplingConfig(Section):
 
     @property
     def by_norm(self) -> bool:
-        return self.name in RULES
+        """Whether clients are chosen by the norms of their updates, for a budget.
+
+        Known without an import: a function by import path needs a budget, a class takes none.
+        """
+        return self.name in RULES or (":" in self.name and self.budget is not None)
 
     @property
     def in_models(self) -> bool:
@@ -57,8 +73,25 @@ class SamplingConfig(Section):
 
     @property
     def rule(self) -> Rule:
-        """The rule of a sampler by norm."""
-        return RULES[self.name]
+        """The rule of a sampler by norm; imports what is named by import path."""
+        if self.name in RULES:
+            return RULES[self.name]
+        found = import_object(self.name, "sampling.name", "a function of norms")
+        if isinstance(found, type):
+            raise ConfigError(
+                f"sampling.name: {self.name!r} is a class, which takes no sampling.budget: leave "
+                "it out (its options go under sampling.options), or name a function of norms."
+            )
+        return found if isinstance(found, Rule) else Rule(found)
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler that chooses before training; imports what is named by import path."""
+        known = {field.name for field in fields(_CLASSES.find(self.name))}
+        given = {key: value for key in _OPTIONS if (value := getattr(self, key)) is not None}
+        for key in given.keys() - known:
+            raise ConfigError(f"sampling.{key}: {self.name} has no such option; leave it out.")
+        return _CLASSES.make(self.name, {**given, **self.options})
 
     @property
     def estimator_used(self) -> Estimator:
@@ -67,16 +100,21 @@ class SamplingConfig(Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name not in SAMPLERS:
-            raise ValueError(f"there is no sampler {name!r}. {did_you_mean(name, SAMPLERS)}")
+        known = [*SAMPLERS, *RULES]
+        if name not in known and ":" not in name:
+            raise ValueError(
+                f"there is no sampler {name!r}. {did_you_mean(name, known)} Your own is named by "
+                "import path: 'my_module:MySampler'"
+            )
         return name
 
     @model_validator(mode="after")
     def _fits_the_name(self) -> SamplingConfig:
-        if (self.name == "uniform") != (self.num_clients is not None):
-            raise ValueError("name = 'uniform' and num_clients go together: set both or neither")
-        if (self.name == "bernoulli") != (self.probability is not None):
-            raise ValueError("name = 'bernoulli' and probability go together: set both or neither")
+        for key in sorted(_OPTIONS):
+            owners = [name for name in SAMPLERS if key in _fields_of(name)]
+            if ":" not in self.name and (self.name in owners) != (getattr(self, key) is not None):
+                named = " or ".join(map(repr, owners))
+                raise ValueError(f"name = {named} and {key} go together: set both or neither")
         if self.by_norm and self.budget is None:
             unit = "whole models" if self.in_models else "clients"
             raise ValueError(
@@ -87,7 +125,11 @@ class SamplingConfig(Section):
             keys = ("budget", "match_budget", "floor", "norms", "objective")
             instead = f"or choose one of {', '.join(RULES)}"
             self.refuse_unused(keys, f"name = {self.name!r}", instead)
-        if self.match_budget and self.rule.scores is None:
+        if self.name in SAMPLERS:
+            _ = self.sampler  # refuses unknown options
+        elif self.by_norm:
+            self.refuse_unused(["options"], f"name = {self.name!r}", "or name a class")
+        if self.match_budget and (":" in self.name or self.rule.scores is None):
             others = [name for name, rule in RULES.items() if rule.scores is not None]
             raise ValueError(
                 f"match_budget: name = {self.name!r} spends the budget as it is; leave it out, or "
@@ -96,3 +138,11 @@ class SamplingConfig(Section):
         if self.by_norm and self.norms == "fresh":
             self.refuse_unused(["floor"], "norms = 'fresh'", "or set norms = 'last'")
         return self
+
+
+def _fields_of(name: str) -> set[str]:
+    return {field.name for field in fields(SAMPLERS[name])}
+
+
+_OPTIONS = {key for name in SAMPLERS for key in _fields_of(name)} & {*SamplingConfig.model_fields}
+"""Options of built-in samplers that are keys of the section itself."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+
+from fedplt.text import REPR, shortened
 
 LARGEST = 2**63 - 1
 DEPTH = 20
@@ -42,6 +44,15 @@ class Section(BaseModel):
         """Refuse, anywhere in it, what would only fail later: infinity, NUL, endless digits."""
         _refuse_odd(values, ())
         return values
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Keys that differ from their defaults: the others would be a wall of text."""
+        for name, field in type(self).model_fields.items():
+            if (value := getattr(self, name)) != field.default:
+                yield name, value
+
+    def __repr__(self) -> str:
+        return shortened(super().__repr__(), REPR)
 
     def refuse_unused(self, keys: Iterable[str], because: str, instead: str) -> None:
         """Raise ValueError where a key that has no effect differs from its default.

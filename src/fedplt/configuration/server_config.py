@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import fields
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedplt.configuration.section import Section
-from fedplt.server import AggregationRule, RuleName, ServerOptimizer
+from fedplt.errors import did_you_mean
+from fedplt.methods import NamedClasses
+from fedplt.server import RULES, AggregationRule, ServerOptimizer
+
+_CLASSES = NamedClasses(
+    key="server.aggregation",
+    options_key="server.options",
+    base=AggregationRule,
+    known=RULES,
+    wanted="a subclass of fedplt.server.AggregationRule",
+    page="docs/add_rule.md",
+    needs=("combine or start",),
+)
 
 
 class ServerConfig(Section):
     """How the server joins the updates of a round, and what it does with the result."""
 
-    aggregation: RuleName = "mean"
-    """``mean``, ``median``, ``trimmed-mean`` or ``clipped-mean`` (``docs/robust.md``)."""
+    aggregation: str = "mean"
+    """``mean``, ``median``, ``trimmed-mean``, ``clipped-mean`` (``docs/robust.md``), or
+    ``package.module:Class`` (``docs/add_rule.md``)."""
+    options: dict[str, Any] = {}
+    """Of a rule by import path: the fields of its class."""
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
     """For ``trimmed-mean``: fraction of the contributors left out at each end."""
     clip: Annotated[float, Field(gt=0)] = 1.0
@@ -42,18 +58,28 @@ class ServerConfig(Section):
     attempts: Annotated[int, Field(ge=1)] = 3
     """How often a round is tried before the run stops (it can be resumed)."""
 
+    @field_validator("aggregation")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in RULES and ":" not in name:
+            raise ValueError(
+                f"there is no rule {name!r}. {did_you_mean(name, RULES)} Your own is named by "
+                "import path: 'my_module:MyRule'"
+            )
+        return name
+
     @model_validator(mode="after")
     def _fits_the_aggregation(self) -> ServerConfig:
-        used = {
-            "trim": ("trimmed-mean",),
-            "clip": ("clipped-mean",),
-            "weights": ("mean", "clipped-mean"),
-            "max_examples": ("mean", "clipped-mean"),
-        }
         because = f"aggregation = {self.aggregation!r}"
-        for key, names in used.items():
+        for key in sorted(_OPTIONS):
+            names = [name for name in RULES if key in _fields_of(name)]
             if self.aggregation not in names:
                 self.refuse_unused([key], because, f"or set aggregation = {names[-1]!r}")
+        for key in self.options.keys() & self._own_options():
+            raise ValueError(f"options.{key}: {key} is a key of [server] itself; write it there")
+        if ":" not in self.aggregation and self.rule.counts_clients:
+            instead = "or set aggregation = 'clipped-mean'"
+            self.refuse_unused(["weights", "max_examples"], because, instead)
         if self.weights == "equal":
             self.refuse_unused(["max_examples"], "weights = 'equal'", "or weigh by examples")
         return self
@@ -70,9 +96,24 @@ class ServerConfig(Section):
 
     @property
     def rule(self) -> AggregationRule:
-        return AggregationRule(self.aggregation, self.trim, self.clip, self.min_contributors)
+        """The rule itself; imports what is named by import path."""
+        own = {key: getattr(self, key) for key in self._own_options()}
+        return _CLASSES.make(self.aggregation, {**own, **self.options})
+
+    def _own_options(self) -> set[str]:
+        """Options of the rule that are keys of this section; all others are in ``options``."""
+        built_in = _fields_of(self.aggregation) if self.aggregation in RULES else set()
+        return {"min_contributors"} | _OPTIONS & built_in
 
     def build(self) -> ServerOptimizer:
         return ServerOptimizer(
             self.optimizer, self.learning_rate, self.beta1, self.beta2, self.epsilon
         )
+
+
+def _fields_of(name: str) -> set[str]:
+    return {field.name for field in fields(RULES[name])}
+
+
+_OPTIONS = {"trim", "clip"}
+"""Options of built-in rules that are keys of the section itself."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedplt.errors import DataError
+from fedplt.text import brief
 
 Inputs = Tensor | Mapping[str, Tensor]
 Augment = Callable[[Any, torch.Generator], Any]
@@ -65,6 +66,8 @@ class TensorSamples:
     targets: Tensor
     channels_last: bool = False
     """Inputs are kept as (examples, height, width, channels)."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         for name, tensor in (*_named(self.inputs), ("targets", self.targets)):

@@ -21,6 +21,7 @@ from fedplt.data.samples import (
     text_error,
 )
 from fedplt.errors import DataError
+from fedplt.text import brief
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,8 @@ class TrainingData:
     train: Samples
     validation: Samples
     test: Samples | None = None
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         for name, part in (("train", "training"), ("validation",) * 2, ("test",) * 2):

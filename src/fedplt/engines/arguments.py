@@ -17,6 +17,7 @@ from torch import nn
 from fedplt.client import Loss, Metric, Task, as_metric, classification_loss
 from fedplt.configuration import FROM_PYTHON, TaskConfig, read_fleet
 from fedplt.errors import ConfigError
+from fedplt.methods import Method, import_path
 from fedplt.planning import Allocation
 
 Values = Mapping[str, Any]
@@ -125,7 +126,20 @@ def values_of(name: str, section: BaseModel | Values | None) -> Values:
             f"{name} is a {described(section)}; give a dictionary with keys of "
             f"[{'model' if name == 'cut' else name}], or an object of its section."
         )
-    return {key: str(value) if isinstance(value, Path) else value for key, value in section.items()}
+    return {key: _plain(f"{name}.{key}", value) for key, value in section.items()}
+
+
+def _plain(key: str, value: Any) -> Any:
+    """Paths as texts; the user's method, sampler or rule by its import path."""
+    if key in ("method.name", "sampling.name", "server.aggregation") and callable(value):
+        return import_path(value)
+    return str(value) if isinstance(value, Path) else value
+
+
+def method_section(method: str | type[Method] | Values) -> Values:
+    """The section ``[method]``; a name or a class stands for the method without options."""
+    named = isinstance(method, (str, type))
+    return values_of("method", {"name": method} if named else method)  # type: ignore[arg-type]
 
 
 def check_arguments(model: Any, **functions: Any) -> None:

@@ -30,6 +30,7 @@ from fedplt.engines.arguments import (
     as_list,
     check_arguments,
     clients_section,
+    method_section,
     task_section,
     values_of,
 )
@@ -37,6 +38,7 @@ from fedplt.engines.progress import both, shown_progress
 from fedplt.engines.start import MakeEngine, run_job
 from fedplt.errors import ConfigError
 from fedplt.federation import History, OnRound, ignore, make_job, warn_of_gaps
+from fedplt.methods import Method
 from fedplt.planning import Allocation
 
 _GIVEN_SPLIT = {"split": "given", "split_file": FROM_PYTHON}
@@ -62,7 +64,7 @@ def train(
     checkpoint_every: int = 10,
     cut: CutConfig | Values | None = None,
     data: DataConfig | Values | None = None,
-    method: str | Values = "fedplt",
+    method: str | type[Method] | Values = "fedplt",
     sampling: SamplingConfig | Values | None = None,
     training: TrainingConfig | Values | None = None,
     server: ServerConfig | Values | None = None,
@@ -102,8 +104,11 @@ def train(
         name, checkpoint_every: as in a configuration.
         cut: arguments of :func:`fedplt.cut`: ``{"never": ["backbone"]}``.
         data: further keys of the split: ``{"alpha": 0.1}``.
-        method: a name, or a dictionary with options: ``{"name": "heterofl", "scaler": "all"}``.
+        method: a name, your own class, or a dictionary with options: ``{"name": "heterofl",
+            "scaler": "all"}``.
         sampling, training, server, evaluation, privacy, diagnostics: sections of a configuration.
+            ``sampling={"name": MySampler}`` and ``server={"aggregation": MyRule}`` take your own
+            classes, too.
         engine: the section ``engine``, or a function that makes an engine.
         out: a run folder (config, plan, records, checkpoints, final model); None: nothing on disk.
         resume: continue the run in ``out``, with the same arguments; ends with the same bits.
@@ -134,7 +139,7 @@ def train(
         "task": named_task,
         "clients": clients_section(ratios, planned, learning_rates),
         **({"fleet": planned} if planned else {}),
-        "method": {"name": method} if isinstance(method, str) else values_of("method", method),
+        "method": method_section(method),
         "sampling": values_of("sampling", sampling),
         "training": {
             **values_of("training", training),

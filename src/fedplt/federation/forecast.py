@@ -91,7 +91,7 @@ def _sampled(
     ``uploads``: the bytes of all clients; ``model``: those of the whole model.
     """
     if not sampling.by_norm:
-        part = sampling.probability or (sampling.num_clients or clients) / clients
+        part = sampling.sampler.share(clients)
         return part, part * uploads
     if sampling.budget is None:
         return 1.0, uploads

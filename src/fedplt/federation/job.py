@@ -35,6 +35,7 @@ from fedplt.federation.planning import method_from_config, plan_from_config
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.fleet import ExactWorkload
 from fedplt.planning import Allocation, Layers, LocalRecipe, Plan
+from fedplt.text import brief
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -56,6 +57,8 @@ class Job:
     metric: Metric
     devices: ClientDevices | None = None
     """With ``[fleet]``: the clients' device profiles."""
+
+    __repr__ = brief
 
     @cached_property
     def data_fingerprint(self) -> str:

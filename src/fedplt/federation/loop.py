@@ -28,6 +28,7 @@ from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import ClientSampler, Selection
 from fedplt.kernels import bind_state
+from fedplt.methods import calling_own
 from fedplt.planning import Assignment, RoundAssignments
 from fedplt.server import Aggregator, Diagnostics, Memory, refusal, validate
 
@@ -243,7 +244,8 @@ class Federation:
         """Adds up the updates of this round, by the rule that the configuration names."""
         if self.privacy:
             return self.privacy.aggregator(round, assignments)
-        aggregator = self.rule.start(self.job.layers, self.job.recipe.normalizer)
+        with calling_own(self.rule, "server.aggregation: start", RunError):
+            aggregator = self.rule.start(self.job.layers, self.job.recipe.normalizer)
         self.sampler.expect(aggregator, selection, assignments, there)
         return aggregator
 
@@ -293,7 +295,8 @@ class Federation:
     def _aggregate(self, aggregator: Aggregator) -> tuple[Tensor, Memory]:
         """The next model state and server optimizer state; the current ones do not change."""
         mean = self.state.clone()
-        aggregator.apply(mean)
+        with calling_own(self.rule, "server.aggregation: the rule", RunError):
+            aggregator.apply(mean)
         return self.server.step(self.job.layers, self.state, mean, aggregator.touched, self.memory)
 
     def _save_once(self) -> None:

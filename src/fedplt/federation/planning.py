@@ -27,6 +27,7 @@ def plan_from_config(
     num_examples: int | None = None,
 ) -> tuple[Plan, ClientDevices | None]:
     """Cut the model and let the method plan; with ``[fleet]``, also the clients' devices."""
+    check_named_code(config)
     groups: Any = config.model.groups
     if groups is None and config.model.name in MODELS:
         groups = MODELS[config.model.name].groups
@@ -67,6 +68,13 @@ def warn_of_gaps(plan: Plan, label: str = "") -> None:
     """Warn of sub-layers that no client trains: they keep their initial values."""
     for entry in plan.uncovered:
         warnings.warn(f"{label}{entry}", UntrainedWarning, stacklevel=3)
+
+
+def check_named_code(config: RunConfig) -> None:
+    """Import the sampler and the aggregation rule, so that mistakes show before anything runs."""
+    _ = config.sampling.rule if config.sampling.by_norm else config.sampling.sampler
+    _ = config.server.rule
+    config.refuse_weighted_votes()
 
 
 def method_from_config(config: RunConfig) -> Method:

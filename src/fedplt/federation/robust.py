@@ -22,8 +22,9 @@ def rule_of(job: Job) -> AggregationRule:
     rule = job.config.server.rule
     if rule.counts_clients and job.recipe.normalizer == "participants":
         raise ConfigError(
-            f"server.aggregation: {rule.name!r} is over the clients that trained a sub-layer, but "
-            "method.normalizer is 'participants'. Set it to 'contributors', or use 'clipped-mean'."
+            f"server.aggregation: {job.config.server.aggregation!r} is over the clients that "
+            "trained a sub-layer, but method.normalizer is 'participants'. Set it to "
+            "'contributors', or use 'clipped-mean'."
         )
     return rule
 
@@ -77,9 +78,9 @@ def coverage_warnings(config: RunConfig, plan: Plan) -> list[str]:
         if least and thin:
             result.append(
                 f"WARNING: layer {layer.name}: {thin} of its {layer.num_sublayers} sub-layers have "
-                f"fewer than {least} contributors{when}: {rule.name} cannot outvote one bad client "
-                "there. More clients, larger ratios, server.aggregation = 'clipped-mean' or "
-                "server.min_contributors help."
+                f"fewer than {least} contributors{when}: {server.aggregation} cannot outvote one "
+                "bad client there. More clients, larger ratios, server.aggregation = "
+                "'clipped-mean' or server.min_contributors help."
             )
     return [*result, text] if (text := participants_warning(config)) else result
 
@@ -94,8 +95,6 @@ def _taking_part(config: RunConfig) -> tuple[float, str]:
     sampling, number = config.sampling, config.clients.num_clients
     if config.privacy is not None or sampling.name == "all":
         return 1.0, ""
-    if sampling.probability is not None:
-        return sampling.probability, " on average"
-    if sampling.num_clients is not None:
-        return sampling.num_clients / number, " on average"
+    if not sampling.by_norm:
+        return sampling.sampler.share(number), " on average"
     return min(1.0, (sampling.budget or number) / number), " on average"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +15,9 @@ from fedplt.client import ClientResult
 from fedplt.errors import RunError
 from fedplt.federation.job import Job
 from fedplt.federation.sampling_record import chosen_record, sampling_record
+from fedplt.methods import calling_own
 from fedplt.planning import RoundAssignments
-from fedplt.sampling import independent_sample, uniform_sample
+from fedplt.sampling import Sampler, SamplingRequest, independent_sample, most_drawn
 from fedplt.server import Aggregator, SecretStream, norm_problem
 
 NUMBER_BYTES = 8
@@ -50,6 +50,9 @@ class ClientSampler:
     def __init__(self, job: Job, secret: SecretStream | None = None) -> None:
         """``secret``: nobody who knows the configuration may know who was drawn."""
         self.job, self.settings, self.secret = job, job.config.sampling, secret
+        by_norm = self.settings.by_norm
+        self.sampler = None if by_norm else self.settings.sampler
+        self.rule = self.settings.rule if by_norm else None
         self._everybody = list(range(job.plan.num_clients))
         self._last = np.full(len(self._everybody), np.nan)
 
@@ -58,43 +61,65 @@ class ClientSampler:
 
         Clients are drawn without knowing which are away.
         """
-        settings, number = self.settings, len(self._everybody)
-        present = self._mask(there)
-        if settings.by_norm:
+        settings, sampler, present = self.settings, self.sampler, self._mask(there)
+        if sampler is None:
             return self._by_last_norms(round, present) if settings.norms == "last" else None
-        asked = self._asked(round)
-        if settings.probability is not None:
-            self._refuse_too_many(round, asked)
+        request = SamplingRequest(
+            round, self.job.config.seed, self.job.weights, self.job.plan.achieved_ratios,
+            self._last.copy(),
+        )  # fmt: skip
+        with calling_own(sampler, "sampling.name: probabilities", RunError):
+            found = sampler.probabilities(request)
+        chances = self._checked(found)
+        asked = self._asked(sampler, request, chances)
+        self._refuse_too_many(round, asked)
         chosen = [client for client in asked if present[client]]
-        chance = settings.probability
-        chances = np.where(present, len(asked) / number if chance is None else chance, 0.0)
         record = None
         if settings.name != "all" and self.secret is None:
             record = chosen_record(chosen, num_away=len(asked) - len(chosen))
-        return Selection(asked, chosen, chances, record=record)
+        return Selection(asked, chosen, np.where(present, chances, 0.0), record=record)
 
-    def _asked(self, round: int) -> list[int]:
-        """Clients that take part, for samplers that do not use norms, in ascending order."""
-        settings, number = self.settings, len(self._everybody)
-        if settings.name == "all":
-            return self._everybody
-        seed = self.job.config.seed
-        if settings.probability is None:
-            chosen = uniform_sample(number, settings.num_clients or 1, seed=seed, round=round)
-        elif self.secret is None:
-            chances = np.full(number, settings.probability)
-            chosen = independent_sample(chances, seed=seed, round=round)
-        else:
-            draws = self.secret.uniforms("clients", round, number)
-            chosen = np.flatnonzero(draws < settings.probability)
-        return [int(client) for client in chosen]
+    def _asked(
+        self, sampler: Sampler, request: SamplingRequest, chances: NDArray[np.float64]
+    ) -> list[int]:
+        """Clients that take part, in ascending order."""
+        if self.secret is not None and type(sampler).draw is Sampler.draw:
+            draws = self.secret.uniforms("clients", request.round, len(chances))
+            return [int(client) for client in np.flatnonzero(draws < chances)]
+        with calling_own(sampler, "sampling.name: draw", RunError):
+            drawn = np.asarray(sampler.draw(request, chances))
+            clients = sorted({int(client) for client in drawn})
+        if len(clients) < len(drawn) or any(not 0 <= k < len(chances) for k in clients):
+            raise RunError(
+                f"sampling.name: {self.settings.name!r} drew {drawn.tolist()!r:.80}; draw gives "
+                f"different clients, numbered 0 to {len(chances) - 1}."
+            )
+        if clients and not chances[clients].all():
+            client = next(k for k in clients if not chances[k])
+            raise RunError(
+                f"sampling.name: {self.settings.name!r} drew client {client}, whose probability is "
+                "0; updates are divided by it. Give all clients that may be drawn a probability."
+            )
+        return clients
+
+    def _checked(self, found: Any) -> NDArray[np.float64]:
+        """Probabilities that a sampler or rule returned."""
+        chances, number = np.asarray(found, dtype=np.float64), len(self._everybody)
+        if chances.shape != (number,) or not ((chances >= 0) & (chances <= 1)).all():
+            raise RunError(
+                f"sampling.name: the probabilities of {self.settings.name!r} have shape "
+                f"{chances.shape} and values {chances.reshape(-1)[:3].tolist()}...; give one per "
+                f"client, ({number},), from 0 to 1."
+            )
+        return chances
 
     def _refuse_too_many(self, round: int, asked: list[int]) -> None:
         """Independent draws may choose everybody; engines have room for :func:`most_numbers`."""
         if int(self.job.plan.update_sizes[asked].sum()) > most_numbers(self.job):
             raise RunError(
                 f"round {round + 1}: {len(asked)} clients were drawn, far above what is expected. "
-                "Set sampling.norms = 'fresh', or sampling.probability higher."
+                "Set sampling.norms = 'fresh', sampling.probability higher, or let most_clients of "
+                "your sampler return more."
             )
 
     def block_weights(self, assignments: RoundAssignments, there: Sequence[int]) -> Tensor | None:
@@ -176,9 +201,13 @@ class ClientSampler:
                     aggregator.expect(assignments[client], int(weights[client]))
 
     def weights(self, selection: Selection) -> NDArray[np.float64]:
-        """The weight of each client's update; unbiased: over its probability to be chosen."""
+        """The weight of each client's update, over its probability to be chosen.
+
+        Without this division if all have the same probability, unless the estimator is unbiased.
+        """
         weights, chances = self.job.weights.astype(np.float64), selection.probabilities
-        if self.settings.by_norm or self.settings.estimator_used == "unbiased":
+        differ = len(np.unique(chances[chances > 0])) > 1
+        if self.settings.by_norm or differ or self.settings.estimator_used == "unbiased":
             return np.divide(weights, chances, out=np.zeros_like(weights), where=chances > 0)
         return weights
 
@@ -196,7 +225,8 @@ class ClientSampler:
 
     def tensors(self) -> dict[str, Tensor]:
         """The sampler's state for a checkpoint."""
-        if not (self.settings.by_norm and self.settings.norms == "last"):
+        sampler = self.sampler
+        if not (self.settings.norms == "last" if sampler is None else sampler.uses_norms):
             return {}
         return {"sampling.last_norms": torch.from_numpy(self._last.copy())}
 
@@ -219,7 +249,10 @@ class ClientSampler:
         """Probabilities, and the number of message exchanges needed beyond sending the norms."""
         weights = self.job.weights.astype(np.float64)
         fleet = (norms, weights, self._costs, self._budget)
-        return self.settings.rule.choose(fleet, match_budget=self.settings.match_budget)
+        assert self.rule is not None
+        with calling_own(self.rule.probabilities, "sampling.name: the call", RunError):
+            found, exchanges = self.rule.choose(fleet, match_budget=self.settings.match_budget)
+        return self._checked(found), exchanges
 
     def _uniform(self, among: NDArray[np.bool_]) -> float:
         """The common probability that spends the budget, at most 1."""
@@ -239,22 +272,16 @@ def _norm(result: ClientResult) -> float:
 
 def most_clients(job: Job) -> int:
     """Upper bound of the number of clients that train in a round."""
-    return job.config.sampling.num_clients or job.plan.num_clients
+    sampling, number = job.config.sampling, job.plan.num_clients
+    return number if sampling.by_norm else sampling.sampler.most_clients(number)
 
 
 def most_numbers(job: Job) -> int:
     """Upper bound of the total size of one round's updates, in values."""
     sizes, sampling = job.plan.update_sizes, job.config.sampling
-    most = int(np.sort(sizes)[::-1][: most_clients(job)].sum())
-    by_last = sampling.by_norm and sampling.norms == "last"
-    if not by_last and sampling.probability is None:
-        return most
-    # Independent draws may choose all clients. By Bernstein's inequality the updates of a round
-    # exceed this bound with probability at most e^-30, if their expected cost is the budget.
-    largest, costs = int(sizes.max()), np.ones(len(sizes))
-    if sampling.in_models:
-        costs = job.plan.achieved_ratios
-    expected = (sampling.budget or 0) * float((sizes / costs).max())
-    if sampling.probability is not None:
-        expected = sampling.probability * float(sizes.sum())
-    return min(most, math.ceil(expected + math.sqrt(60 * largest * expected) + 20 * largest))
+    if not sampling.by_norm:
+        return sampling.sampler.most_values(sizes)
+    if sampling.norms == "fresh":
+        return int(sizes.sum())
+    costs = job.plan.achieved_ratios if sampling.in_models else np.ones(len(sizes))
+    return most_drawn(sizes, (sampling.budget or 0) * float((sizes / costs).max()))

@@ -9,6 +9,7 @@ from fedplt.fleet.devices import DeviceProfile
 from fedplt.fleet.round_times import RoundTime
 from fedplt.fleet.target import Target
 from fedplt.fleet.workload import Work
+from fedplt.text import brief
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class FleetPlan:
     target: Target
     work: str
     limits: PlanLimits
+
+    __repr__ = brief
 
     @property
     def full_round_seconds(self) -> float:

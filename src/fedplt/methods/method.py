@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -10,8 +9,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.errors import ConfigError, CutError, FedpltError, PlanError
+from fedplt.errors import ConfigError, CutError, PlanError
+from fedplt.methods.by_name import calling_own, import_path
 from fedplt.planning import Allocation, Layers, LocalRecipe, Normalizer, Plan, Spaces
+from fedplt.text import brief
 
 
 def _unknown_spaces() -> Spaces:
@@ -31,6 +32,8 @@ class PlanRequest:
     seed: int = 0
     find_spaces: Callable[[], Spaces] = _unknown_spaces
     """Finds the layers whose units must agree; called by methods that train sub-models."""
+
+    __repr__ = brief
 
     @property
     def ratio_array(self) -> NDArray[np.float64]:
@@ -62,7 +65,7 @@ class Method:
     def reference(self) -> str:
         """The ``method.name`` that finds it in any process: its name, or its import path."""
         kind = type(self)
-        return self.name if _is_built_in(kind) else f"{kind.__module__}:{kind.__qualname__}"
+        return self.name if _is_built_in(kind) else import_path(kind)
 
     @property
     def recipe(self) -> LocalRecipe:
@@ -81,17 +84,10 @@ class Method:
 
     def _planned(self, request: PlanRequest) -> Plan:
         try:
-            plan = self.plan(request)
+            with calling_own(self, "method.name: the plan"):
+                plan = self.plan(request)
         except CutError as error:  # the model is already cut: this error is about a sub-model
             raise ConfigError(f"method.name: {error} {_instead_of_submodels(request)}") from error
-        except Exception as error:  # the user's method may raise anything
-            if isinstance(error, FedpltError) or _is_built_in(type(self)):
-                raise
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            raise ConfigError(
-                f"method.name: the plan of {self.reference!r} failed in {where.filename}, line "
-                f"{where.lineno}: {type(error).__name__}: {error}"
-            ) from error
         if not isinstance(plan, Plan):
             raise ConfigError(
                 f"method.name: the plan of {self.reference!r} is a {type(plan).__name__}, not a "

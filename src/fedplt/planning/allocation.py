@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedplt.errors import PlanError
+from fedplt.text import brief
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Allocation:
 
     layer_sizes: tuple[int, ...]
     layer_ratios: tuple[float, ...]
+
+    __repr__ = brief
 
     @property
     def ratio(self) -> float:

@@ -136,6 +136,14 @@ class Assignment(Protocol):
         """Plain values to send to a client, which reads them with :meth:`fedplt.Plan.read`."""
 
 
+def headline(assignment: Assignment) -> str:
+    """The ``repr`` of an assignment."""
+    return (
+        f"<{type(assignment).__name__}: {assignment.num_trained:,} of {assignment.layers.size:,} "
+        "parameters>"
+    )
+
+
 @dataclass(frozen=True)
 class SliceAssignment:
     """A client that holds the whole model and trains some sub-layers of every layer."""
@@ -143,6 +151,9 @@ class SliceAssignment:
     layers: Layers
     slices: tuple[Ranges, ...]
     local: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return headline(self)
 
     @property
     def holds_whole_model(self) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from fedplt.planning.flow import LayerNote, ModuleFlow, Product, from_plain
 from fedplt.planning.layers_summary import layers_summary
 from fedplt.planning.places import Places
+from fedplt.text import brief, html_text
 
 Ranges = tuple[range, ...]
 """Sub-layer indices of one layer: disjoint, ascending, unit-step ranges."""
@@ -95,6 +96,8 @@ class Layer:
     num_sublayers: int
     always: bool = False
     """Every client trains the whole layer, whatever its ratio (a head)."""
+
+    __repr__ = brief
 
     def __post_init__(self) -> None:
         for tensor in self.tensors:
@@ -190,6 +193,12 @@ class Layers(Sequence[Layer]):
             num_sublayers = self.items[layer_index].num_sublayers
             for start, stop in tensor.rows(slices[layer_index], num_sublayers):
                 yield tensor, start, stop, offset + start * tensor.row_size
+
+    def __repr__(self) -> str:
+        return f"<Layers: {len(self)} layers, {self.size:,} parameters>"
+
+    def _repr_html_(self) -> str:
+        return html_text(self.summary())
 
     def summary(self) -> str:
         """A printed table: what each layer is, how it is cut, and what is left out."""

@@ -28,6 +28,7 @@ from fedplt.planning.places import Places
 from fedplt.planning.plan_summary import plan_summary
 from fedplt.planning.rounding import whole_sublayers
 from fedplt.planning.spreading import spread_ratios
+from fedplt.text import html_text
 
 FORMAT = 2
 
@@ -179,6 +180,16 @@ class Plan:
             # others in time. A layer of which no client trains anything is never reached.
             coverage = tuple(np.full_like(clients, clients.sum()) for clients in coverage)
         return uncovered_sublayers(self.layers, coverage, self.num_clients)
+
+    def __repr__(self) -> str:
+        low, high = self.achieved_ratios.min(), self.achieved_ratios.max()
+        trained = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+        model = f"{self.layers.size:,} parameters in {len(self.layers)} layers"
+        name = f"{type(self).__name__} {self.fingerprint}"
+        return f"<{name}: {self.num_clients} clients train {trained} of {model}>"
+
+    def _repr_html_(self) -> str:
+        return html_text(self.summary())
 
     def summary(self) -> str:
         """A printed table: groups of clients, layers, and warnings."""

@@ -18,6 +18,7 @@ from fedplt.planning.assignment import (
     Built_co,
     ModelBuilder,
     SliceAssignment,
+    headline,
     whole_assignment,
 )
 from fedplt.planning.coupled_units import Spaces, Units
@@ -37,6 +38,9 @@ class SubmodelAssignment:
     """The held units of each space."""
     rate: float
     """The width rate before rounding to whole units; the scaler divides by it."""
+
+    def __repr__(self) -> str:
+        return headline(self)
 
     @cached_property
     def slices(self) -> tuple[Ranges, ...]:

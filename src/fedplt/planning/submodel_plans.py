@@ -41,7 +41,7 @@ class UnitRule(Protocol):
         """The held units of a space of this width, ascending; at least one."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SubmodelPlan(Plan):
     """All clients' sub-models, computed on demand from one width rate per client.
 

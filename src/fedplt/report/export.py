@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fedplt.errors import RunError
-from fedplt.files import write_atomically
+from fedplt.files import write_atomically, write_text
+from fedplt.imports import optional_module
+from fedplt.report.page.compared import Groups, comparison_table
 from fedplt.report.page.runs import ShownRun
 from fedplt.report.page.scores import scores_by_client
+from fedplt.tables import latex, markdown
 from fedplt.text import csv_cell
 
 Row = dict[str, Any]
@@ -24,25 +26,7 @@ def _run_columns(run: ShownRun) -> Row:
 
 def round_rows(run: ShownRun) -> Iterator[Row]:
     """One row per round: score, losses, costs of the round and in all so far."""
-    metric, measured = run.history.metric.name, 0.0
-    for record in run.history.rounds:
-        measured += record.seconds
-        yield {
-            **_run_columns(run),
-            "round": record.round,
-            "metric": metric,
-            "score": record.score,
-            "loss": record.loss,
-            "train_loss": record.train_loss,
-            "num_clients": record.num_clients,
-            **{f"round_{name}": value for name, value in vars(record.cost).items()},
-            **{f"total_{name}": value for name, value in vars(record.total).items()},
-            "round_seconds": record.seconds,
-            "total_seconds": measured,
-            "num_refused": len(record.rejected),
-            "num_dropped": len(record.dropped),
-            "num_late": len(record.late),
-        }
+    return ({**_run_columns(run), **row} for row in run.history.rows())
 
 
 def layer_rows(run: ShownRun) -> Iterator[Row]:
@@ -90,6 +74,20 @@ TABLES: dict[str, Callable[[ShownRun], Iterator[Row]]] = {
 }
 
 
+def export_comparison(groups: Groups, path: Path) -> int:
+    """Write the table that compares groups of runs as .csv, .tex or .md; return its rows."""
+    made = comparison_table(groups)
+    rows = [dict(zip(made.header, row, strict=True)) for row in made.rows]
+    texts = {".tex": latex, ".md": markdown}
+    if path.suffix in texts:
+        write_text(path, texts[path.suffix](made))
+    elif path.suffix == ".csv":
+        write_atomically(path, lambda scratch: _write_csv(rows, scratch))
+    else:
+        raise RunError(f"{path}: this table is written as .csv, .tex or .md; choose one of these.")
+    return len(rows)
+
+
 def export(runs: Sequence[ShownRun], table: str, path: Path) -> int:
     """Write a table of all runs as .csv or .parquet; return the number of rows."""
     rows = [row for run in runs for row in TABLES[table](run)]
@@ -111,8 +109,8 @@ def _write_csv(rows: Sequence[Row], path: Path) -> None:
 
 
 def _write_parquet(rows: Sequence[Row], path: Path) -> None:
-    try:
-        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise RunError("Parquet needs pyarrow: pip install 'fedplt[parquet]'") from error
+    arrow, parquet = (
+        optional_module(name, "Parquet", "'fedplt[parquet]'")
+        for name in ("pyarrow", "pyarrow.parquet")
+    )
     parquet.write_table(arrow.Table.from_pylist(list(rows)), path)

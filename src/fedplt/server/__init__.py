@@ -9,7 +9,7 @@ from fedplt.server.noise import SecretStream
 from fedplt.server.optimizers import Memory, ServerOptimizer
 from fedplt.server.private import PrivateAggregator
 from fedplt.server.robust import OrderAggregator
-from fedplt.server.rules import AggregationRule, RuleName
+from fedplt.server.rules import RULES, AggregationRule
 from fedplt.server.validation import (
     norm_problem,
     read_each,
@@ -19,6 +19,7 @@ from fedplt.server.validation import (
 )
 
 __all__ = [
+    "RULES",
     "AggregationRule",
     "Aggregator",
     "ClippedAggregator",
@@ -26,7 +27,6 @@ __all__ = [
     "Memory",
     "OrderAggregator",
     "PrivateAggregator",
-    "RuleName",
     "SecretStream",
     "ServerOptimizer",
     "norm_problem",

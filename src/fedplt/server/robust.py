@@ -13,6 +13,7 @@ take as much memory as a whole model per client.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -20,22 +21,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedplt.client import ClientUpdate
+from fedplt.errors import RunError
 from fedplt.planning import Assignment, Layers, Places
 from fedplt.server.aggregation import Aggregator
 
 TABLE = 2_000_000
 """Numbers in a table of clients and coordinates."""
 Floats = NDArray[np.float32]
+Combine = Callable[[Floats, NDArray[np.int64]], NDArray[np.floating]]
 
 
 class OrderAggregator(Aggregator):
-    """The median, or with ``trim`` the mean without this fraction at each end."""
+    """Combines the values of each coordinate, in ascending order; every client counts once."""
 
-    def __init__(
-        self, layers: Layers, *, trim: float | None = None, min_contributors: int = 1
-    ) -> None:
+    def __init__(self, layers: Layers, combine: Combine, *, min_contributors: int = 1) -> None:
+        """``combine``: see :meth:`fedplt.server.AggregationRule.combine`."""
         super().__init__(layers, min_contributors=min_contributors)
-        self.trim = trim
+        self.combine = combine
         self._sent: list[_Sent] = []
 
     def add(
@@ -54,7 +56,7 @@ class OrderAggregator(Aggregator):
             old.copy_(torch.where(trained, old + change, old))
 
     def _middle(self) -> Floats:
-        """The median or trimmed mean of every coordinate; 0 where nobody trained."""
+        """The combined value of every coordinate; 0 where nobody trained."""
         result = np.zeros(self.layers.state_size, dtype=np.float32)
         width = max(1, TABLE // len(self._sent))
         for start in range(0, len(result), width):
@@ -64,10 +66,13 @@ class OrderAggregator(Aggregator):
                 sent.write(table[:, column], start, stop)
             table.sort(axis=1)  # those who did not train a coordinate (NaN) come last
             numbers = len(self._sent) - np.isnan(table).sum(axis=1)
-            if self.trim is None:
-                result[start:stop] = medians(table, numbers)
-            else:
-                result[start:stop] = trimmed_means(table, numbers, self.trim)
+            found = np.where(numbers > 0, self.combine(table, numbers), 0.0)
+            if not np.isfinite(found).all():
+                raise RunError(
+                    "server.aggregation: the rule gave values that are not finite. Rows of the "
+                    "table end with NaN where clients did not train: use the first 'numbers'."
+                )
+            result[start:stop] = found
         return result
 
 

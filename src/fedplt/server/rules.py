@@ -1,51 +1,104 @@
-"""How the updates of a round become one change of the model: the rule, as a value."""
+"""How the updates of a round become one change of the model: the rules, by name.
+
+To add one, write a subclass of :class:`AggregationRule` and add a line to ``RULES``.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedplt.planning import Layers, Normalizer
 from fedplt.server.aggregation import Aggregator
 from fedplt.server.clipping import ClippedAggregator
-from fedplt.server.robust import OrderAggregator
-
-RuleName = Literal["mean", "median", "trimmed-mean", "clipped-mean"]
+from fedplt.server.robust import Floats, OrderAggregator, medians, trimmed_means
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AggregationRule:
-    """The name and parameters of a rule."""
+    """A rule. Override :meth:`combine` to work coordinate by coordinate, else :meth:`start`.
 
-    name: RuleName = "mean"
-    trim: float = 0.2
-    """For ``trimmed-mean``: the fraction of the contributors left out at each end."""
-    clip: float = 1.0
-    """For ``clipped-mean``: the largest root mean square, in medians of the round."""
+    The fields are its options: ``server.min_contributors``, and those of ``server.options``.
+    """
+
     min_contributors: int = 1
     """A block that fewer clients trained keeps its values."""
 
     def start(self, layers: Layers, normalizer: Normalizer = "contributors") -> Aggregator:
         """An empty aggregator for one round."""
-        least = self.min_contributors
-        if self.name == "median":
-            return OrderAggregator(layers, min_contributors=least)
-        if self.name == "trimmed-mean":
-            return OrderAggregator(layers, trim=self.trim, min_contributors=least)
-        if self.name == "clipped-mean":
-            return ClippedAggregator(layers, normalizer, clip=self.clip, min_contributors=least)
-        return Aggregator(layers, normalizer, least)
+        return OrderAggregator(layers, self.combine, min_contributors=self.min_contributors)
+
+    def combine(self, table: Floats, numbers: NDArray[np.int64]) -> NDArray[np.floating]:
+        """The change of each coordinate, from the changes that the clients sent.
+
+        Args:
+            table: (coordinates, clients); each row in ascending order, then NaN for the clients
+                that did not train the coordinate.
+            numbers: per row, how many clients trained it; where it is 0 the result is not used.
+        """
+        raise NotImplementedError
 
     @property
     def counts_clients(self) -> bool:
         """Whether every client counts once, whatever its weight."""
-        return self.name in ("median", "trimmed-mean")
+        return type(self).start is AggregationRule.start
 
     def fewest_to_outvote_one(self) -> int:
         """The number of contributors from which on one arbitrary client is outvoted; 0: never."""
-        if self.name == "median":
-            return 3
-        if self.name == "trimmed-mean" and self.trim > 0:
-            return math.ceil(1 / self.trim - 1e-9)
         return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean(AggregationRule):
+    """The mean, weighted by examples."""
+
+    def start(self, layers: Layers, normalizer: Normalizer = "contributors") -> Aggregator:
+        return Aggregator(layers, normalizer, self.min_contributors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Median(AggregationRule):
+    """The median, coordinate by coordinate."""
+
+    def combine(self, table: Floats, numbers: NDArray[np.int64]) -> NDArray[np.floating]:
+        return medians(table, numbers)
+
+    def fewest_to_outvote_one(self) -> int:
+        return 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrimmedMean(AggregationRule):
+    """The mean without the lowest and highest values, coordinate by coordinate."""
+
+    trim: float = 0.2
+    """The fraction of the contributors left out at each end."""
+
+    def combine(self, table: Floats, numbers: NDArray[np.int64]) -> NDArray[np.floating]:
+        return trimmed_means(table, numbers, self.trim)
+
+    def fewest_to_outvote_one(self) -> int:
+        return math.ceil(1 / self.trim - 1e-9) if self.trim > 0 else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedMean(AggregationRule):
+    """The mean of updates that are scaled down to a common size."""
+
+    clip: float = 1.0
+    """The largest root mean square, in medians of the round."""
+
+    def start(self, layers: Layers, normalizer: Normalizer = "contributors") -> Aggregator:
+        least = self.min_contributors
+        return ClippedAggregator(layers, normalizer, clip=self.clip, min_contributors=least)
+
+
+RULES: dict[str, type[AggregationRule]] = {
+    "mean": Mean,
+    "median": Median,
+    "trimmed-mean": TrimmedMean,
+    "clipped-mean": ClippedMean,
+}

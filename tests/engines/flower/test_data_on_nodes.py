@@ -45,6 +45,17 @@ def test_same_bits_as_with_data_on_the_server(tmp_path):
     assert learned == job_of(CONFIG).num_examples.tolist()
 
 
+def test_same_bits_with_a_sampler_and_a_rule_of_ones_own(tmp_path):
+    own = ["sampling.name=tests.support.own_code:Turns", "sampling.options.groups=2",
+           "server.aggregation=tests.support.own_code:OwnMedian"]  # fmt: skip
+    run_without_data(tmp_path, *own)
+    run(override(CONFIG, own), tmp_path / "simulated")
+    models = [load_file(tmp_path / name / "model.safetensors") for name in ("run", "simulated")]
+    assert same(*models)
+    run(CONFIG, tmp_path / "plain")
+    assert not same(models[0], load_file(tmp_path / "plain" / "model.safetensors"))
+
+
 def test_nodes_refuse_to_train_wrongly(tmp_path, monkeypatch):
     right = linear.move_rows
     monkeypatch.setattr(linear, "move_rows", lambda t, grad, x: right(t, 1.01 * grad, x))

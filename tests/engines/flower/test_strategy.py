@@ -29,6 +29,10 @@ pytestmark = pytest.mark.slow
 
 MOMENTUM = {"learning_rate": 0.1, "batch_size": 16, "momentum": 0.9}
 OCS = {"name": "fedplt-ocs", "budget": 1.0, "objective": "aggregate"}
+OWN = {
+    "sampling": {"name": "tests.support.own_code:LargestLast"},
+    "server": {"aggregation": "tests.support.own_code:OwnMean"},
+}
 
 
 def blobs_with(**settings):
@@ -45,6 +49,11 @@ CASES = {
     "some clients": lambda: (
         blobs_with(sampling={"name": "uniform", "num_clients": 2}),
         small_strategy(sampling={"name": "uniform", "num_clients": 2}),
+        small_model,
+    ),
+    "own sampler and rule": lambda: (
+        blobs_with(**OWN),
+        small_strategy(**OWN),
         small_model,
     ),
     "heterofl": lambda: image_case("heterofl", "cnn"),

@@ -16,6 +16,7 @@ from torch import nn
 
 from fedplt.client import MetricInfo
 from fedplt.configuration import FROM_PYTHON, parse_config
+from fedplt.engines.arguments import method_section, values_of
 from fedplt.engines.flower.app_engine import (
     DEFAULT_MAX_EXAMPLES,
     AppCalls,
@@ -39,6 +40,7 @@ from fedplt.federation import (
     plan_from_config,
 )
 from fedplt.kernels import read_state
+from fedplt.methods import Method
 
 _log = logging.getLogger("flwr")
 Values = Mapping[str, Any]
@@ -59,7 +61,8 @@ class FedPLT(Strategy):
         ratios: the fraction of the model that each client trains: one per client, a mapping
             from client to ratio, or one number for all (then give ``num_clients``). A client
             is the ``partition-id`` of its node.
-        method: a name, or a dictionary with options: ``{"name": "heterofl", "scaler": "normed"}``.
+        method: a name, your own class, or a dictionary with options: ``{"name": "heterofl",
+            "scaler": "normed"}``.
         sampling, server, privacy, cut: sections of a run configuration, as dictionaries (``cut``:
             keys of ``[model]`` such as ``never``).
         metric: which of the app's own metrics is the score in records and reports, by its last
@@ -86,7 +89,7 @@ class FedPLT(Strategy):
         *,
         ratios: Sequence[float] | Mapping[int, float] | float,
         num_clients: int | None = None,
-        method: str | Values = "fedplt",
+        method: str | type[Method] | Values = "fedplt",
         sampling: Values | None = None,
         server: Values | None = None,
         privacy: Values | None = None,
@@ -114,9 +117,9 @@ class FedPLT(Strategy):
             "data": {"name": FROM_PYTHON},
             "model": {"name": FROM_PYTHON, **(cut or {})},
             "clients": {"num_clients": len(self.ratios)},
-            "method": {"name": method} if isinstance(method, str) else dict(method),
-            "sampling": dict(sampling or {}),
-            "server": {**(server or {}), "min_clients": min_clients or 0},
+            "method": method_section(method),
+            "sampling": values_of("sampling", sampling),
+            "server": {**values_of("server", server), "min_clients": min_clients or 0},
             "privacy": None if privacy is None else dict(privacy),
             "evaluation": {"every": evaluate_every, "on": "nodes"},
             "engine": {"name": "flower", "check": False, "pin_nodes": pin_nodes},

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from fedplt.client import MetricInfo, accuracy
-from fedplt.errors import DamagedError, RunError
+from fedplt.errors import DamagedError, RunError, did_you_mean
 from fedplt.federation.run_folder.record_fields import (
     STRICT,
     Amount,
@@ -22,6 +22,8 @@ from fedplt.federation.run_folder.record_fields import (
     RoundNumber,
     Sampling,
 )
+from fedplt.imports import optional_module
+from fedplt.text import brief, bytes_text, html_text, table
 
 FORMAT: Literal[2] = 2
 
@@ -104,6 +106,8 @@ class RoundRecord:
     """Who trains which fraction of the model from this round on, if the fleet was planned anew."""
     format: Literal[2] = FORMAT
 
+    __repr__ = brief
+
     @property
     def away(self) -> list[int]:
         """Clients that dropped out, were late, or whose update was refused."""
@@ -155,6 +159,85 @@ class History:
     test_loss: float | None = None
     metric: MetricInfo = accuracy.info
     """What the scores are: name, unit, direction, format."""
+
+    def __repr__(self) -> str:
+        done = f"{len(self.rounds)} round{'' if len(self.rounds) == 1 else 's'}"
+        if not self.scores:
+            return f"<History: {done}, none evaluated>"
+        metric, number = self.metric, min(10, len(self.scores))
+        mean = f"mean of the last {number}: {metric.text(self.final_score())}"
+        return f"<History: {done}, last {metric.name} {metric.text(self.scores[-1])} ({mean})>"
+
+    def _repr_html_(self) -> str:
+        """The ``repr``, and a table of at most ten rounds at equal distances."""
+        step = max(1, -(-len(self.rounds) // 10))
+        shown = [*reversed(self.rounds[::-1][::step])]
+        header = ["round", self.metric.label, "loss", "training loss", "bytes up", "bytes down"]
+        rows = [
+            [
+                str(record.round),
+                "" if record.score is None else self.metric.number(record.score),
+                "" if record.loss is None else f"{record.loss:.4g}",
+                f"{record.train_loss:.4g}",
+                bytes_text(record.total.bytes_up),
+                bytes_text(record.total.bytes_down),
+            ]
+            for record in shown
+        ]
+        return html_text(f"{self!r}\n\n{table(header, rows)}")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per round, as plain values: score, losses, costs of the round and in all."""
+        result, measured = [], 0.0
+        for record in self.rounds:
+            measured += record.seconds
+            result.append(
+                {
+                    "round": record.round,
+                    "metric": self.metric.name,
+                    "score": record.score,
+                    "loss": record.loss,
+                    "train_loss": record.train_loss,
+                    "num_clients": record.num_clients,
+                    **{f"round_{name}": value for name, value in vars(record.cost).items()},
+                    **{f"total_{name}": value for name, value in vars(record.total).items()},
+                    "round_seconds": record.seconds,
+                    "total_seconds": measured,
+                    "num_refused": len(record.rejected),
+                    "num_dropped": len(record.dropped),
+                    "num_late": len(record.late),
+                }
+            )
+        return result
+
+    def to_frame(self) -> Any:
+        """The rounds as a pandas DataFrame, with the columns of ``fedplt export``."""
+        pandas = optional_module("pandas", "History.to_frame", "pandas")
+        return pandas.DataFrame(self.rows()).set_index("round")
+
+    def plot(self, y: str = "score", x: str = "round", ax: Any = None) -> Any:
+        """Draw one column of :meth:`rows` against another; return the matplotlib axes.
+
+        ``history.plot("loss", "total_bytes_up")``. ``ax``: draw into these axes.
+        """
+        rows = [row for row in self.rows() if row.get(y) is not None]
+        known = [
+            key for key, value in (self.rows() or [{}])[0].items() if not isinstance(value, str)
+        ]
+        for key in (x, y):
+            if key not in known:
+                raise RunError(f"plot: there is no column {key!r}. {did_you_mean(key, known)}")
+        if not rows:
+            raise RunError(f"plot: no round has a {y}.")
+        if ax is None:
+            pyplot = optional_module("matplotlib.pyplot", "History.plot", "'fedplt[pictures]'")
+            ax = pyplot.subplots()[1]
+        scale = self.metric.scale if y == "score" else 1
+        ax.plot([row[x] for row in rows], [scale * row[y] for row in rows], marker=".")
+        ax.set_xlabel(x.replace("_", " "))
+        ax.set_ylabel(self.metric.label if y == "score" else y.replace("_", " "))
+        ax.grid(alpha=0.3)
+        return ax
 
     @property
     def scores(self) -> list[float]:

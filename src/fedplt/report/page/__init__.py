@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from fedplt.report.page.content import Content, content_of
 from fedplt.report.page.render import page_html, plotly_source, write_page
-from fedplt.report.page.runs import ShownRun, read_groups, read_run
+from fedplt.report.page.runs import ShownRun, compared_runs, read_groups, read_run, run_folders
 
 __all__ = [
     "Content",
     "ShownRun",
+    "compared_runs",
     "content_of",
     "page_html",
     "plotly_source",
     "read_groups",
     "read_run",
+    "run_folders",
     "write_page",
 ]

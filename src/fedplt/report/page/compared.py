@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from fedplt.client import MetricInfo
-from fedplt.comparison import MEASURES, cost_to_reach
+from fedplt.comparison import cost_text, cost_to_reach, measures_of
 from fedplt.federation import one_metric
 from fedplt.report.page.chart import Chart, axis, label
 from fedplt.report.page.curves import default_target
 from fedplt.report.page.runs import ShownRun
 from fedplt.statistics import Interval, mean_interval, spread
 from fedplt.tables import Table
-from fedplt.text import bytes_text, flops_text
 
 Groups = Mapping[str, Sequence[ShownRun]]
 
@@ -22,6 +21,7 @@ def comparison_table(groups: Groups) -> Table:
     """Last, mean and test scores, and the cost until a common target."""
     metric = one_metric(run.history for runs in groups.values() for run in runs)
     target = default_target(metric, groups)
+    measures = measures_of(run.history for runs in groups.values() for run in runs)
     tested = any(run.history.test_score is not None for runs in groups.values() for run in runs)
     header = ["run", "seeds", f"last {metric.label}", f"{metric.label}, mean of last 10"]
     header += [f"test {metric.label}"] if tested else []
@@ -35,7 +35,7 @@ def comparison_table(groups: Groups) -> Table:
                 _spread(metric, [run.history.last_score for run in runs]),
                 _spread(metric, [run.history.final_score() for run in runs]),
                 *([_spread(metric, tests)] if tested else []),
-                *(_cost(runs, target, measure) for measure in MEASURES),
+                *(_cost(runs, target, measure) for measure in measures),
             )
         )
     notes = (
@@ -44,7 +44,7 @@ def comparison_table(groups: Groups) -> Table:
         f"{metric.text(target)}, mean over the seeds that reach it. ±: sample standard deviation "
         "over seeds.",
     )
-    columns = (*header, *(f"{measure} to target" for measure in MEASURES))
+    columns = (*header, *(f"{measure} to target" for measure in measures))
     return Table("comparison", "Comparison", columns, tuple(rows), notes)
 
 
@@ -62,7 +62,7 @@ def _cost(runs: Sequence[ShownRun], target: float, measure: str) -> str:
     costs = [cost for cost in found if cost is not None]
     if not costs:
         return "never"
-    text = (flops_text if "FLOPs" in measure else bytes_text)(fmean(costs))
+    text = cost_text(measure, fmean(costs))
     missing = len(runs) - len(costs)
     return f"{text} ({missing} never)" if missing else text
 

@@ -102,17 +102,35 @@ def _noted(folder: RunFolder, read: Callable[[Path, str], Sequence[Note]]) -> Se
         return []
 
 
+def run_folders(paths: Sequence[Path]) -> list[Path]:
+    """Folders of runs; a comparison's folder stands for the runs that began in it."""
+    return [run.resolve() for path in paths for run in compared_runs(path) or [path]]
+
+
+def compared_runs(path: Path) -> list[Path]:
+    """The folders of a comparison's runs; none for the folder of one run."""
+    if RunFolder.has_begun(path) or not path.is_dir():
+        return []
+    return sorted(inner for inner in path.iterdir() if RunFolder.has_begun(inner))
+
+
 def read_groups(paths: Sequence[Path]) -> dict[str, list[ShownRun]]:
-    """Runs by label; those that differ only in their seed share one."""
-    runs = [read_run(path) for path in dict.fromkeys(path.resolve() for path in paths)]
-    for run in runs:
+    """Runs by label; those that differ only in their seed share one.
+
+    Runs of a comparison have its labels; those without an evaluated round are left out.
+    """
+    compared = {run.resolve() for path in paths for run in compared_runs(path)}
+    read = {path: read_run(path) for path in run_folders(paths)}
+    for path, run in list(read.items()):
         if not run.history.evaluated:
-            raise RunError(f"{run.name} has no evaluated round yet: nothing to report.")
-    keys = {id(run): _configuration(run) for run in runs}
-    labels = _labels({key: _names(run) for run, key in zip(runs, keys.values(), strict=True)})
+            if path not in compared or len(read) == 1:
+                raise RunError(f"{run.name} has no evaluated round yet: nothing to report.")
+            del read[path]
+    keys = {path: _configuration(run, path in compared) for path, run in read.items()}
+    labels = _labels({keys[path]: _names(run, path in compared) for path, run in read.items()})
     groups: dict[str, list[ShownRun]] = {}
-    for run in runs:
-        groups.setdefault(labels[keys[id(run)]], []).append(run)
+    for path, run in read.items():
+        groups.setdefault(labels[keys[path]], []).append(run)
     for members in groups.values():
         members.sort(key=lambda run: run.seed)
     return groups
@@ -122,9 +140,10 @@ _PER_RUN = ("seed", "name", "rounds", "checkpoint_every", "server.attempts")
 """Keys in which the seeds of one group may differ, besides those of the engine."""
 
 
-def _configuration(run: ShownRun) -> str:
+def _configuration(run: ShownRun, is_compared: bool) -> str:
     assert run.config is not None
-    kept = {
+    kept = {"label": run.config.name} if is_compared else {}
+    kept |= {
         key: value
         for key, value in flatten(run.config).items()
         if key not in _PER_RUN and not key.startswith("engine.")
@@ -132,13 +151,16 @@ def _configuration(run: ShownRun) -> str:
     return json.dumps(kept, sort_keys=True, default=str)
 
 
-def _names(run: ShownRun) -> tuple[str, str, str]:
-    """From short to long: the method, with the configuration's name, with the folder's."""
+def _names(run: ShownRun, is_compared: bool) -> tuple[str, str, str]:
+    """From short to long: the method, with the configuration's name, with the folder's.
+
+    Runs of a comparison are named by its labels, which are their configurations' names.
+    """
     assert run.config is not None
     method = str(run.config.method["name"]).rpartition(":")[2]
     name = run.config.name
     both = method if name in ("", method) else f"{name} {method}"
-    return method, both, f"{both} ({run.name})"
+    return name if is_compared else method, both, f"{both} ({run.name})"
 
 
 def _labels(names: Mapping[str, tuple[str, str, str]]) -> dict[str, str]:

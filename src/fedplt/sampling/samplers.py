@@ -1,0 +1,138 @@
+"""Samplers that choose the clients of a round before anybody trains, by name.
+
+To add one, write a subclass of :class:`Sampler` in a new file and add a line to ``SAMPLERS``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedplt.sampling.draw import independent_sample, uniform_sample
+from fedplt.sampling.fleet import Numbers
+from fedplt.seeds import generator
+from fedplt.text import brief
+
+Clients = Sequence[int] | NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class SamplingRequest:
+    """The input of a sampler. Arrays have one entry per client."""
+
+    round: int
+    """The number of the round, from 0."""
+    seed: int
+    num_examples: NDArray[np.int64]
+    """What each client's update counts in a mean."""
+    ratios: Numbers
+    """The fraction of the model that each client trains."""
+    last_norms: Numbers
+    """The norm of each client's last update; NaN if it has not trained yet."""
+
+    __repr__ = brief
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.ratios)
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """A generator for this round: the same for the same seed, also in a resumed run."""
+        return generator(self.seed, purpose, round=self.round)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampler:
+    """Chooses who takes part in a round. The fields are its options (``sampling.options``)."""
+
+    uses_norms: ClassVar[bool] = True
+    """Whether ``last_norms`` must be in the checkpoint."""
+
+    def probabilities(self, request: SamplingRequest) -> Numbers:
+        """Each client's probability to be chosen in this round: estimators divide by it."""
+        raise NotImplementedError
+
+    def draw(self, request: SamplingRequest, probabilities: Numbers) -> Clients:
+        """The chosen clients. Default: each independently, with its probability."""
+        return independent_sample(probabilities, seed=request.seed, round=request.round)
+
+    def share(self, num_clients: int) -> float:
+        """Expected fraction of the clients in a round, for forecasts and warnings."""
+        return 1.0
+
+    def most_clients(self, num_clients: int) -> int:
+        """Upper bound of the clients in a round; the simulator makes room for so many updates."""
+        return num_clients
+
+    def most_values(self, sizes: NDArray[np.int64]) -> int:
+        """Upper bound of the values in all updates of a round, by the size of each update."""
+        return int(np.sort(sizes)[::-1][: self.most_clients(len(sizes))].sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class All(Sampler):
+    """Every client, in every round."""
+
+    uses_norms: ClassVar[bool] = False
+
+    def probabilities(self, request: SamplingRequest) -> Numbers:
+        return np.ones(request.num_clients)
+
+    def draw(self, request: SamplingRequest, probabilities: Numbers) -> Clients:
+        return range(request.num_clients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform(Sampler):
+    """A fixed number of clients, all equally likely."""
+
+    uses_norms: ClassVar[bool] = False
+    num_clients: int
+
+    def probabilities(self, request: SamplingRequest) -> Numbers:
+        return np.full(request.num_clients, self.num_clients / request.num_clients)
+
+    def draw(self, request: SamplingRequest, probabilities: Numbers) -> Clients:
+        number = request.num_clients
+        return uniform_sample(number, self.num_clients, seed=request.seed, round=request.round)
+
+    def share(self, num_clients: int) -> float:
+        return self.num_clients / num_clients
+
+    def most_clients(self, num_clients: int) -> int:
+        return self.num_clients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bernoulli(Sampler):
+    """Every client with the same probability, independently of the others."""
+
+    uses_norms: ClassVar[bool] = False
+    probability: float
+
+    def probabilities(self, request: SamplingRequest) -> Numbers:
+        return np.full(request.num_clients, self.probability)
+
+    def share(self, num_clients: int) -> float:
+        return self.probability
+
+    def most_values(self, sizes: NDArray[np.int64]) -> int:
+        return most_drawn(sizes, self.probability * float(sizes.sum()))
+
+
+SAMPLERS: dict[str, type[Sampler]] = {"all": All, "uniform": Uniform, "bernoulli": Bernoulli}
+
+
+def most_drawn(sizes: NDArray[np.int64], expected: float) -> int:
+    """Bound of the total size of independently drawn updates whose expected total is known.
+
+    By Bernstein's inequality they exceed it with probability at most e^-30.
+    """
+    largest = int(sizes.max())
+    bound = math.ceil(expected + math.sqrt(60 * largest * expected) + 20 * largest)
+    return min(int(sizes.sum()), bound)
