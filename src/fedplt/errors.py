@@ -21,7 +21,6 @@ the message and exits with code 2; a traceback always means a bug in fedplt.
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterable
 
 
@@ -104,7 +103,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     least = min(slips.values(), default=0)
     few = least <= max(len(word) // 4, int(len(word) > 2))
     near = [name for name in alike if few and slips[name] == least]
-    near.sort(key=lambda name: -len(os.path.commonprefix([word, name])))  # first letters are right
+    near.sort(key=lambda name: name[:1] != word[:1])  # the first letter is mostly right
     near = near or difflib.get_close_matches(word, alike, n=1, cutoff=0.8)
     near = near or difflib.get_close_matches(word, alike, n=2)
     if not near:

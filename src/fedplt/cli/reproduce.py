@@ -11,6 +11,7 @@ import typer
 from fedplt.cli.app import NO_MATPLOTLIB, err, out, print_json, status, verb
 from fedplt.cli.comparing import parse_seeds
 from fedplt.errors import ConfigError
+from fedplt.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -228,4 +229,5 @@ def _cells(block: Block, place: Place, seeds: Sequence[int], rounds: int | None)
 
 def _state(block: Block, place: Place, seeds: Sequence[int], rounds: int | None) -> str:
     length, done, time = _cells(block, place, seeds, rounds)
-    return f"{length} rounds, {done} runs are done" + (f", {time} left" if time != "-" else "")
+    left = f", {time} left" if time != "-" else ""
+    return f"{counted(int(length), 'round')}, {done} runs are done{left}"

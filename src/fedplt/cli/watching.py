@@ -9,6 +9,7 @@ import typer
 
 from fedplt.cli.app import out, print_json, verb
 from fedplt.errors import ConfigError, RunError
+from fedplt.text import counted
 
 NO_SERVER = "fedplt watch needs a web server: pip install 'fedplt[watch]'"
 
@@ -63,5 +64,5 @@ def export(
         raise ConfigError(f"--table {table}: {did_you_mean(table, TABLES)}")
     path = file or Path(f"{table}.csv")
     number = export([read_run(folder) for folder in folders], table, path)
-    out.print(f"{path}: {number} rows", soft_wrap=True)
+    out.print(f"{path}: {counted(number, 'row')}", soft_wrap=True)
     print_json({"file": str(path), "rows": number})

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedplt.client import MetricInfo
 from fedplt.federation import History, RoundRecord, Totals, one_metric
-from fedplt.text import SAMPLE_STD, bytes_text, flops_text, table
+from fedplt.text import SAMPLE_STD, bytes_text, counted, flops_text, table
 
 FORMAT = 3
 
@@ -52,7 +52,7 @@ def refusals(history: History) -> str:
     when = [str(record.round) for record in (rounds[0], rounds[-1])]
     client, why = next(iter(rounds[0].rejected.items()))
     span = f"round {when[0]}" if len(rounds) == 1 else f"rounds {' to '.join(when)}"
-    return f"{number} updates refused, {span}; the first, of client {client}: {why}"
+    return f"{counted(number, 'update')} refused, {span}; the first, of client {client}: {why}"
 
 
 @dataclass(frozen=True)
