@@ -58,7 +58,7 @@ def test_a_summary(tmp_path):
     text = told.summary(tmp_path / "not" / "there")
     assert "10 rounds: 10.0 MB up, 20.0 MB down" in text
     assert "about 1:30 here" in text
-    assert "4.0 MB of" in text
+    assert "4.0 MB on disk (" in text
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ def warnings(plan: Plan) -> list[str]:
         if without:
             result.append(
                 f"Note: layer {layer.name}: {without} of {counted(plan.num_clients, 'client')} "
-                "train none of it. Their share is less than one sub-layer, so such clients take turns "
-                "(or their allocation leaves the layer out)."
+                "train none of it. Their share is less than one sub-layer, so such clients take "
+                "turns (or their allocation leaves the layer out)."
             )
     return result
 
