@@ -20,13 +20,21 @@ Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
+_KEYS_OF_SPLIT = {
+    "given": ["split_file"],
+    "shards": ["shards_per_client"],
+    "dirichlet": ["alpha", "min_examples"],
+}
+
+
 class DataConfig(Section):
     """Which data set, and how it is split among the clients."""
 
     name: str = "fashion-mnist"
     """``fashion-mnist``, ``cifar10``, ``package.module:function`` that returns TrainingData, or
     ``nodes``: in a deployment the nodes have the data, and the server has none."""
-    split: Literal["dirichlet", "iid", "shards", "given"] = "dirichlet"
+    split: Literal["iid", "dirichlet", "shards", "given"] = "iid"
+    """Default: the split that the other keys belong to (``alpha``: ``dirichlet``), else ``iid``."""
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.2
     """Dirichlet concentration: the smaller, the more skewed the clients' labels."""
     min_examples: Annotated[int, Field(ge=1)] = 10
@@ -34,6 +42,17 @@ class DataConfig(Section):
     shards_per_client: Annotated[int, Field(ge=1)] = 2
     split_file: str | None = None
     """For ``given``: a JSON file with one list of example indices per client."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_of_the_keys(cls, values: Any) -> Any:
+        """A key of one split chooses it: ``alpha`` alone must not be without effect."""
+        if not isinstance(values, dict) or "split" in values or values.get("whole"):
+            return values  # whole: a node's own examples, which are not split
+        for split, keys in _KEYS_OF_SPLIT.items():
+            if any(values.get(key) is not None for key in keys):
+                return {**values, "split": split}
+        return values
 
     @model_validator(mode="after")
     def _split_file(self) -> DataConfig:

@@ -39,8 +39,6 @@ from fedplt.errors import ConfigError
 from fedplt.federation import History, OnRound, ignore, make_job, warn_of_gaps
 from fedplt.planning import Allocation
 
-_GIVEN_SPLIT = {"split": "given", "split_file": FROM_PYTHON}
-
 
 def train(
     model: nn.Module,
@@ -51,7 +49,7 @@ def train(
     ratios: Sequence[float | Allocation] | None = None,
     fleet: FleetConfig | Values | None = None,
     test_data: Any = None,
-    split: str | Split | Sequence[Any] = "iid",
+    split: str | Split | Sequence[Any] | None = None,
     learning_rates: Sequence[float] | None = None,
     task: str | Task = "classification",
     loss: Loss | None = None,
@@ -90,7 +88,8 @@ def train(
         ratios: one per client: the fraction of the model it trains.
         fleet: instead of ratios, the devices to plan them from:
             ``{"devices": "devices.csv", "deadline_seconds": 30.0}``.
-        split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client.
+        split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client
+            (default as in a configuration: by the keys of ``data``, else ``"iid"``).
         learning_rates: one per client (default: ``training["learning_rate"]`` for all).
         task: ``"classification"``, ``"regression"``, ``"multi-label"``, ``"next-token"``, or a
             :class:`fedplt.Task`: a loss and a metric.
@@ -117,13 +116,9 @@ def train(
     make_engine = engine if callable(engine) else None
     ratios, learning_rates = as_list(ratios), as_list(learning_rates)
     samples = TrainingData(train_data, validation_data, test_data)
-    if isinstance(split, (str, Split)):
-        given = None if isinstance(split, str) else split
-    else:
-        given = split_given(split, len(samples.train))
+    named_split, given = _split(split, len(samples.train))
     named_task, chosen = task_section(task, loss, metric)
     planned = values_of("fleet", fleet)
-    named_split = {"split": split} if given is None else _GIVEN_SPLIT
     sections = {
         "data": {"name": FROM_PYTHON, **named_split, **values_of("data", data)},
         "model": {"name": FROM_PYTHON, **values_of("cut", cut)},
@@ -154,3 +149,11 @@ def train(
     warn_of_gaps(job.plan)
     with shown_progress(job, verbose) as show:
         return run_job(job, out, resume=resume, engine=make_engine, on_round=both(show, on_round))
+
+
+def _split(given: str | Split | Sequence[Any] | None, number: int) -> tuple[Values, Split | None]:
+    """The keys of ``[data]`` that describe a split, and the split itself unless it is named."""
+    if given is None or isinstance(given, str):
+        return {} if given is None else {"split": given}, None
+    made = given if isinstance(given, Split) else split_given(given, number)
+    return {"split": "given", "split_file": FROM_PYTHON}, made
