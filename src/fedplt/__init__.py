@@ -116,6 +116,9 @@ _PUBLIC = {
         "run",
         "train",
     ],
+    "fedplt.report.page": [
+        "scalars",
+    ],
     "fedplt.comparison": [
         "compare",
     ],
@@ -229,6 +232,7 @@ if TYPE_CHECKING:
     from fedplt.planning import balanced_allocation as balanced_allocation
     from fedplt.planning import make_plan as make_plan
     from fedplt.planning import submodel_plan as submodel_plan
+    from fedplt.report.page import scalars as scalars
     from fedplt.sampling import sampling_probabilities as sampling_probabilities
     from fedplt.server import Aggregator as Aggregator
     from fedplt.server import validate as validate

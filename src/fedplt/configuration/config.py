@@ -181,8 +181,11 @@ class EngineConfig(Section):
     name: Literal["simulator", "flower"] = "simulator"
     """``simulator``: worker processes on this machine. ``flower``: Flower's simulation of nodes
     on this machine, or, in a deployment, its nodes."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$", examples=["cuda:1"])] = "cpu"
-    """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
+    device: Annotated[
+        str, Field(pattern=r"^(cpu|auto|cuda(:\d+)?|mps)$", examples=["auto", "cuda:1"])
+    ] = "cpu"
+    """``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``: ``cuda`` or ``mps`` if torch finds one,
+    else ``cpu``; the run records which. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None
     """Worker processes; default: one per core (one on a GPU)."""
     start_method: Literal["fork", "spawn"] | None = None
@@ -195,6 +198,15 @@ class EngineConfig(Section):
     """``flower``: clients that have not answered after this long are left out of the round."""
     pin_nodes: bool = False
     """``flower`` with node authentication: a client stays with the node that was it first."""
+    on_round: str | None = None
+    """``package.module:function``, called with the :class:`fedplt.RoundRecord` of every round, in
+    order: to log it elsewhere."""
+
+    @model_validator(mode="after")
+    def _on_this_machine(self) -> EngineConfig:
+        if self.name == "flower":
+            self.refuse_unused(["device"], "name = 'flower'", "or set name = 'simulator'")
+        return self
 
 
 class RunConfig(Section):

@@ -105,7 +105,7 @@ def train(
         engine: the section ``engine``, or a function that makes an engine.
         out: a run folder (config, plan, records, checkpoints, final model); None: nothing on disk.
         resume: continue the run in ``out``, with the same arguments; ends with the same bits.
-        on_round: called with every round's record.
+        on_round: called with every round's :class:`fedplt.RoundRecord`, in order.
         verbose: show progress; default: on a terminal and in a notebook.
 
     Ctrl-C saves the run (with ``out``) and raises KeyboardInterrupt.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from fedplt.report.page.content import Content, content_of
 from fedplt.report.page.render import page_html, plotly_source, write_page
 from fedplt.report.page.runs import ShownRun, read_groups, read_run
+from fedplt.report.page.scores import scalars
 
 __all__ = [
     "Content",
@@ -19,5 +20,6 @@ __all__ = [
     "plotly_source",
     "read_groups",
     "read_run",
+    "scalars",
     "write_page",
 ]
