@@ -89,8 +89,9 @@ bench-peers:  #> environments for Flower, pfl-research and FedJAX, then all benc
 	python3 -m venv .venv-fedjax && .venv-fedjax/bin/pip install -q fedjax==0.0.17 "jax[cpu]"
 	$(MAKE) bench PEERS="--flower .venv-flower/bin/python --pfl .venv-pfl/bin/python --fedjax .venv-fedjax/bin/python"
 
-results: setup  ## rebuild tables, figures and claims of the experiments from results/*/*/runs.json
+results: setup  ## rebuild tables, figures and claims, here and in README.md, from results/
 	$(PYTHON) -m reproduction tables --page docs/reproduction.md
+	$(PYTHON) -m reproduction.why
 
 api-page: setup  #> write docs/api.md from the docstrings
 	$(PYTHON) tools/api_page.py

@@ -252,4 +252,5 @@ def _cells(block: Block, place: Place, seeds: Sequence[int], rounds: int | None)
 
 def _state(block: Block, place: Place, seeds: Sequence[int], rounds: int | None) -> str:
     length, done, time = _cells(block, place, seeds, rounds)
-    return f"{length} rounds, {done} runs are done" + (f", {time} left" if time != "-" else "")
+    left = f", {time} left" if time != "-" else ""
+    return f"{counted(int(length), 'round')}, {done} runs are done{left}"

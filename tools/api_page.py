@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 GROUPS = {
     "Run": [
         "run", "resume", "train", "compare", "History", "RoundRecord",
-        "load_history", "load", "evaluate",
+        "scalars", "load_history", "load", "evaluate",
     ],
     "A loop of your own": [
         "cut", "make_plan", "check", "CheckReport", "train_only", "TrainableSlices",

@@ -2,6 +2,7 @@
 
 - Formulas between dollar signs become MathML: browsers draw it, and no script is loaded.
 - Files outside of docs/ that a page links to are copied into the site.
+- Every key of the configuration's page has an anchor.
 - CONTRIBUTING, SECURITY, CHANGELOG and the pages of the examples are pages of the site, too.
 """
 
@@ -28,6 +29,7 @@ PAGES |= {
     name: name
     for name in sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("examples/*/README.md"))
 }
+CONFIGURATION = "configuration.md"
 _LINK = re.compile(r"\]\(([^)#\s:]+)(?=[)#])")
 """The target of a link that is neither an address nor an anchor of its own page."""
 
@@ -98,6 +100,37 @@ def copied(path: str) -> str:
     return f"files/{path}.txt" if path.endswith(".md") else f"files/{path}"
 
 
+def with_anchors(markdown: str) -> str:
+    """Every key in the first column of a table as a link to itself, such as ``#data.alpha``.
+
+    Keys without a section belong to that of the row's first key, or to the array of tables above.
+    """
+    group = ""
+
+    def linked(row: re.Match[str]) -> str:
+        nonlocal group
+        section = group
+
+        def link(found: re.Match[str]) -> str:
+            nonlocal section, group
+            key = found[2]
+            if found[1]:
+                group = key
+            elif "." in key:
+                section = group = key.rpartition(".")[0]
+            elif section:
+                key = f"{section}.{key}"
+            return f"[{found[0]}](#{key}){{#{key}}}"
+
+        return re.sub(r"`(\[\[)?([\w.]+)(?:\]\])?`", link, row[0])
+
+    parts = re.split(r"^(?=## )", markdown, flags=re.MULTILINE)
+    for index, part in enumerate(parts):
+        group = ""
+        parts[index] = re.sub(r"^\| [^|]+(?=\|)", linked, part, flags=re.MULTILINE)
+    return "".join(parts)
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links that hold in the repository are made to hold in the site."""
     source = PAGES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
@@ -110,4 +143,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         uri = copied(copy) if copy else uris.get(path, path.removeprefix("docs/"))
         return f"]({posixpath.relpath(uri, here)}"
 
+    if page.file.src_uri == CONFIGURATION:
+        markdown = with_anchors(markdown)
     return _LINK.sub(moved, markdown)

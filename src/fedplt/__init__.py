@@ -119,6 +119,9 @@ _PUBLIC = {
         "run",
         "train",
     ],
+    "fedplt.report.page": [
+        "scalars",
+    ],
     "fedplt.comparison": [
         "compare",
     ],
@@ -232,6 +235,7 @@ if TYPE_CHECKING:
     from fedplt.planning import balanced_allocation as balanced_allocation
     from fedplt.planning import make_plan as make_plan
     from fedplt.planning import submodel_plan as submodel_plan
+    from fedplt.report.page import scalars as scalars
     from fedplt.sampling import Sampler as Sampler
     from fedplt.sampling import SamplingRequest as SamplingRequest
     from fedplt.sampling import sampling_probabilities as sampling_probabilities

@@ -87,8 +87,8 @@ class UntrainedWarning(UserWarning):
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """A sentence that names the most similar known word (or two), or lists all known words.
 
-    >>> did_you_mean("dirichelt", ["iid", "dirichlet", "shards"])
-    "Did you mean 'dirichlet'?"
+    >>> did_you_mean("fedptl", ["fedplt", "fedpmt", "heterofl"])
+    "Did you mean 'fedplt'?"
     >>> did_you_mean("target_seconds", ["deadline_seconds", "late_after_seconds"])
     "Did you mean 'late_after_seconds' or 'deadline_seconds'?"
     >>> did_you_mean("zzz", ["iid", "dirichlet"])
@@ -98,8 +98,32 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     """
     known = sorted(known)
     alike = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(given.lower(), alike, n=1, cutoff=0.8)
-    near = near or difflib.get_close_matches(given.lower(), alike, n=2)
+    word = given.lower()
+    slips = {name: _typing_errors(word, name) for name in alike}
+    least = min(slips.values(), default=0)
+    few = least <= max(len(word) // 4, int(len(word) > 2))
+    near = [name for name in alike if few and slips[name] == least]
+    near.sort(key=lambda name: name[:1] != word[:1])  # the first letter is mostly right
+    near = near or difflib.get_close_matches(word, alike, n=1, cutoff=0.8)
+    near = near or difflib.get_close_matches(word, alike, n=2)
     if not near:
         return f"Known: {', '.join(known)}."
-    return f"Did you mean {' or '.join(repr(alike[name]) for name in near)}?"
+    return f"Did you mean {' or '.join(repr(alike[name]) for name in near[:2])}?"
+
+
+def _typing_errors(given: str, meant: str) -> int:
+    """Fewest letters added, left out, replaced, or swapped with a neighbor (restricted Damerau).
+
+    >>> _typing_errors("fedptl", "fedplt"), _typing_errors("fedptl", "fedpmt")
+    (1, 2)
+    """
+    before: list[int] = []
+    row = list(range(len(meant) + 1))
+    for i, letter in enumerate(given):
+        above, row = row, [i + 1]
+        for j, other in enumerate(meant):
+            row.append(min(above[j + 1] + 1, row[j] + 1, above[j] + (letter != other)))
+            if before and j and letter == meant[j - 1] and given[i - 1] == other:
+                row[-1] = min(row[-1], before[j - 1] + 1)
+        before = above
+    return row[-1]

@@ -20,6 +20,15 @@ def bytes_text(number: float) -> str:
     return _scaled(number, "B")
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts, in the singular or plural.
+
+    >>> counted(1, "round"), counted(0, "client"), counted(1200, "local step")
+    ('1 round', '0 clients', '1,200 local steps')
+    """
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def flops_text(number: float) -> str:
     """
     >>> flops_text(1.5e12)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from pydantic import BaseModel
+from tools.site_hooks import with_anchors
 from typer.testing import CliRunner
 
 from fedplt.cli import app
@@ -43,6 +44,18 @@ def test_no_other_keys_are_documented():
     told = documented(Path("docs/configuration.md").read_text())
     known = {*keys(RunConfig), *GroupConfig.model_fields}
     assert {name for name in told if not name.startswith("method.")} <= known
+
+
+def test_every_key_has_one_anchor():
+    page = with_anchors(Path("docs/configuration.md").read_text())
+    anchors = re.findall(r"\{#([\w.]+)\}", page)
+    assert len(anchors) == len(set(anchors))
+    groups = {f"clients.groups.{name}" for name in GroupConfig.model_fields}
+    assert {*keys(RunConfig), *groups} - {"method"} <= set(anchors)
+    headings = re.findall(r"^## `\[(\w+)\]`$", page, flags=re.MULTILINE)
+    sections = {key.partition(".")[0] for key in keys(RunConfig) if "." in key}
+    assert set(headings) == sections | {"method"}
+    assert len(headings) == len(set(headings))
 
 
 def test_the_planning_target_is_documented():

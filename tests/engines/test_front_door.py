@@ -13,6 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fedplt
+from fedplt.configuration import parse_config
+from fedplt.configuration.config import CutConfig, RunConfig
+from fedplt.configuration.fleet_config import TargetConfig
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.report.page import content_of, read_groups, write_page
 from tests.support.engines import FakeEngine
@@ -232,3 +235,52 @@ def test_every_parameter_of_train_is_documented():
     documented = fedplt.train.__doc__.split("Args:")[1]
     for name in inspect.signature(fedplt.train).parameters:
         assert re.search(rf"^        [\w, ]*\b{name}\b[\w, ]*: ", documented, re.MULTILINE), name
+
+
+@pytest.mark.parametrize(
+    ("function", "section"),
+    [(fedplt.train, RunConfig), (fedplt.cut, CutConfig), (fedplt.plan_fleet, TargetConfig)],
+)
+def test_arguments_have_the_defaults_of_the_configuration(function, section):
+    for name, field in section.model_fields.items():
+        parameter = inspect.signature(function).parameters.get(name)
+        if parameter and parameter.default is not parameter.empty:
+            default = getattr(field.default, "name", field.default)  # of a section: its name
+            default = default["name"] if name == "method" else default
+            assert parameter.default in (default, None, ()), name  # or left out: no key is set
+
+
+def test_a_run_from_python_has_the_configuration_that_a_file_without_keys_has(tmp_path):
+    fedplt.train(
+        small_model(), DATA, VALIDATION, ratios=[1.0, 0.5], rounds=1, out=tmp_path / "run",
+        engine={"workers": 1, "check": False},
+    )  # fmt: skip
+    found = RunFolder.open(tmp_path / "run").config().model_dump()
+    groups = [{"num_clients": 1, "ratio": 1.0}, {"num_clients": 1, "ratio": 0.5}]
+    default = parse_config(
+        {
+            "rounds": 1,
+            "clients": {"num_clients": 2, "groups": groups},
+            "engine": {"workers": 1, "check": False},
+            "data": {"name": found["data"]["name"]},
+            "model": {"name": found["model"]["name"]},
+        }
+    )
+    assert found == default.model_dump()
+
+
+@pytest.mark.parametrize(
+    ("given", "split"),
+    [
+        ({}, "iid"),
+        ({"alpha": 0.2}, "dirichlet"),
+        ({"min_examples": 1}, "dirichlet"),
+        ({"shards_per_client": 3}, "shards"),
+        ({"split_file": "mine.json"}, "given"),
+        ({"split": "iid", "alpha": 0.3}, "iid"),
+    ],
+)
+def test_a_key_of_one_split_chooses_it(given, split):
+    config = parse_config({"data": given})
+    assert config.data.split == split
+    assert parse_config(config.model_dump(exclude_none=True)).data == config.data

@@ -58,4 +58,21 @@ def test_a_summary(tmp_path):
     text = told.summary(tmp_path / "not" / "there")
     assert "10 rounds: 10.0 MB up, 20.0 MB down" in text
     assert "about 1:30 here" in text
-    assert "4.0 MB of" in text
+    assert "4.0 MB on disk (" in text
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "said"),
+    [
+        (10**12, 10**9, "4.0 MB on disk (1.0 GB free)"),
+        (10**12, 0, "4.0 MB on disk (0 B free)\nWARNING: the disk"),
+        (0, 0, "4.0 MB on disk"),  # a file system without sizes
+    ],
+)
+def test_free_space(tmp_path, monkeypatch, total, free, said):
+    disk = type("", (), {"total": total, "free": free})
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: disk)
+    text = module.Forecast(1, 1e6, 2e6, 3e9, 90.0, 4_000_000).summary(tmp_path)
+    assert "\n1 round: " in text
+    assert said in text
+    assert ("free" in text) == bool(total)

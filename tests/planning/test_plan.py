@@ -172,7 +172,7 @@ def test_a_hundred_thousand_clients():
         plan = make_plan(fcn_layers(), ratios)
         assert np.allclose(plan.achieved_ratios, ratios, rtol=0.003, atol=0)
         assert plan.assignment(number - 1).ratio == pytest.approx(0.06, rel=0.003)
-        assert plan.summary().startswith("100000 clients")
+        assert plan.summary().startswith("100,000 clients")
 
     tracemalloc.start()
     use()

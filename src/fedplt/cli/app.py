@@ -7,13 +7,17 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
+import click
 import typer
 from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperCommand, TyperGroup
 
 from fedplt import __version__
 from fedplt.builtin import builtin_configs, builtin_fleets
@@ -27,9 +31,80 @@ PLAIN = bool(os.environ.get("NO_COLOR"))
 if PLAIN:
     os.environ.setdefault("_TYPER_FORCE_DISABLE_TERMINAL", "1")
 
+VERBS: dict[str, dict[str, tuple[str, ...]]] = {
+    "Prepare": {
+        "init": ("fedplt init --list", "fedplt init fashion-mnist"),
+        "data": (),
+        "data get": ("fedplt data get cifar10",),
+        "cut": ("fedplt cut vit", "fedplt cut vit --check"),
+        "plan": ("fedplt plan fashion-mnist", "fedplt plan fashion-mnist --picture plan.png"),
+        "fleet": (
+            "fedplt fleet kitchen --picture fleet.png",
+            "fedplt fleet devices.csv --run mine.toml",
+        ),
+        "probe": ("fedplt probe fcn", 'fedplt probe resnet8 --up "5 Mbit/s" --down "50 Mbit/s"'),
+        "privacy": ("fedplt privacy run.toml", "fedplt privacy run.toml --epsilon 8"),
+    },
+    "Train": {
+        "run": (
+            "fedplt run fashion-mnist",
+            "fedplt run fashion-mnist --set rounds=20 --set training.batch_size=32",
+        ),
+        "resume": ("fedplt resume runs/fashion-mnist-seed1",),
+        "watch": ("fedplt watch runs",),
+    },
+    "Look at results": {
+        "evaluate": ("fedplt evaluate runs/fashion-mnist-seed1 my_data:load",),
+        "report": (
+            "fedplt report runs/fashion-mnist-seed1",
+            "fedplt report runs/fedplt-seed1 runs/fedplt-seed2 runs/fedavg-seed1 "
+            "runs/fedavg-seed2 --out both.html",
+        ),
+        "curve": ("fedplt curve runs/fashion-mnist-seed1 --picture curve.png",),
+        "export": ("fedplt export runs/fashion-mnist-seed1 --out rounds.csv",),
+    },
+    "Compare methods": {
+        "methods": ("fedplt methods",),
+        "compare": (
+            "fedplt compare fashion-mnist --option feddrop.scaler=false",
+            "fedplt compare fashion-mnist --methods fedplt,fedavg,fedpmt --seeds 1,2,3 "
+            "--set rounds=30",
+        ),
+    },
+    "Real machines": {
+        "deploy": (),
+        "deploy init": ("fedplt deploy init fl --nodes nodes.csv",),
+        "deploy check": ("fedplt deploy check fl", "fedplt deploy check fl --node n2"),
+        "flower": (),
+        "flower init": ("fedplt flower init my-app",),
+    },
+    "The paper": {
+        "reproduce": ("fedplt reproduce", "fedplt reproduce exp2 --quick"),
+        "theory": ("fedplt theory --picture theory.png", "fedplt theory --counterexample"),
+    },
+}
+"""All verbs in the order of use, under their headings in the help, each with examples."""
+
+
+class _InOrder(TyperGroup):
+    """Lists the verbs under their headings, in the order of use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        order = [verb for verbs in VERBS.values() for verb in verbs]
+        return sorted(super().list_commands(ctx), key=order.index)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        if isinstance(command, (TyperGroup, TyperCommand)):
+            command.rich_help_panel = next(title for title in VERBS if cmd_name in VERBS[title])
+        return command
+
+
 app = typer.Typer(
+    cls=_InOrder,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
     help="Federated learning on unequal devices by partial layer training (FedPLT).",
 )
 
@@ -103,7 +178,10 @@ def verb(
             function(**given)
 
         more = {"quiet": Quiet, "as_json": Json}
-        hints = get_type_hints(function, include_extras=True) | more
+        hints = {
+            key: _literal(hint)
+            for key, hint in (get_type_hints(function, include_extras=True) | more).items()
+        }
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = [
             parameter.replace(annotation=hints[parameter.name], kind=kind)
@@ -115,10 +193,34 @@ def verb(
         ]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = hints
-        group.command(name)(run)
+        group.command(name, help=_help(function), epilog=_examples(function))(run)
         return function
 
     return register
+
+
+def _help(function: Callable[..., None]) -> str:
+    """The docstring, one line per paragraph, so that a terminal of any width can wrap it."""
+    paragraphs = (inspect.getdoc(function) or "").split("\n\n")
+    return escape("\n\n".join(text.replace("\n", " ") for text in paragraphs))
+
+
+def _examples(function: Callable[..., None]) -> str:
+    name = function.__name__.replace("_", " ")
+    shown = [line for verbs in VERBS.values() for line in verbs.get(name, ())]
+    assert shown, f"VERBS lacks {name!r}"
+    # An empty line between two lines, or the help joins them.
+    return escape("\n\n".join(["Examples:" if len(shown) > 1 else "Example:", *shown]))
+
+
+def _literal(hint: Any) -> Any:
+    """An option whose help text is no markup: ``[privacy]`` is a section, not a style."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    kind, info, *more = get_args(hint)
+    info = copy(info)  # several verbs share it
+    info.help = escape(info.help or "")
+    return Annotated[kind, info, *more]
 
 
 def print_json(answer: Callable[[], Any] | Any) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from fedplt.cli.app import app, out, print_json, verb
 from fedplt.errors import RunError
+from fedplt.text import counted
 
 deploy_app = typer.Typer(
     no_args_is_help=True, help="Run on real machines: write and check a deployment on Flower."
@@ -36,7 +37,7 @@ def deploy_init(
     deployment = _deployment()
     address = deployment.make_address(host or [], port)
     record, notes = deployment.init_deployment(folder, nodes, address, config)
-    nodes_text = f"{len(record.nodes)} nodes ({_some(list(record.nodes))})"
+    nodes_text = f"{counted(len(record.nodes), 'node')} ({_some(list(record.nodes))})"
     out.print(f"{folder} is ready: a server at {address.public}, {nodes_text}.", soft_wrap=True)
     for text in notes:
         out.print(text, soft_wrap=True)

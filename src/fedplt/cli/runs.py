@@ -23,7 +23,7 @@ from fedplt.cli.app import (
     verb,
 )
 from fedplt.errors import RunError
-from fedplt.text import SAMPLE_STD
+from fedplt.text import SAMPLE_STD, counted
 
 if TYPE_CHECKING:
     from fedplt.federation import OnRound, RoundRecord, RunFolder
@@ -130,7 +130,7 @@ def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -
 
     with placing(folder / "config.toml", set_ or []), fetch_progress(status) as progress:
         job, done = prepare_resume(RunFolder.open(folder), change, progress)
-    out.print(f"{done} of {job.config.rounds} rounds are done.")
+    out.print(f"{done} of {counted(job.config.rounds, 'round')} done.")
     for gap in job.plan.uncovered:
         out.print(f"WARNING: {gap}", soft_wrap=True)
     with (
@@ -161,7 +161,7 @@ def evaluate(
     found = measure(folder, data, best=best, client=client)
     metric = RunFolder.open(folder).history().metric
     score = metric.text(found.score, 1)
-    out.print(f"{metric.name} {score}, loss {found.loss:.4g} ({found.count:,} examples)")
+    out.print(f"{metric.name} {score}, loss {found.loss:.4g} ({counted(found.count, 'example')})")
     values = {"score": found.score, "loss": found.loss, "num_examples": found.count}
     print_json({"metric": metric.name, **values})
 

@@ -9,6 +9,7 @@ import typer
 
 from fedplt.cli.app import out, print_json, verb
 from fedplt.errors import ConfigError, RunError
+from fedplt.text import counted
 
 NO_SERVER = "fedplt watch needs a web server: pip install 'fedplt[watch]'"
 
@@ -76,5 +77,5 @@ def export(
         number = export_comparison(read_groups(folders), path)
     else:
         number = export([read_run(folder) for folder in run_folders(folders)], table, path)
-    out.print(f"{path}: {number} rows", soft_wrap=True)
+    out.print(f"{path}: {counted(number, 'row')}", soft_wrap=True)
     print_json({"file": str(path), "rows": number})

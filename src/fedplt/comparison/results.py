@@ -16,6 +16,7 @@ from fedplt.text import (
     REPR,
     SAMPLE_STD,
     bytes_text,
+    counted,
     duration_text,
     flops_text,
     html_text,
@@ -81,7 +82,7 @@ def refusals(history: History) -> str:
     when = [str(record.round) for record in (rounds[0], rounds[-1])]
     client, why = next(iter(rounds[0].rejected.items()))
     span = f"round {when[0]}" if len(rounds) == 1 else f"rounds {' to '.join(when)}"
-    return f"{number} updates refused, {span}; the first, of client {client}: {why}"
+    return f"{counted(number, 'update')} refused, {span}; the first, of client {client}: {why}"
 
 
 @dataclass(frozen=True)

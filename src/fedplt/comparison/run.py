@@ -36,7 +36,7 @@ from fedplt.configuration import (
 from fedplt.data import CATALOG, Fetching, fetch_data_set
 from fedplt.engines import available_cores
 from fedplt.errors import RunError
-from fedplt.federation import RunFolder, take_lock, warn_of_gaps
+from fedplt.federation import RunFolder, on_device, take_lock, warn_of_gaps
 from fedplt.files import write_text
 from fedplt.planning import Plan, paper_flops_of
 
@@ -68,7 +68,7 @@ def compare(
     Folders with runs of another configuration are refused. The result lists runs that failed.
     Ctrl-C and SIGTERM save the running runs and raise KeyboardInterrupt.
     """
-    config, out = as_config(config), Path(out)
+    config, out = on_device(as_config(config)), Path(out)
     # Report mistakes before anything runs.
     metric = config.task.task().metric.info
     check_runs(methods, seeds, processes, target, metric)

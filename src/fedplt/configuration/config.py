@@ -21,13 +21,21 @@ Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
+_KEYS_OF_SPLIT = {
+    "given": ["split_file"],
+    "shards": ["shards_per_client"],
+    "dirichlet": ["alpha", "min_examples"],
+}
+
+
 class DataConfig(Section):
     """Which data set, and how it is split among the clients."""
 
     name: str = "fashion-mnist"
     """``fashion-mnist``, ``cifar10``, ``package.module:function`` that returns TrainingData, or
     ``nodes``: in a deployment the nodes have the data, and the server has none."""
-    split: Literal["dirichlet", "iid", "shards", "given"] = "dirichlet"
+    split: Literal["iid", "dirichlet", "shards", "given"] = "iid"
+    """Default: the split that the other keys belong to (``alpha``: ``dirichlet``), else ``iid``."""
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.2
     """Dirichlet concentration: the smaller, the more skewed the clients' labels."""
     min_examples: Annotated[int, Field(ge=1)] = 10
@@ -35,6 +43,17 @@ class DataConfig(Section):
     shards_per_client: Annotated[int, Field(ge=1)] = 2
     split_file: str | None = None
     """For ``given``: a JSON file with one list of example indices per client."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_of_the_keys(cls, values: Any) -> Any:
+        """A key of one split chooses it: ``alpha`` alone must not be without effect."""
+        if not isinstance(values, dict) or "split" in values or values.get("whole"):
+            return values  # whole: a node's own examples, which are not split
+        for split, keys in _KEYS_OF_SPLIT.items():
+            if any(values.get(key) is not None for key in keys):
+                return {**values, "split": split}
+        return values
 
     @model_validator(mode="after")
     def _split_file(self) -> DataConfig:
@@ -163,8 +182,11 @@ class EngineConfig(Section):
     name: Literal["simulator", "flower"] = "simulator"
     """``simulator``: worker processes on this machine. ``flower``: Flower's simulation of nodes
     on this machine, or, in a deployment, its nodes."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$", examples=["cuda:1"])] = "cpu"
-    """``cpu``, ``cuda``, ``cuda:1``, ``mps``. Every worker keeps the data on its device."""
+    device: Annotated[
+        str, Field(pattern=r"^(cpu|auto|cuda(:\d+)?|mps)$", examples=["auto", "cuda:1"])
+    ] = "cpu"
+    """``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``: ``cuda`` or ``mps`` if torch finds one,
+    else ``cpu``; the run records which. Every worker keeps the data on its device."""
     workers: Annotated[int, Field(ge=1)] | None = None
     """Worker processes; default: one per core (one on a GPU)."""
     start_method: Literal["fork", "spawn"] | None = None
@@ -177,6 +199,15 @@ class EngineConfig(Section):
     """``flower``: clients that have not answered after this long are left out of the round."""
     pin_nodes: bool = False
     """``flower`` with node authentication: a client stays with the node that was it first."""
+    on_round: str | None = None
+    """``package.module:function``, called with the :class:`fedplt.RoundRecord` of every round, in
+    order: to log it elsewhere."""
+
+    @model_validator(mode="after")
+    def _on_this_machine(self) -> EngineConfig:
+        if self.name == "flower":
+            self.refuse_unused(["device"], "name = 'flower'", "or set name = 'simulator'")
+        return self
 
 
 class RunConfig(Section):

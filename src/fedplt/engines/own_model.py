@@ -41,8 +41,6 @@ from fedplt.federation import History, OnRound, ignore, make_job, warn_of_gaps
 from fedplt.methods import Method
 from fedplt.planning import Allocation
 
-_GIVEN_SPLIT = {"split": "given", "split_file": FROM_PYTHON}
-
 
 def train(
     model: nn.Module,
@@ -53,7 +51,7 @@ def train(
     ratios: Sequence[float | Allocation] | None = None,
     fleet: FleetConfig | Values | None = None,
     test_data: Any = None,
-    split: str | Split | Sequence[Any] = "iid",
+    split: str | Split | Sequence[Any] | None = None,
     learning_rates: Sequence[float] | None = None,
     task: str | Task = "classification",
     loss: Loss | None = None,
@@ -93,7 +91,8 @@ def train(
         ratios: one per client: the fraction of the model it trains.
         fleet: instead of ratios, the devices to plan them from:
             ``{"devices": "devices.csv", "deadline_seconds": 30.0}``.
-        split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client.
+        split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client
+            (default as in a configuration: by the keys of ``data``, else ``"iid"``).
         learning_rates: one per client (default: ``training["learning_rate"]`` for all).
         task: ``"classification"``, ``"regression"``, ``"multi-label"``, ``"next-token"``, or a
             :class:`fedplt.Task`: a loss and a metric.
@@ -113,7 +112,7 @@ def train(
         out: a run folder (config, plan, records, checkpoints, final model); None: nothing on disk.
         resume: continue the run in ``out``, with the same arguments; ends with the same bits.
         overwrite: delete the run that is in ``out``, when the new one starts.
-        on_round: called with every round's record.
+        on_round: called with every round's :class:`fedplt.RoundRecord`, in order.
         verbose: show progress; default: on a terminal and in a notebook.
 
     Ctrl-C saves the run (with ``out``) and raises KeyboardInterrupt.
@@ -126,13 +125,9 @@ def train(
     make_engine = engine if callable(engine) else None
     ratios, learning_rates = as_list(ratios), as_list(learning_rates)
     samples = TrainingData(train_data, validation_data, test_data)
-    if isinstance(split, (str, Split)):
-        given = None if isinstance(split, str) else split
-    else:
-        given = split_given(split, len(samples.train))
+    named_split, given = _split(split, len(samples.train))
     named_task, chosen = task_section(task, loss, metric)
     planned = values_of("fleet", fleet)
-    named_split = {"split": split} if given is None else _GIVEN_SPLIT
     sections = {
         "data": {"name": FROM_PYTHON, **named_split, **values_of("data", data)},
         "model": {"name": FROM_PYTHON, **values_of("cut", cut)},
@@ -166,3 +161,11 @@ def train(
             job, out, resume=resume, engine=make_engine, on_round=both(show, on_round),
             overwrite=overwrite,
         )  # fmt: skip
+
+
+def _split(given: str | Split | Sequence[Any] | None, number: int) -> tuple[Values, Split | None]:
+    """The keys of ``[data]`` that describe a split, and the split itself unless it is named."""
+    if given is None or isinstance(given, str):
+        return {} if given is None else {"split": given}, None
+    made = given if isinstance(given, Split) else split_given(given, number)
+    return {"split": "given", "split_file": FROM_PYTHON}, made

@@ -33,6 +33,7 @@ from fedplt.federation import (
     Interrupted,
     Job,
     OnRound,
+    RoundRecord,
     RunFolder,
     check_job,
     find_code_of,
@@ -72,7 +73,7 @@ def run(
             built-in one's name.
         out: a run folder; None: nothing on disk.
         engine: function that makes the engine; default: the one that ``engine.name`` names.
-        on_round: called with every round's record.
+        on_round: called with every round's :class:`fedplt.RoundRecord`, in order.
         verbose: show progress; default: on a terminal and in a notebook.
         overwrite: delete the run that is in ``out``, when the new one starts.
 
@@ -128,6 +129,7 @@ def run_job(
     if out is None and job.config.evaluation.keep_best:
         raise ConfigError("evaluation.keep_best: the best model is kept in a folder; give out=.")
     make_engine: MakeEngine = engine or _engine_of(job.config)
+    on_round = both(on_round, _named(job.config.engine.on_round))
     folder = RunFolder.open(out) if out and resume else None
     if folder:
         folder.lock()
@@ -159,6 +161,25 @@ def run_job(
     finally:
         if folder:
             folder.unlock()
+
+
+def _named(path: str | None) -> OnRound:
+    """The function that ``engine.on_round`` names; its errors stop and save the run."""
+    if path is None:
+        return ignore
+    function = import_object(path, "engine.on_round", "a function of a fedplt.RoundRecord")
+
+    def on_round(record: RoundRecord) -> None:
+        try:
+            function(record)
+        except Exception as error:  # the user's function may raise anything
+            raise RunError(
+                f"engine.on_round: {path!r} failed after round {record.round}: "
+                f"{type(error).__name__}: {error}. Correct it and resume the run; without it: "
+                "--set engine.on_round="
+            ) from error
+
+    return on_round
 
 
 def _engine_of(config: RunConfig) -> MakeEngine:

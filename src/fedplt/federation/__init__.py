@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedplt.federation.checks import try_model
+from fedplt.federation.checks import on_device, try_model
 from fedplt.federation.claims import most_believed, with_claims
 from fedplt.federation.device_times import DeviceTimes, read_devices, write_devices
 from fedplt.federation.engine import Engine, Interrupted
@@ -74,6 +74,7 @@ __all__ = [
     "noise_multiplier_for",
     "note_processor",
     "note_session",
+    "on_device",
     "one_metric",
     "participants_warning",
     "plan_from_config",

@@ -22,6 +22,7 @@ from dp_accounting.mechanism_calibration import (
 from dp_accounting.pld import PLDAccountant
 
 from fedplt.errors import ConfigError
+from fedplt.text import counted
 
 STEP = 1e-3
 """Width of the steps of the privacy loss; a tenth of it changes epsilon by less than 0.001."""
@@ -52,7 +53,7 @@ def noise_for(epsilon: float, rounds: int, *, probability: float, delta: float) 
     except (ValueError, NoBracketIntervalFoundError) as error:
         raise ConfigError(
             f"privacy: no noise multiplier from {LEAST_NOISE} to {MOST_NOISE:g} gives epsilon "
-            f"{epsilon:g} in {rounds} rounds."
+            f"{epsilon:g} in {counted(rounds, 'round')}."
         ) from error
     return float(found)
 

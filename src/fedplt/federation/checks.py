@@ -19,14 +19,22 @@ from fedplt.models import MODELS
 from fedplt.text import bytes_text
 
 
-def check_device(device: str) -> None:
+def on_device(config: RunConfig) -> RunConfig:
+    """The configuration with the device that ``auto`` stands for on this machine, checked."""
+    device = config.engine.device
+    if device == "auto":
+        device = "mps" if torch.backends.mps.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else device
+        engine = config.engine.model_copy(update={"device": device})
+        config = config.model_copy(update={"engine": engine})
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"engine.device: {device!r} cannot be used here ({reason}). Use 'cpu'."
+            f"engine.device: {device!r} cannot be used here ({reason}). Use 'cpu' or 'auto'."
         ) from error
+    return config
 
 
 def uncompiled(model: nn.Module) -> nn.Module:

@@ -21,7 +21,7 @@ from fedplt.planning import (
     make_plan,
     upload_bytes,
 )
-from fedplt.text import bytes_text, duration_text, flops_text
+from fedplt.text import bytes_text, counted, duration_text, flops_text
 
 BATCH = 64
 """Examples of the timed step, where clients take all of theirs at once."""
@@ -45,16 +45,25 @@ class Forecast:
 
     def summary(self, folder: Path) -> str:
         up, down = self.bytes_up, self.bytes_down
-        place = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
-        free = shutil.disk_usage(place).free
         return (
             f"a round: about {bytes_text(up)} up, {bytes_text(down)} down, "
             f"{flops_text(self.flops)}\n"
-            f"{self.rounds} rounds: {bytes_text(self.rounds * up)} up, "
+            f"{counted(self.rounds, 'round')}: {bytes_text(self.rounds * up)} up, "
             f"{bytes_text(self.rounds * down)} down, {flops_text(self.rounds * self.flops)}, "
             f"about {duration_text(self.seconds)} here (from one timed batch), "
-            f"{bytes_text(self.disk_bytes)} of {bytes_text(free)} free on disk"
+            f"{bytes_text(self.disk_bytes)} on disk{self._free(folder)}"
         )
+
+    def _free(self, folder: Path) -> str:
+        """Space on the folder's disk, if the file system says it; some report no size at all."""
+        place = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+        disk = shutil.disk_usage(place)
+        if not disk.total:
+            return ""
+        free = f" ({bytes_text(disk.free)} free)"
+        if self.disk_bytes <= disk.free:
+            return free
+        return f"{free}\nWARNING: the disk of {place} has too little space for this run."
 
 
 def forecast(job: Job, workers: int) -> Forecast:

@@ -18,9 +18,9 @@ from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData, first_examples
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.checks import (
-    check_device,
     kind_of,
     likes_channels_last,
+    on_device,
     run_model,
     try_augment,
     try_model,
@@ -147,7 +147,7 @@ def make_job(
     augment: Augment | None = None,
 ) -> Job:
     """Make a job from a model and data in memory; ``task`` instead of the configuration's."""
-    check_device(config.engine.device)
+    config = on_device(config)
     model = uncompiled(model)
     task = task or config.task.task()
     data, example, outputs = _try_data(config, model, data, task)

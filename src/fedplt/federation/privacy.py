@@ -16,6 +16,7 @@ from fedplt.federation.job import Job
 from fedplt.imports import import_object
 from fedplt.planning import RoundAssignments
 from fedplt.server import PrivateAggregator, SecretStream
+from fedplt.text import counted
 
 
 class PrivateRounds:
@@ -115,7 +116,7 @@ def privacy_text(record: Mapping[str, Any]) -> str:
     """What a run's privacy record says, in one sentence."""
     text = (
         f"({record['epsilon']:.3g}, {record['delta']:g})-differential privacy after "
-        f"{record['rounds']} rounds{_repeats_text(record)}, for each client with all "
+        f"{counted(record['rounds'], 'round')}{_repeats_text(record)}, for each client with all "
         "of its data, towards everybody who sees the models but not the server's records and "
         "checkpoints"
     )

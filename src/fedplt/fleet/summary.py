@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedplt.fleet.plan import DeadlineChoice, FleetPlan
-from fedplt.text import bytes_text, flops_text, seconds_text, shortened, table
+from fedplt.text import bytes_text, counted, flops_text, seconds_text, shortened, table
 
 FORMAT = 1
 MAX_WARNINGS = 12
@@ -19,7 +19,7 @@ def fleet_summary(plan: FleetPlan, choices: Sequence[DeadlineChoice] | None = No
     ``choices``, from :func:`plan_deadlines`, become a table of deadlines to choose from.
     """
     parts = [
-        f"{sum(entry.device.count for entry in plan.devices)} devices, {plan.work}.\n"
+        f"{counted(sum(entry.device.count for entry in plan.devices), 'device')}, {plan.work}.\n"
         f"Target {seconds_text(plan.target_seconds)} s: {plan.target.describe()}.",
         _times(plan),
         _costs(plan),

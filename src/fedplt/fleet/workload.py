@@ -33,6 +33,7 @@ from fedplt.planning import (
     sublayers_assignment,
     upload_bytes,
 )
+from fedplt.text import counted
 
 
 @dataclass(frozen=True)
@@ -146,8 +147,9 @@ class PaperWorkload:
 
     def describe(self) -> str:
         return (
-            f"{self.num_parameters:,} parameters, {self.local_steps} local steps of "
-            f"{self.batch_size}, the paper's cost model"
+            f"{counted(self.num_parameters, 'parameter')}, "
+            f"{counted(self.local_steps, 'local step')} of {self.batch_size}, "
+            "the paper's cost model"
         )
 
 
@@ -242,8 +244,9 @@ class ExactWorkload:
         if self._num_seen(self.local_steps) < self.local_steps * self.batch_size:
             seen = f" ({self.num_examples:,} in all)"
         return (
-            f"{self.layers.size:,} parameters in {len(self.layers)} layers, {self.local_steps} "
-            f"local steps of {self.batch_size} examples{seen}, exact FLOPs"
+            f"{counted(self.layers.size, 'parameter')} in {counted(len(self.layers), 'layer')}, "
+            f"{counted(self.local_steps, 'local step')} of {counted(self.batch_size, 'example')}"
+            f"{seen}, exact FLOPs"
         )
 
 

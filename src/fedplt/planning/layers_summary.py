@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedplt.text import short_names, table
+from fedplt.text import counted, short_names, table
 
 if TYPE_CHECKING:
     from fedplt.planning.layers import Layers
@@ -24,7 +24,7 @@ def layers_summary(layers: Layers) -> str:
         for name, layer in zip(short_names([layer.name for layer in layers]), layers, strict=True)
     ]
     parts = [
-        f"{len(layers)} layers, {layers.size:,} parameters to train",
+        f"{counted(len(layers), 'layer')}, {counted(layers.size, 'parameter')} to train",
         table(["layer", "kind", "parameters", "sub-layers", "trained"], rows, left=(0, 1, 4)),
     ]
     left_out = [note for note in layers.about if not note.is_layer]

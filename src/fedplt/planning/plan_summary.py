@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.text import short_names, table
+from fedplt.text import counted, short_names, table
 
 if TYPE_CHECKING:
     from fedplt.planning.plan import Plan
@@ -20,8 +20,8 @@ NAME = 16
 def plan_summary(plan: Plan) -> str:
     """Groups of clients, layers and their coverage, and warnings."""
     parts = [
-        f"{plan.num_clients} clients, {len(plan.layers)} layers, "
-        f"{plan.layers.size:,} parameters, plan {plan.fingerprint}",
+        f"{counted(plan.num_clients, 'client')}, {counted(len(plan.layers), 'layer')}, "
+        f"{counted(plan.layers.size, 'parameter')}, plan {plan.fingerprint}",
         _groups(plan),
         _layers(plan),
         *warnings(plan),
@@ -35,9 +35,9 @@ def warnings(plan: Plan) -> list[str]:
     for layer, without in zip(plan.layers, (plan.counts == 0).sum(axis=0), strict=True):
         if without:
             result.append(
-                f"Note: layer {layer.name}: {without} of {plan.num_clients} clients train none of "
-                "it. Their share is less than one sub-layer, so such clients take turns (or their "
-                "allocation leaves the layer out)."
+                f"Note: layer {layer.name}: {without} of {counted(plan.num_clients, 'client')} "
+                "train none of it. Their share is less than one sub-layer, so such clients take "
+                "turns (or their allocation leaves the layer out)."
             )
     return result
 

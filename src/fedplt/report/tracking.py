@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,26 +9,7 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from fedplt.federation import OnRound, RoundRecord
-from fedplt.report.page.scores import client_summary
-
-
-def scalars(record: RoundRecord, metric: str = "score") -> dict[str, float]:
-    """What is logged of a round, by TensorBoard's tags."""
-    values: dict[str, float | None] = {
-        f"validation/{metric}": record.score,
-        "validation/loss": record.loss,
-        "training/loss": record.train_loss,
-        "training/clients": record.num_clients,
-        "training/seconds": record.seconds,
-        **{f"total/{name}": float(value) for name, value in vars(record.total).items()},
-        **{f"clients/{name}": value for name, value in client_summary(record).items()},
-    }
-    moved = record.diagnostics or {}
-    for key in ("update_magnitude", "effective_perturbation"):
-        values[f"model/{key}"] = moved.get(key)
-        for name, layer in (moved.get("layers") or {}).items():
-            values[f"{key}/{name}"] = layer.get(key)
-    return {tag: v for tag, v in values.items() if v is not None and math.isfinite(v)}
+from fedplt.report.page.scores import scalars
 
 
 @contextmanager

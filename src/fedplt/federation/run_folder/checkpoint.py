@@ -31,6 +31,7 @@ MAY_CHANGE = (
     "evaluation.keep_best", "evaluation.stop_after",
     "engine.name", "engine.workers", "engine.check", "engine.start_method",
     "engine.timeout_seconds", "engine.round_timeout_seconds", "engine.pin_nodes",
+    "engine.on_round",
 )  # fmt: skip
 """Keys that a resumed run may change: they do not affect the rounds already run."""
 
