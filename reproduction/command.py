@@ -17,7 +17,7 @@ from fedplt.engines.cores import available_cores
 from fedplt.errors import ConfigError
 from fedplt.report.page import write_page
 from fedplt.tables import plain
-from fedplt.text import duration_text, table
+from fedplt.text import counted, duration_text, table
 from reproduction.catalog import EXPERIMENTS, find_blocks
 from reproduction.claims import claims_tables
 from reproduction.figures import write_figures
