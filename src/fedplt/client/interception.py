@@ -123,7 +123,8 @@ class Interception(TorchFunctionMode):
             self._note_uses(args)
             self._note_uses(kwargs.values())
             result = func(*args, **kwargs)
-        self.part.ways.note(args, result)
+        if func is not _EMBEDDING:  # it gives columns of a weight where a Linear gives rows
+            self.part.ways.note(args, result)
         return result
 
     def _write(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -159,7 +160,8 @@ class Interception(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 result = OPERATIONS[func](self.part, *args)
                 if result is not NotImplemented:
-                    self.part.ways.note(args, result)
+                    if func is not _EMBEDDING:
+                        self.part.ways.note(args, result)
                     return result
         return type(module).forward(module, args[0])
 

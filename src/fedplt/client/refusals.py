@@ -15,8 +15,8 @@ from fedplt.errors import CutError
 from fedplt.kernels import Slices
 from fedplt.planning import split_name
 
-_WHOLE_MATRICES = ("Adafactor", "Muon")
-"""Optimizers of torch whose step of a row depends on the other rows of its matrix."""
+_WHOLE_MATRICES = {"adafactor", "muon", "shampoo", "soap", "lamb", "lars"}
+"""Optimizers whose step of a row depends on the other rows of its matrix, by their class's name."""
 
 
 def modules_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -86,7 +86,7 @@ def refused_optimizers(own: Collection[int]) -> Iterator[None]:
                 f"this {type(optimizer).__name__} was given parameters of the model, of which only "
                 "slices are trained inside train_only: give it part.parameters()."
             )
-        if type(optimizer).__name__ in _WHOLE_MATRICES:
+        if any(kind.__name__.lower() in _WHOLE_MATRICES for kind in type(optimizer).__mro__):
             raise CutError(
                 f"{type(optimizer).__name__} treats a matrix as a whole, so a step of slices is "
                 "not a part of the step of the whole. Use an optimizer that treats every "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -207,7 +206,7 @@ class TrainableSlices:
                 if not loss.requires_grad:  # this client trains nothing that this batch uses
                     refuse_lost_gradient(self.slices.values())
                     return
-                one = _one(loss.dtype, loss.device, loss.shape)
+                one = _one(loss)
             _engine_run_backward(
                 (loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True
             )
@@ -291,9 +290,8 @@ class TrainableSlices:
         return (view for _, _, views in self._views for view in views)
 
 
-@functools.lru_cache(maxsize=8)
-def _one(dtype: torch.dtype, device: torch.device, shape: torch.Size) -> Tensor:
-    """The gradient of a loss with respect to itself."""
-    if shape.numel() != 1:
-        raise RuntimeError(f"a loss is one number; this one has shape {tuple(shape)}.")
-    return torch.ones(shape, dtype=dtype, device=device)
+def _one(loss: Tensor) -> Tensor:
+    """The gradient of a loss with respect to itself: a new one, a backward may change it."""
+    if loss.numel() != 1:
+        raise RuntimeError(f"a loss is one number; this one has shape {tuple(loss.shape)}.")
+    return torch.ones_like(loss)

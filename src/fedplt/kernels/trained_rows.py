@@ -33,6 +33,8 @@ class Slices:
     """A kernel used it in a pass whose gradient is still to come."""
     is_off: bool = False
     """Its gradient is switched off inside the block (``requires_grad_(False)``)."""
+    is_lowest: bool = False
+    """As the weight of its last use: the input needed no gradient, so nothing below is trained."""
 
     @property
     def is_watched(self) -> bool:
@@ -120,8 +122,6 @@ class TrainedRows:
     feeder: TrainedRows | None = None
     """The layer whose channels are this one's inputs, if nothing in between mixes channels."""
     columns_per_channel: int = 1
-    is_lowest: bool = False
-    """Nothing below it is trained: its input needs no gradient."""
 
     def used(self, input: Tensor, *, previous: TrainedRows | None = None) -> Rows | None:
         """Note a use; return the columns of the input that need a gradient (None: all of them).
@@ -133,11 +133,12 @@ class TrainedRows:
         for slices in self.slices:
             slices.uses += 1
             slices.is_recorded |= is_recorded
-        self.is_lowest = previous is None and not input.requires_grad
+        self.slices[0].is_lowest = previous is None and not input.requires_grad
         feeder, each = self.feeder, self.columns_per_channel
-        if feeder is None or not feeder.is_lowest or feeder.is_whole or not self.is_used_once:
+        if feeder is None or feeder.is_whole or not self.is_used_once:
             return None
-        if not feeder.is_used_once:
+        # Used once in this pass, maybe with another bias: that use says whether it is the lowest.
+        if not (feeder.is_used_once and feeder.slices[0].is_lowest):
             return None
         if not (feeder is previous if previous else self.state.is_certain(self, input)):
             return None

@@ -1,0 +1,258 @@
+"""Training loops of the user's own, on slices: right to the last bit of float64, or refused.
+
+A loop is written once, for parameters and a function that masks a gradient. In a block the
+parameters are the slices and nothing is masked; without one they are the model's, and gradients are
+masked ("full gradients times mask").
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from fedplt import CutError, cut, make_plan, train_only
+from tests.support.block_battery import Model, block, square
+from tests.support.masked_training import masks
+
+RATE = 0.05
+
+
+def in_both(model, loop, batches, ratio=0.4, example=None):
+    """Train in a block and without one, and compare all parameters."""
+    model = model.double()
+    layers = cut(model, batches[0] if example is None else example)
+    assignment = make_plan(layers, [ratio] * 3).assignment(1)
+    ours, full = copy.deepcopy(model), copy.deepcopy(model)
+    with train_only(ours, assignment) as part:
+        loop(ours, list(part.parameters()), batches, lambda parameter: None)
+    mask = {
+        parameter: masks(assignment).get(name, torch.zeros(()))
+        for name, parameter in full.named_parameters()
+    }
+
+    def masked(parameter):
+        if parameter.grad is not None:
+            parameter.grad.mul_(mask[parameter])
+
+    loop(full, list(full.parameters()), batches, masked)
+    start, wanted, got = (dict(m.named_parameters()) for m in (model, full, ours))
+    moved = max(float((wanted[n] - start[n]).detach().abs().max()) for n in wanted)
+    assert moved > 1e-4
+    for name, value in wanted.items():
+        error = float((got[name] - value).detach().abs().max()) / moved
+        assert error < 1e-10, (name, error)
+    assert part.update().norm > 1e-4  # the update is made of the same values
+    return part
+
+
+def backward(model, parameters, x, masked):
+    for parameter in parameters:
+        parameter.grad = None
+    square(model, x).backward()
+    for parameter in parameters:
+        masked(parameter)
+
+
+def gradients(parameters):
+    return [p for p in parameters if p.grad is not None]
+
+
+# Loops that assign to .data.
+
+
+def by_data(model, parameters, batches, masked):
+    for x in batches:
+        backward(model, parameters, x, masked)
+        for p in gradients(parameters):
+            p.data = p.data - RATE * p.grad
+
+
+def sharpness_aware(keep):
+    """SAM: a step up, the gradient there, and a step down from where it was."""
+
+    def loop(model, parameters, batches, masked):
+        for x in batches:
+            backward(model, parameters, x, masked)
+            moved = gradients(parameters)
+            norm = torch.stack([p.grad.norm() for p in moved]).norm()
+            old = [keep(p) for p in moved]
+            for p in moved:
+                p.data = p.data + 0.05 * p.grad / norm
+            backward(model, parameters, x, masked)
+            for p, before in zip(moved, old, strict=True):
+                p.data = before
+            torch.optim.SGD(moved, RATE, foreach=True).step()
+
+    return loop
+
+
+def by_vector(model, parameters, batches, masked):
+    for x in batches:
+        backward(model, parameters, x, masked)
+        moved = gradients(parameters)
+        values = parameters_to_vector(moved).detach()
+        step = parameters_to_vector([p.grad for p in moved])
+        vector_to_parameters(values + step, moved)
+        backward(model, parameters, x, masked)
+        vector_to_parameters(values, moved)
+        torch.optim.SGD(moved, RATE).step()
+
+
+def by_the_models_parameters(model, parameters, batches, masked):
+    """Up by the model's parameters, back by what was there."""
+    for x in batches:
+        backward(model, parameters, x, masked)
+        old = {name: value for name, value in model.state_dict().items()}
+        for p in model._modules["0"].parameters():
+            p.data = 1.1 * p.data
+        backward(model, parameters, x, masked)
+        for name, p in nn.Module.named_parameters(model):
+            p.data = old[name]
+        torch.optim.SGD(parameters, RATE).step()
+
+
+BY_DATA = {
+    "p.data = p.data - rate * p.grad": by_data,
+    "SAM with copies": sharpness_aware(lambda p: p.data.clone()),
+    "SAM with the old tensors": sharpness_aware(lambda p: p.data),
+    "SAM with views of them": sharpness_aware(lambda p: p.detach().view(-1).view_as(p)),
+    "vector_to_parameters": by_vector,
+    "the model's parameters": by_the_models_parameters,
+}
+
+
+def mixed():
+    """Layers with kernels and without, and a weight that lies in memory the other way round."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)
+    )
+    model[3].weight = nn.Parameter(model[3].weight.detach().t().clone().t())
+    return model
+
+
+def recurrent():
+    torch.manual_seed(0)
+    model = Model(
+        lambda m, x: m.head(m.memory(m.first(x)[None])[0][0]),
+        first=nn.Linear(6, 5), memory=nn.GRU(5, 6), head=nn.Linear(6, 4),
+    )  # fmt: skip
+    return model
+
+
+def inputs(number=3, *shape):
+    torch.manual_seed(1)
+    return list(torch.randn(number, *(shape or (5, 6))).double())
+
+
+@pytest.mark.parametrize("ratio", [0.4, 1.0])
+@pytest.mark.parametrize("loop", BY_DATA)
+def test_assigned_data(loop, ratio):
+    in_both(mixed(), BY_DATA[loop], inputs(), ratio)
+
+
+def test_assigned_data_of_recurrent_layers():
+    in_both(recurrent(), sharpness_aware(lambda p: p.data), inputs())
+
+
+def test_memory_is_as_before_after_the_block():
+    """The flat state of a model, and others that share its memory, see the trained values."""
+    model = mixed()
+    before = [(p.data_ptr(), p.stride(), p.detach().clone()) for p in model.parameters()]
+    with block(model) as part:
+        for p in part.parameters():
+            p.data = p.data + 1
+    after = [(p.data_ptr(), p.stride()) for p in model.parameters()]
+    assert after == [(place, stride) for place, stride, _ in before]
+    moved = sum(
+        float((p - old).sum()) for p, (*_, old) in zip(model.parameters(), before, strict=True)
+    )
+    assert moved == pytest.approx(part.num_trained, rel=1e-5)
+    part.restore()
+    assert all(torch.equal(p, old) for p, (*_, old) in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("value", [torch.zeros(3, 3), torch.zeros(1).double()])
+def test_data_of_another_shape_or_type_is_refused(value):
+    with block(nn.Linear(6, 8)) as part:
+        bias = dict(part.named_parameters())
+        name = next(name for name in bias if name.startswith("bias"))
+        with pytest.raises(CutError, match=r"bias\[.*\.data was given"):
+            bias[name].data = value.expand(bias[name].shape) if value.ndim == 1 else value
+
+
+def test_slices_in_other_memory_are_refused():
+    model = nn.Linear(6, 8)
+    with pytest.raises(CutError, match="weight.* was moved to other memory"), block(model) as part:
+        first = next(iter(part.parameters()))
+        with torch.no_grad():
+            first.set_(first.clone())
+
+
+# Gradients that are changed in place.
+
+
+class HalvesInPlace(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.mul_(0.5)
+
+
+def test_a_gradient_that_a_backward_changes_is_nobody_elses():
+    norms = []
+    for wrap in (lambda loss: loss, HalvesInPlace.apply, HalvesInPlace.apply, lambda loss: loss):
+        torch.manual_seed(0)
+        model, x = nn.Linear(6, 8), torch.randn(5, 6)
+        with block(model) as part:
+            part.fuse_sgd(RATE)
+            part.backward(wrap(square(model, x)))
+            part.step()
+        norms.append(part.update().norm)
+    assert norms[0] == norms[3]
+    assert norms[1] == norms[2] == pytest.approx(norms[0] / 2, rel=1e-4)
+
+
+# Ways that only some batches take.
+
+
+def fixed_bias(model, x):
+    """The first layer's weight, in some batches with a fixed bias and behind an adapter."""
+    adapted = model.adapter(x)
+    hidden = model.a(x) if len(x) % 2 else F.linear(adapted, model.a.weight, model.fixed)
+    return model.b(F.relu(hidden)) + adapted.mean()
+
+
+def looked_up(model, x):
+    """The first layer's weight, in some batches as a table."""
+    hidden = model.a(x) if len(x) % 2 else F.embedding(x.argmax(1), model.a.weight)
+    return model.b(F.relu(hidden))
+
+
+@pytest.mark.parametrize("forward", [fixed_bias, looked_up])
+@pytest.mark.filterwarnings("ignore:not trained")
+def test_ways_of_some_batches(forward):
+    torch.manual_seed(0)
+    model = Model(
+        forward,
+        a=nn.Linear(6, 6, bias=False),
+        fixed=nn.Parameter(torch.randn(6), requires_grad=False),
+        adapter=nn.Linear(6, 6),
+        b=nn.Linear(6, 4),
+    )
+
+    def loop(model, parameters, batches, masked):
+        for x in batches:
+            backward(model, parameters, x, masked)
+            for p in gradients(parameters):
+                p.data -= RATE * p.grad
+
+    in_both(model, loop, [torch.randn(number, 6).double() for number in (5, 6, 5, 6)])
