@@ -107,7 +107,7 @@ def by_the_models_parameters(model, parameters, batches, masked):
     """Up by the model's parameters, back by what was there."""
     for x in batches:
         backward(model, parameters, x, masked)
-        old = {name: value for name, value in model.state_dict().items()}
+        old = dict(model.state_dict())
         for p in model._modules["0"].parameters():
             p.data = 1.1 * p.data
         backward(model, parameters, x, masked)
@@ -138,11 +138,10 @@ def mixed():
 
 def recurrent():
     torch.manual_seed(0)
-    model = Model(
+    return Model(
         lambda m, x: m.head(m.memory(m.first(x)[None])[0][0]),
         first=nn.Linear(6, 5), memory=nn.GRU(5, 6), head=nn.Linear(6, 4),
     )  # fmt: skip
-    return model
 
 
 def inputs(number=3, *shape):
@@ -170,7 +169,8 @@ def test_memory_is_as_before_after_the_block():
     after = [(p.data_ptr(), p.stride()) for p in model.parameters()]
     assert after == [(place, stride) for place, stride, _ in before]
     moved = sum(
-        float((p - old).sum()) for p, (*_, old) in zip(model.parameters(), before, strict=True)
+        float((p.detach() - old).sum())
+        for p, (*_, old) in zip(model.parameters(), before, strict=True)
     )
     assert moved == pytest.approx(part.num_trained, rel=1e-5)
     part.restore()
@@ -188,7 +188,7 @@ def test_data_of_another_shape_or_type_is_refused(value):
 
 def test_slices_in_other_memory_are_refused():
     model = nn.Linear(6, 8)
-    with pytest.raises(CutError, match="weight.* was moved to other memory"), block(model) as part:
+    with pytest.raises(CutError, match=r"weight was moved to other memory"), block(model) as part:
         first = next(iter(part.parameters()))
         with torch.no_grad():
             first.set_(first.clone())

@@ -23,7 +23,6 @@ from fedplt.client.backward_passes import BackwardPasses
 from fedplt.client.parameter_hooks import hook_registrations
 from fedplt.client.refusals import memory_of
 from fedplt.client.slices import TrainableSlices
-from fedplt.errors import CutError
 from fedplt.kernels import OPERATIONS
 
 _TENSOR: Any = Tensor
@@ -60,7 +59,7 @@ class Interception(TorchFunctionMode):
         self.part = part
         self._required = required
         """Of the model's parameters by identity: whether they required gradients before."""
-        self._leaves = {id(leaf) for leaf in part.parameters()}
+        self._leaves = part.owners
         self._memories = {memory_of(parameter) for parameter in part.model.parameters()}
         self._handlers: dict[Callable[..., Any], Callable[..., Any] | None] = {
             **dict.fromkeys(OPERATIONS, self._operate),
@@ -202,21 +201,16 @@ class Interception(TorchFunctionMode):
         return tensor.data
 
     def _set_data(self, tensor: Tensor, value: Tensor) -> None:
-        """Copies: slices are views of the parameter's memory, which another tensor's is not."""
-        if id(tensor) not in self._required:
+        if id(tensor) in self._leaves:
+            self.part.set_data(tensor, value)
+        elif id(tensor) in self._required or self.part.has_rows_of(tensor):
+            self.part.own_writes.note()
+            self._note_uses((tensor,))
+            self.part.set_data(tensor, value)
+        else:
             tensor.data = value
             return
-        self.part.own_writes.note()
-        self._note_uses((tensor,))
-        planned = self.part.slices_of(tensor)
-        if planned and (value.shape != tensor.shape or value.dtype != tensor.dtype):
-            raise CutError(
-                f"{planned.name}.data was given a tensor of {value.dtype} {tuple(value.shape)} "
-                f"while its slices, of {tensor.dtype} {tuple(tensor.shape)}, are trained. "
-                "Change shapes and types before the block."
-            )
-        with torch.no_grad():
-            tensor.data.copy_(value)
+        self._memories.add(memory_of(tensor))
 
     def _get_requires(self, tensor: Tensor) -> bool:
         """As before the block, for who copies or looks through the model's parameters.

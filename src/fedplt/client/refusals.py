@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -41,12 +41,24 @@ def refuse_replaced(model: nn.Module, trained: Iterable[Slices]) -> None:
                 "(load_state_dict(assign=True), or an assignment to the module). Copy the "
                 "values into it instead, or replace it before the block."
             )
-        view = slices.views[0]
-        if own.untyped_storage().data_ptr() != view.untyped_storage().data_ptr():
+        view, pairs = slices.views[0], zip(slices.leaves, slices.views, strict=True)
+        is_elsewhere = own.untyped_storage().data_ptr() != view.untyped_storage().data_ptr()
+        if is_elsewhere or any(leaf.data_ptr() != view.data_ptr() for leaf, view in pairs):
             raise CutError(
                 f"{slices.name} was moved to other memory while its slices were trained "
                 "(swap_tensors, or Tensor.set_). Copy the values into it instead."
             )
+
+
+def refuse_other_data(name_of: Callable[[Tensor], str], tensor: Tensor, value: Tensor) -> None:
+    """``tensor.data = value`` with another shape, type or device."""
+    given, own = ((t.dtype, tuple(t.shape), t.device, t.layout) for t in (value, tensor))
+    if given != own:
+        raise CutError(
+            f"{name_of(tensor)}.data was given a tensor of {given[0]} {given[1]} on {given[2]} "
+            f"while slices are trained; it is of {own[0]} {own[1]} on {own[2]}. "
+            "Change shapes and types before the block."
+        )
 
 
 def refuse_lost_gradient(trained: Iterable[Slices]) -> None:

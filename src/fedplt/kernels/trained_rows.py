@@ -25,8 +25,6 @@ class Slices:
     views: list[Tensor]
     leaves: list[nn.Parameter]
     """The same as parameters, for an optimizer."""
-    memory: Tensor | None = None
-    """Where the parameter's numbers lay before they were made dense; None: where they lie now."""
     uses: int = 0
     """Operations that used the parameter since the last step."""
     is_recorded: bool = False
