@@ -256,3 +256,123 @@ def test_ways_of_some_batches(forward):
                 p.data -= RATE * p.grad
 
     in_both(model, loop, [torch.randn(number, 6).double() for number in (5, 6, 5, 6)])
+
+
+# What outlives its block.
+
+
+def stepped(model, part, optimizer, x):
+    """Each trains by something that an earlier block may have left."""
+    square(model, x).backward()
+    optimizer.step()
+
+
+def by_hand(model, part, optimizer, x):
+    square(model, x).backward()
+    with torch.no_grad():
+        for p in optimizer.param_groups[0]["params"]:
+            if p.grad is not None:
+                p.sub_(RATE * p.grad)
+
+
+def by_autograd(model, part, optimizer, x):
+    kept = optimizer.param_groups[0]["params"]
+    found = torch.autograd.grad(square(model, x), kept, allow_unused=True)
+    with torch.no_grad():
+        for p, gradient in zip(kept, found, strict=True):
+            p.sub_(0 if gradient is None else RATE * gradient)
+
+
+def cleared(model, part, optimizer, x):
+    optimizer.zero_grad()
+
+
+def by_inputs(model, part, optimizer, x):
+    square(model, x).backward(inputs=optimizer.param_groups[0]["params"])
+
+
+def by_part(model, part, optimizer, x):
+    part.backward(square(model, x))
+
+
+@pytest.mark.parametrize("use", [stepped, by_hand, by_autograd, cleared, by_inputs, by_part])
+def test_slices_of_an_earlier_block_are_refused(use):
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8)), torch.randn(5, 6)
+    with block(model) as part:
+        optimizer = torch.optim.SGD(part.parameters(), lr=RATE)
+        use(model, part, optimizer, x)  # the block's own
+    with block(model), pytest.raises(CutError, match="block that has ended"):
+        use(model, part, optimizer, x)
+
+
+def test_steps_after_the_block_are_refused():
+    model = nn.Linear(6, 8)
+    with block(model) as part:
+        optimizer = torch.optim.SGD(part.parameters(), lr=RATE)
+        square(model, torch.randn(5, 6)).backward()
+    with pytest.raises(CutError, match="this SGD has slices of a train_only block that has ended"):
+        optimizer.step()
+    ordinary = torch.optim.SGD(model.parameters(), lr=RATE)
+    square(model, torch.randn(5, 6)).backward()
+    ordinary.step()
+
+
+def test_two_blocks_at_once():
+    one, other = nn.Linear(6, 8), nn.Linear(8, 4)
+    with block(one) as first, block(other) as second:
+        for part in (first, second):
+            optimizer = torch.optim.SGD(part.parameters(), lr=RATE)
+            square(nn.Sequential(one, other), torch.randn(5, 6)).backward()
+            optimizer.step()
+    assert first.update().norm > 0
+    assert second.update().norm > 0
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight):
+        return 2 * weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+
+
+LATE = {
+    "normalization": lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8)),
+    "recurrent": recurrent,
+    "a bare parameter": lambda: Model(lambda m, x: m.scale * x, scale=nn.Parameter(torch.ones(6))),
+    "a function of the user's": lambda: Model(
+        lambda m, x: F.linear(x, Doubled.apply(m.a.weight)), a=nn.Linear(6, 8)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_backward_pass_after_the_block_is_refused_where_a_gradient_would_be_lost(name):
+    model, x = LATE[name](), torch.randn(5, 6)
+    before = square(model, x)
+    with block(model):
+        loss = square(model, x)
+    with pytest.raises(CutError, match="after the train_only block"):
+        loss.backward()
+    before.backward()
+    wanted = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    assert wanted
+    model.zero_grad()
+    square(model, x).backward()  # although the block's graph is still there
+    found = [p.grad for p in model.parameters() if p.grad is not None]
+    assert all(torch.equal(one, other) for one, other in zip(wanted, found, strict=True))
+
+
+def test_a_backward_pass_after_the_block_where_all_layers_have_kernels():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)), torch.randn(5, 6)
+    with block(model) as part:
+        square(model, x).backward()
+        wanted = [p.grad.clone() for p in part.parameters()]
+        for p in part.parameters():
+            p.grad = None
+        loss = square(model, x)
+    loss.backward()
+    assert all(torch.equal(p.grad, one) for p, one in zip(part.parameters(), wanted, strict=True))

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedplt.client.backward_passes import BackwardPasses
 from fedplt.client.parameter_hooks import hook_registrations
-from fedplt.client.refusals import memory_of
+from fedplt.client.refusals import memory_of, refuse_ended
 from fedplt.client.slices import TrainableSlices
 from fedplt.kernels import OPERATIONS
 
@@ -182,11 +182,17 @@ class Interception(TorchFunctionMode):
 
     def _get_grad(self, tensor: Tensor) -> Tensor | None:
         planned = self.part.slices_of(tensor)
-        return tensor.grad if planned is None else planned.gather_gradient()
+        if planned is not None:
+            return planned.gather_gradient()
+        if id(tensor) not in self._leaves:
+            refuse_ended((tensor,), "the gradient was read of")
+        return tensor.grad
 
     def _set_grad(self, tensor: Tensor, value: Tensor | None) -> None:
         planned = self.part.slices_of(tensor)
         if planned is None:
+            if id(tensor) not in self._leaves:
+                refuse_ended((tensor,), "the gradient was set of")
             tensor.grad = value
             return
         planned.forget_gradient()

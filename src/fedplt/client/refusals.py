@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,8 @@ from fedplt.errors import CutError
 from fedplt.kernels import Slices
 from fedplt.planning import split_name
 
+_ENDED = "_fedplt_block_ended"
+"""Attribute of slices whose block has ended."""
 _WHOLE_MATRICES = {"adafactor", "muon", "shampoo", "soap", "lamb", "lars"}
 """Optimizers whose step of a row depends on the other rows of its matrix, by their class's name."""
 
@@ -111,6 +114,57 @@ def refused_optimizers(own: Collection[int]) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+def refuse_ended(tensors: Iterable[Any], holder: str) -> None:
+    """Slices of a block that has ended: this block's backward passes do not reach them."""
+    if any(hasattr(tensor, _ENDED) for tensor in tensors):
+        raise CutError(
+            f"{holder} slices of a train_only block that has ended, so nothing would be trained. "
+            "Every block has new slices: make the optimizer, or the list of parameters, from this "
+            "block's part.parameters(), and take optimizer steps inside the block."
+        )
+
+
+_seen_since_an_end: WeakSet[Optimizer] = WeakSet()
+
+
+def end_slices(leaves: Iterable[Tensor]) -> None:
+    """The block of these slices ends: no optimizer in this process may step with them again."""
+    _watch_optimizers()
+    _seen_since_an_end.clear()
+    for leaf in leaves:
+        setattr(leaf, _ENDED, True)
+
+
+@functools.cache
+def _watch_optimizers() -> None:
+    def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer not in _seen_since_an_end:
+            held = (p for group in optimizer.param_groups for p in group["params"])
+            refuse_ended(held, f"this {type(optimizer).__name__} has")
+            _seen_since_an_end.add(optimizer)
+
+    register_optimizer_step_pre_hook(look)
+
+
+def new_gradient_node(parameter: Tensor) -> None:
+    """Give a parameter a new node in autograd: graphs made before and after do not share it.
+
+    Torch forgets the old node where the data get another type.
+    """
+    memory = parameter.data
+    other = torch.float32 if parameter.dtype is torch.float16 else torch.float16
+    parameter.data = torch.empty(0, dtype=other, device=parameter.device)
+    parameter.data = memory
+
+
+def refuse_late_gradient(name: str, gradients: Any) -> None:
+    """Called before the node of a parameter in a block's graph, after the end of the block."""
+    raise CutError(
+        f"backward() was called after the train_only block for a loss that was computed inside, so "
+        f"the gradient of {name} would be lost. Call it inside the block."
+    )
 
 
 def memory_of(tensor: Tensor) -> int:

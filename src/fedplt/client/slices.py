@@ -12,6 +12,7 @@ from torch.autograd.graph import _engine_run_backward
 from fedplt.client.own_writes import OwnWrites
 from fedplt.client.refusals import (
     modules_of,
+    refuse_ended,
     refuse_hidden_use,
     refuse_lost_gradient,
     refuse_other_data,
@@ -162,6 +163,7 @@ class TrainableSlices:
 
     def release(self) -> None:
         """Let all parameters lie in memory as they did before; called at the end of the block."""
+        self.state.has_ended = True
         self.ways.outputs.clear()
         for tensor, memory in self._memory.values():
             memory.copy_(tensor.data)
@@ -251,6 +253,8 @@ class TrainableSlices:
 
     def backward(self, loss: Tensor) -> None:
         """The backward pass of a step; the only one in which a fused step may happen."""
+        if self.state.has_ended:
+            refuse_ended(self.parameters(), "this object has")
         self.state.is_step, self.state.depth = True, 1
         try:
             # What loss.backward() does in the end, without what lies between: steps can be short.

@@ -97,6 +97,8 @@ class Pass:
     """A backward pass runs that the training loop started for its step: it may be fused."""
     depth: int = 0
     """Backward passes that run in one another: reentrant checkpoints start their own."""
+    has_ended: bool = False
+    """The block is over."""
     may_leave_out: bool = True
     """Nobody looks at gradients of activations: columns that no trained row needs are left out."""
     is_certain: Callable[[TrainedRows, Tensor], bool] = lambda trained, x: False
