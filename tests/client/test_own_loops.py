@@ -376,3 +376,229 @@ def test_a_backward_pass_after_the_block_where_all_layers_have_kernels():
         loss = square(model, x)
     loss.backward()
     assert all(torch.equal(p.grad, one) for p, one in zip(part.parameters(), wanted, strict=True))
+
+
+# Hooks on slices.
+
+
+def normed():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv1d(6, 8, 1), nn.BatchNorm1d(8), nn.ReLU(), nn.Conv1d(8, 4, 1), nn.Flatten()
+    )
+
+
+def with_attention():
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(6, 2)
+    return Model(
+        lambda m, x: m.head(m.attention(x, x.flip(1), x)[0]),
+        attention=attention,
+        head=nn.Linear(6, 4),
+    )
+
+
+def with_table():
+    """A table that scores are computed with, too."""
+    torch.manual_seed(0)
+    return Model(
+        lambda m, x: m.first(m.table(x.argmax(1))) @ m.table.weight.T + m.scale,
+        table=nn.Embedding(6, 8), first=nn.Linear(8, 8), scale=nn.Parameter(torch.tensor(0.3)),
+    )  # fmt: skip
+
+
+def converted():
+    """Weights in the type of the input, as they are: kernels see the parameter itself."""
+    torch.manual_seed(0)
+    return Model(lambda m, x: F.linear(x, m.a.weight.to(x.dtype), m.a.bias), a=nn.Linear(6, 8))
+
+
+def penalized():
+    """A gradient of a gradient."""
+
+    def forward(model, x):
+        other = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(model.a(other).pow(2).sum(), other, create_graph=True)
+        return model.a(x) + model.norm(gradient).sum()
+
+    torch.manual_seed(0)
+    return Model(forward, a=nn.Linear(6, 8), norm=nn.LayerNorm(6))
+
+
+def penalized_twice():
+    """The same, of a layer that is used twice in a row."""
+
+    def forward(model, x):
+        other = x.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(model.chain(other).sum(), other, create_graph=True)
+        return model.chain(x) * gradient.pow(2).sum()
+
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 6)
+    return Model(forward, chain=nn.Sequential(layer, nn.ReLU(), layer))
+
+
+HOOKED = {
+    "normalization": (mixed, (5, 6)),
+    "running statistics": (normed, (5, 6, 3)),
+    "recurrent": (recurrent, (5, 6)),
+    "attention": (with_attention, (5, 2, 6)),
+    "a table": (with_table, (5, 6)),
+    "converted": (converted, (5, 6)),
+    "gradient of a gradient": (penalized, (5, 6)),
+    "gradient of a gradient, used twice": (penalized_twice, (5, 6)),
+}
+
+
+def decayed(model, x):
+    """Also of parameters that kernels have a gradient of."""
+    return square(model, x) + 0.1 * sum(p.pow(2).sum() for p in nn.Module.parameters(model))
+
+
+def clamped(model, parameters, batches, masked):
+    """A hook that is not linear: it must see the sum of all gradients, and be called once."""
+    calls = []
+
+    def hook(gradient):
+        calls.append(1)
+        return gradient.clamp(-0.02, 0.02)
+
+    for p in parameters:
+        p.register_hook(hook)
+    for x in batches:
+        for p in parameters:
+            p.grad = None
+        decayed(model, x).backward()
+        for p in parameters:
+            masked(p)
+        torch.optim.SGD(parameters, RATE).step()
+    assert len(calls) == len(batches) * len(parameters)
+
+
+def step_in_backward(model, parameters, batches, masked):
+    optimizers = {p: torch.optim.Adam([p], lr=RATE, eps=1e-3) for p in parameters}
+
+    def step(p):
+        masked(p)
+        optimizers[p].step()
+        p.grad = None
+
+    for p in parameters:
+        p.register_post_accumulate_grad_hook(step)
+    for x in batches:
+        decayed(model, x).backward()
+        assert all(p.grad is None for p in parameters)
+
+
+def at_nodes(model, parameters, batches, masked):
+    """Before torch had hooks for it, they were put on the node that adds gradients up."""
+    nodes = [p.expand_as(p).grad_fn.next_functions[0][0] for p in parameters]
+    calls = []
+    for node in nodes:
+        node.register_hook(lambda *_: calls.append(1))
+    for x in batches:
+        backward(model, parameters, x, masked)
+        torch.optim.SGD(gradients(parameters), RATE).step()
+    assert len(calls) == len(batches) * len(parameters)
+
+
+def plain(model, parameters, batches, masked):
+    for x in batches:
+        backward(model, parameters, x, masked)
+        torch.optim.SGD(gradients(parameters), RATE).step()
+
+
+LOOPS = {
+    "none": plain,
+    "a hook": clamped,
+    "a step in the backward pass": step_in_backward,
+    "nodes": at_nodes,
+}
+
+
+@pytest.mark.parametrize("ratio", [0.4, 1.0])
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("name", HOOKED)
+def test_hooks_on_slices(name, loop, ratio):
+    make, shape = HOOKED[name]
+    in_both(make(), LOOPS[loop], inputs(3, *shape), ratio)
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.parametrize("name", HOOKED)
+def test_slices_without_a_gradient(name, is_fused):
+    """Every second parameter's gradients are switched off."""
+    make, shape = HOOKED[name]
+    model, (x, *_) = make().double(), inputs(1, *shape)
+    ours, full = copy.deepcopy(model), copy.deepcopy(model)
+    with block(ours) as part:
+        off = {leaf.split("[")[0] for leaf, _ in list(part.named_parameters())[::2]}
+        for leaf, p in part.named_parameters():
+            p.requires_grad_(leaf.split("[")[0] not in off)
+        optimizer = torch.optim.SGD(part.parameters(), lr=RATE)
+        if is_fused:
+            part.fuse_sgd(RATE)
+            part.backward(decayed(ours, x))
+            part.step()
+        else:
+            decayed(ours, x).backward()
+            optimizer.step()
+        assert all(p.grad is None for p in part.parameters() if not p.requires_grad)
+        mask = masks(part.assignment)
+    decayed(full, x).backward()
+    for wanted, (key, p), old in zip(
+        full.parameters(), ours.named_parameters(), model.parameters(), strict=True
+    ):
+        change = RATE * wanted.grad * mask.get(key, torch.zeros(())) * (key not in off)
+        torch.testing.assert_close(p, old - change, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", HOOKED)
+def test_hooks_on_slices_of_a_fused_step(name):
+    make, shape = HOOKED[name]
+    model, (x, *_) = make().double(), inputs(1, *shape)
+    ours, full = copy.deepcopy(model), copy.deepcopy(model)
+    with block(ours) as part:
+        for p in part.parameters():
+            p.register_hook(lambda gradient: gradient.clamp(-0.02, 0.02))
+        part.fuse_sgd(RATE)
+        part.backward(decayed(ours, x))
+        part.step()
+        mask = masks(part.assignment)
+    decayed(full, x).backward()
+    for wanted, (key, p), old in zip(
+        full.parameters(), ours.named_parameters(), model.parameters(), strict=True
+    ):
+        change = RATE * wanted.grad.clamp(-0.02, 0.02) * mask.get(key, torch.zeros(()))
+        torch.testing.assert_close(p, old - change, rtol=1e-10, atol=1e-12)
+
+
+def test_hooks_where_a_weight_is_used_unseen():
+    def forward(model, x):
+        y = F.linear(x, Doubled.apply(model.a.weight))
+        return y + model.a(x) if model.in_both_ways else y
+
+    torch.manual_seed(0)
+    model = Model(forward, a=nn.Linear(6, 8, bias=False))
+    model.in_both_ways = False
+    in_both(model, at_nodes, inputs())
+    model.in_both_ways = True
+    with pytest.raises(CutError, match=r"hooks on slices of a\.weight would be called twice"):
+        in_both(model, clamped, inputs())
+
+
+def test_hooks_registered_after_the_forward_pass():
+    torch.manual_seed(0)
+    model, x = mixed(), torch.randn(5, 6)
+    for loss_of in (square, decayed):
+        with block(model) as part:
+            loss = loss_of(model, x)
+            seen = []
+            for p in part.parameters():
+                p.register_hook(seen.append)
+            if loss_of is square:
+                loss.backward()
+                assert len(seen) == len(list(part.parameters()))
+            else:
+                with pytest.raises(CutError, match="would be called twice"):
+                    loss.backward()

@@ -47,6 +47,9 @@ _GET_DATA, _SET_DATA = _TENSOR.data.__get__, _TENSOR.data.__set__
 _GET_REQUIRES = _TENSOR.requires_grad.__get__
 
 
+_VIEWS = ("T", "mT", "H", "mH", "real", "imag")
+"""Attributes that are computed with a tensor's numbers."""
+_NOT_COMPUTED = ("__deepcopy__", "__reduce_ex__", "__repr__", "__format__", "__set__", "detach")
 _WRITABLE = ("__setitem__", "numpy", "__array__", "__dlpack__")
 """Names of functions that write, or give others memory to write to."""
 
@@ -65,6 +68,7 @@ class Interception(TorchFunctionMode):
             **dict.fromkeys(OPERATIONS, self._operate),
             **dict.fromkeys(_HARMLESS, _call),
             Tensor.retain_grad: self._observe,
+            **dict.fromkeys((Tensor.expand_as, Tensor.view_as), self._view),
             **{
                 function: functools.partial(_given, special)
                 for function, special in self._special().items()
@@ -100,6 +104,8 @@ class Interception(TorchFunctionMode):
         handler = handlers[func] if func in handlers else self._find_handler(func)
         if handler is not None:
             return handler(func, args, kwargs or {})
+        if self.part.has_hooks:
+            return self._carry(func, args, kwargs or {})
         for value in args:
             if value.__class__ not in _NEVER_PLANNED:
                 self._note_uses((value,))
@@ -119,9 +125,7 @@ class Interception(TorchFunctionMode):
     def _operate(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = OPERATIONS[func](self.part, *args, **kwargs)
         if result is NotImplemented:
-            self._note_uses(args)
-            self._note_uses(kwargs.values())
-            result = func(*args, **kwargs)
+            result = self._carry(func, args, kwargs)
         if func is not _EMBEDDING:  # it gives columns of a weight where a Linear gives rows
             self.part.ways.note(args, result)
         return result
@@ -130,7 +134,40 @@ class Interception(TorchFunctionMode):
         self._note_uses(args)
         self._note_uses(kwargs.values())
         self._note_writing(_flat((args[:1], kwargs.get("out"))))
+        if self.part.has_hooks:
+            args = (*args[:1], *self._carriers(args[1:], {}))
         return func(*args, **kwargs)
+
+    def _carry(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Torch's own operation. Where hooks look at slices, gradients of parameters reach them."""
+        self._note_uses(args)
+        self._note_uses(kwargs.values())
+        if "out" in kwargs:
+            self._note_writing(_flat((kwargs["out"],)))
+        if not self.part.has_hooks or _takes_leaves(func):
+            return func(*args, **kwargs)
+        made: dict[int, Any] = {}
+        given = dict(zip(kwargs, self._carriers(kwargs.values(), made), strict=True))
+        result = func(*self._carriers(args, made), **given)
+        return made.get(id(result), result)  # such as weight.to(its own type)
+
+    def _carriers(self, values: Any, made: dict[int, Any]) -> list[Any]:
+        """The values with planned parameters replaced; ``made``: the parameter, by carrier."""
+        result = []
+        for value in values:
+            if type(value) in (list, tuple):
+                carried: Any = type(value)(self._carriers(value, made))
+            else:
+                carried = self.part.carrier_of(value)
+                if carried is not value:
+                    made[id(carried)] = value
+            result.append(carried)
+        return result
+
+    def _view(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """``slice.expand_as(slice).grad_fn`` leads to the slice's node, where hooks may be put."""
+        self.part.note_hook(args[0])
+        return self._carry(func, args, kwargs)
 
     def _observe(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._note_uses(args)
@@ -165,7 +202,7 @@ class Interception(TorchFunctionMode):
         return type(module).forward(module, args[0])
 
     def layer_norm(self, module: nn.LayerNorm, input: Any) -> Any:
-        if not _is_alone(input):
+        if not _is_alone(input) or self.part.has_hooks:
             return nn.LayerNorm.forward(module, input)
         with torch._C.DisableTorchFunction():
             self._note_uses(module._parameters.values())
@@ -198,7 +235,7 @@ class Interception(TorchFunctionMode):
         planned.forget_gradient()
         if value is not None:
             tensor.grad = value
-            planned.scatter_gradient(tensor)
+            planned.take_gradient(tensor)
 
     def _get_data(self, tensor: Tensor) -> Tensor:
         if id(tensor) in self._required:
@@ -231,6 +268,7 @@ class Interception(TorchFunctionMode):
 
     def _set_requires(self, tensor: Tensor, value: bool = True) -> Tensor:
         if id(tensor) not in self._required:
+            self.part.note_hook(tensor)
             return tensor.requires_grad_(value)
         self._required[id(tensor)] = value
         planned = self.part.slices_of(tensor)
@@ -252,6 +290,14 @@ class Interception(TorchFunctionMode):
 def _is_alone(input: Any) -> bool:
     """Nobody but the block sees or changes what is done with this input."""
     return type(input) is Tensor and torch._C._len_torch_function_stack() == 1
+
+
+def _takes_leaves(func: Callable[..., Any]) -> bool:
+    """Functions that ask about a tensor, or copy it as it is; they compute nothing with it."""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return func.__self__.__name__ not in _VIEWS  # type: ignore[attr-defined]
+    return name in _NOT_COMPUTED
 
 
 def _call(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -63,6 +63,8 @@ class TrainableSlices:
         except BaseException:
             self.release()
             raise
+        self.has_hooks = False
+        """Hooks look at gradients of slices."""
         self.has_kernels = not num_function_modes()
         """Nobody else sees or changes operations; kernels would hide them."""
         self._frozen = {id(p): p for p in model.parameters() if id(p) not in self.slices}
@@ -230,6 +232,16 @@ class TrainableSlices:
         """None: it is not planned."""
         found = self.slices.get(id(parameter))
         return found if found is not None and found.parameter is parameter else None
+
+    def note_hook(self, leaf: Any) -> None:
+        """Hooks look at the gradient of a slice, or it is switched off; others are ignored."""
+        owner = self.owners.get(id(leaf))
+        if owner is not None:
+            owner.has_hooked_leaves = self.has_hooks = True
+
+    def carrier_of(self, tensor: Any) -> Any:
+        slices = self.slices_of(tensor)
+        return tensor if slices is None else slices.carrier()
 
     def statistics_of(self, mean: Any, var: Any) -> Statistics | None:
         found = self._statistics.get(id(mean))
