@@ -27,12 +27,22 @@ def test_optimizers_of_the_models_own_parameters():
     before.step()  # after the block it is an ordinary model
 
 
-def test_optimizers_of_whole_matrices():
+class Clipped(torch.optim.Adafactor):
+    """A user's own, of a kind that is refused."""
+
+
+class Shampoo(torch.optim.SGD):
+    """Known by its name, as those of other packages."""
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adafactor, torch.optim.Muon, Clipped, Shampoo])
+def test_optimizers_of_whole_matrices(kind):
     model = Model(straight, **two())
     with block(model) as part:
         model(torch.randn(5, 6)).sum().backward()
-        with pytest.raises(CutError, match="Adafactor treats a matrix as a whole"):
-            torch.optim.Adafactor(part.parameters()).step()
+        matrices = [p for p in part.parameters() if p.ndim == 2]
+        with pytest.raises(CutError, match=f"{kind.__name__} treats a matrix as a whole"):
+            kind(matrices).step()
 
 
 def swapped(model, x):

@@ -129,13 +129,17 @@ class RetainedActivation(Around):
         return torch.relu(y)
 
 
+def _doubled(gradient):
+    return 2 * gradient
+
+
 class HookedWeight(Around):
     """Registers a hook on a parameter when it is first called, which may be inside a block."""
 
     def forward(self, x):
         first = next((p for p in self.inner.parameters() if p.requires_grad), None)
-        if first is not None and not first._backward_hooks:
-            first.register_hook(lambda gradient: 2 * gradient)
+        if first is not None and _doubled not in (first._backward_hooks or {}).values():
+            first.register_hook(_doubled)
         return self.inner(x)
 
 

@@ -160,6 +160,27 @@ class SharedBias(nn.Module):
         return self.two(torch.relu(self.one(x)))
 
 
+class Sometimes(nn.Module):
+    """A weight that some batches look up rows of, or use behind an adapter with a fixed bias."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.adapter, self.one = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.two = nn.Linear(WIDTH, WIDTH)
+        self.fixed = nn.Parameter(torch.rand(WIDTH), requires_grad=False)
+
+    def forward(self, x):
+        adapted, first = self.adapter(x), x.detach().flatten()[:1]
+        if not (first > 0).any():
+            hidden = self.one(x)
+        elif self.kind == "table":
+            hidden = F.embedding(x.detach().argmax(-1), self.one.weight)
+        else:
+            hidden = F.linear(adapted, self.one.weight, self.fixed)
+        return self.two(torch.relu(hidden)) + adapted
+
+
 class Averaged(nn.Module):
     """A layer, and a copy of it that follows slowly: the model writes to its own weights."""
 
@@ -230,4 +251,6 @@ LAYERS = {
     "tied embedding": TiedEmbedding,
     "shared bias": SharedBias,
     "average of weights": Averaged,
+    "a table in some batches": lambda: Sometimes("table"),
+    "a fixed bias in some batches": lambda: Sometimes("bias"),
 }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -18,10 +19,35 @@ from torch.nn.modules.module import (
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.swa_utils import AveragedModel
 
+
+class AssignsData(torch.optim.SGD):
+    """SGD by hand, as many write it."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.data = p.data - group["lr"] * p.grad
+
+
+class HalvedInPlace(torch.autograd.Function):
+    """Its backward changes the gradient that it is given."""
+
+    @staticmethod
+    def forward(ctx, loss):
+        return loss.view_as(loss)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.mul_(0.5)
+
+
 # eps bounds the amplification of gradients that are zero but for rounding.
 OPTIMIZERS = {
     "fused": lambda p: torch.optim.SGD(p, lr=0.05),
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
+    "assigned data": lambda p: AssignsData(p, lr=0.05),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.1),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3),
     "adam in one kernel": lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3, fused=True),
@@ -36,8 +62,11 @@ SCHEDULERS = {
 ZERO = ("optimizer", "model", "zeros", "each None", "each zero_")
 BACKWARD = ("loss", "part", "autograd", "twice", "inputs")
 CLIP = ("none", "none", "norm", "norm of the part", "value")
-LOSSES = ("square", "classes", "decay", "teacher")
-EXTRAS = ("none", "none", "global hook", "global backward hook", "evaluation", "copy", "average")
+LOSSES = ("square", "classes", "decay", "teacher", "halved in place")
+EXTRAS = (
+    "none", "none", "global hook", "global backward hook", "evaluation", "copy", "average",
+    "hooks on slices", "gradient elsewhere",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,6 +87,8 @@ class Loop:
 def random_loop(draw: random.Random) -> Loop:
     optimizer = draw.choice(list(OPTIMIZERS))
     loss, extra = draw.choice(LOSSES), draw.choice(EXTRAS)
+    if optimizer == "fused" and extra == "gradient elsewhere":
+        extra = "none"  # a step that is fused is taken elsewhere, too
     if optimizer == "fused":
         return Loop(optimizer, backward="part", loss=loss, extra=extra)
     return Loop(
@@ -83,15 +114,17 @@ def train(model, loop, data, *, part=None, mask=None):
         part.fuse_sgd(0.05)
     # Reading parameters turns fused steps off, so it is done only where it must be.
     teacher = _values(model) if loop.loss == "teacher" else {}
-    handles = _global_hooks(loop.extra)
+    handles = _hooks(loop.extra, leaves)
     try:
         for number, batch in enumerate(data):
             torch.manual_seed(number)
             if not is_fused:
                 _zero(loop.zero, model, optimizer)
-            for index in range(loop.num_parts):
-                loss = _loss(loop.loss, model, batch[index :: loop.num_parts], teacher)
-                _backward(loop.backward, loss / loop.num_parts, leaves, part)
+            with _elsewhere(loop.extra, model, leaves, mask):
+                for index in range(loop.num_parts):
+                    loss = _loss(loop.loss, model, batch[index :: loop.num_parts], teacher)
+                    loss = loss if loop.num_parts == 1 else loss / loop.num_parts
+                    _backward(loop.backward, loss, leaves, part)
             if mask is not None:
                 _mask_gradients(model, mask)
             _clip(loop.clip, model, leaves)
@@ -121,6 +154,8 @@ def _loss(kind: str, model: nn.Module, x: Tensor, teacher: dict[str, Tensor]) ->
     if kind == "classes":
         return F.cross_entropy(outputs, torch.arange(len(x)) % 4)
     loss = outputs.pow(2).mean()
+    if kind == "halved in place":
+        return HalvedInPlace.apply(loss)
     if kind == "decay":
         loss = loss + 0.1 * sum(p.pow(2).sum() for p in model.parameters())
     elif kind == "teacher":
@@ -162,7 +197,25 @@ def _clip(kind: str, model: nn.Module, leaves: list[Tensor]) -> None:
         clip_grad_norm_(model.parameters() if kind == "norm" else leaves, 0.05)
 
 
-def _global_hooks(extra: str):
+@contextmanager
+def _elsewhere(extra: str, model: nn.Module, leaves: list[Tensor], mask):
+    """Inside the block the trained values are others, as in SAM; the old tensors are put back."""
+    if extra != "gradient elsewhere":
+        yield
+        return
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    old = [leaf.data for leaf in leaves]
+    for leaf in leaves:
+        trained = torch.ones(()) if mask is None else mask.get(names[id(leaf)], torch.zeros(()))
+        leaf.data = leaf.data + 0.01 * trained.to(leaf)
+    yield
+    for leaf, values in zip(leaves, old, strict=True):
+        leaf.data = values
+
+
+def _hooks(extra: str, leaves: list[Tensor]):
+    if extra == "hooks on slices":
+        return [leaf.register_hook(lambda g: 0.5 * g) for leaf in leaves if leaf.requires_grad]
     if extra == "global hook":
         return [
             register_module_forward_hook(

@@ -190,6 +190,26 @@ class Adapted(nn.Module):
         return self.top(F.relu(self.base(x) + 0.5 * low))
 
 
+class Sometimes(nn.Module):
+    """A weight that some batches look up rows of, and others use behind an adapter."""
+
+    def __init__(self):
+        super().__init__()
+        self.adapter, self.shared = nn.Linear(10, 10), nn.Linear(10, 10, bias=False)
+        self.norm, self.head = nn.LayerNorm(10), nn.Linear(10, 4)
+        self.fixed = nn.Parameter(torch.rand(10), requires_grad=False)
+
+    def forward(self, x):
+        adapted, way = self.adapter(x), int(x.detach().argmax())
+        if way % 3 == 0:
+            hidden = self.shared(x)
+        elif way % 3 == 1:
+            hidden = F.embedding(x.detach().argmax(1), self.shared.weight)
+        else:
+            hidden = F.linear(adapted, self.shared.weight, self.fixed)
+        return self.head(F.relu(hidden)) + self.norm(adapted).mean()
+
+
 def images(*shape):
     return lambda number: torch.randn(number, *shape)
 
@@ -209,6 +229,7 @@ ZOO = {
     "cells": (Cells, images(5, 10)),
     "odd": (Odd, images(10)),
     "adapted": (Adapted, images(10)),
+    "sometimes": (Sometimes, images(10)),
 }
 
 

@@ -13,7 +13,7 @@ from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 from fedplt.client.asked_gradients import asked_gradients
-from fedplt.client.refusals import refuse_lost_gradient
+from fedplt.client.refusals import refuse_ended, refuse_lost_gradient
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError, GradientError
 
@@ -73,6 +73,7 @@ class BackwardPasses:
     ) -> Any:
         planned = [self.part.slices_of(t) for t in _listed(inputs) if isinstance(t, Tensor)]
         names = [slices.name for slices in planned if slices is not None]
+        refuse_ended(_listed(inputs), "torch.autograd.grad was given")
         if names:
             raise CutError(
                 f"torch.autograd.grad with respect to {names[0]} while slices of it are trained: "
@@ -107,6 +108,7 @@ class BackwardPasses:
     def _with_parameters(self, inputs: Any) -> list[Tensor]:
         """A parameter stands for its slices and they for it: gradients come on both ways."""
         wanted = _listed(inputs)
+        refuse_ended(wanted, "backward() was given")
         identities = {id(tensor) for tensor in wanted}
         for slices in self.part.slices.values():
             own = [slices.parameter, *slices.leaves]

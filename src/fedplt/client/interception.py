@@ -21,9 +21,8 @@ from torch.overrides import TorchFunctionMode
 
 from fedplt.client.backward_passes import BackwardPasses
 from fedplt.client.parameter_hooks import hook_registrations
-from fedplt.client.refusals import memory_of
+from fedplt.client.refusals import memory_of, refuse_ended
 from fedplt.client.slices import TrainableSlices
-from fedplt.errors import CutError
 from fedplt.kernels import OPERATIONS
 
 _TENSOR: Any = Tensor
@@ -48,6 +47,9 @@ _GET_DATA, _SET_DATA = _TENSOR.data.__get__, _TENSOR.data.__set__
 _GET_REQUIRES = _TENSOR.requires_grad.__get__
 
 
+_VIEWS = ("T", "mT", "H", "mH", "real", "imag")
+"""Attributes that are computed with a tensor's numbers."""
+_NOT_COMPUTED = ("__deepcopy__", "__reduce_ex__", "__repr__", "__format__", "__set__", "detach")
 _WRITABLE = ("__setitem__", "numpy", "__array__", "__dlpack__")
 """Names of functions that write, or give others memory to write to."""
 
@@ -60,12 +62,13 @@ class Interception(TorchFunctionMode):
         self.part = part
         self._required = required
         """Of the model's parameters by identity: whether they required gradients before."""
-        self._leaves = {id(leaf) for leaf in part.parameters()}
+        self._leaves = part.owners
         self._memories = {memory_of(parameter) for parameter in part.model.parameters()}
         self._handlers: dict[Callable[..., Any], Callable[..., Any] | None] = {
             **dict.fromkeys(OPERATIONS, self._operate),
             **dict.fromkeys(_HARMLESS, _call),
             Tensor.retain_grad: self._observe,
+            **dict.fromkeys((Tensor.expand_as, Tensor.view_as), self._view),
             **{
                 function: functools.partial(_given, special)
                 for function, special in self._special().items()
@@ -101,6 +104,8 @@ class Interception(TorchFunctionMode):
         handler = handlers[func] if func in handlers else self._find_handler(func)
         if handler is not None:
             return handler(func, args, kwargs or {})
+        if self.part.has_hooks:
+            return self._carry(func, args, kwargs or {})
         for value in args:
             if value.__class__ not in _NEVER_PLANNED:
                 self._note_uses((value,))
@@ -120,17 +125,49 @@ class Interception(TorchFunctionMode):
     def _operate(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = OPERATIONS[func](self.part, *args, **kwargs)
         if result is NotImplemented:
-            self._note_uses(args)
-            self._note_uses(kwargs.values())
-            result = func(*args, **kwargs)
-        self.part.ways.note(args, result)
+            result = self._carry(func, args, kwargs)
+        if func is not _EMBEDDING:  # it gives columns of a weight where a Linear gives rows
+            self.part.ways.note(args, result)
         return result
 
     def _write(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._note_uses(args)
         self._note_uses(kwargs.values())
         self._note_writing(_flat((args[:1], kwargs.get("out"))))
+        if self.part.has_hooks:
+            args = (*args[:1], *self._carriers(args[1:], {}))
         return func(*args, **kwargs)
+
+    def _carry(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Torch's own operation. Where hooks look at slices, gradients of parameters reach them."""
+        self._note_uses(args)
+        self._note_uses(kwargs.values())
+        if "out" in kwargs:
+            self._note_writing(_flat((kwargs["out"],)))
+        if not self.part.has_hooks or _takes_leaves(func):
+            return func(*args, **kwargs)
+        made: dict[int, Any] = {}
+        given = dict(zip(kwargs, self._carriers(kwargs.values(), made), strict=True))
+        result = func(*self._carriers(args, made), **given)
+        return made.get(id(result), result)  # such as weight.to(its own type)
+
+    def _carriers(self, values: Any, made: dict[int, Any]) -> list[Any]:
+        """The values with planned parameters replaced; ``made``: the parameter, by carrier."""
+        result = []
+        for value in values:
+            if type(value) in (list, tuple):
+                carried: Any = type(value)(self._carriers(value, made))
+            else:
+                carried = self.part.carrier_of(value)
+                if carried is not value:
+                    made[id(carried)] = value
+            result.append(carried)
+        return result
+
+    def _view(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """``slice.expand_as(slice).grad_fn`` leads to the slice's node, where hooks may be put."""
+        self.part.note_hook(args[0])
+        return self._carry(func, args, kwargs)
 
     def _observe(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._note_uses(args)
@@ -159,12 +196,13 @@ class Interception(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 result = OPERATIONS[func](self.part, *args)
                 if result is not NotImplemented:
-                    self.part.ways.note(args, result)
+                    if func is not _EMBEDDING:
+                        self.part.ways.note(args, result)
                     return result
         return type(module).forward(module, args[0])
 
     def layer_norm(self, module: nn.LayerNorm, input: Any) -> Any:
-        if not _is_alone(input):
+        if not _is_alone(input) or self.part.has_hooks:
             return nn.LayerNorm.forward(module, input)
         with torch._C.DisableTorchFunction():
             self._note_uses(module._parameters.values())
@@ -181,17 +219,23 @@ class Interception(TorchFunctionMode):
 
     def _get_grad(self, tensor: Tensor) -> Tensor | None:
         planned = self.part.slices_of(tensor)
-        return tensor.grad if planned is None else planned.gather_gradient()
+        if planned is not None:
+            return planned.gather_gradient()
+        if id(tensor) not in self._leaves:
+            refuse_ended((tensor,), "the gradient was read of")
+        return tensor.grad
 
     def _set_grad(self, tensor: Tensor, value: Tensor | None) -> None:
         planned = self.part.slices_of(tensor)
         if planned is None:
+            if id(tensor) not in self._leaves:
+                refuse_ended((tensor,), "the gradient was set of")
             tensor.grad = value
             return
         planned.forget_gradient()
         if value is not None:
             tensor.grad = value
-            planned.scatter_gradient(tensor)
+            planned.take_gradient(tensor)
 
     def _get_data(self, tensor: Tensor) -> Tensor:
         if id(tensor) in self._required:
@@ -200,21 +244,16 @@ class Interception(TorchFunctionMode):
         return tensor.data
 
     def _set_data(self, tensor: Tensor, value: Tensor) -> None:
-        """Copies: slices are views of the parameter's memory, which another tensor's is not."""
-        if id(tensor) not in self._required:
+        if id(tensor) in self._leaves:
+            self.part.set_data(tensor, value)
+        elif id(tensor) in self._required or self.part.has_rows_of(tensor):
+            self.part.own_writes.note()
+            self._note_uses((tensor,))
+            self.part.set_data(tensor, value)
+        else:
             tensor.data = value
             return
-        self.part.own_writes.note()
-        self._note_uses((tensor,))
-        planned = self.part.slices_of(tensor)
-        if planned and (value.shape != tensor.shape or value.dtype != tensor.dtype):
-            raise CutError(
-                f"{planned.name}.data was given a tensor of {value.dtype} {tuple(value.shape)} "
-                f"while its slices, of {tensor.dtype} {tuple(tensor.shape)}, are trained. "
-                "Change shapes and types before the block."
-            )
-        with torch.no_grad():
-            tensor.data.copy_(value)
+        self._memories.add(memory_of(tensor))
 
     def _get_requires(self, tensor: Tensor) -> bool:
         """As before the block, for who copies or looks through the model's parameters.
@@ -229,6 +268,7 @@ class Interception(TorchFunctionMode):
 
     def _set_requires(self, tensor: Tensor, value: bool = True) -> Tensor:
         if id(tensor) not in self._required:
+            self.part.note_hook(tensor)
             return tensor.requires_grad_(value)
         self._required[id(tensor)] = value
         planned = self.part.slices_of(tensor)
@@ -250,6 +290,14 @@ class Interception(TorchFunctionMode):
 def _is_alone(input: Any) -> bool:
     """Nobody but the block sees or changes what is done with this input."""
     return type(input) is Tensor and torch._C._len_torch_function_stack() == 1
+
+
+def _takes_leaves(func: Callable[..., Any]) -> bool:
+    """Functions that ask about a tensor, or copy it as it is; they compute nothing with it."""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return func.__self__.__name__ not in _VIEWS  # type: ignore[attr-defined]
+    return name in _NOT_COMPUTED
 
 
 def _call(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -33,6 +33,7 @@ def _register(
             f"a hook on the gradient of {slices.name} was registered after the forward pass that "
             "used it, whose gradients go to its slices. Register it before the forward pass."
         )
+    part.note_hook(tensor)
     # A parameter that is not trained has no gradient: its hooks wait for the end of the block.
     is_frozen = not tensor.requires_grad and required.get(id(tensor), False)
     if is_frozen:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -15,8 +16,10 @@ from fedplt.errors import CutError
 from fedplt.kernels import Slices
 from fedplt.planning import split_name
 
-_WHOLE_MATRICES = ("Adafactor", "Muon")
-"""Optimizers of torch whose step of a row depends on the other rows of its matrix."""
+_ENDED = "_fedplt_block_ended"
+"""Attribute of slices whose block has ended."""
+_WHOLE_MATRICES = {"adafactor", "muon", "shampoo", "soap", "lamb", "lars"}
+"""Optimizers whose step of a row depends on the other rows of its matrix, by their class's name."""
 
 
 def modules_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -41,12 +44,24 @@ def refuse_replaced(model: nn.Module, trained: Iterable[Slices]) -> None:
                 "(load_state_dict(assign=True), or an assignment to the module). Copy the "
                 "values into it instead, or replace it before the block."
             )
-        view = slices.views[0]
-        if own.untyped_storage().data_ptr() != view.untyped_storage().data_ptr():
+        view, pairs = slices.views[0], zip(slices.leaves, slices.views, strict=True)
+        is_elsewhere = own.untyped_storage().data_ptr() != view.untyped_storage().data_ptr()
+        if is_elsewhere or any(leaf.data_ptr() != view.data_ptr() for leaf, view in pairs):
             raise CutError(
                 f"{slices.name} was moved to other memory while its slices were trained "
                 "(swap_tensors, or Tensor.set_). Copy the values into it instead."
             )
+
+
+def refuse_other_data(name_of: Callable[[Tensor], str], tensor: Tensor, value: Tensor) -> None:
+    """``tensor.data = value`` with another shape, type or device."""
+    given, own = ((t.dtype, tuple(t.shape), t.device, t.layout) for t in (value, tensor))
+    if given != own:
+        raise CutError(
+            f"{name_of(tensor)}.data was given a tensor of {given[0]} {given[1]} on {given[2]} "
+            f"while slices are trained; it is of {own[0]} {own[1]} on {own[2]}. "
+            "Change shapes and types before the block."
+        )
 
 
 def refuse_lost_gradient(trained: Iterable[Slices]) -> None:
@@ -86,7 +101,7 @@ def refused_optimizers(own: Collection[int]) -> Iterator[None]:
                 f"this {type(optimizer).__name__} was given parameters of the model, of which only "
                 "slices are trained inside train_only: give it part.parameters()."
             )
-        if type(optimizer).__name__ in _WHOLE_MATRICES:
+        if any(kind.__name__.lower() in _WHOLE_MATRICES for kind in type(optimizer).__mro__):
             raise CutError(
                 f"{type(optimizer).__name__} treats a matrix as a whole, so a step of slices is "
                 "not a part of the step of the whole. Use an optimizer that treats every "
@@ -99,6 +114,57 @@ def refused_optimizers(own: Collection[int]) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+def refuse_ended(tensors: Iterable[Any], holder: str) -> None:
+    """Slices of a block that has ended: this block's backward passes do not reach them."""
+    if any(hasattr(tensor, _ENDED) for tensor in tensors):
+        raise CutError(
+            f"{holder} slices of a train_only block that has ended, so nothing would be trained. "
+            "Every block has new slices: make the optimizer, or the list of parameters, from this "
+            "block's part.parameters(), and take optimizer steps inside the block."
+        )
+
+
+_seen_since_an_end: WeakSet[Optimizer] = WeakSet()
+
+
+def end_slices(leaves: Iterable[Tensor]) -> None:
+    """The block of these slices ends: no optimizer in this process may step with them again."""
+    _watch_optimizers()
+    _seen_since_an_end.clear()
+    for leaf in leaves:
+        setattr(leaf, _ENDED, True)
+
+
+@functools.cache
+def _watch_optimizers() -> None:
+    def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if optimizer not in _seen_since_an_end:
+            held = (p for group in optimizer.param_groups for p in group["params"])
+            refuse_ended(held, f"this {type(optimizer).__name__} has")
+            _seen_since_an_end.add(optimizer)
+
+    register_optimizer_step_pre_hook(look)
+
+
+def new_gradient_node(parameter: Tensor) -> None:
+    """Give a parameter a new node in autograd: graphs made before and after do not share it.
+
+    Torch forgets the old node where the data get another type.
+    """
+    memory = parameter.data
+    other = torch.float32 if parameter.dtype is torch.float16 else torch.float16
+    parameter.data = torch.empty(0, dtype=other, device=parameter.device)
+    parameter.data = memory
+
+
+def refuse_late_gradient(name: str, gradients: Any) -> None:
+    """Called before the node of a parameter in a block's graph, after the end of the block."""
+    raise CutError(
+        f"backward() was called after the train_only block for a loss that was computed inside, so "
+        f"the gradient of {name} would be lost. Call it inside the block."
+    )
 
 
 def memory_of(tensor: Tensor) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 
 from fedplt.client.own_writes import OwnWrites
-from fedplt.client.refusals import modules_of, refuse_hidden_use, refuse_lost_gradient, tensor_of
+from fedplt.client.refusals import (
+    modules_of,
+    refuse_ended,
+    refuse_hidden_use,
+    refuse_lost_gradient,
+    refuse_other_data,
+    tensor_of,
+)
 from fedplt.client.update import ClientUpdate, Origin, change_since, update_norm
 from fedplt.client.ways import Ways
 from fedplt.errors import CutError
@@ -42,8 +48,11 @@ class TrainableSlices:
         self.model, self.assignment = model, assignment.on_client
         self.state, self.ways = Pass(), Ways(model, assignment.layers)
         self.state.is_certain = self.ways.is_certain
-        self._views: list[tuple[Tensor, int, list[Tensor]]] = []
-        """Every tensor with trained slices, its axis and the slices, in the update's order."""
+        self._views: list[tuple[Tensor, int, Rows, list[Tensor]]] = []
+        """Every tensor with trained slices, its axis, rows and slices, in the update's order."""
+        self._memory: dict[int, tuple[Tensor, Tensor]] = {}
+        """By identity: tensors that lie elsewhere inside the block, and where they lay before."""
+        self.owners: dict[int, Slices] = {}  # by the leaf's identity
         self._parameters: dict[str, nn.Parameter] = {}
         self.slices: dict[int, Slices] = {}  # by the parameter's identity: it may be tied
         self._rows: dict[tuple[int, int], TrainedRows] = {}  # of a weight with a bias
@@ -54,6 +63,8 @@ class TrainableSlices:
         except BaseException:
             self.release()
             raise
+        self.has_hooks = False
+        """Hooks look at gradients of slices."""
         self.has_kernels = not num_function_modes()
         """Nobody else sees or changes operations; kernels would hide them."""
         self._frozen = {id(p): p for p in model.parameters() if id(p) not in self.slices}
@@ -75,21 +86,68 @@ class TrainableSlices:
                 f"{tensor.name} is frozen (requires_grad is False), but the plan trains it. Cut "
                 "and plan the model again as it is now, or set requires_grad back."
             )
-        whole = axis_first(parameter.detach(), tensor.axis)
-        memory = None
-        if not whole.is_contiguous():  # rows must be dense: fused optimizers ignore strides
-            memory, whole = parameter.data, whole.contiguous()
-            parameter.data = whole.movedim(0, tensor.axis) if tensor.axis else whole
-        all_rows = rows == ((0, tensor.num_rows),)
-        views = [whole] if all_rows else [whole[start:stop] for start, stop in rows]
-        self._views.append((parameter, tensor.axis, views))
+        views: list[Tensor] = []
+        self._views.append((parameter, tensor.axis, rows, views))
+        if not axis_first(parameter.detach(), tensor.axis).is_contiguous():
+            self._move(parameter)  # rows must be dense: fused optimizers ignore strides
+        self._find_views(parameter)
         if not tensor.is_buffer:
             leaves = [nn.Parameter(view) for view in views]
-            self.slices[id(parameter)] = Slices(
-                tensor.name, parameter, tensor.axis, rows, views, leaves, memory
-            )
+            owner = Slices(tensor.name, parameter, tensor.axis, rows, views, leaves)
+            self.slices[id(parameter)] = owner
             for leaf, (start, stop) in zip(leaves, rows, strict=True):
                 self._parameters[f"{tensor.name}[{start}:{stop}]"] = leaf
+                self.owners[id(leaf)] = owner
+
+    def _find_views(self, tensor: Tensor) -> None:
+        """Find the slices of a tensor, whose memory may be new."""
+        for other, axis, rows, views in self._views:
+            if other is tensor:
+                # Of a detached tensor, not of .data: one counter of changes for all of them.
+                whole = axis_first(tensor.detach(), axis)
+                is_whole = not whole.ndim or rows == ((0, len(whole)),)
+                views[:] = [whole] if is_whole else [whole[start:stop] for start, stop in rows]
+        for leaf, view in self._leaves_of(tensor):
+            leaf.data = view
+        for (weight, bias), found in self._rows.items():
+            if weight == id(tensor):
+                found.tensors["weight"] = found.slices[0].whole
+            if bias == id(tensor):
+                found.tensors["bias"] = tensor.detach()
+
+    def _leaves_of(self, tensor: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        owner = self.slices_of(tensor)
+        return zip(owner.leaves, owner.views, strict=True) if owner else iter(())
+
+    def _move(self, tensor: Tensor) -> None:
+        """Give a tensor new memory until the block ends, with its sliced axis first."""
+        axis = next((axis for other, axis, _, _ in self._views if other is tensor), 0)
+        self._memory.setdefault(id(tensor), (tensor, tensor.data))
+        whole = axis_first(tensor.detach(), axis).clone(memory_format=torch.contiguous_format)
+        tensor.data = whole.movedim(0, axis) if axis else whole
+
+    def set_data(self, tensor: Tensor, value: Tensor) -> None:
+        """What ``tensor.data = value`` does to a slice, or to a tensor of the model.
+
+        Slices are rows of one memory, so values are copied. As in torch, other tensors that share
+        the old memory keep their values, because loops put them back later: the copy is in new
+        memory.
+        """
+        refuse_other_data(self._name_of, tensor, value)
+        if value.data_ptr() == tensor.data_ptr() and value.stride() == tensor.stride():
+            return
+        owner = self.owners.get(id(tensor))
+        parameter = owner.parameter if owner else tensor
+        self._move(parameter)
+        self._find_views(parameter)
+        tensor.data.copy_(value.detach())
+
+    def has_rows_of(self, tensor: Tensor) -> bool:
+        return any(other is tensor for other, *_ in self._views)
+
+    def _name_of(self, tensor: Tensor) -> str:
+        own = [*self._parameters.items(), *nn.Module.named_parameters(self.model)]
+        return next((name for name, p in own if p is tensor), "a buffer")
 
     def _find_statistics(self) -> dict[int, Statistics]:
         """Of every normalization layer that has some, by the identity of its running mean."""
@@ -107,16 +165,13 @@ class TrainableSlices:
 
     def release(self) -> None:
         """Let all parameters lie in memory as they did before; called at the end of the block."""
+        self.state.has_ended = True
         self.ways.outputs.clear()
-        for place, (parameter, axis, views) in enumerate(self._views):
-            slices = self.slices.get(id(parameter))
-            if slices is not None and slices.memory is not None:
-                slices.memory.copy_(parameter.data)
-                parameter.data = slices.memory
-                whole = axis_first(parameter.detach(), axis)
-                new = [whole[start:stop] for start, stop in slices.rows]
-                self._views[place] = (parameter, axis, new)
-                assert len(new) == len(views)
+        for tensor, memory in self._memory.values():
+            memory.copy_(tensor.data)
+            tensor.data = memory
+            self._find_views(tensor)
+        self._memory.clear()
 
     # What kernels ask.
 
@@ -178,6 +233,16 @@ class TrainableSlices:
         found = self.slices.get(id(parameter))
         return found if found is not None and found.parameter is parameter else None
 
+    def note_hook(self, leaf: Any) -> None:
+        """Hooks look at the gradient of a slice, or it is switched off; others are ignored."""
+        owner = self.owners.get(id(leaf))
+        if owner is not None:
+            owner.has_hooked_leaves = self.has_hooks = True
+
+    def carrier_of(self, tensor: Any) -> Any:
+        slices = self.slices_of(tensor)
+        return tensor if slices is None else slices.carrier()
+
     def statistics_of(self, mean: Any, var: Any) -> Statistics | None:
         found = self._statistics.get(id(mean))
         return found if found is not None and found.mean is mean and found.var is var else None
@@ -200,6 +265,8 @@ class TrainableSlices:
 
     def backward(self, loss: Tensor) -> None:
         """The backward pass of a step; the only one in which a fused step may happen."""
+        if self.state.has_ended:
+            refuse_ended(self.parameters(), "this object has")
         self.state.is_step, self.state.depth = True, 1
         try:
             # What loss.backward() does in the end, without what lies between: steps can be short.
@@ -207,7 +274,7 @@ class TrainableSlices:
                 if not loss.requires_grad:  # this client trains nothing that this batch uses
                     refuse_lost_gradient(self.slices.values())
                     return
-                one = _one(loss.dtype, loss.device, loss.shape)
+                one = _one(loss)
             _engine_run_backward(
                 (loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True
             )
@@ -288,12 +355,11 @@ class TrainableSlices:
             return torch.cat([view.reshape(-1) for view in self._slices()])
 
     def _slices(self) -> Iterator[Tensor]:
-        return (view for _, _, views in self._views for view in views)
+        return (view for *_, views in self._views for view in views)
 
 
-@functools.lru_cache(maxsize=8)
-def _one(dtype: torch.dtype, device: torch.device, shape: torch.Size) -> Tensor:
-    """The gradient of a loss with respect to itself."""
-    if shape.numel() != 1:
-        raise RuntimeError(f"a loss is one number; this one has shape {tuple(shape)}.")
-    return torch.ones(shape, dtype=dtype, device=device)
+def _one(loss: Tensor) -> Tensor:
+    """The gradient of a loss with respect to itself: a new one, a backward may change it."""
+    if loss.numel() != 1:
+        raise RuntimeError(f"a loss is one number; this one has shape {tuple(loss.shape)}.")
+    return torch.ones_like(loss)

@@ -15,12 +15,19 @@ from typing import Any
 from weakref import WeakSet
 
 from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
 
 from fedplt.client.interception import Interception
-from fedplt.client.refusals import refuse_replaced, refused_optimizers
+from fedplt.client.refusals import (
+    end_slices,
+    new_gradient_node,
+    refuse_late_gradient,
+    refuse_replaced,
+    refused_optimizers,
+)
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
-from fedplt.kernels import BlockForward, Chained, eagerly, has_running_statistics
+from fedplt.kernels import BlockForward, Chained, Slices, eagerly, has_running_statistics
 from fedplt.planning import Assignment
 
 
@@ -47,6 +54,8 @@ def train_only(
     required = [(p, p.requires_grad) for p in model.parameters()]
     handles: list[Any] = []
     patched: list[nn.Module] = []
+    nodes: list[tuple[Slices, Node]] = []
+    """Kept while the block lasts: its graphs end at these nodes, later ones at others."""
     modules = list(model.modules())
     _being_trained.update(modules)
     gradients = [(p, p.grad) for p in model.parameters()]
@@ -59,6 +68,8 @@ def train_only(
             handles.append(
                 slices.parameter.register_post_accumulate_grad_hook(slices.scatter_gradient)
             )
+            new_gradient_node(slices.parameter)
+            nodes.append((slices, get_gradient_edge(slices.parameter).node))
         for module in model.modules():
             faster = _faster_forward(module, part, interception)
             if faster is not None and "forward" not in vars(module):
@@ -72,6 +83,9 @@ def train_only(
         _being_trained.difference_update(modules)
         for handle in handles:
             handle.remove()
+        for slices, node in nodes:
+            node.register_prehook(functools.partial(refuse_late_gradient, slices.name))
+            new_gradient_node(slices.parameter)
         for module in patched:
             del module.forward
         for parameter, requires in required:
@@ -79,6 +93,7 @@ def train_only(
         for parameter, gradient in gradients:
             parameter.grad = gradient
         part.release()
+        end_slices(part.parameters())
 
 
 def _faster_forward(

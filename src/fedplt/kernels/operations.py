@@ -37,6 +37,13 @@ class Planned(Protocol):
     def statistics_of(self, mean: Any, var: Any) -> Statistics | None: ...
 
     @property
+    def has_hooks(self) -> bool:
+        """Whether hooks look at gradients of slices."""
+
+    def carrier_of(self, tensor: Any) -> Any:
+        """What torch's own operations take instead of a planned parameter."""
+
+    @property
     def own_writes(self) -> Any:
         """Whom to tell before an operation writes to a parameter (``note()``)."""
 
@@ -133,6 +140,8 @@ def _batch_norm(
     statistics = planned.statistics_of(running_mean, running_var)
     if statistics is None:
         return NotImplemented
+    if planned.has_hooks:
+        weight, bias = planned.carrier_of(weight), planned.carrier_of(bias)
     return sliced_batch_norm(input, statistics, weight, bias, training, momentum, eps)
 
 
@@ -150,6 +159,8 @@ def _instance_norm(
     statistics = planned.statistics_of(running_mean, running_var)
     if statistics is None:
         return NotImplemented
+    if planned.has_hooks:
+        weight, bias = planned.carrier_of(weight), planned.carrier_of(bias)
     return sliced_instance_norm(input, statistics, weight, bias, use_input_stats, momentum, eps)
 
 
@@ -170,6 +181,8 @@ def _torch_instance_norm(planned: Planned, *args: Any, **kwargs: Any) -> Any:
 
 def _attention(planned: Planned, *args: Any, **kwargs: Any) -> Any:
     """Its projections are products inside of one function of torch."""
+    if planned.has_hooks:  # it may use a weight in other ways, too, which hooks must see
+        return NotImplemented
     names = ("in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias")
     places = (5, 6, 11, 12)
     given = [

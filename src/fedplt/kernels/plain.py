@@ -29,6 +29,11 @@ def is_plain(x: Any) -> bool:
     )
 
 
+def is_transforming() -> bool:
+    """Whether a functional transform (vmap, grad) or forward mode is active."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
 def has_standard_operations(x: Any) -> bool:
     """A tensor or parameter, and not of a class that sees or changes what operations do."""
     kind: Any = type(x)

@@ -6,7 +6,7 @@ themselves, so that autograd can follow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -24,20 +24,24 @@ def differentiable_gradients(
     all_slices = [slices for rows in trained for slices in rows.slices]
     for slices in all_slices:
         slices.uses += 2  # torch uses the parameter itself: it must not move before
-    y = compute(x, *(_tensors(rows) for rows in trained))
-    own = [slices.parameter for slices in all_slices]
-    wanted = [x, *own] if x.requires_grad else own
-    gradients = list(torch.autograd.grad(y, wanted, grad, create_graph=True))
-    result: list[Tensor | None] = [gradients.pop(0) if x.requires_grad else None]
-    for slices, gradient in zip(all_slices, gradients, strict=True):
-        moved = axis_first(gradient, slices.axis)
-        result += [moved[start:stop] for start, stop in slices.rows]
+    # An alias for every use: a weight that is used twice gets each use's gradient once.
+    own = [carrier.view_as(carrier) for carrier in (slices.carrier() for slices in all_slices)]
+    aliases = iter(own)
+    y = compute(x, *(_tensors(rows, aliases) for rows in trained))
+    wanted = [tensor for tensor in (x, *own) if tensor.requires_grad]
+    found = torch.autograd.grad(y, wanted, grad, create_graph=True)
+    gradients = {id(tensor): gradient for tensor, gradient in zip(wanted, found, strict=True)}
+    result: list[Tensor | None] = [gradients.get(id(x))]
+    for slices, alias in zip(all_slices, own, strict=True):
+        gradient = gradients.get(id(alias))
+        moved = None if gradient is None else axis_first(gradient, slices.axis)
+        result += [None if moved is None else moved[start:stop] for start, stop in slices.rows]
     return result
 
 
-def _tensors(rows: TrainedRows) -> Tensors:
+def _tensors(rows: TrainedRows, aliases: Iterator[Tensor]) -> Tensors:
     own = {
-        key: axis_first(slices.parameter, slices.axis)
+        key: axis_first(next(aliases), slices.axis)
         for key, slices in zip(rows.leaves, rows.slices, strict=True)
     }
     return rows.tensors | own

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 
 from fedplt.errors import CutError
-from fedplt.kernels.plain import unwatched
+from fedplt.kernels.plain import applied, has_standard_operations, is_transforming, unwatched
 from fedplt.planning import Rows
 
 
@@ -25,14 +27,16 @@ class Slices:
     views: list[Tensor]
     leaves: list[nn.Parameter]
     """The same as parameters, for an optimizer."""
-    memory: Tensor | None = None
-    """Where the parameter's numbers lay before they were made dense; None: where they lie now."""
     uses: int = 0
     """Operations that used the parameter since the last step."""
     is_recorded: bool = False
     """A kernel used it in a pass whose gradient is still to come."""
     is_off: bool = False
     """Its gradient is switched off inside the block (``requires_grad_(False)``)."""
+    has_hooked_leaves: bool = False
+    """Hooks look at gradients of its leaves, or some of them are switched off."""
+    is_lowest: bool = False
+    """As the weight of its last use: the input needed no gradient, so nothing below is trained."""
 
     @property
     def is_watched(self) -> bool:
@@ -44,26 +48,70 @@ class Slices:
     def whole(self) -> Tensor:
         return axis_first(self.parameter.detach(), self.axis)
 
-    @unwatched
+    def carrier(self) -> Tensor:
+        """The parameter as operations without a kernel take it.
+
+        With hooks on leaves it is an alias: autograd itself adds up a leaf's gradients from all
+        operations, with kernels and without, and a hook sees the sum, once.
+        """
+        if not (self.has_hooked_leaves and torch.is_grad_enabled()) or self.is_watched:
+            return self.parameter
+        if is_transforming() or not has_standard_operations(self.parameter):
+            return self.parameter
+        self.is_recorded = True
+        result: Tensor = _carry(self, *self.leaves)
+        return result
+
     def scatter_gradient(self, parameter: Tensor) -> None:
         """Move the parameter's whole gradient to its leaves, each the part of its rows.
 
         Autograd computes a whole gradient for operations that :mod:`fedplt.kernels` has no kernel
         for, such as a norm of the weights in the loss.
         """
+        if not self.has_hooked_leaves:
+            self.take_gradient(parameter)
+            return
+        if self.is_recorded:
+            raise CutError(
+                f"hooks on slices of {self.name} would be called twice in this backward pass. "
+                "Either they were registered after the forward pass, or the model uses it where "
+                "train_only cannot see it (in its own autograd function, another thread or "
+                "TorchScript) and in its own operations, too. Register them before the forward "
+                "pass, or use it in one of these ways."
+            )
+        with torch._C.DisableTorchFunction():
+            parts = self._own_parts(parameter)
+            found = [pair for pair in zip(self.leaves, parts, strict=True) if pair[0].requires_grad]
+        for leaf, part in found:  # the hooks' operations are seen, as the model's are
+            _engine_run_backward(
+                (leaf,), (part,), False, False, (), allow_unreachable=True, accumulate_grad=True
+            )
+
+    @unwatched
+    def take_gradient(self, parameter: Tensor) -> None:
+        """The same, without hooks."""
+        for leaf, part in zip(self.leaves, self._own_parts(parameter), strict=True):
+            leaf.grad = part if leaf.grad is None else leaf.grad + part
+
+    def _own_parts(self, parameter: Tensor) -> list[Tensor]:
         gradient = parameter.grad
         assert gradient is not None
         parameter.grad = None
+        return self.parts_of(gradient)
+
+    def parts_of(self, gradient: Tensor) -> list[Tensor]:
+        """Of the parameter's gradient, for every leaf."""
         if gradient.layout is not torch.strided:
             gradient = gradient.to_dense()
-        moved = axis_first(gradient, self.axis)
+        moved, parts = axis_first(gradient, self.axis), []
         for leaf, (start, stop) in zip(self.leaves, self.rows, strict=True):
             part = moved if leaf.shape == moved.shape else moved[start:stop]
             if part is not gradient or part.stride() != leaf.stride():
                 # A copy frees the whole gradient. It gets the leaf's strides, because fused
                 # optimizers do not look at strides.
                 part = torch.empty_like(leaf).copy_(part)
-            leaf.grad = part if leaf.grad is None else leaf.grad + part
+            parts.append(part)
+        return parts
 
     @unwatched
     def gather_gradient(self) -> Tensor | None:
@@ -87,6 +135,23 @@ class Slices:
             leaf.grad = None
 
 
+class _Carrier(torch.autograd.Function):
+    """A parameter whose gradient goes to the leaves of its slices."""
+
+    @staticmethod
+    def forward(ctx: Any, slices: Slices, *leaves: Tensor) -> Tensor:
+        ctx.slices = slices
+        return slices.parameter.detach()
+
+    @staticmethod
+    @unwatched
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.slices.parts_of(gradient)
+
+
+_carry = applied(_Carrier)
+
+
 @dataclass(eq=False)
 class Pass:
     """What the passes through a model may do at the moment."""
@@ -97,6 +162,8 @@ class Pass:
     """A backward pass runs that the training loop started for its step: it may be fused."""
     depth: int = 0
     """Backward passes that run in one another: reentrant checkpoints start their own."""
+    has_ended: bool = False
+    """The block is over."""
     may_leave_out: bool = True
     """Nobody looks at gradients of activations: columns that no trained row needs are left out."""
     is_certain: Callable[[TrainedRows, Tensor], bool] = lambda trained, x: False
@@ -120,8 +187,6 @@ class TrainedRows:
     feeder: TrainedRows | None = None
     """The layer whose channels are this one's inputs, if nothing in between mixes channels."""
     columns_per_channel: int = 1
-    is_lowest: bool = False
-    """Nothing below it is trained: its input needs no gradient."""
 
     def used(self, input: Tensor, *, previous: TrainedRows | None = None) -> Rows | None:
         """Note a use; return the columns of the input that need a gradient (None: all of them).
@@ -133,11 +198,12 @@ class TrainedRows:
         for slices in self.slices:
             slices.uses += 1
             slices.is_recorded |= is_recorded
-        self.is_lowest = previous is None and not input.requires_grad
+        self.slices[0].is_lowest = previous is None and not input.requires_grad
         feeder, each = self.feeder, self.columns_per_channel
-        if feeder is None or not feeder.is_lowest or feeder.is_whole or not self.is_used_once:
+        if feeder is None or feeder.is_whole or not self.is_used_once:
             return None
-        if not feeder.is_used_once:
+        # Used once in this pass, maybe with another bias: that use says whether it is the lowest.
+        if not (feeder.is_used_once and feeder.slices[0].is_lowest):
             return None
         if not (feeder is previous if previous else self.state.is_certain(self, input)):
             return None
@@ -165,6 +231,8 @@ class TrainedRows:
     def fused_rate(self) -> float | None:
         """The rate of a fused step, or None where the leaves get gradients instead."""
         fuses = self.state.is_step and self.state.depth == 1 and self.is_used_once
+        for slices in self.slices:
+            fuses = fuses and not slices.has_hooked_leaves
         return self.state.rate if fuses else None
 
     @property
