@@ -73,3 +73,9 @@ def escape(text: str) -> str:
     """
     plain = "".join(_LATEX.get(character, character) for character in text)
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", plain)
+
+
+def plain(table: Table) -> str:
+    """As text for a terminal."""
+    notes = [textwrap.fill(note, 100) for note in table.notes]
+    return "\n\n".join([table.title, columns(table.header, table.rows), *notes])

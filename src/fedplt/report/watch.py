@@ -11,7 +11,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -89,8 +89,9 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         if len(self.connections) >= MAX_CONNECTIONS:
-            waiting = [each for each in self.connections if not each.is_answering]
-            longest = min(waiting or self.connections, key=lambda each: each.since)
+            open_ones = cast("set[_Connection]", self.connections)
+            waiting = [each for each in open_ones if not each.is_answering]
+            longest = min(waiting or open_ones, key=lambda each: each.since)
             self.connections.discard(longest)
             longest.transport.abort()
         super().connection_made(transport)
