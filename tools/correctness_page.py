@@ -60,7 +60,9 @@ CHECKS = (
     Check(
         "Random networks in random training loops", MASK,
         "Networks composed at random of these families and layers, in loops with a random "
-        "optimizer, scheduler, way to clear gradients, accumulation, clipping and loss.",
+        "optimizer, scheduler, way to clear gradients, accumulation, clipping and loss. Some loops "
+        "assign to `.data`, take gradients elsewhere (as SAM does), have hooks on slices, or "
+        "change the gradient at the loss in place.",
         batteries.fuzzed_networks, 1_000,
     ),
     Check(

@@ -295,7 +295,15 @@ def by_part(model, part, optimizer, x):
     part.backward(square(model, x))
 
 
-@pytest.mark.parametrize("use", [stepped, by_hand, by_autograd, cleared, by_inputs, by_part])
+def by_step_of_part(model, part, optimizer, x):
+    square(model, x).backward()
+    part.step()
+
+
+USES = [stepped, by_hand, by_autograd, cleared, by_inputs, by_part, by_step_of_part]
+
+
+@pytest.mark.parametrize("use", USES)
 def test_slices_of_an_earlier_block_are_refused(use):
     model, x = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8)), torch.randn(5, 6)
     with block(model) as part:

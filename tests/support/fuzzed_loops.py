@@ -204,6 +204,7 @@ def _elsewhere(extra: str, model: nn.Module, leaves: list[Tensor], mask):
         yield
         return
     names = {id(parameter): name for name, parameter in model.named_parameters()}
+    leaves = [leaf for leaf in leaves if leaf.requires_grad]
     old = [leaf.data for leaf in leaves]
     for leaf in leaves:
         trained = torch.ones(()) if mask is None else mask.get(names[id(leaf)], torch.zeros(()))

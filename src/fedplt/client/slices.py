@@ -293,6 +293,8 @@ class TrainableSlices:
     @unwatched
     def step(self) -> None:
         """The part of a fused step that could not be done in the backward pass."""
+        if self.state.has_ended:
+            refuse_ended(self.parameters(), "this object has")
         rate = self.state.rate or 0.0
         with torch.no_grad():
             moved: list[Tensor] = []
