@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from fedplt.client.train_only import train_only
 from fedplt.errors import CutError
 from fedplt.kernels import call_model, has_running_statistics
 from fedplt.planning import Assignment, Rows, SliceAssignment, TensorSpec, dotted
+from fedplt.seeds import seeded_globals
 
 LossOf = Callable[[Any], Tensor]
 """A scalar from the model's outputs."""
@@ -72,6 +73,14 @@ def _largest_finite(sizes: Tensor) -> float:
     return float(finite.max()) if finite.numel() else 0.0
 
 
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Both steps draw the same random numbers."""
+    with torch.random.fork_rng(devices=[]), seeded_globals(0, "check"):
+        torch.manual_seed(0)
+        yield
+
+
 def plain_step(
     model: nn.Module, inputs: Any, loss: LossOf, around: Around = nullcontext
 ) -> PlainStep:
@@ -85,8 +94,7 @@ def plain_step(
             if "num_batches_tracked" in own:
                 own["num_batches_tracked"].zero_()  # a block counts its own batches
     operations = Operations(model)
-    with torch.random.fork_rng(devices=[]), around(model):
-        torch.manual_seed(0)
+    with _seeded(), around(model):
         try:
             with operations:
                 result = loss(call_model(model, inputs))
@@ -122,12 +130,10 @@ def partial_step(
     around: Around = nullcontext,
 ) -> dict[str, Tensor]:
     """The model's tensors after a step of partial training."""
-    with torch.random.fork_rng(devices=[]), around(model):
-        torch.manual_seed(0)
-        with train_only(model, assignment, keep_old=False) as part:
-            part.fuse_sgd(rate)
-            part.backward(loss(call_model(model, inputs)))
-            part.step()
+    with _seeded(), around(model), train_only(model, assignment, keep_old=False) as part:
+        part.fuse_sgd(rate)
+        part.backward(loss(call_model(model, inputs)))
+        part.step()
     return named_tensors(model)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedplt.kernels.block_forward import BlockForward
+from fedplt.kernels.block_forward import BlockForward, has_own_forward
 from fedplt.kernels.flat_state import (
     add_at,
     bind_state,
@@ -14,7 +14,7 @@ from fedplt.kernels.flat_state import (
     read_state,
     take,
 )
-from fedplt.kernels.mlp import Chained
+from fedplt.kernels.mlp import Chained, has_hooks
 from fedplt.kernels.model_calls import call_model, copy_model, evaluation_mode, mode
 from fedplt.kernels.norm import (
     RUNNING_STATISTICS,
@@ -59,7 +59,9 @@ __all__ = [
     "copy_model",
     "eagerly",
     "evaluation_mode",
+    "has_hooks",
     "has_kernel",
+    "has_own_forward",
     "has_running_statistics",
     "has_standard_operations",
     "is_transposed_linear",

@@ -132,6 +132,7 @@ class NodeClient:
             for chunk in chunks
         )
         found = combine(results, job.metric)
+        trainer.put_state_back(warn=False)
         counts, scores = found.label_counts, found.label_scores
         assert found.sums is not None
         return EvaluateAnswer(
