@@ -80,8 +80,8 @@ def refuse_order(job: Job) -> None:
         raise CutError(
             f"the updates of clients {one.client} and {other.client} depend on which of them is "
             "trained first, so results would depend on the number of workers, and on where a run "
-            "is resumed. The model, the Dataset, the loss or the augmentation keeps a state from one "
-            "call to the next: a counter, an activation, a torch.Generator, random.Random or "
+            "is resumed. The model, the Dataset, the loss or the augmentation keeps a state from "
+            "one call to the next: a counter, an activation, a torch.Generator, random.Random or "
             "numpy Generator of its own. Keep counters and activations in buffers "
             "(register_buffer), which are put back after every client; draw at random from torch, "
             "random or numpy.random themselves, which are seeded for each client. If results may "
