@@ -24,10 +24,11 @@ from fedplt.client.parameter_hooks import hook_registrations
 from fedplt.client.refusals import memory_of
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
-from fedplt.kernels import OPERATIONS
+from fedplt.kernels import OPERATIONS, is_shadowed
 
 _TENSOR: Any = Tensor
 _LINEAR, _EMBEDDING = F.linear, F.embedding
+_FUNCTIONS = {name: value for name, value in vars(F).items() if callable(value)}
 _TOLD = (
     "shape", "dtype", "device", "layout", "ndim", "is_leaf", "is_sparse", "is_nested", "is_cuda",
     "is_quantized", "is_meta", "grad_fn", "_backward_hooks", "size", "dim", "numel", "stride",
@@ -112,13 +113,22 @@ class Interception(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _find_handler(self, func: Callable[..., Any]) -> Callable[..., Any] | None:
+        original = _original(func)
+        if original is not func:
+            self._handlers[func] = handler = functools.partial(self._call_original, original)
+            return handler
         name = getattr(func, "__name__", "")
         writes = name in _WRITABLE or (name.endswith("_") and not name.endswith("__"))
         self._handlers[func] = found = self._write if writes else None
         return found
 
+    def _call_original(self, original: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        return self.__torch_function__(original, (), args, kwargs)
+
     def _operate(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = OPERATIONS[func](self.part, *args, **kwargs)
+        if args and args[0].__class__ is not Tensor:  # a parameter as the input
+            self._note_uses(args[:1])
         if result is NotImplemented:
             self._note_uses(args)
             self._note_uses(kwargs.values())
@@ -143,15 +153,18 @@ class Interception(TorchFunctionMode):
 
     def linear(self, module: nn.Linear, input: Any) -> Any:
         own = module._parameters
-        if "weight" in own and "bias" in own:  # else one of them is a buffer, or computed
+        # Else one of them is a buffer, or computed.
+        if "weight" in own and "bias" in own and not is_shadowed(module):
             return self._direct(_LINEAR, module, (input, own["weight"], own["bias"]))
-        return nn.Linear.forward(module, input)
+        return type(module).forward(module, input)
 
     def embedding(self, module: nn.Embedding, input: Any) -> Any:
         options = (
             module.padding_idx, module.max_norm, module.norm_type,
             module.scale_grad_by_freq, module.sparse,
         )  # fmt: skip
+        if is_shadowed(module):
+            return type(module).forward(module, input)
         return self._direct(_EMBEDDING, module, (input, module._parameters.get("weight"), *options))
 
     def _direct(self, func: Callable[..., Any], module: nn.Module, args: tuple[Any, ...]) -> Any:
@@ -245,6 +258,14 @@ class Interception(TorchFunctionMode):
         for target in targets:
             if id(target) not in self._leaves and memory_of(target) in self._memories:
                 self.part.own_writes.note()
+
+
+def _original(func: Callable[..., Any]) -> Callable[..., Any]:
+    """What torch calls with a mode is a patched function itself, which would be applied twice."""
+    for name, patched in vars(F).items():
+        if patched is func:
+            return _FUNCTIONS.get(name, func)
+    return func
 
 
 def _is_alone(input: Any) -> bool:

@@ -46,7 +46,7 @@ def train_only(
     part = TrainableSlices(model, assignment, keep_old=keep_old)
     required = [(p, p.requires_grad) for p in model.parameters()]
     handles: list[Any] = []
-    patched: list[nn.Module] = []
+    patched: list[BlockForward] = []
     modules = list(model.modules())
     _being_trained.update(modules)
     gradients = [(p, p.grad) for p in model.parameters()]
@@ -63,7 +63,7 @@ def train_only(
             faster = _faster_forward(module, part, interception)
             if faster is not None and "forward" not in vars(module):
                 module.forward = BlockForward(module, faster)
-                patched.append(module)
+                patched.append(module.forward)
         own = {id(parameter) for parameter, _ in required}
         with _batches_counted(model), eagerly(), refused_optimizers(own), interception:
             yield part
@@ -72,8 +72,10 @@ def train_only(
         _being_trained.difference_update(modules)
         for handle in handles:
             handle.remove()
-        for module in patched:
-            del module.forward
+        for forward in patched:
+            forward.forward = None
+            if vars(forward.module).get("forward") is forward:  # it may be deleted, or replaced
+                del forward.module.forward
         for parameter, requires in required:
             parameter.requires_grad_(requires)
         for parameter, gradient in gradients:
@@ -85,7 +87,7 @@ def _faster_forward(
     module: Any, part: TrainableSlices, interception: Interception
 ) -> Callable[[Any], Any] | None:
     """Does what the module's own does, and looks in every call whether it may."""
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+    if isinstance(module, nn.Sequential):
         return Chained(module, part.rows_of)
     direct: dict[Any, Callable[[Any, Any], Any]] = {
         nn.Linear: interception.linear,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedplt.kernels.block_forward import BlockForward, has_own_forward
+from fedplt.kernels.block_forward import BlockForward, has_own_forward, is_shadowed
 from fedplt.kernels.flat_state import (
     add_at,
     bind_state,
@@ -64,6 +64,7 @@ __all__ = [
     "has_own_forward",
     "has_running_statistics",
     "has_standard_operations",
+    "is_shadowed",
     "is_transposed_linear",
     "mode",
     "modules_with_running_statistics",

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.nn.functional import batch_norm, instance_norm
 
 from fedplt.kernels.trained_rows import Statistics
 
@@ -45,7 +45,7 @@ def sliced_batch_norm(
         return torch.batch_norm(input, weight, bias, mean, var, False, 0.0, eps, False)
     moved_mean, moved_var = mean.clone(), var.clone()
     try:
-        return F.batch_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
+        return batch_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
     finally:  # a checkpoint breaks off what it computes again, when all has been saved
         _keep(statistics, moved_mean, moved_var)
 
@@ -62,10 +62,10 @@ def sliced_instance_norm(
     """Each example has its own statistics while training."""
     mean, var = statistics.mean, statistics.var
     if not use_input_stats:
-        return F.instance_norm(input, mean, var, weight, bias, False, 0.0, eps)
+        return instance_norm(input, mean, var, weight, bias, False, 0.0, eps)
     moved_mean, moved_var = mean.clone(), var.clone()
     try:
-        return F.instance_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
+        return instance_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
     finally:
         _keep(statistics, moved_mean, moved_var)
 

@@ -40,6 +40,11 @@ def has_standard_operations(x: Any) -> bool:
 _NO_FUNCTION: Any = nn.Parameter.__torch_function__
 
 
+def is_batched(x: Tensor) -> bool:
+    """Several gradients at once (``is_grads_batched``), which are never changed in place."""
+    return torch._C._functorch.is_legacy_batchedtensor(x)
+
+
 @contextmanager
 def eagerly() -> Iterator[None]:
     """What ``torch.compile`` made runs as it was written: its operations must be seen."""
