@@ -29,6 +29,8 @@ from fedplt.kernels import OPERATIONS, is_shadowed
 _TENSOR: Any = Tensor
 _LINEAR, _EMBEDDING = F.linear, F.embedding
 _FUNCTIONS = {name: value for name, value in vars(F).items() if callable(value)}
+_KNOWN = frozenset(_FUNCTIONS.values())
+_BUILT_IN = {type(_LINEAR), type(_TENSOR.add), type(_TENSOR.grad.__get__)}
 _TOLD = (
     "shape", "dtype", "device", "layout", "ndim", "is_leaf", "is_sparse", "is_nested", "is_cuda",
     "is_quantized", "is_meta", "grad_fn", "_backward_hooks", "size", "dim", "numel", "stride",
@@ -262,10 +264,10 @@ class Interception(TorchFunctionMode):
 
 def _original(func: Callable[..., Any]) -> Callable[..., Any]:
     """What torch calls with a mode is a patched function itself, which would be applied twice."""
-    for name, patched in vars(F).items():
-        if patched is func:
-            return _FUNCTIONS.get(name, func)
-    return func
+    if type(func) in _BUILT_IN or func in _KNOWN:
+        return func
+    names = (name for name, found in vars(F).items() if found is func)
+    return _FUNCTIONS.get(next(names, ""), func)
 
 
 def _is_alone(input: Any) -> bool:

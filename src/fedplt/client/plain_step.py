@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from fedplt.client.check_report import Difference
 from fedplt.client.train_only import train_only
 from fedplt.errors import CutError
-from fedplt.kernels import call_model, has_running_statistics
+from fedplt.kernels import call_model, has_running_statistics, keeps_statistics
 from fedplt.planning import Assignment, Rows, SliceAssignment, TensorSpec, dotted
 from fedplt.seeds import seeded_globals
 
@@ -86,13 +86,11 @@ def plain_step(
 ) -> PlainStep:
     """The model gets gradients; its parameters keep their values, unless it writes to them."""
     old = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
-    statistics = set()
-    for owner, module in model.named_modules():
-        if has_running_statistics(module):
-            own = dict(module.named_buffers(recurse=False))
-            statistics |= {dotted(owner, key) for key in own}
-            if "num_batches_tracked" in own:
-                own["num_batches_tracked"].zero_()  # a block counts its own batches
+    with_statistics = [name for name, m in model.named_modules() if has_running_statistics(m)]
+    for owner in with_statistics:
+        own = dict(model.get_submodule(owner).named_buffers(recurse=False))
+        if "num_batches_tracked" in own:
+            own["num_batches_tracked"].zero_()  # a block counts its own batches
     operations = Operations(model)
     with _seeded(), around(model):
         try:
@@ -116,9 +114,23 @@ def plain_step(
         named_tensors(model),
         gradients,
         frozenset(name for name, _ in model.named_buffers()),
-        frozenset(statistics),
+        frozenset(_kept_statistics(model, with_statistics, operations)),
         operations.by_name,
     )
+
+
+def _kept_statistics(
+    model: nn.Module, owners: list[str], operations: Operations
+) -> Iterator[str]:
+    """Buffers that a block keeps in untrained rows; a model may move others by hand."""
+    for owner in owners:
+        module = model.get_submodule(owner)
+        for key, _ in module.named_buffers(recurse=False):
+            name = dotted(owner, key)
+            done = operations.by_name.get(name, ())
+            counted = key == "num_batches_tracked"
+            if keeps_statistics(module) or counted or any(word.endswith("_norm") for word in done):
+                yield name
 
 
 def partial_step(

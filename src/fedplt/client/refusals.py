@@ -30,6 +30,17 @@ def tensor_of(modules: Mapping[str, nn.Module], name: str) -> Any:
     return getattr(modules.get(owner), key, None)
 
 
+def refuse_wrapped(model: nn.Module) -> None:
+    """Wrappers that do something with whole gradients, which slices do not have."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            raise CutError(
+                f"{name or 'the model'} is a DistributedDataParallel, which averages the gradients "
+                "of whole parameters over its processes; inside train_only they go to slices, and "
+                "would not be averaged. Train the module in it (.module), and average the updates."
+            )
+
+
 def refuse_replaced(model: nn.Module, trained: Iterable[Slices]) -> None:
     """Tensors that were replaced inside the block: training went on without them."""
     modules = modules_of(model)

@@ -23,6 +23,7 @@ from fedplt.kernels import (
     axis_first,
     has_running_statistics,
     has_standard_operations,
+    keeps_statistics,
     num_function_modes,
     unwatched,
 )
@@ -47,6 +48,7 @@ class TrainableSlices:
         self._parameters: dict[str, nn.Parameter] = {}
         self.slices: dict[int, Slices] = {}  # by the parameter's identity: it may be tied
         self._rows: dict[tuple[int, int], TrainedRows] = {}  # of a weight with a bias
+        self._old_statistics: list[tuple[Statistics, Tensor, Tensor]] = []
         try:
             modules = modules_of(model)
             for tensor, rows in self.assignment.trained_rows:
@@ -58,6 +60,12 @@ class TrainableSlices:
         """Nobody else sees or changes operations; kernels would hide them."""
         self._frozen = {id(p): p for p in model.parameters() if id(p) not in self.slices}
         self._statistics = self._find_statistics()
+        self._old_statistics = [
+            (statistics, statistics.mean.clone(), statistics.var.clone())
+            for module in self.model.modules()
+            if keeps_statistics(module)
+            for statistics in [self._statistics[id(module.running_mean)]]
+        ]
         self._before = self._values() if keep_old else None
         self.own_writes = OwnWrites(
             {name: p for name, p in model.named_parameters() if id(p) in self._frozen}
@@ -108,6 +116,7 @@ class TrainableSlices:
     def release(self) -> None:
         """Let all parameters lie in memory as they did before; called at the end of the block."""
         self.ways.outputs.clear()
+        self._restore_statistics()
         for place, (parameter, axis, views) in enumerate(self._views):
             slices = self.slices.get(id(parameter))
             if slices is not None and slices.memory is not None:
@@ -117,6 +126,16 @@ class TrainableSlices:
                 new = [whole[start:stop] for start, stop in slices.rows]
                 self._views[place] = (parameter, axis, new)
                 assert len(new) == len(views)
+
+    def _restore_statistics(self) -> None:
+        """Of untrained channels: a normalization layer in another thread, unseen, moves them all."""
+        with torch.no_grad():
+            for statistics, *old in self._old_statistics:
+                for now, before in zip((statistics.mean, statistics.var), old, strict=True):
+                    for start, stop in statistics.rows:
+                        before[start:stop] = now[start:stop]
+                    now.copy_(before)
+        self._old_statistics = []
 
     # What kernels ask.
 

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from torch import Tensor, nn
 
 from fedplt.client.interception import Interception
-from fedplt.client.refusals import refuse_replaced, refused_optimizers
+from fedplt.client.refusals import refuse_replaced, refuse_wrapped, refused_optimizers
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
 from fedplt.kernels import BlockForward, Chained, eagerly, has_running_statistics
@@ -43,6 +43,7 @@ def train_only(
             "train_only: this model, or a part of it, is already in a train_only block; leave "
             "that block first."
         )
+    refuse_wrapped(model)
     part = TrainableSlices(model, assignment, keep_old=keep_old)
     required = [(p, p.requires_grad) for p in model.parameters()]
     handles: list[Any] = []

@@ -19,6 +19,7 @@ from fedplt.kernels.model_calls import call_model, copy_model, evaluation_mode, 
 from fedplt.kernels.norm import (
     RUNNING_STATISTICS,
     has_running_statistics,
+    keeps_statistics,
     modules_with_running_statistics,
 )
 from fedplt.kernels.operations import (
@@ -66,6 +67,7 @@ __all__ = [
     "has_standard_operations",
     "is_shadowed",
     "is_transposed_linear",
+    "keeps_statistics",
     "mode",
     "modules_with_running_statistics",
     "named_tensors",

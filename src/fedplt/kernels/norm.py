@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, instance_norm
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedplt.kernels.trained_rows import Statistics
 
@@ -21,7 +23,12 @@ RUNNING_STATISTICS = ("running_mean", "running_var")
 
 def has_running_statistics(module: nn.Module) -> bool:
     """Whether training mode changes the module's statistics, even if nothing of it is trained."""
-    return getattr(module, "running_mean", None) is not None
+    return all(getattr(module, key, None) is not None for key in RUNNING_STATISTICS)
+
+
+def keeps_statistics(module: nn.Module) -> bool:
+    """Whether it is a normalization layer of torch, whose untrained statistics keep their bits."""
+    return isinstance(module, (_BatchNorm, _InstanceNorm)) and has_running_statistics(module)
 
 
 def modules_with_running_statistics(model: nn.Module) -> list[Any]:
