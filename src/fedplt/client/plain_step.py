@@ -119,9 +119,7 @@ def plain_step(
     )
 
 
-def _kept_statistics(
-    model: nn.Module, owners: list[str], operations: Operations
-) -> Iterator[str]:
+def _kept_statistics(model: nn.Module, owners: list[str], operations: Operations) -> Iterator[str]:
     """Buffers that a block keeps in untrained rows; a model may move others by hand."""
     for owner in owners:
         module = model.get_submodule(owner)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakSet
 
@@ -20,7 +20,13 @@ from fedplt.client.interception import Interception
 from fedplt.client.refusals import refuse_replaced, refuse_wrapped, refused_optimizers
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
-from fedplt.kernels import BlockForward, Chained, eagerly, has_running_statistics
+from fedplt.kernels import (
+    BlockForward,
+    Chained,
+    eagerly,
+    followed_checkpoints,
+    has_running_statistics,
+)
 from fedplt.planning import Assignment
 
 
@@ -66,7 +72,14 @@ def train_only(
                 module.forward = BlockForward(module, faster)
                 patched.append(module.forward)
         own = {id(parameter) for parameter, _ in required}
-        with _batches_counted(model), eagerly(), refused_optimizers(own), interception:
+        checkpoints = followed_checkpoints() if interception.follows else nullcontext()
+        with (
+            _batches_counted(model),
+            eagerly(),
+            refused_optimizers(own),
+            checkpoints,
+            interception,
+        ):
             yield part
         refuse_replaced(model, part.slices.values())
     finally:

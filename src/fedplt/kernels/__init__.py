@@ -30,8 +30,12 @@ from fedplt.kernels.operations import (
 )
 from fedplt.kernels.plain import (
     eagerly,
+    follow,
+    followed_checkpoints,
     has_standard_operations,
+    is_followed,
     num_function_modes,
+    require_followed,
     unwatched,
 )
 from fedplt.kernels.trained_rows import (
@@ -60,11 +64,14 @@ __all__ = [
     "copy_model",
     "eagerly",
     "evaluation_mode",
+    "follow",
+    "followed_checkpoints",
     "has_hooks",
     "has_kernel",
     "has_own_forward",
     "has_running_statistics",
     "has_standard_operations",
+    "is_followed",
     "is_shadowed",
     "is_transposed_linear",
     "keeps_statistics",
@@ -76,6 +83,7 @@ __all__ = [
     "parts_of",
     "put",
     "read_state",
+    "require_followed",
     "take",
     "unwatched",
 ]

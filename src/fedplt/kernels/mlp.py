@@ -18,7 +18,14 @@ from torch.nn.modules import module as _modules
 
 from fedplt.kernels.block_forward import has_own_forward, is_shadowed, is_standard_chain
 from fedplt.kernels.linear import input_gradient, move_rows
-from fedplt.kernels.plain import applied, has_other_modes, is_batched, is_plain, unwatched_backward
+from fedplt.kernels.plain import (
+    applied,
+    has_other_modes,
+    is_batched,
+    is_followed,
+    is_plain,
+    unwatched_backward,
+)
 from fedplt.kernels.second_order import differentiable_gradients
 from fedplt.kernels.trained_rows import TrainedRows
 from fedplt.planning import Rows
@@ -132,6 +139,7 @@ class Chained:
             elif (
                 type(child) is nn.Flatten
                 and type(input) is Tensor
+                and not is_followed(input)
                 and not (is_observed(child) or has_global_hooks() or has_other_modes())
             ):
                 with torch._C.DisableTorchFunction():
