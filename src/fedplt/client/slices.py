@@ -128,7 +128,7 @@ class TrainableSlices:
                 assert len(new) == len(views)
 
     def _restore_statistics(self) -> None:
-        """Of untrained channels: a normalization layer in another thread, unseen, moves them all."""
+        """Of untrained channels: a layer that runs in another thread, unseen, moves them, too."""
         with torch.no_grad():
             for statistics, *old in self._old_statistics:
                 for now, before in zip((statistics.mean, statistics.var), old, strict=True):

@@ -186,27 +186,23 @@ def _columns(
     )
     if any(width(trace.modules[norm]) != wide for norm in norms):
         return None
-    if from_linear and to_linear:
+    if from_linear:
         # Pooling mixes along the last axis; so does normalization, unless that is also axis 1.
         mixed = bool(pooled) or any(trace.dimensions[norm] != 2 for norm in norms)
-        return 1 if shape is None and not mixed and taken == wide else None
+        return 1 if to_linear and shape is None and not mixed and taken == wide else None
     producing: Any = trace.modules[producer]
-    if from_linear:
-        return None
     batched = len(producing.kernel_size) + 2
     if pooled - {batched - 2} or trace.dimensions[producer] != batched:
         return None  # pooling over other dimensions mixes channels; one example has no batch axis
     if any(trace.dimensions[norm] != (2 if norm in flat else batched) for norm in norms):
         return None
-    if not to_linear and trace.dimensions[consumer] != batched:
-        return None
     if not to_linear:
-        return 1 if shape is None and taken == wide else None
-    if shape is None or trace.dimensions[consumer] != 2 or shape[1] != wide:
-        return None
+        same = trace.dimensions[consumer] == batched
+        return 1 if same and shape is None and taken == wide else None
     # (batch, channels, ...) flattened: channel c becomes c * rest to (c + 1) * rest - 1.
-    rest = math.prod(shape[2:])
-    return rest if len(shape) >= 3 and taken == wide * rest else None
+    rest = 0 if shape is None or len(shape) < 3 else math.prod(shape[2:])
+    fits = trace.dimensions[consumer] == 2 and taken == wide * rest
+    return rest if rest and fits and shape is not None and shape[1] == wide else None
 
 
 def _first_input(node: Any) -> Any:

@@ -43,7 +43,7 @@ class BlockForward:
 
 
 def has_own_forward(module: nn.Module) -> bool:
-    """Whether somebody gave this instance a forward, or a way to call it, other than its class's."""
+    """Whether this instance is called in another way than its class defines."""
     own = module.__dict__
     forward = own.get("forward")
     return (forward is not None and type(forward) is not BlockForward) or "_call_impl" in own

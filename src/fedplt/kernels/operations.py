@@ -27,7 +27,6 @@ from fedplt.kernels.norm import sliced_batch_norm, sliced_instance_norm
 from fedplt.kernels.plain import is_plain
 from fedplt.kernels.trained_rows import Statistics, TrainedRows
 
-
 _attention_forward = F.multi_head_attention_forward
 
 
