@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedplt import Aggregator, ClientUpdate, check, cut, make_plan, train_only
-from fedplt.client import CheckReport
+from fedplt.client import CheckReport, interception
 from fedplt.client.ways import Ways
 from fedplt.cutting import find_spaces
 from fedplt.kernels import Slices, TrainedRows, linear, mlp, norm
@@ -134,6 +134,9 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
     ),
     "gradients of other operations lost": (
         Slices, "scatter_gradient", lambda right: lambda slices, parameter: None,
+    ),
+    "shadowed weights not seen": (
+        interception, "is_shadowed", lambda right: lambda module: False,
     ),
     "gradients not cleared": (
         Slices, "forget_gradient", lambda right: lambda slices: None,

@@ -308,7 +308,8 @@ def _original(func: Callable[..., Any]) -> Callable[..., Any]:
     if type(func) in _BUILT_IN or func in _KNOWN:
         return func
     names = (name for name, found in vars(F).items() if found is func)
-    return _FUNCTIONS.get(next(names, ""), func)
+    found: Callable[..., Any] = _FUNCTIONS.get(next(names, ""), func)
+    return found
 
 
 def _is_alone(input: Any) -> bool:

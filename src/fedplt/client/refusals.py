@@ -67,7 +67,8 @@ def refuse_lost_gradient(trained: Iterable[Slices]) -> None:
         raise CutError(
             f"the loss does not depend on what this client trains, although {used[0]} was used: a "
             "loss with requires_grad False gives no gradient. Is something detached, under "
-            "torch.no_grad, or traced (make_fx) on the way to it?"
+            "torch.no_grad, traced (make_fx), or in a checkpoint with use_reentrant=True whose "
+            "inputs require no gradient, on the way to it?"
         )
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.autograd import Function, forward_ad
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._device import DeviceContext
 
 
@@ -63,7 +64,7 @@ def require_followed(x: Any) -> None:
         return
     nothing = torch.full((), -0.0, dtype=x.dtype, device=x.device, requires_grad=True)
     try:
-        with torch.enable_grad(), torch.autograd._unsafe_preserve_version_counter(x):
+        with torch.enable_grad(), _unsafe_preserve_version_counter(x):
             x.add_(nothing)
     except RuntimeError:  # one number stands for several (expand)
         x.requires_grad_()
