@@ -53,8 +53,8 @@ CHECKS = (
     Check(
         "Families of models", MASK,
         "Everything a model may do with a layer beyond calling it (calling itself, functional "
-        "calls, hooks, gradients inside the forward pass, checkpoints, autocast, ...), around "
-        "every kind of layer. Two steps of fused SGD.",
+        "calls, hooks, gradients inside the forward pass, checkpoints, autocast, threads, patched "
+        "classes, ...), around every kind of layer. Two steps of fused SGD.",
         batteries.families, 10_000,
     ),
     Check(
@@ -97,7 +97,8 @@ CHECKS = (
     ),
     Check(
         "FLOPs of a step", "torch's own counter",
-        "Predicted costs of a client's step against what torch counts while it runs.",
+        "Predicted costs of a client's step against what torch counts while it runs, without the "
+        "module hooks of its counter, which switch off the savings in columns.",
         batteries.costs, 100, False,
     ),
 )  # fmt: skip
@@ -106,6 +107,9 @@ NOT_CHECKED = (
     "**Low precision.** Under `torch.autocast`, torch's own operations compute whole gradients; "
     "the runs above have autocast switched on with float64 models, which it does not cast.",
     "**Other versions of torch** than the one named above.",
+    "**State that shows late.** Before a run, two clients are trained for one step in both orders. "
+    "Numbers in attributes of modules are reset after each client; another state (in a list, in a "
+    "module of Python) that has no effect in the first steps is not noticed.",
     "**Models nobody thought of.** Check yours: `fedplt cut my_package:build --check`, or "
     "`fedplt.check(model, example, loss)`. Every run does so before its first round "
     "(`engine.check`).",

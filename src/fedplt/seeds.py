@@ -6,7 +6,10 @@ a resumed run draws the same numbers as an uninterrupted one.
 
 from __future__ import annotations
 
+import random
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -28,3 +31,27 @@ def torch_seed(seed: int, purpose: str, *, round: int = 0, client: int = 0) -> i
     """A 63-bit integer for ``torch.manual_seed``, keyed like :func:`generator`."""
     word = _sequence(seed, purpose, round, client).generate_state(1, np.uint64)[0]
     return int(word >> np.uint64(1))
+
+
+@contextmanager
+def seeded_globals(seed: int, purpose: str, *, round: int = 0, client: int = 0) -> Iterator[None]:
+    """Inside the block, ``random`` and ``numpy.random`` draw numbers keyed like :func:`generator`.
+
+    Users' models, data sets and augmentations draw from these global generators. The caller's
+    states are restored afterwards.
+
+    >>> with seeded_globals(1, "training", client=3):
+    ...     first = random.random(), np.random.rand()
+    >>> with seeded_globals(1, "training", client=3):
+    ...     first == (random.random(), np.random.rand())
+    True
+    """
+    states = random.getstate(), np.random.get_state()
+    sequence = _sequence(seed, purpose, round, client)
+    try:
+        random.seed(int(sequence.generate_state(1, np.uint64)[0]))
+        np.random.seed(sequence.generate_state(4))
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedplt import Aggregator, ClientUpdate, check, cut, make_plan, train_only
-from fedplt.client import CheckReport, TrainableSlices
+from fedplt.client import CheckReport, TrainableSlices, interception
 from fedplt.client.ways import Ways
 from fedplt.cutting import find_spaces
 from fedplt.kernels import Slices, TrainedRows, linear, mlp, norm
@@ -141,6 +141,9 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
     ),
     "hooks that do not see all gradients": (
         Slices, "carrier", lambda right: lambda slices: slices.parameter,
+    ),
+    "shadowed weights not seen": (
+        interception, "is_shadowed", lambda right: lambda module: False,
     ),
     "gradients not cleared": (
         Slices, "forget_gradient", lambda right: lambda slices: None,

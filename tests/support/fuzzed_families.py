@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -247,6 +250,78 @@ class Mixed(Around):
         return y.flip(-1) if len(x) % 2 else y
 
 
+class AsksForGradient(Around):
+    """Branches on whether its activation requires a gradient."""
+
+    def forward(self, x):
+        y = self.inner(x)
+        return torch.tanh(y) if y.requires_grad else -y
+
+
+class CheckpointedAsItIs(Around):
+    """Torch computes no gradients in it where its input requires none."""
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=True)
+
+
+class HookedNode(Around):
+    def forward(self, x):
+        y = torch.relu(self.inner(x))
+        if y.grad_fn is not None:
+            y.grad_fn.register_prehook(lambda gradients: (gradients[0].flip(-1),))
+        return y
+
+
+class InThread(Around):
+    """Function modes, and gradients switched off, are those of a thread."""
+
+    def forward(self, x):
+        is_enabled = torch.is_grad_enabled()
+
+        def run():
+            with torch.set_grad_enabled(is_enabled):
+                return self.inner(x)
+
+        with ThreadPoolExecutor(1) as threads:
+            return threads.submit(run).result()
+
+
+class PatchedClasses(Around):
+    """Linear and ReLU modules compute something else while it runs."""
+
+    def forward(self, x):
+        linear, relu = nn.Linear.forward, nn.ReLU.forward
+        with (
+            mock.patch.object(nn.Linear, "forward", lambda self, x: 0.9 * linear(self, x)),
+            mock.patch.object(nn.ReLU, "forward", lambda self, x: 1.1 * relu(self, x)),
+        ):
+            return self.inner(x)
+
+
+class ShadowedWeights(Around):
+    """Modules have tensors in place of their weights while it runs."""
+
+    def forward(self, x):
+        shadowed = [
+            module
+            for module in self.inner.modules()
+            if isinstance(module, (nn.Linear, nn.Embedding, nn.LayerNorm))
+            if module._parameters.get("weight") is not None and "weight" not in vars(module)
+        ]
+        for module in shadowed:
+            vars(module)["weight"] = 1.1 * module._parameters["weight"]
+        try:
+            return self.inner(x)
+        finally:
+            for module in shadowed:
+                del vars(module)["weight"]
+
+
+COMPUTED_AGAIN_OTHERWISE = ("functional call", "patched classes", "shadowed weights")
+"""Families that a checkpoint inside of them does not see when it computes again."""
+
+
 class Branches(nn.Module):
     def __init__(self, one, two):
         super().__init__()
@@ -284,4 +359,10 @@ FAMILIES = {
     "own autograd function": Reversed,
     "looks at weights": LooksAtWeights,
     "mixed in some batches": Mixed,
+    "branches on requires_grad": AsksForGradient,
+    "reentrant checkpoint as it is": CheckpointedAsItIs,
+    "hook on an autograd node": HookedNode,
+    "another thread": InThread,
+    "patched classes": PatchedClasses,
+    "shadowed weights": ShadowedWeights,
 }

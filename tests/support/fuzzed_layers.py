@@ -181,6 +181,43 @@ class Sometimes(nn.Module):
         return self.two(torch.relu(hidden)) + adapted
 
 
+class Backwards(nn.Sequential):
+    """Calls its modules in an order of its own."""
+
+    def __iter__(self):
+        return iter(list(self._modules.values())[::-1])
+
+
+class NormByHand(nn.Module):
+    """Keeps running statistics without a function of torch."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+        self.register_buffer("running_mean", torch.zeros(WIDTH))
+        self.register_buffer("running_var", torch.ones(WIDTH))
+
+    def forward(self, x):
+        if not self.training:
+            return (x - self.running_mean) / (self.running_var + 1e-5).sqrt() * self.scale
+        var, mean = torch.var_mean(x.reshape(-1, WIDTH), 0)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, 0.1)
+            self.running_var.lerp_(var, 0.1)
+        return (x - mean) / (var + 1e-5).sqrt() * self.scale
+
+
+class Computed(nn.Module):
+    """A layer whose weight another layer computes of the weight of a third."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.maker = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return F.linear(x, self.maker(self.inner.weight)) * self.inner(x)
+
+
 class Averaged(nn.Module):
     """A layer, and a copy of it that follows slowly: the model writes to its own weights."""
 
@@ -250,6 +287,11 @@ LAYERS = {
     "tied linears": tied_linears,
     "tied embedding": TiedEmbedding,
     "shared bias": SharedBias,
+    "chain in another order": lambda: Rows(
+        Backwards(nn.Linear(12, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 12))
+    ),
+    "norm by hand": NormByHand,
+    "computed weight": Computed,
     "average of weights": Averaged,
     "a table in some batches": lambda: Sometimes("table"),
     "a fixed bias in some batches": lambda: Sometimes("bias"),

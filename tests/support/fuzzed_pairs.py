@@ -39,13 +39,22 @@ BETWEEN = {
 
 
 class Pair(nn.Module):
-    """Two layers of samples (rows), of convolutions, or of a convolution and a flat Linear."""
+    """Two layers of samples (rows), of convolutions, or of a convolution and a flat Linear.
+
+    One example alone has no batch axis, and as many channels as rows here.
+    """
 
     def __init__(self, kind, between):
         super().__init__()
         self.kind, self.between = kind, between
         if kind == "rows":
             self.first, self.second = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
+        elif kind == "one example":
+            self.first = nn.Conv2d(1, LENGTH, 3, padding=1)
+            self.second = nn.Conv1d(LENGTH, LENGTH, 1)
+        elif kind == "one flat example":
+            self.first = nn.Conv2d(1, LENGTH, 3, padding=1)
+            self.second = nn.Linear(LENGTH * WIDTH, WIDTH)
         else:
             self.first = nn.Conv1d(WIDTH, HIDDEN, 3, padding=1)
             flat = nn.Linear(HIDDEN * LENGTH, WIDTH)
@@ -53,16 +62,20 @@ class Pair(nn.Module):
 
     def forward(self, x):
         given = x.reshape(-1, WIDTH) if self.kind == "rows" else x.transpose(1, 2)
+        if self.kind.startswith("one"):
+            given = x.mean(0, keepdim=True)
         hidden = self.first(given)
         if self.between == "norm":
             hidden = nn.functional.instance_norm(hidden) if hidden.ndim == 3 else hidden
         elif self.between in BETWEEN:
             hidden = BETWEEN[self.between](hidden)
-        if self.kind == "flat":
+        if self.kind in ("flat", "one flat example"):
             hidden = hidden.flatten(1)
         y = self._second(hidden)
         if self.kind == "rows":
             return y.view_as(x)
+        if self.kind.startswith("one"):
+            return y.mean(0).expand_as(x) if self.kind == "one example" else y.expand_as(x)
         return y.transpose(1, 2) if self.kind == "convolutions" else y.unsqueeze(1).expand_as(x)
 
     def _second(self, hidden):
@@ -77,5 +90,5 @@ class Pair(nn.Module):
         return y
 
 
-KINDS = ("rows", "convolutions", "flat")
+KINDS = ("rows", "convolutions", "flat", "one example", "one flat example")
 BETWEENS = (*BETWEEN, "norm", "checkpoint", "used twice", "gradient")

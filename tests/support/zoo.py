@@ -210,6 +210,29 @@ class Sometimes(nn.Module):
         return self.head(F.relu(hidden)) + self.norm(adapted).mean()
 
 
+class ByHand(nn.Module):
+    """Running statistics without a function of torch, a weight that another layer computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.maker, self.head = nn.Linear(10, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        self.scale = nn.Parameter(torch.ones(8))
+        self.register_buffer("running_mean", torch.zeros(8))
+        self.register_buffer("running_var", torch.ones(8))
+
+    def forward(self, x):
+        y = self.first(x)
+        var, mean = torch.var_mean(y, 0)
+        if self.training:
+            with torch.no_grad():
+                self.running_mean.lerp_(mean.to(self.running_mean), 0.1)
+                self.running_var.lerp_(var.to(self.running_var), 0.1)
+        else:
+            mean, var = self.running_mean, self.running_var
+        y = (y - mean) / (var + 1e-5).sqrt() * self.scale
+        return F.linear(y, self.maker(self.head.weight)) * self.head(y)
+
+
 def images(*shape):
     return lambda number: torch.randn(number, *shape)
 
@@ -230,6 +253,7 @@ ZOO = {
     "odd": (Odd, images(10)),
     "adapted": (Adapted, images(10)),
     "sometimes": (Sometimes, images(10)),
+    "by-hand": (ByHand, images(10)),
 }
 
 

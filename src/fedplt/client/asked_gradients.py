@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.autograd import _make_grads
 from torch.autograd.graph import _engine_run_backward
 
-from fedplt.kernels import Slices, axis_first
+from fedplt.errors import GradientError
+from fedplt.kernels import Slices, axis_first, is_followed
 
 
 def asked_gradients(
@@ -67,6 +68,13 @@ def asked_gradients(
                 result[place] = part if result[place] is None else result[place] + part
         if result[place] is None and materialize_grads:
             result[place] = torch.zeros_like(tensor)
+    if any(g is None and is_followed(t) for g, t in zip(result, inputs, strict=True)):
+        raise GradientError(
+            "torch.autograd.grad with respect to a tensor that was used before the model asked "
+            "whether it requires a gradient: this client trains nothing that it depends on. Read "
+            "requires_grad before the tensor is used, or let all clients train a layer below "
+            "(always)."
+        )
     if not allow_unused and any(gradient is None for gradient in result):
         raise RuntimeError(
             "One of the differentiated Tensors appears to not have been used in the graph. Set "

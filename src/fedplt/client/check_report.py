@@ -121,6 +121,6 @@ def refuse_wrong(report: CheckReport) -> None:
         raise CutError(
             f"partial training is not right for this model, so nothing was started. {report}\n"
             f"Leave the layer out (never = [{name!r}]), join it with its neighbors (groups), or "
-            "report this model. If its forward pass is random in a way that torch.manual_seed does "
-            "not fix, the comparison itself fails."
+            "report this model. If its forward pass draws at random from generators other than "
+            "those of torch, numpy.random and random, the comparison itself fails."
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedplt.client.tasks import Loss
 from fedplt.data import Samples
 from fedplt.errors import DataError
 from fedplt.kernels import call_model, modules_with_running_statistics
+from fedplt.seeds import seeded_globals, torch_seed
 
 CHUNK = 1000
 """Examples per evaluation batch; fixed, so that sums do not depend on the number of workers."""
@@ -79,7 +81,7 @@ def evaluate_chunk(
     start = chunk * CHUNK
     indices = torch.arange(start, min(start + CHUNK, len(samples)))
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), _seeded(chunk):
         inputs, targets = samples.batch(indices)
         outputs = call_model(model, inputs)
         number = len(indices)
@@ -107,12 +109,20 @@ def gather_statistics(model: nn.Module, samples: Samples, chunk: int) -> int:
     for layer in layers:
         layer.momentum = 1.0
         layer.train()
-    with torch.no_grad():
+    with torch.no_grad(), _seeded(chunk):
         inputs, _ = samples.batch(indices)
         call_model(model, inputs)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
     return len(indices)
+
+
+@contextmanager
+def _seeded(chunk: int) -> Iterator[None]:
+    """Data sets and models may draw at random: the same numbers for a chunk in every worker."""
+    with torch.random.fork_rng(devices=[]), seeded_globals(0, "evaluation", client=chunk):
+        torch.manual_seed(torch_seed(0, "evaluation", client=chunk))
+        yield
 
 
 def num_chunks(samples: Samples) -> int:

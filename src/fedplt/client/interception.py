@@ -23,13 +23,16 @@ from fedplt.client.backward_passes import BackwardPasses
 from fedplt.client.parameter_hooks import hook_registrations
 from fedplt.client.refusals import memory_of, refuse_ended
 from fedplt.client.slices import TrainableSlices
-from fedplt.kernels import OPERATIONS
+from fedplt.kernels import OPERATIONS, follow, is_followed, is_shadowed, require_followed
 
 _TENSOR: Any = Tensor
 _LINEAR, _EMBEDDING = F.linear, F.embedding
+_FUNCTIONS = {name: value for name, value in vars(F).items() if callable(value)}
+_KNOWN = frozenset(_FUNCTIONS.values())
+_BUILT_IN = {type(_LINEAR), type(_TENSOR.add), type(_TENSOR.grad.__get__)}
 _TOLD = (
     "shape", "dtype", "device", "layout", "ndim", "is_leaf", "is_sparse", "is_nested", "is_cuda",
-    "is_quantized", "is_meta", "grad_fn", "_backward_hooks", "size", "dim", "numel", "stride",
+    "is_quantized", "is_meta", "_backward_hooks", "size", "dim", "numel", "stride",
     "is_contiguous", "element_size", "is_floating_point", "is_complex", "data_ptr",
     "storage_offset", "__len__", "nelement", "__hash__", "ndimension",
 )  # fmt: skip
@@ -69,12 +72,17 @@ class Interception(TorchFunctionMode):
             **dict.fromkeys(_HARMLESS, _call),
             Tensor.retain_grad: self._observe,
             **dict.fromkeys((Tensor.expand_as, Tensor.view_as), self._view),
+            _TENSOR.grad_fn.__get__: self._observe,
+            Tensor.detach: self._detach,
+            torch.detach: self._detach,
             **{
                 function: functools.partial(_given, special)
                 for function, special in self._special().items()
             },
         }
         """What is done for a function; None: nothing but to look for planned parameters."""
+        self.follows = any(needs and id_ not in part.slices for id_, needs in required.items())
+        """Some activations have no gradient here, but would have one in full training."""
 
     def _special(self) -> dict[Callable[..., Any], Callable[..., Any]]:
         passes = BackwardPasses(self.part, self)
@@ -110,33 +118,52 @@ class Interception(TorchFunctionMode):
             if value.__class__ not in _NEVER_PLANNED:
                 self._note_uses((value,))
         if not kwargs:
-            return func(*args)
-        self._note_uses(kwargs.values())
-        if "out" in kwargs:
-            self._note_writing(_flat((kwargs["out"],)))
-        return func(*args, **kwargs)
+            result = func(*args)
+        else:
+            self._note_uses(kwargs.values())
+            if "out" in kwargs:
+                self._note_writing(_flat((kwargs["out"],)))
+            result = func(*args, **kwargs)
+        if self.follows:
+            self._follow(result, args, kwargs)
+        return result
 
     def _find_handler(self, func: Callable[..., Any]) -> Callable[..., Any] | None:
+        original = _original(func)
+        if original is not func:
+            self._handlers[func] = handler = functools.partial(self._call_original, original)
+            return handler
         name = getattr(func, "__name__", "")
         writes = name in _WRITABLE or (name.endswith("_") and not name.endswith("__"))
         self._handlers[func] = found = self._write if writes else None
         return found
 
+    def _call_original(self, original: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        return self.__torch_function__(original, (), args, kwargs)
+
     def _operate(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = OPERATIONS[func](self.part, *args, **kwargs)
+        if args and args[0].__class__ is not Tensor:  # a parameter as the input
+            self._note_uses(args[:1])
         if result is NotImplemented:
             result = self._carry(func, args, kwargs)
         if func is not _EMBEDDING:  # it gives columns of a weight where a Linear gives rows
             self.part.ways.note(args, result)
+        if self.follows:
+            self._follow(result, args, kwargs)
         return result
 
     def _write(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._note_uses(args)
         self._note_uses(kwargs.values())
         self._note_writing(_flat((args[:1], kwargs.get("out"))))
+        given = args
         if self.part.has_hooks:
-            args = (*args[:1], *self._carriers(args[1:], {}))
-        return func(*args, **kwargs)
+            given = (*args[:1], *self._carriers(args[1:], {}))
+        result = func(*given, **kwargs)
+        if self.follows:
+            self._follow(result, args, kwargs)
+        return result
 
     def _carry(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Torch's own operation. Where hooks look at slices, gradients of parameters reach them."""
@@ -170,25 +197,47 @@ class Interception(TorchFunctionMode):
         return self._carry(func, args, kwargs)
 
     def _observe(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Somebody looks at the gradient of an activation, or may do so (``grad_fn``)."""
         self._note_uses(args)
         if not args[0].is_leaf:
             self.part.state.may_leave_out = False
         return func(*args, **kwargs)
+
+    def _detach(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._note_uses(args)
+        return func(*args, **kwargs)
+
+    def _follow(self, result: Any, args: Any, kwargs: Any) -> None:
+        """Mark what would require a gradient if all layers were trained."""
+        if result.__class__ is Tensor:
+            if result.requires_grad:
+                return
+        elif not isinstance(result, (tuple, list)):
+            return
+        if torch.is_grad_enabled() and any(
+            is_followed(tensor) or self._required.get(id(tensor), False)
+            for tensor in _flat((*args, *kwargs.values()) if kwargs else args)
+        ):
+            for tensor in _flat((result,)):
+                follow(tensor)
 
     # Forwards of modules: what this mode would do for them, without being asked by torch, which
     # needs as long to ask as for a small operation.
 
     def linear(self, module: nn.Linear, input: Any) -> Any:
         own = module._parameters
-        if "weight" in own and "bias" in own:  # else one of them is a buffer, or computed
+        # Else one of them is a buffer, or computed.
+        if "weight" in own and "bias" in own and not is_shadowed(module):
             return self._direct(_LINEAR, module, (input, own["weight"], own["bias"]))
-        return nn.Linear.forward(module, input)
+        return type(module).forward(module, input)
 
     def embedding(self, module: nn.Embedding, input: Any) -> Any:
         options = (
             module.padding_idx, module.max_norm, module.norm_type,
             module.scale_grad_by_freq, module.sparse,
         )  # fmt: skip
+        if is_shadowed(module):
+            return type(module).forward(module, input)
         return self._direct(_EMBEDDING, module, (input, module._parameters.get("weight"), *options))
 
     def _direct(self, func: Callable[..., Any], module: nn.Module, args: tuple[Any, ...]) -> Any:
@@ -205,8 +254,12 @@ class Interception(TorchFunctionMode):
         if not _is_alone(input) or self.part.has_hooks:
             return nn.LayerNorm.forward(module, input)
         with torch._C.DisableTorchFunction():
-            self._note_uses(module._parameters.values())
-            return nn.LayerNorm.forward(module, input)
+            own = module._parameters
+            self._note_uses(own.values())
+            result = nn.LayerNorm.forward(module, input)
+            if self.follows:
+                self._follow(result, (input, *own.values()), None)
+            return result
 
     def _note_uses(self, values: Any) -> None:
         """A planned parameter is used by torch itself: it must not move before its gradient."""
@@ -258,9 +311,13 @@ class Interception(TorchFunctionMode):
     def _get_requires(self, tensor: Tensor) -> bool:
         """As before the block, for who copies or looks through the model's parameters.
 
+        Activations that would require a gradient in full training do so from now on: a model may
+        branch on it.
         Module hooks of torch need the truth: they ask whether there is a gradient to look at.
         """
         before = self._required.get(id(tensor))
+        if before is None and self.follows:
+            require_followed(tensor)
         # The caller is above this function, the handler and the mode.
         if before is None or sys._getframe(3).f_globals.get("__name__") == _MODULE_HOOKS:
             return tensor.requires_grad
@@ -285,6 +342,15 @@ class Interception(TorchFunctionMode):
         for target in targets:
             if id(target) not in self._leaves and memory_of(target) in self._memories:
                 self.part.own_writes.note()
+
+
+def _original(func: Callable[..., Any]) -> Callable[..., Any]:
+    """What torch calls with a mode is a patched function itself, which would be applied twice."""
+    if type(func) in _BUILT_IN or func in _KNOWN:
+        return func
+    names = (name for name, found in vars(F).items() if found is func)
+    found: Callable[..., Any] = _FUNCTIONS.get(next(names, ""), func)
+    return found
 
 
 def _is_alone(input: Any) -> bool:

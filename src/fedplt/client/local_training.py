@@ -17,7 +17,7 @@ from fedplt.client.train_only import train_only
 from fedplt.data import Augment, Samples
 from fedplt.kernels import call_model
 from fedplt.planning import DEFAULT_RECIPE, Assignment, LocalRecipe
-from fedplt.seeds import generator, torch_seed
+from fedplt.seeds import generator, seeded_globals, torch_seed
 from fedplt.text import brief
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -71,7 +71,8 @@ def train_client(
     """Train the assigned slices of the model and return the mean training loss.
 
     ``examples`` are the client's examples in ``samples``. All randomness (batches, dropout,
-    augmentation) is keyed by (seed, round, client). ``on_changed_frozen`` is called at the end if
+    augmentation, the global generators of torch, NumPy and Python) is keyed by (seed, round,
+    client). ``on_changed_frozen`` is called at the end if
     the model wrote to its parameters itself, so that those not trained may have changed, too.
     ``on_step`` is called before every step; it ends the training by raising.
     """
@@ -83,6 +84,7 @@ def train_client(
     losses: list[Tensor] = []
     recipe, absent = settings.recipe, None
     with (
+        seeded_globals(seed, "training", round=round, client=client),
         train_only(model, assignment, keep_old=False) as part,
         static_norms(model, recipe.static_norm),
         frozen_norms(model, part, recipe),

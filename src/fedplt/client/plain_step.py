@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,8 +16,9 @@ from torch.overrides import TorchFunctionMode
 from fedplt.client.check_report import Difference
 from fedplt.client.train_only import train_only
 from fedplt.errors import CutError
-from fedplt.kernels import call_model, has_running_statistics
+from fedplt.kernels import call_model, has_running_statistics, keeps_statistics
 from fedplt.planning import Assignment, Rows, SliceAssignment, TensorSpec, dotted
+from fedplt.seeds import seeded_globals
 
 LossOf = Callable[[Any], Tensor]
 """A scalar from the model's outputs."""
@@ -72,21 +73,26 @@ def _largest_finite(sizes: Tensor) -> float:
     return float(finite.max()) if finite.numel() else 0.0
 
 
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Both steps draw the same random numbers."""
+    with torch.random.fork_rng(devices=[]), seeded_globals(0, "check"):
+        torch.manual_seed(0)
+        yield
+
+
 def plain_step(
     model: nn.Module, inputs: Any, loss: LossOf, around: Around = nullcontext
 ) -> PlainStep:
     """The model gets gradients; its parameters keep their values, unless it writes to them."""
     old = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
-    statistics = set()
-    for owner, module in model.named_modules():
-        if has_running_statistics(module):
-            own = dict(module.named_buffers(recurse=False))
-            statistics |= {dotted(owner, key) for key in own}
-            if "num_batches_tracked" in own:
-                own["num_batches_tracked"].zero_()  # a block counts its own batches
+    with_statistics = [name for name, m in model.named_modules() if has_running_statistics(m)]
+    for owner in with_statistics:
+        own = dict(model.get_submodule(owner).named_buffers(recurse=False))
+        if "num_batches_tracked" in own:
+            own["num_batches_tracked"].zero_()  # a block counts its own batches
     operations = Operations(model)
-    with torch.random.fork_rng(devices=[]), around(model):
-        torch.manual_seed(0)
+    with _seeded(), around(model):
         try:
             with operations:
                 result = loss(call_model(model, inputs))
@@ -108,9 +114,21 @@ def plain_step(
         named_tensors(model),
         gradients,
         frozenset(name for name, _ in model.named_buffers()),
-        frozenset(statistics),
+        frozenset(_kept_statistics(model, with_statistics, operations)),
         operations.by_name,
     )
+
+
+def _kept_statistics(model: nn.Module, owners: list[str], operations: Operations) -> Iterator[str]:
+    """Buffers that a block keeps in untrained rows; a model may move others by hand."""
+    for owner in owners:
+        module = model.get_submodule(owner)
+        for key, _ in module.named_buffers(recurse=False):
+            name = dotted(owner, key)
+            done = operations.by_name.get(name, ())
+            counted = key == "num_batches_tracked"
+            if keeps_statistics(module) or counted or any(word.endswith("_norm") for word in done):
+                yield name
 
 
 def partial_step(
@@ -122,12 +140,10 @@ def partial_step(
     around: Around = nullcontext,
 ) -> dict[str, Tensor]:
     """The model's tensors after a step of partial training."""
-    with torch.random.fork_rng(devices=[]), around(model):
-        torch.manual_seed(0)
-        with train_only(model, assignment, keep_old=False) as part:
-            part.fuse_sgd(rate)
-            part.backward(loss(call_model(model, inputs)))
-            part.step()
+    with _seeded(), around(model), train_only(model, assignment, keep_old=False) as part:
+        part.fuse_sgd(rate)
+        part.backward(loss(call_model(model, inputs)))
+        part.step()
     return named_tensors(model)
 
 

@@ -33,6 +33,17 @@ def tensor_of(modules: Mapping[str, nn.Module], name: str) -> Any:
     return getattr(modules.get(owner), key, None)
 
 
+def refuse_wrapped(model: nn.Module) -> None:
+    """Wrappers that do something with whole gradients, which slices do not have."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            raise CutError(
+                f"{name or 'the model'} is a DistributedDataParallel, which averages the gradients "
+                "of whole parameters over its processes; inside train_only they go to slices, and "
+                "would not be averaged. Train the module in it (.module), and average the updates."
+            )
+
+
 def refuse_replaced(model: nn.Module, trained: Iterable[Slices]) -> None:
     """Tensors that were replaced inside the block: training went on without them."""
     modules = modules_of(model)
@@ -71,7 +82,8 @@ def refuse_lost_gradient(trained: Iterable[Slices]) -> None:
         raise CutError(
             f"the loss does not depend on what this client trains, although {used[0]} was used: a "
             "loss with requires_grad False gives no gradient. Is something detached, under "
-            "torch.no_grad, or traced (make_fx) on the way to it?"
+            "torch.no_grad, traced (make_fx), or in a checkpoint with use_reentrant=True whose "
+            "inputs require no gradient, on the way to it?"
         )
 
 

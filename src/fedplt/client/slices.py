@@ -29,6 +29,7 @@ from fedplt.kernels import (
     axis_first,
     has_running_statistics,
     has_standard_operations,
+    keeps_statistics,
     num_function_modes,
     unwatched,
 )
@@ -56,6 +57,7 @@ class TrainableSlices:
         self._parameters: dict[str, nn.Parameter] = {}
         self.slices: dict[int, Slices] = {}  # by the parameter's identity: it may be tied
         self._rows: dict[tuple[int, int], TrainedRows] = {}  # of a weight with a bias
+        self._old_statistics: list[tuple[Statistics, Tensor, Tensor]] = []
         try:
             modules = modules_of(model)
             for tensor, rows in self.assignment.trained_rows:
@@ -69,6 +71,12 @@ class TrainableSlices:
         """Nobody else sees or changes operations; kernels would hide them."""
         self._frozen = {id(p): p for p in model.parameters() if id(p) not in self.slices}
         self._statistics = self._find_statistics()
+        self._old_statistics = [
+            (statistics, statistics.mean.clone(), statistics.var.clone())
+            for module in self.model.modules()
+            if keeps_statistics(module)
+            for statistics in [self._statistics[id(module.running_mean)]]
+        ]
         self._before = self._values() if keep_old else None
         self.own_writes = OwnWrites(
             {name: p for name, p in model.named_parameters() if id(p) in self._frozen}
@@ -167,11 +175,22 @@ class TrainableSlices:
         """Let all parameters lie in memory as they did before; called at the end of the block."""
         self.state.has_ended = True
         self.ways.outputs.clear()
+        self._restore_statistics()
         for tensor, memory in self._memory.values():
             memory.copy_(tensor.data)
             tensor.data = memory
             self._find_views(tensor)
         self._memory.clear()
+
+    def _restore_statistics(self) -> None:
+        """Of untrained channels: a layer that runs in another thread, unseen, moves them, too."""
+        with torch.no_grad():
+            for statistics, *old in self._old_statistics:
+                for now, before in zip((statistics.mean, statistics.var), old, strict=True):
+                    for start, stop in statistics.rows:
+                        before[start:stop] = now[start:stop]
+                    now.copy_(before)
+        self._old_statistics = []
 
     # What kernels ask.
 

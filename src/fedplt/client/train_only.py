@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from weakref import WeakSet
 
@@ -23,11 +23,19 @@ from fedplt.client.refusals import (
     new_gradient_node,
     refuse_late_gradient,
     refuse_replaced,
+    refuse_wrapped,
     refused_optimizers,
 )
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
-from fedplt.kernels import BlockForward, Chained, Slices, eagerly, has_running_statistics
+from fedplt.kernels import (
+    BlockForward,
+    Chained,
+    Slices,
+    eagerly,
+    followed_checkpoints,
+    has_running_statistics,
+)
 from fedplt.planning import Assignment
 
 
@@ -50,10 +58,11 @@ def train_only(
             "train_only: this model, or a part of it, is already in a train_only block; leave "
             "that block first."
         )
+    refuse_wrapped(model)
     part = TrainableSlices(model, assignment, keep_old=keep_old)
     required = [(p, p.requires_grad) for p in model.parameters()]
     handles: list[Any] = []
-    patched: list[nn.Module] = []
+    patched: list[BlockForward] = []
     nodes: list[tuple[Slices, Node]] = []
     """Kept while the block lasts: its graphs end at these nodes, later ones at others."""
     modules = list(model.modules())
@@ -74,9 +83,16 @@ def train_only(
             faster = _faster_forward(module, part, interception)
             if faster is not None and "forward" not in vars(module):
                 module.forward = BlockForward(module, faster)
-                patched.append(module)
+                patched.append(module.forward)
         own = {id(parameter) for parameter, _ in required}
-        with _batches_counted(model), eagerly(), refused_optimizers(own), interception:
+        checkpoints = followed_checkpoints() if interception.follows else nullcontext()
+        with (
+            _batches_counted(model),
+            eagerly(),
+            refused_optimizers(own),
+            checkpoints,
+            interception,
+        ):
             yield part
         refuse_replaced(model, part.slices.values())
     finally:
@@ -86,8 +102,10 @@ def train_only(
         for slices, node in nodes:
             node.register_prehook(functools.partial(refuse_late_gradient, slices.name))
             new_gradient_node(slices.parameter)
-        for module in patched:
-            del module.forward
+        for forward in patched:
+            forward.forward = None
+            if vars(forward.module).get("forward") is forward:  # it may be deleted, or replaced
+                del forward.module.forward
         for parameter, requires in required:
             parameter.requires_grad_(requires)
         for parameter, gradient in gradients:
@@ -100,7 +118,7 @@ def _faster_forward(
     module: Any, part: TrainableSlices, interception: Interception
 ) -> Callable[[Any], Any] | None:
     """Does what the module's own does, and looks in every call whether it may."""
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+    if isinstance(module, nn.Sequential):
         return Chained(module, part.rows_of)
     direct: dict[Any, Callable[[Any, Any], Any]] = {
         nn.Linear: interception.linear,

@@ -79,6 +79,8 @@ class ClientTrainer:
             for key, buffer in module.named_buffers(recurse=False)
             if dotted(name, key) not in shared
         }
+        self.attributes = _numbers_in(model)
+        """Plain numbers that modules keep, such as counters; reset like buffers."""
 
     def refresh(self) -> None:
         """Copy the global state into the model."""
@@ -113,7 +115,7 @@ class ClientTrainer:
         except BaseException:  # the next client must not start from what this one left
             self._must_refresh = False
             self.refresh()
-            self.put_buffers_back(warn=False)
+            self.put_state_back(warn=False)
             raise
         places = assignment.uploaded
         take(self.global_state, places, out=update)
@@ -124,7 +126,7 @@ class ClientTrainer:
             self.take_kept(kept)
         elif held.state is self.state:
             self._put_back(places)
-        self.put_buffers_back()
+        self.put_state_back()
         norm = update_norm(update, assignment)
         weighted = weighted_norm(update, order.block_weights, assignment)
         seconds = time.perf_counter() - started
@@ -161,8 +163,8 @@ class ClientTrainer:
         for new, old in zip(*parts, strict=True):
             new.copy_(old)
 
-    def put_buffers_back(self, warn: bool = True) -> None:
-        """Reset buffers that are not aggregated, so that no client sees another one's values."""
+    def put_state_back(self, warn: bool = True) -> None:
+        """Reset what is not aggregated, so that no client sees what another one left."""
         for name, (module, key, buffer, old) in self._other_buffers.items():
             now = module._buffers[key]
             if now is buffer and torch.equal(buffer, old):
@@ -175,3 +177,23 @@ class ClientTrainer:
                     "client.",
                     stacklevel=2,
                 )
+        for name, module, key, number in self.attributes:
+            if vars(module).get(key) == number:
+                continue
+            setattr(module, key, number)
+            if warn:
+                warnings.warn(
+                    f"attribute {dotted(name, key)} changes in training; it is put back to its "
+                    "initial value after every client, so that results do not depend on the order "
+                    "of clients.",
+                    stacklevel=2,
+                )
+
+
+def _numbers_in(model: nn.Module) -> list[tuple[str, nn.Module, str, float]]:
+    return [
+        (name, module, key, value)
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if type(value) in (int, float, bool) and key != "training"
+    ]

@@ -143,18 +143,20 @@ def channels_from(
 ) -> tuple[str, int, tuple[str, ...]] | None:
     """A module's feeder, the columns per channel of it, and the normalization layers in between."""
     norms: list[str] = []
+    flat: list[str] = []  # normalization layers after a flatten
     shape: list[int] | None = None  # of the activation before a flatten
     pooled: set[int] = set()  # dimensions of pooling
     while node is not None:
         name = trace.outputs.get(node)
         if name is not None and isinstance(trace.modules[name], CHANNELED):
-            columns = _columns(trace, name, consumer, shape, norms, pooled)
+            columns = _columns(trace, name, consumer, shape, norms, flat, pooled)
             return (name, columns, tuple(norms)) if columns else None
         if name is not None and isinstance(trace.modules[name], PER_CHANNEL_NORMALIZATION):
             norms.append(name)
         elif is_autograd_node(node, Kind.POOLING):
             pooled.add(next(int(c) for c in autograd_name(node) if c.isdigit()))
-        elif is_autograd_node(node, Kind.RESHAPE) and shape is None:
+        elif is_autograd_node(node, Kind.RESHAPE) and shape is None and not pooled:
+            flat = list(norms)
             shape = list(getattr(node, "_saved_self_sym_sizes", []))
         elif name is not None or not is_autograd_node(node, Kind.ELEMENTWISE):
             return None
@@ -168,12 +170,13 @@ def _columns(
     consumer: str,
     shape: list[int] | None,
     norms: list[str],
+    flat: list[str],
     pooled: set[int],
 ) -> int | None:
     """Inputs of the consumer per channel of the producer, if they lie channel by channel.
 
-    A convolution's channels are axis 1, a Linear's outputs the last axis. None: it is not certain
-    that everything between the two keeps them there.
+    A convolution's channels are axis 1 of a batch, a Linear's outputs the last axis. None: it is
+    not certain that everything between the two keeps them there.
     """
     wide = width(trace.modules[producer])
     weight: Any = trace.modules[consumer].weight
@@ -183,20 +186,23 @@ def _columns(
     )
     if any(width(trace.modules[norm]) != wide for norm in norms):
         return None
-    if from_linear and to_linear:
+    if from_linear:
         # Pooling mixes along the last axis; so does normalization, unless that is also axis 1.
         mixed = bool(pooled) or any(trace.dimensions[norm] != 2 for norm in norms)
-        return 1 if shape is None and not mixed and taken == wide else None
+        return 1 if to_linear and shape is None and not mixed and taken == wide else None
     producing: Any = trace.modules[producer]
-    if not from_linear and pooled - {len(producing.kernel_size)}:
-        return None  # pooling over other dimensions than the convolution's mixes channels
-    if not from_linear and not to_linear:
-        return 1 if shape is None and taken == wide else None
-    if from_linear or shape is None or trace.dimensions[consumer] != 2 or shape[1] != wide:
+    batched = len(producing.kernel_size) + 2
+    if pooled - {batched - 2} or trace.dimensions[producer] != batched:
+        return None  # pooling over other dimensions mixes channels; one example has no batch axis
+    if any(trace.dimensions[norm] != (2 if norm in flat else batched) for norm in norms):
         return None
+    if not to_linear:
+        same = trace.dimensions[consumer] == batched
+        return 1 if same and shape is None and taken == wide else None
     # (batch, channels, ...) flattened: channel c becomes c * rest to (c + 1) * rest - 1.
-    rest = math.prod(shape[2:])
-    return rest if len(shape) >= 3 and taken == wide * rest else None
+    rest = 0 if shape is None or len(shape) < 3 else math.prod(shape[2:])
+    fits = trace.dimensions[consumer] == 2 and taken == wide * rest
+    return rest if rest and fits and shape is not None and shape[1] == wide else None
 
 
 def _first_input(node: Any) -> Any:

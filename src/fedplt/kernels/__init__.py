@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedplt.kernels.block_forward import BlockForward
+from fedplt.kernels.block_forward import BlockForward, has_own_forward, is_shadowed
 from fedplt.kernels.flat_state import (
     add_at,
     bind_state,
@@ -14,11 +14,12 @@ from fedplt.kernels.flat_state import (
     read_state,
     take,
 )
-from fedplt.kernels.mlp import Chained
+from fedplt.kernels.mlp import Chained, has_hooks
 from fedplt.kernels.model_calls import call_model, copy_model, evaluation_mode, mode
 from fedplt.kernels.norm import (
     RUNNING_STATISTICS,
     has_running_statistics,
+    keeps_statistics,
     modules_with_running_statistics,
 )
 from fedplt.kernels.operations import (
@@ -29,8 +30,12 @@ from fedplt.kernels.operations import (
 )
 from fedplt.kernels.plain import (
     eagerly,
+    follow,
+    followed_checkpoints,
     has_standard_operations,
+    is_followed,
     num_function_modes,
+    require_followed,
     unwatched,
 )
 from fedplt.kernels.trained_rows import (
@@ -59,10 +64,17 @@ __all__ = [
     "copy_model",
     "eagerly",
     "evaluation_mode",
+    "follow",
+    "followed_checkpoints",
+    "has_hooks",
     "has_kernel",
+    "has_own_forward",
     "has_running_statistics",
     "has_standard_operations",
+    "is_followed",
+    "is_shadowed",
     "is_transposed_linear",
+    "keeps_statistics",
     "mode",
     "modules_with_running_statistics",
     "named_tensors",
@@ -71,6 +83,7 @@ __all__ = [
     "parts_of",
     "put",
     "read_state",
+    "require_followed",
     "take",
     "unwatched",
 ]

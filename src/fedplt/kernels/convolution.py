@@ -6,8 +6,8 @@ import functools
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedplt.kernels.plain import applied, unwatched_backward
 from fedplt.kernels.second_order import differentiable_gradients
@@ -170,4 +170,4 @@ def _padded(x: Tensor, padding: str, kernel: Any, dilation: Any) -> Tensor:
     for size, step in zip(reversed(kernel), reversed(dilation), strict=True):
         total = step * (size - 1)
         pads += [total // 2, total - total // 2]
-    return F.pad(x, pads)
+    return pad(x, pads)

@@ -6,10 +6,10 @@ import functools
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.nn.functional import embedding
 
-from fedplt.kernels.plain import applied, unwatched_backward
+from fedplt.kernels.plain import applied, is_batched, unwatched_backward
 from fedplt.kernels.second_order import differentiable_gradients
 from fedplt.kernels.trained_rows import TrainedRows
 
@@ -21,7 +21,7 @@ class _Embedding(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(indices)
         ctx.trained, ctx.padding = trained, padding
-        return F.embedding(indices, trained.tensors["weight"])
+        return embedding(indices, trained.tensors["weight"])
 
     @staticmethod
     @unwatched_backward
@@ -38,6 +38,11 @@ class _Embedding(torch.autograd.Function):
             chosen = (indices >= start) & (indices < stop)
             if ctx.padding is not None:
                 chosen &= indices != ctx.padding
+            if is_batched(grad):  # many gradients at once
+                part = torch.where(chosen[:, None], grad, 0.0)
+                where = (indices - start).clamp(0, stop - start - 1)
+                gradients.append(torch.zeros_like(rows).index_add(0, where, part))
+                continue
             where, part = indices[chosen] - start, grad[chosen]
             if rate is None:
                 gradients.append(torch.zeros_like(rows).index_add_(0, where, part))
@@ -51,7 +56,7 @@ _apply = applied(_Embedding)
 
 
 def _embedding(padding: int | None, indices: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-    return F.embedding(indices, tensors["weight"], padding)
+    return embedding(indices, tensors["weight"], padding)
 
 
 def sliced_embedding(input: Tensor, trained: TrainedRows, padding: int | None) -> Tensor:

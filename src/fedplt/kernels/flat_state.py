@@ -15,7 +15,8 @@ from fedplt.planning import Layers, PlacedTensor, Places, dotted
 def bind_state(model: nn.Module, layers: Layers) -> Tensor:
     """Make all tensors of the layers views of one flat array, and return it.
 
-    Writing to the array then changes the model, and training the model changes the array.
+    Writing to the array then changes the model, and training the model changes the array. All
+    tensors need the same type.
     """
     _refuse_views(model, layers)
     tensors = [
@@ -23,6 +24,13 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
         for placed in layers.placed
     ]
     first = next(iter(tensors), torch.empty(0))
+    for placed, tensor in zip(layers.placed, tensors, strict=True):
+        if tensor.dtype != first.dtype:
+            raise CutError(
+                f"{placed.tensor.name} is {tensor.dtype} and {layers.placed[0].tensor.name} is "
+                f"{first.dtype}; the flat state has one type. Convert the model to one "
+                "(model.float()), or leave some out of the cut (never)."
+            )
     flat = torch.empty(layers.state_size, dtype=first.dtype, device=first.device)
     for placed, tensor in zip(layers.placed, tensors, strict=True):
         view = _view(flat, placed)

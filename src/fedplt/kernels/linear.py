@@ -6,8 +6,8 @@ import functools
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (torch's own convention)
 from torch import Tensor
+from torch.nn.functional import linear  # torch's own: F.linear may be patched
 
 from fedplt.kernels.plain import applied, unwatched_backward
 from fedplt.kernels.second_order import differentiable_gradients
@@ -25,7 +25,7 @@ class _Linear(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.trained, ctx.columns, ctx.version = trained, columns, trained.version
-        return F.linear(x, trained.tensors["weight"], trained.tensors.get("bias"))
+        return linear(x, trained.tensors["weight"], trained.tensors.get("bias"))
 
     @staticmethod
     @unwatched_backward
@@ -46,7 +46,7 @@ _apply = applied(_Linear)
 
 
 def _linear(x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
-    return F.linear(x, tensors["weight"], tensors.get("bias"))
+    return linear(x, tensors["weight"], tensors.get("bias"))
 
 
 def move_rows(trained: TrainedRows, grad: Tensor, x: Tensor) -> list[Tensor | None]:

@@ -12,13 +12,20 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.nn.modules import module as _modules
 
-from fedplt.kernels.block_forward import has_own_forward
+from fedplt.kernels.block_forward import has_own_forward, is_shadowed, is_standard_chain
 from fedplt.kernels.linear import input_gradient, move_rows
-from fedplt.kernels.plain import applied, has_other_modes, is_plain, unwatched_backward
+from fedplt.kernels.plain import (
+    applied,
+    has_other_modes,
+    is_batched,
+    is_followed,
+    is_plain,
+    unwatched_backward,
+)
 from fedplt.kernels.second_order import differentiable_gradients
 from fedplt.kernels.trained_rows import TrainedRows
 from fedplt.planning import Rows
@@ -43,7 +50,7 @@ class _Chain(torch.autograd.Function):
         values = [x]  # the input of every link, and the output of the last
         for link in links:
             tensors = link.trained.tensors
-            x = F.linear(x, tensors["weight"], tensors.get("bias"))
+            x = linear(x, tensors["weight"], tensors.get("bias"))
             values.append(x.relu_() if link.relu else x)
         ctx.save_for_backward(*(values if links[-1].relu else values[:-1]))
         return x
@@ -62,9 +69,10 @@ class _Chain(torch.autograd.Function):
             return differentiable[0], None, None, *differentiable[1:]
         gradients: list[Tensor | None] = []
         last = len(links) - 1
+        in_place = not is_batched(grad)
         for index in range(last, -1, -1):
             trained, x = links[index].trained, values[index]
-            if links[index].relu and index == last:
+            if links[index].relu and (index == last or not in_place):
                 grad = _relu_backward(grad, values[index + 1], 0)
             elif links[index].relu:  # computed in this function, so it may be changed in place
                 _relu_backward.grad_input(grad, values[index + 1], 0, grad_input=grad)
@@ -83,7 +91,7 @@ _apply = applied(_Chain)
 
 def _compute(links: list[Link], x: Tensor, *tensors: dict[str, Tensor]) -> Tensor:
     for link, own in zip(links, tensors, strict=True):
-        x = F.linear(x, own["weight"], own.get("bias"))
+        x = linear(x, own["weight"], own.get("bias"))
         x = x.relu() if link.relu else x
     return x
 
@@ -106,14 +114,16 @@ TrainedRowsOf = Callable[[Tensor, Tensor | None], TrainedRows | None]
 class Chained:
     """The forward of an ``nn.Sequential``: runs of Linear and ReLU are one autograd function.
 
-    What the children are is looked at in every call: hooks, replaced weights and forwards of their
-    own are seen, and the children are called one by one then.
+    What the children are is looked at in every call: hooks, replaced weights, custom forwards and
+    patched classes are seen, and the children are called one by one then.
     """
 
     def __init__(self, sequential: nn.Sequential, rows_of: TrainedRowsOf) -> None:
         self.sequential, self.rows_of = sequential, rows_of
 
     def __call__(self, input: Any) -> Any:
+        if not is_standard_chain(self.sequential):
+            return type(self.sequential).forward(self.sequential, input)
         children = list(self.sequential._modules.values())
         index = 0
         while index < len(children):
@@ -129,6 +139,7 @@ class Chained:
             elif (
                 type(child) is nn.Flatten
                 and type(input) is Tensor
+                and not is_followed(input)
                 and not (is_observed(child) or has_global_hooks() or has_other_modes())
             ):
                 with torch._C.DisableTorchFunction():
@@ -144,10 +155,13 @@ class Chained:
         """The run of Linear and ReLU children from here on, and how many children it has."""
         links: list[Link] = []
         length = 0
-        if not is_plain(input) or input.ndim != 2 or has_global_hooks() or has_other_modes():
+        # A parameter as the input (a computed weight) is a use that the block must know of.
+        if isinstance(input, nn.Parameter) or not is_plain(input) or input.ndim != 2:
+            return links, length
+        if has_global_hooks() or has_other_modes():
             return links, length
         for child in children[index:]:
-            if type(child) is nn.Linear and not is_observed(child):
+            if type(child) is nn.Linear and not is_observed(child) and not is_shadowed(child):
                 parameters = child._parameters
                 if not ("weight" in parameters and "bias" in parameters):
                     break  # one of them is a buffer, or computed

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.nn.functional import batch_norm, instance_norm
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedplt.kernels.trained_rows import Statistics
 
@@ -21,7 +23,12 @@ RUNNING_STATISTICS = ("running_mean", "running_var")
 
 def has_running_statistics(module: nn.Module) -> bool:
     """Whether training mode changes the module's statistics, even if nothing of it is trained."""
-    return getattr(module, "running_mean", None) is not None
+    return all(getattr(module, key, None) is not None for key in RUNNING_STATISTICS)
+
+
+def keeps_statistics(module: nn.Module) -> bool:
+    """Whether it is a normalization layer of torch, whose untrained statistics keep their bits."""
+    return isinstance(module, (_BatchNorm, _InstanceNorm)) and has_running_statistics(module)
 
 
 def modules_with_running_statistics(model: nn.Module) -> list[Any]:
@@ -45,7 +52,7 @@ def sliced_batch_norm(
         return torch.batch_norm(input, weight, bias, mean, var, False, 0.0, eps, False)
     moved_mean, moved_var = mean.clone(), var.clone()
     try:
-        return F.batch_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
+        return batch_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
     finally:  # a checkpoint breaks off what it computes again, when all has been saved
         _keep(statistics, moved_mean, moved_var)
 
@@ -62,10 +69,10 @@ def sliced_instance_norm(
     """Each example has its own statistics while training."""
     mean, var = statistics.mean, statistics.var
     if not use_input_stats:
-        return F.instance_norm(input, mean, var, weight, bias, False, 0.0, eps)
+        return instance_norm(input, mean, var, weight, bias, False, 0.0, eps)
     moved_mean, moved_var = mean.clone(), var.clone()
     try:
-        return F.instance_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
+        return instance_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
     finally:
         _keep(statistics, moved_mean, moved_var)
 

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from fedplt.kernels.attention import catching
+from fedplt.kernels.attention import can_catch, catching
 from fedplt.kernels.block_forward import has_own_forward
 from fedplt.kernels.convolution import sliced_convolution, sliced_transposed_convolution
 from fedplt.kernels.embedding import sliced_embedding
@@ -26,6 +26,8 @@ from fedplt.kernels.linear import sliced_linear
 from fedplt.kernels.norm import sliced_batch_norm, sliced_instance_norm
 from fedplt.kernels.plain import is_plain
 from fedplt.kernels.trained_rows import Statistics, TrainedRows
+
+_attention_forward = F.multi_head_attention_forward
 
 
 class Planned(Protocol):
@@ -181,7 +183,8 @@ def _torch_instance_norm(planned: Planned, *args: Any, **kwargs: Any) -> Any:
 
 def _attention(planned: Planned, *args: Any, **kwargs: Any) -> Any:
     """Its projections are products inside of one function of torch."""
-    if planned.has_hooks:  # it may use a weight in other ways, too, which hooks must see
+    # Hooks must see all uses of a weight, and it may use one in other ways, too.
+    if planned.has_hooks or not can_catch():
         return NotImplemented
     names = ("in_proj_weight", "in_proj_bias", "out_proj_weight", "out_proj_bias")
     places = (5, 6, 11, 12)
@@ -199,7 +202,7 @@ def _attention(planned: Planned, *args: Any, **kwargs: Any) -> Any:
     if not caught:
         return NotImplemented
     with catching(caught):
-        return F.multi_head_attention_forward(*args, **kwargs)
+        return _attention_forward(*args, **kwargs)
 
 
 @dataclass(frozen=True)

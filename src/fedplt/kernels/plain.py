@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.autograd import Function, forward_ad
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.utils._device import DeviceContext
 
 
@@ -43,6 +45,62 @@ def has_standard_operations(x: Any) -> bool:
 
 
 _NO_FUNCTION: Any = nn.Parameter.__torch_function__
+
+
+_FOLLOWED = "_fedplt_followed"
+
+
+def follow(x: Tensor) -> None:
+    """Mark an activation without a gradient that would have one if all layers were trained."""
+    if x.is_floating_point() and not x.requires_grad:
+        setattr(x, _FOLLOWED, True)
+
+
+def is_followed(x: Any) -> bool:
+    return hasattr(x, _FOLLOWED)
+
+
+def require_followed(x: Any) -> None:
+    """Give a marked activation a gradient: from here on, all is as in full training.
+
+    Adding -0.0 changes no bit, and makes it no leaf, which could not be changed in place.
+    """
+    if not is_followed(x) or x.requires_grad:
+        return
+    nothing = torch.full((), -0.0, dtype=x.dtype, device=x.device, requires_grad=True)
+    try:
+        with torch.enable_grad(), _unsafe_preserve_version_counter(x):
+            x.add_(nothing)
+    except RuntimeError:  # one number stands for several (expand)
+        x.requires_grad_()
+
+
+@contextmanager
+def followed_checkpoints() -> Iterator[None]:
+    """Inside the block, a reentrant checkpoint of a marked activation computes gradients.
+
+    Torch computes none where no input requires one, although weights inside do.
+    """
+    kind: Any = torch.utils.checkpoint.CheckpointFunction
+    apply, before = kind.apply, vars(kind).get("apply")
+
+    def apply_followed(*args: Any) -> Any:
+        for value in args:
+            require_followed(value)
+        return apply(*args)
+
+    kind.apply = staticmethod(apply_followed)
+    try:
+        yield
+    finally:
+        del kind.apply
+        if before is not None:
+            kind.apply = before
+
+
+def is_batched(x: Tensor) -> bool:
+    """Several gradients at once (``is_grads_batched``), which are never changed in place."""
+    return torch._C._functorch.is_legacy_batchedtensor(x)
 
 
 @contextmanager

@@ -128,6 +128,7 @@ class NodeClient:
             loss, metric = job.training.loss, job.metric
             results.append(evaluate_chunk(trainer.model, samples, chunk, loss, metric))
         found = combine(results, job.metric)
+        trainer.put_state_back(warn=False)
         counts, scores = found.label_counts, found.label_scores
         assert found.sums is not None
         return EvaluateAnswer(

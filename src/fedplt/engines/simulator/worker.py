@@ -107,7 +107,10 @@ class Worker:
             if task.client is not None:
                 self._take_kept(task.client)
             model, job = self.trainer.model, self.job
-            return evaluate_chunk(model, samples, task.chunk, job.training.loss, job.metric)
+            try:
+                return evaluate_chunk(model, samples, task.chunk, job.training.loss, job.metric)
+            finally:
+                self.trainer.put_state_back(warn=False)
         if isinstance(task, StatisticsTask):
             return self._statistics(task.chunk)
         return self._train(task)
@@ -142,7 +145,7 @@ class Worker:
         number = gather_statistics(trainer.model, self.samples, chunk)
         gathered = trainer.state.cpu()[buffer_positions(self.job.layers)].double()
         trainer.refresh()
-        trainer.put_buffers_back(warn=False)  # such as num_batches_tracked
+        trainer.put_state_back(warn=False)  # such as num_batches_tracked
         return number, gathered.numpy()  # a tensor would not outlive this process
 
 
