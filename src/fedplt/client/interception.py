@@ -112,18 +112,13 @@ class Interception(TorchFunctionMode):
         handler = handlers[func] if func in handlers else self._find_handler(func)
         if handler is not None:
             return handler(func, args, kwargs or {})
-        if self.part.has_hooks:
-            return self._carry(func, args, kwargs or {})
-        for value in args:
-            if value.__class__ not in _NEVER_PLANNED:
-                self._note_uses((value,))
-        if not kwargs:
-            result = func(*args)
+        if self.part.has_hooks or kwargs:
+            result = self._carry(func, args, kwargs or {})
         else:
-            self._note_uses(kwargs.values())
-            if "out" in kwargs:
-                self._note_writing(_flat((kwargs["out"],)))
-            result = func(*args, **kwargs)
+            for value in args:
+                if value.__class__ not in _NEVER_PLANNED:
+                    self._note_uses((value,))
+            result = func(*args)
         if self.follows:
             self._follow(result, args, kwargs)
         return result
