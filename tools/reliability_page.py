@@ -137,9 +137,9 @@ NOT_PROTECTED = (
     "finished runs import nothing that their files name.",
     "**Records since the last checkpoint.** They are synced with the checkpoint. After a power "
     "loss those rounds are computed again, to the same bits.",
-    "**A whole folder of an earlier moment.** If every file is set back together, the folder is that "
-    "of a run that was stopped earlier. `sessions.json` alone, which only describes machines, is "
-    "not compared with the others.",
+    "**A whole folder of an earlier moment.** If every file is set back together, the folder is "
+    "that of a run that was stopped earlier. `sessions.json` alone, which only describes machines, "
+    "is not compared with the others.",
 )
 
 

@@ -88,9 +88,10 @@ class _Connection(H11Protocol):
     """One connection. Slow ones are ended, so that they do not keep others out."""
 
     def connection_made(self, transport: Any) -> None:
-        if len(self.connections) >= MAX_CONNECTIONS:
-            waiting = [each for each in self.connections if not each.is_answering]
-            longest = min(waiting or self.connections, key=lambda each: each.since)
+        others = [each for each in self.connections if isinstance(each, _Connection)]
+        if len(others) >= MAX_CONNECTIONS:
+            waiting = [each for each in others if not each.is_answering]
+            longest = min(waiting or others, key=lambda each: each.since)
             self.connections.discard(longest)
             longest.transport.abort()
         super().connection_made(transport)
