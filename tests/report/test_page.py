@@ -170,3 +170,14 @@ def test_nothing_to_report_is_said(tmp_path):
     RunFolder.create(tmp_path / "run", job).unlock()
     with pytest.raises(RunError, match="no evaluated round yet"):
         read_groups([tmp_path / "run"])
+
+
+def test_a_private_run_says_where_its_key_is(tmp_path):
+    job = blob_job(
+        rounds=1, privacy={"clip": 0.5, "noise_multiplier": 1.0}, server={"weights": "equal"}
+    )
+    run_job(job, tmp_path / "run")
+    content = content_of("a run", read_groups([tmp_path / "run"]))
+    (part,) = [part for part in content.details[0].parts if part.title == "Privacy"]
+    assert "differential privacy after 1 round" in part.texts[0]
+    assert "mode 0600" in part.texts[1]

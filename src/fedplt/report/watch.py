@@ -11,7 +11,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -88,10 +88,10 @@ class _Connection(H11Protocol):
     """One connection. Slow ones are ended, so that they do not keep others out."""
 
     def connection_made(self, transport: Any) -> None:
-        if len(self.connections) >= MAX_CONNECTIONS:
-            open_ones = cast("set[_Connection]", self.connections)
-            waiting = [each for each in open_ones if not each.is_answering]
-            longest = min(waiting or open_ones, key=lambda each: each.since)
+        others = [each for each in self.connections if isinstance(each, _Connection)]
+        if len(others) >= MAX_CONNECTIONS:
+            waiting = [each for each in others if not each.is_answering]
+            longest = min(waiting or others, key=lambda each: each.since)
             self.connections.discard(longest)
             longest.transport.abort()
         super().connection_made(transport)
