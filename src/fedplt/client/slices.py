@@ -127,9 +127,8 @@ class TrainableSlices:
         """
         found = self._rows.get((id(weight), id(bias)))
         if found is not None:
-            is_usable = found.slices[0].axis == axis and not found.is_watched
-            return found if is_usable else None
-        slices = self.slices_of(weight)
+            return found if _is_usable(found, axis) else None
+        slices = self.slices_of(weight) or self._untrained(weight, axis)
         if slices is None or slices.axis != axis:
             return None
         if not (self.has_kernels and has_standard_operations(weight)):
@@ -140,7 +139,7 @@ class TrainableSlices:
             own = self.slices_of(bias)
             if own is not None and own.rows == slices.rows:
                 parts["bias"] = own
-            elif self._frozen.get(id(bias)) is not bias or not has_standard_operations(bias):
+            elif not self.is_untrained(bias) or not has_standard_operations(bias):
                 return None
             tensors["bias"] = bias.detach()
         found = TrainedRows(
@@ -153,7 +152,17 @@ class TrainableSlices:
         )
         self._rows[id(weight), id(bias)] = found
         self._connect(found, weight)
-        return None if found.is_watched else found
+        return found if _is_usable(found, axis) else None
+
+    def _untrained(self, weight: Any, axis: int) -> Slices | None:
+        """No rows of a frozen weight: above the lowest trained layer, columns can be left out."""
+        found = self.ways.feeder_of(weight)
+        if found is None or not self.is_untrained(weight):
+            return None
+        below = self.slices_of(found[0].weight)
+        if below is None or below.rows == ((0, len(below.whole)),):
+            return None
+        return Slices(self.ways.name_of(weight), weight, axis, (), [], [])
 
     def _connect(self, trained: TrainedRows, weight: Tensor) -> None:
         """Tell a layer which one feeds it, if all between them is trained in the same channels."""
@@ -162,7 +171,11 @@ class TrainableSlices:
             return
         feeder, (_, columns, norms) = found
         below = self.rows_of(feeder.weight, feeder.bias)
-        if below is not None and all(self._is_alike(name, below.rows) for name in norms):
+        if (
+            below is not None
+            and below.rows
+            and all(self._is_alike(name, below.rows) for name in norms)
+        ):
             trained.feeder, trained.columns_per_channel = below, columns
 
     def _is_alike(self, name: str, rows: Rows) -> bool:
@@ -177,6 +190,10 @@ class TrainableSlices:
         """None: it is not planned."""
         found = self.slices.get(id(parameter))
         return found if found is not None and found.parameter is parameter else None
+
+    def is_untrained(self, parameter: Any) -> bool:
+        """Whether it is a parameter of the model without trained rows."""
+        return self._frozen.get(id(parameter)) is parameter
 
     def statistics_of(self, mean: Any, var: Any) -> Statistics | None:
         found = self._statistics.get(id(mean))
@@ -289,6 +306,12 @@ class TrainableSlices:
 
     def _slices(self) -> Iterator[Tensor]:
         return (view for _, _, views in self._views for view in views)
+
+
+def _is_usable(found: TrainedRows, axis: int) -> bool:
+    """Whether its kernel may run, and saves something."""
+    saves = bool(found.rows) or found.feeder is not None
+    return saves and found.slices[0].axis == axis and not found.is_watched
 
 
 @functools.lru_cache(maxsize=8)

@@ -21,7 +21,7 @@ def differentiable_gradients(
     compute: Callable[..., Tensor], trained: Sequence[TrainedRows], x: Tensor, grad: Tensor
 ) -> list[Tensor | None]:
     """Of the input (None where it needs none), and of all leaves; ``compute(x, *tensors)``."""
-    all_slices = [slices for rows in trained for slices in rows.slices]
+    all_slices = [slices for rows in trained for slices in rows.slices if slices.rows]
     for slices in all_slices:
         slices.uses += 2  # torch uses the parameter itself: it must not move before
     y = compute(x, *(_tensors(rows) for rows in trained))
@@ -39,5 +39,6 @@ def _tensors(rows: TrainedRows) -> Tensors:
     own = {
         key: axis_first(slices.parameter, slices.axis)
         for key, slices in zip(rows.leaves, rows.slices, strict=True)
+        if slices.rows
     }
     return rows.tensors | own

@@ -105,7 +105,10 @@ class Pass:
 
 @dataclass(eq=False)
 class TrainedRows:
-    """The trained rows of a weight and of the bias that it is used with."""
+    """The trained rows of a weight and of the bias that it is used with.
+
+    No rows: an untrained layer above a trained one, which saves columns of its input's gradient.
+    """
 
     rows: Rows
     tensors: dict[str, Tensor]
@@ -135,9 +138,9 @@ class TrainedRows:
             slices.is_recorded |= is_recorded
         self.is_lowest = previous is None and not input.requires_grad
         feeder, each = self.feeder, self.columns_per_channel
-        if feeder is None or not feeder.is_lowest or feeder.is_whole or not self.is_used_once:
+        if feeder is None or not feeder.is_lowest or feeder.is_whole or not feeder.is_used_once:
             return None
-        if not feeder.is_used_once:
+        if self.rows and not self.is_used_once:
             return None
         if not (feeder is previous if previous else self.state.is_certain(self, input)):
             return None
