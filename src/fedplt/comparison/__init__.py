@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedplt.comparison.checks import make_folder
 from fedplt.comparison.processes import beside
-from fedplt.comparison.results import MEASURES, cost_to_reach, score_within
+from fedplt.comparison.results import MEASURES, cost_to_reach, default_target, score_within
 from fedplt.comparison.run import Run, compare, run_all
 from fedplt.comparison.watch import Watch
 
@@ -15,6 +15,7 @@ __all__ = [
     "beside",
     "compare",
     "cost_to_reach",
+    "default_target",
     "make_folder",
     "run_all",
     "score_within",

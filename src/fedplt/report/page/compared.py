@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from fedplt.client import MetricInfo
-from fedplt.comparison import MEASURES, cost_to_reach
+from fedplt.comparison import MEASURES, cost_to_reach, default_target
 from fedplt.experiments import Interval, Table, mean_interval, spread
 from fedplt.federation import one_metric
 from fedplt.report.page.chart import Chart, axis, label
-from fedplt.report.page.curves import default_target
+from fedplt.report.page.curves import finals_of
 from fedplt.report.page.runs import ShownRun
 from fedplt.text import bytes_text, flops_text
 
@@ -20,7 +20,7 @@ Groups = Mapping[str, Sequence[ShownRun]]
 def comparison_table(groups: Groups) -> Table:
     """Final and test scores, and the cost until a common target."""
     metric = one_metric(run.history for runs in groups.values() for run in runs)
-    target = default_target(metric, groups)
+    target = default_target(metric, finals_of(groups))
     tested = any(run.history.test_score is not None for runs in groups.values() for run in runs)
     header = ["run", "seeds", f"final {metric.label}"]
     header += [f"test {metric.label}"] if tested else []
