@@ -92,7 +92,9 @@ def unused() -> list[str]:
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path, tree in TREES.items()
         for name, line in definitions(tree)
-        if not counts[name] and name not in public and not re.fullmatch(r"__\w+__|_repr_html_", name)
+        if not counts[name]
+        and name not in public
+        and not re.fullmatch(r"__\w+__|_repr_html_", name)
     ]
 
 

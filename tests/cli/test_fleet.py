@@ -16,8 +16,9 @@ KITCHEN = builtin_fleets()["kitchen"]
 
 def test_one_command_from_a_csv_to_a_plan_and_a_picture(fedplt, tmp_path):
     picture = tmp_path / "fleet.svg"
-    done = fedplt("fleet", KITCHEN, "--picture", picture)
+    done = fedplt("fleet", KITCHEN, "--picture", picture, "--deadline-seconds", 6)
     assert done.returncode == 0, done.stderr
+    assert "25 of 50 devices miss the target" in done.stdout
     assert "microcontroller misses the target" in done.stdout
     assert "exact FLOPs" in done.stdout
     shown = svg_texts(picture)
@@ -35,6 +36,7 @@ def test_one_very_slow_device_leaves_plan_and_picture_readable(fedplt, tmp_path)
     done = fedplt("fleet", devices, "--picture", picture, "--local-steps", 8, "--batch-size", 32)
     assert done.returncode == 0, done.stderr
     assert "8 local steps of 32" in done.stdout
+    assert "that every device can keep up with" in done.stdout
     assert "deadlines to choose from" in done.stdout
     assert "Choose one with --deadline-seconds" in done.stdout
     shown = svg_texts(picture)

@@ -246,6 +246,68 @@ def test_deadlines_to_choose_from_are_met_as_they_are_shown(exact, permitted):
     assert "No deadline helps" in fleet_summary(alone, plan_deadlines(alone, exact))
 
 
+@cache
+def small_workload():
+    """Few sub-layers: whole ones make times fall and rise with the ratio."""
+    import torch
+
+    from fedplt import cut
+    from fedplt.models import fcn
+
+    layers = cut(fcn(num_inputs=40, hidden=(12, 30, 6)), torch.zeros(2, 40))
+    return ExactWorkload(layers, local_steps=4, batch_size=8)
+
+
+@settings(max_examples=40)
+@given(
+    st.floats(1e5, 1e9), st.floats(1e4, 1e8), st.integers(1, 3),
+    st.sampled_from([0.01, 0.02, 0.03, 0.1]),
+)  # fmt: skip
+def test_the_smallest_deadline_is_that_of_a_fine_grid_of_ratios(speed, up, count, min_ratio):
+    workload = small_workload()
+    device = DeviceProfile("d", speed, 1e7, up, count=count)
+
+    def seconds(ratio):
+        return max(round_time(device, w).total for w in workload.next_work(ratio, count).works)
+
+    least = min(map(seconds, [min_ratio, *np.geomspace(min_ratio, 1, 300).tolist()]))
+    late = plan_fleet([device], workload, deadline_seconds=0.5 * least, min_ratio=min_ratio)
+    (entry,), (choice,) = late.devices, plan_deadlines(late, workload)
+    assert not entry.feasible
+    assert entry.planned.total <= seconds(min_ratio)  # also a late device takes the fastest ratio
+    assert choice.seconds <= 1.02 * least  # shown with three digits
+    met = plan_fleet([device], workload, deadline_seconds=choice.seconds, min_ratio=min_ratio)
+    assert met.devices[0].feasible
+
+
+def test_nobody_is_cut_for_a_device_that_is_late_anyway(exact):
+    """34 of 40 phones cannot keep up with the fastest device: the round lasts as long as theirs."""
+    devices = [
+        DeviceProfile("new", 2e10, 5e7, 2e7, count=6),
+        DeviceProfile("old", 1e9, 2e7, 1e7, count=30),
+        DeviceProfile("ancient", 5e8, 5e6, 1e6, count=4),
+    ]
+    plan = plan_fleet(devices, exact)
+    assert plan.target.rule == fleet_json(plan)["target"]["rule"] == "everyone"
+    assert all(entry.feasible for entry in plan.devices)
+    assert plan.round_seconds <= plan.target_seconds * (1 + 1e-9)
+
+    def mean_ratio(found):
+        return sum(entry.device.count * entry.ratio for entry in found.devices) / 40
+
+    fastest = min(entry.full.total for entry in plan.devices)
+    for deadline in [fastest, *np.geomspace(0.2, 2, 25) * plan.target_seconds]:
+        other = plan_fleet(devices, exact, deadline_seconds=float(deadline))
+        assert other.round_seconds > 0.99 * plan.round_seconds  # shown with three digits
+        if other.round_seconds <= plan.round_seconds:
+            assert mean_ratio(other) <= mean_ratio(plan)
+    early = plan_fleet(devices, exact, deadline_seconds=fastest)
+    assert "34 of 40 devices miss the target" in fleet_summary(early)
+    text = fleet_summary(plan, plan_deadlines(plan, exact))
+    assert "miss" not in text
+    assert "all but ancient" in text  # and what it would be without the slowest
+
+
 def test_memory_limits_the_ratio():
     device = DeviceProfile("small", 1e9, 1e8, 1e8, memory_bytes=8e6)
     entry = plan_fleet([device], PaperWorkload(1_000_000, 10)).devices[0]
@@ -278,7 +340,7 @@ def test_layers_that_are_always_trained_are_the_smallest_ratio():
     share = layers[-1].size / layers.size
     assert workload.knots()[0] == pytest.approx(share)
     slow, fast = DeviceProfile("slow", 1e5, 1e3, 1e3), DeviceProfile("fast", 1e9, 1e8, 1e8)
-    plan = plan_fleet([slow, fast], workload, min_ratio=share / 2)
+    plan = plan_fleet([slow, fast], workload, deadline_seconds=1.0, min_ratio=share / 2)
     assert plan.devices[0].ratio == workload.always_ratio
     assert not plan.devices[0].feasible
     made = make_plan(layers, [entry.ratio for entry in plan.devices])

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedplt import cut, make_plan, train_only
+from fedplt import allocation_of, cut, make_plan, train_only
 from fedplt.models import fcn
 from tests.support.masked_training import OPTIMIZERS, train_masked
 
@@ -52,10 +52,12 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_masked_training(name, fused):
     model = MODELS[name]()
-    plan = make_plan(cut(model, torch.zeros(2, 6)), [0.4, 0.7, 1.0])
+    layers = cut(model, torch.zeros(2, 6))
+    lowest = allocation_of(layers.sizes, [0.4] + [0.0] * (len(layers) - 1))
+    plan = make_plan(layers, [0.4, 0.7, 1.0, lowest])
     outputs = model(torch.zeros(2, 6)).shape[1]
     data = [(torch.randn(4, 6), torch.randn(4, outputs)) for _ in range(3)]
-    for client in range(3):
+    for client in range(4):
         ours, reference = copy.deepcopy(model), copy.deepcopy(model)
         with train_only(ours, plan.assignment(client)) as part:
             optimizer = OPTIMIZERS["sgd"](part.parameters())

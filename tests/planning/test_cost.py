@@ -51,8 +51,8 @@ def test_exact_flops_are_what_torch_counts(name, fused):
     model = make()
     groups = MODELS[name].groups if name in MODELS else None
     layers = cut(model, torch.randn(2, *shape), groups=groups)
-    top = [0.0] * (len(layers) - 1) + [0.5]
-    fleet = [1.0, 0.5, 0.2, 0.1, allocation_of(layers.sizes, top)]
+    alone = [[0.5 * (i == k) for i in range(len(layers))] for k in range(len(layers))]
+    fleet = [1.0, 0.5, 0.2, 0.1, *(allocation_of(layers.sizes, ratios) for ratios in alone)]
     plan = make_plan(layers, fleet)
     for client in range(plan.num_clients):
         assignment = plan.assignment(client)
@@ -72,6 +72,11 @@ def test_by_hand():
     assert part.weight_gradients == 2 * (784 * rows[0] + 512 * rows[1] + 256 * rows[2] + 1280)
     # Just above the lowest trained layer, only its trained rows' columns.
     assert part.input_gradients == 2 * (256 * rows[0] + 256 * 128 + 1280)
+    lowest = make_plan(layers, [allocation_of(layers.sizes, [0.1, 0, 0, 0])])
+    rows = lowest.counts[0]  # an untrained layer above leaves out columns, too
+    assert exact_flops(lowest.assignment(0)).input_gradients == 2 * (
+        256 * rows[0] + 256 * 128 + 1280
+    )
     only_top = exact_flops(
         make_plan(layers, [allocation_of(layers.sizes, [0, 0, 0, 1])]).assignment(0)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from fedplt import History, RunError, make_plan
+from fedplt.comparison import default_target
 from fedplt.configuration.config_file import parse_config
 from fedplt.engines.start import run_job
 from fedplt.federation.device_times import DeviceTimes
@@ -22,6 +24,7 @@ from fedplt.report.page import content_of, page_html, read_groups, read_run
 from fedplt.report.page.clients import away_table, worst_table
 from fedplt.report.page.compared import comparison_table, differences_chart
 from fedplt.report.page.curves import curves_of
+from fedplt.report.page.devices import device_chart
 from fedplt.report.page.facts import headline
 from fedplt.report.page.plan_charts import plan_charts
 from fedplt.report.page.render import csv_text, page_data
@@ -75,6 +78,13 @@ def test_all_parts_of_a_run(folder):
     totals = np.sum(list(bars.values()), axis=0)
     assert totals[::2] == pytest.approx(totals[0])  # with idle time, all take as long
     assert bars["idle"][0] == 0  # the slowest device waits for nobody
+    assert "deadline" not in charts["devices"].note
+    fleet = run.config.fleet.model_copy(update={"deadline_seconds": 0.2})
+    config = run.config.model_copy(update={"fleet": fleet})
+    assert (
+        "4 clients miss the deadline of 0.2 s: slow."
+        in device_chart(dataclasses.replace(run, config=config)).note
+    )
     away = away_table(run)
     assert away is None or "(slow)" in str(away) or "(fast)" in str(away)
     assert "client" in str(worst_table(run).rows)
@@ -131,6 +141,14 @@ def test_thousands_of_clients_are_grouped(fcn):
     assert len(vectors.traces) == len(fcn)
     sums = np.sum([trace["x"] for trace in vectors.traces], axis=0)
     assert sums == pytest.approx(1, abs=0.01)
+
+
+def test_the_page_and_a_comparison_have_the_same_default_target():
+    groups = {"a": [shown([0.5, 0.87])], "b": [shown([0.3])]}
+    finals = [[run.history.final_score() for run in runs] for runs in groups.values()]
+    target = default_target(groups["a"][0].history.metric, finals)
+    assert curves_of(groups)["target"] == target == 0.61  # whole percent
+    assert "61.0 %" in comparison_table(groups).notes[0]
 
 
 def test_refused_late_and_dropped_clients_have_names():

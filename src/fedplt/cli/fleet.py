@@ -89,10 +89,11 @@ def fleet(
     )
     made = plan_devices(file.devices, workload, target.model_copy(update=flags))
     late = not all(entry.feasible for entry in made.devices)
-    choices = plan_deadlines(made, workload) if late else []
+    choices = plan_deadlines(made, workload) if late or made.target.rule == "everyone" else []
     out.print(fleet_summary(made, choices), soft_wrap=True)
-    if choices:
-        out.print(f"Choose one with --deadline-seconds {choices[0].seconds:g}.", soft_wrap=True)
+    others = [choice for choice in choices if choice.seconds != made.target_seconds]
+    if others:
+        out.print(f"Choose one with --deadline-seconds {others[0].seconds:g}.", soft_wrap=True)
     print_json(lambda: fleet_json(made, choices))
     if picture:
         figures()  # fails early if matplotlib is missing

@@ -106,8 +106,11 @@ class BackwardPasses:
             state.may_leave_out = before
 
     def _with_parameters(self, inputs: Any) -> list[Tensor]:
-        """A parameter stands for its slices and they for it: gradients come on both ways."""
-        wanted = _listed(inputs)
+        """A parameter stands for its slices and they for it: gradients come on both ways.
+
+        Parameters that this client does not train have no gradient.
+        """
+        wanted = [tensor for tensor in _listed(inputs) if not self.part.is_untrained(tensor)]
         refuse_ended(wanted, "backward() was given")
         identities = {id(tensor) for tensor in wanted}
         for slices in self.part.slices.values():

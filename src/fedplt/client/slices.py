@@ -201,9 +201,8 @@ class TrainableSlices:
         """
         found = self._rows.get((id(weight), id(bias)))
         if found is not None:
-            is_usable = found.slices[0].axis == axis and not found.is_watched
-            return found if is_usable else None
-        slices = self.slices_of(weight)
+            return found if found.is_usable(axis) else None
+        slices = self.slices_of(weight) or self._untrained(weight, axis)
         if slices is None or slices.axis != axis:
             return None
         if not (self.has_kernels and has_standard_operations(weight)):
@@ -214,7 +213,7 @@ class TrainableSlices:
             own = self.slices_of(bias)
             if own is not None and own.rows == slices.rows:
                 parts["bias"] = own
-            elif self._frozen.get(id(bias)) is not bias or not has_standard_operations(bias):
+            elif not self.is_untrained(bias) or not has_standard_operations(bias):
                 return None
             tensors["bias"] = bias.detach()
         found = TrainedRows(
@@ -227,7 +226,17 @@ class TrainableSlices:
         )
         self._rows[id(weight), id(bias)] = found
         self._connect(found, weight)
-        return None if found.is_watched else found
+        return found if found.is_usable(axis) else None
+
+    def _untrained(self, weight: Any, axis: int) -> Slices | None:
+        """No rows of a frozen weight: above the lowest trained layer, columns can be left out."""
+        found = self.ways.feeder_of(weight)
+        if found is None or not self.is_untrained(weight):
+            return None
+        below = self.slices_of(found[0].weight)
+        if below is None or below.rows == ((0, len(below.whole)),):
+            return None
+        return Slices(self.ways.name_of(weight), weight, axis, (), [], [])
 
     def _connect(self, trained: TrainedRows, weight: Tensor) -> None:
         """Tell a layer which one feeds it, if all between them is trained in the same channels."""
@@ -236,7 +245,11 @@ class TrainableSlices:
             return
         feeder, (_, columns, norms) = found
         below = self.rows_of(feeder.weight, feeder.bias)
-        if below is not None and all(self._is_alike(name, below.rows) for name in norms):
+        if (
+            below is not None
+            and below.rows
+            and all(self._is_alike(name, below.rows) for name in norms)
+        ):
             trained.feeder, trained.columns_per_channel = below, columns
 
     def _is_alike(self, name: str, rows: Rows) -> bool:
@@ -261,6 +274,10 @@ class TrainableSlices:
     def carrier_of(self, tensor: Any) -> Any:
         slices = self.slices_of(tensor)
         return tensor if slices is None else slices.carrier()
+
+    def is_untrained(self, parameter: Any) -> bool:
+        """Whether it is a parameter of the model without trained rows."""
+        return self._frozen.get(id(parameter)) is parameter
 
     def statistics_of(self, mean: Any, var: Any) -> Statistics | None:
         found = self._statistics.get(id(mean))

@@ -46,6 +46,9 @@ class Ways:
         way = self._ways.get(id(weight), ("", None))[1]
         return None if way is None else (self.modules[way[0]], way)
 
+    def name_of(self, weight: Tensor) -> str:
+        return f"{self._ways[id(weight)][0]}.weight"
+
     def note(self, args: tuple[Any, ...], result: Any) -> None:
         """Remember what an operation gave, if it is one of a feeder or on the way from one."""
         names = self._names

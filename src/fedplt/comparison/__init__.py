@@ -9,6 +9,7 @@ from fedplt.comparison.results import (
     Comparison,
     cost_text,
     cost_to_reach,
+    default_target,
     measures_of,
     score_within,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "compare",
     "cost_text",
     "cost_to_reach",
+    "default_target",
     "make_folder",
     "measures_of",
     "run_all",

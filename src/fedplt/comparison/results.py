@@ -187,12 +187,7 @@ class Comparison:
 
     def default_target(self) -> float:
         """A score that most contestants reach: a tenth worse than the best one's."""
-        metric = self.metric
-        best = metric.best(fmean(c.finals) for c in self.contestants.values())
-        if metric.unit == "%" and metric.direction == "higher":
-            return int(90 * best) / 100  # whole percent
-        worse = best - 0.1 * abs(best) if metric.direction == "higher" else best + 0.1 * abs(best)
-        return float(f"{worse:.3g}")
+        return default_target(self.metric, [c.finals for c in self.contestants.values()])
 
     def text(self, target: float | None = None) -> str:
         """The results as printed tables."""
@@ -313,6 +308,15 @@ class Comparison:
                 for seed, history in contestant.histories.items()
             },
         }
+
+
+def default_target(metric: MetricInfo, finals: Iterable[Sequence[float]]) -> float:
+    """A score that most reach: a tenth worse than the best mean; whole percent, or three digits."""
+    best = metric.best(map(fmean, finals))
+    if metric.unit == "%" and metric.direction == "higher":
+        return int(90 * best) / 100
+    worse = best - 0.1 * abs(best) if metric.direction == "higher" else best + 0.1 * abs(best)
+    return float(f"{worse:.3g}")
 
 
 def _round_json(record: RoundRecord) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from fedplt.fleet.plan import DeadlineChoice, FleetPlan
 
 MAX_LEFT_OUT = 3
-_ATTEMPTS = 3
+_ATTEMPTS = 8
 
 
 def deadline_choices(

@@ -12,10 +12,12 @@ that a plan really gives to the clients at that ratio.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+
+import numpy as np
 
 from fedplt.errors import FleetError
 from fedplt.fleet.deadlines import deadline_choices
@@ -28,6 +30,11 @@ from fedplt.fleet.target import Target
 from fedplt.fleet.workload import Work, Workload
 from fedplt.planning import Turns
 from fedplt.text import bytes_text
+
+_NEAR = 24
+"""Candidates for the fastest ratio between the smallest ratio and its double."""
+_COMPARED = 8
+"""Candidates, the fastest without turns, that are compared with the turns of the clients."""
 
 
 def plan_fleet(
@@ -43,7 +50,8 @@ def plan_fleet(
     """The largest ratio of each device that meets the target, or the reason why none does.
 
     The target is a round of ``deadline_seconds``, or a ``percentile`` of all devices' times for
-    full training, or by default the time of the fastest device that has the memory for it.
+    full training. By default it is the time of the fastest device that has the memory for it, or
+    the smallest deadline that everyone meets if that is longer: a round lasts as long anyway.
 
     Ratios are clipped to [``min_ratio``, 1], and are never less than the layers that are always
     trained. A device that would need less may, if allowed, freeze its first layers (``may_freeze``:
@@ -68,7 +76,14 @@ def plan_fleet(
     seconds = target.seconds([time.total for device, time in pairs for _ in range(device.count)])
     smallest = max(min_ratio, workload.always_ratio)
     planner = _Planner(workload, seconds, *PlanLimits(smallest, may_freeze, may_cut_steps))
-    return planner.plan_all(devices, full, target)
+    plan = planner.plan_all(devices, full, target)
+    if target.rule != "fastest" or all(entry.feasible for entry in plan.devices):
+        return plan
+    everyone = next(iter(plan_deadlines(plan, workload)), None)
+    if everyone is None or everyone.seconds <= seconds:
+        return plan  # the late ones lack memory
+    longer = replace(planner, seconds=everyone.seconds, turns=None)
+    return longer.plan_all(devices, full, replace(target, is_raised=True))
 
 
 def plan_deadlines(plan: FleetPlan, workload: Workload) -> list[DeadlineChoice]:
@@ -129,16 +144,20 @@ class _Planner:
                 note = self._note(device, ratio, frozen)
                 return self._entry(device, full, ratio, steps, frozen, traded=traded, note=note)
         if self.may_cut_steps:
-            depths = self._depths()
-            fewer, shallow = max((self._most_steps(device, frozen), -frozen) for frozen in depths)
+            fewer, shallow, ratio = max(
+                (self._most_steps(device, ratio, frozen), -frozen, ratio)
+                for frozen in self._depths()
+                for ratio in {self._fastest(device, frozen), self._fastest(device, frozen, 1)}
+            )
             if fewer:
                 traded = (
                     f"takes {fewer} of {steps} local steps"
                     + (f", freezes the first {-shallow} layers" if shallow else "")
-                    + f" to train ratio {self.min_ratio:.3g} (else {needed})"
+                    + f" to train ratio {ratio:.3g} (else {needed})"
                 )
-                return self._entry(device, full, self.min_ratio, fewer, -shallow, traded=traded)
-        return self._entry(device, full, self.min_ratio, steps, reason=self._reason(device))
+                return self._entry(device, full, ratio, fewer, -shallow, traded=traded)
+        fastest = self._fastest(device)
+        return self._entry(device, full, fastest, steps, reason=self._reason(device, fastest))
 
     def _works(
         self, device: DeviceProfile, ratio: float, frozen: int = 0, steps: int | None = None
@@ -171,11 +190,36 @@ class _Planner:
             return self._fits(device, ratio, frozen)
 
         largest = largest_fitting(knots, largest, fits) if largest > 0 else 0.0
-        if largest < self.min_ratio <= knots[-1] and fits(self.min_ratio):
-            return self.min_ratio
+        if largest < self.min_ratio <= knots[-1]:
+            tried = (self._fastest(device, frozen), self.min_ratio)
+            return next(filter(fits, tried), largest)
         return largest
 
-    @cache  # noqa: B019 (lives as long as one call of plan_fleet)
+    def _fastest(self, device: DeviceProfile, frozen: int = 0, steps: int | None = None) -> float:
+        """The ratio, of those allowed, with the shortest round.
+
+        A larger ratio may be faster: with whole sub-layers and turns, times fall here and there.
+        """
+        if self.workload.is_linear:
+            return self.min_ratio
+
+        def seconds(planner: _Planner, ratio: float) -> float:
+            works = planner._works(device, ratio, frozen, steps)
+            return max(round_time(device, work).total for work in works)
+
+        # Without turns, the work of a ratio is counted once for all devices.
+        first = replace(self, turns=None)
+        ranked = sorted(self._candidates(frozen), key=functools.partial(seconds, first))
+        return min(sorted(ranked[:_COMPARED]), key=functools.partial(seconds, self))
+
+    def _candidates(self, frozen: int) -> list[float]:
+        """Ratios from the smallest on: the knots, and more of them near the smallest."""
+        knots = self.workload.knots(frozen)
+        near = np.geomspace(self.min_ratio, min(2 * self.min_ratio, knots[-1]), _NEAR)
+        found = np.concatenate([[self.min_ratio], near[1:], knots[knots > self.min_ratio]])
+        return [float(ratio) for ratio in np.unique(found)]
+
+    @functools.cache  # noqa: B019 (lives as long as one call of plan_fleet)
     def _knot_works(self, frozen: int) -> list[Work]:
         knots = self.workload.knots(frozen)
         return [self.workload.work(float(ratio), frozen=frozen) for ratio in knots]
@@ -191,19 +235,19 @@ class _Planner:
             f"its time would allow {by_time:.3g}"
         )
 
-    def _most_steps(self, device: DeviceProfile, frozen: int) -> int:
+    def _most_steps(self, device: DeviceProfile, ratio: float, frozen: int) -> int:
         low, high = 0, self.workload.local_steps
         while high - low > 1:
             middle = (low + high) // 2
-            fits = self._fits(device, self.min_ratio, frozen, middle)
+            fits = self._fits(device, ratio, frozen, middle)
             low, high = (middle, high) if fits else (low, middle)
         return low
 
-    def _reason(self, device: DeviceProfile) -> str:
-        smallest = f"the smallest ratio {self.min_ratio:.3g}"
-        if self.min_ratio == self.workload.always_ratio:
+    def _reason(self, device: DeviceProfile, ratio: float) -> str:
+        smallest = f"the {'smallest' if ratio == self.min_ratio else 'fastest'} ratio {ratio:.3g}"
+        if ratio == self.workload.always_ratio:
             smallest += " (the layers that are always trained)"
-        works = self._works(device, self.min_ratio)
+        works = self._works(device, ratio)
         return late_reason(device, works, self.seconds, smallest, self._what_helps(device))
 
     def _what_helps(self, device: DeviceProfile) -> str:
@@ -215,23 +259,22 @@ class _Planner:
                 cut,
             ):
                 continue
-            freer = replace(self, may_freeze=freeze, may_cut_steps=cut)
+            freer = replace(self, may_freeze=freeze, may_cut_steps=cut, turns=None)
             if freer.can_meet(device):
                 names = ["may_freeze"] * freeze + ["may_cut_steps"] * cut
                 return f"{' and '.join(names)} would help"
         return ""
 
     def can_meet(self, device: DeviceProfile) -> bool:
-        """Whether the device meets the target with some plan at the smallest ratio."""
-        steps = 1 if self.may_cut_steps else None
-        return any(self._fits(device, self.min_ratio, frozen, steps) for frozen in self._depths())
+        """Whether the device meets the target with some plan."""
+        return in_time(self.least_seconds(device), self.seconds)
 
     def least_seconds(self, device: DeviceProfile) -> float:
         """The shortest round of a device; infinite if its memory is too small for any."""
         steps = 1 if self.may_cut_steps else None
         times = [math.inf]
         for frozen in self._depths():
-            works = self._works(device, self.min_ratio, frozen, steps)
+            works = self._works(device, self._fastest(device, frozen, steps), frozen, steps)
             if all(_has_memory(device, work) for work in works):
                 times.append(max(round_time(device, work).total for work in works))
         return min(times)

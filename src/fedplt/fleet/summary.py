@@ -25,7 +25,7 @@ def fleet_summary(plan: FleetPlan, choices: Sequence[DeadlineChoice] | None = No
         _costs(plan),
         f"A round takes {seconds_text(plan.round_seconds)} s instead of "
         f"{seconds_text(plan.full_round_seconds)} s "
-        f"({100 * (1 - plan.round_seconds / plan.full_round_seconds):.1f} % less).",
+        f"({100 * (1 - plan.round_seconds / plan.full_round_seconds):.1f} % less)." + _missed(plan),
     ]
     notes = [
         f"{entry.device.name}: {text}."
@@ -41,9 +41,17 @@ def fleet_summary(plan: FleetPlan, choices: Sequence[DeadlineChoice] | None = No
     if len(late) > MAX_WARNINGS:
         late[MAX_WARNINGS:] = [f"WARNING: {len(late) - MAX_WARNINGS} more devices miss the target."]
     parts += ["\n".join(lines) for lines in (notes, late) if lines]
-    if late and choices is not None:
+    if choices is not None and (late or plan.target.rule == "everyone"):
         parts.append(_choices(choices))
     return "\n\n".join(parts)
+
+
+def _missed(plan: FleetPlan) -> str:
+    counts = [entry.device.count for entry in plan.devices if not entry.feasible]
+    if not counts:
+        return ""
+    number = sum(entry.device.count for entry in plan.devices)
+    return f" {sum(counts)} of {number} devices miss the target."
 
 
 def _choices(choices: Sequence[DeadlineChoice]) -> str:

@@ -17,6 +17,8 @@ class Target:
 
     deadline_seconds: float | None = None
     percentile: float | None = None
+    is_raised: bool = False
+    """Not everyone meets the fastest device's time: it is the shortest that everyone meets."""
 
     def __post_init__(self) -> None:
         deadline, percentile = self.deadline_seconds, self.percentile
@@ -28,10 +30,12 @@ class Target:
             raise FleetError(f"percentile is {percentile:g}; it lies between 0 and 100.")
 
     @property
-    def rule(self) -> Literal["fastest", "deadline", "percentile"]:
+    def rule(self) -> Literal["fastest", "everyone", "deadline", "percentile"]:
         if self.deadline_seconds is not None:
             return "deadline"
-        return "fastest" if self.percentile is None else "percentile"
+        if self.percentile is not None:
+            return "percentile"
+        return "everyone" if self.is_raised else "fastest"
 
     def seconds(self, full_times: Sequence[float]) -> float:
         """From the times that all devices would take to train the whole model."""
@@ -46,4 +50,6 @@ class Target:
             return "the deadline"
         if self.percentile is not None:
             return f"percentile {self.percentile:g} of the full training times"
+        if self.is_raised:
+            return "the shortest round that every device can keep up with"
         return "the fastest device's full training time"

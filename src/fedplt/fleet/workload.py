@@ -179,17 +179,8 @@ class ExactWorkload:
     def always_ratio(self) -> float:
         return sum(layer.size for layer in self.layers if layer.always) / self.layers.size
 
-    @cached_property
-    def _known(self) -> dict[tuple[float, int | None, int], Work]:
-        """Several plans of one workload ask for the same ratios."""
-        return {}
-
     def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
-        key = ratio, local_steps, frozen
-        if key not in self._known:
-            found = self.next_work(ratio, 1, local_steps=local_steps, frozen=frozen)
-            self._known[key] = found.works[0]
-        return self._known[key]
+        return self._first_work(ratio, 1, local_steps, frozen).works[0]
 
     def next_work(
         self,
@@ -199,6 +190,24 @@ class ExactWorkload:
         *,
         local_steps: int | None = None,
         frozen: int = 0,
+    ) -> NextWork:
+        if turns is None:
+            return self._first_work(ratio, num_clients, local_steps, frozen)
+        return self._count_work(ratio, num_clients, turns, local_steps, frozen)
+
+    @cache  # noqa: B019 (several plans of one workload ask for the same ratios)
+    def _first_work(
+        self, ratio: float, num_clients: int, local_steps: int | None, frozen: int
+    ) -> NextWork:
+        return self._count_work(ratio, num_clients, None, local_steps, frozen)
+
+    def _count_work(
+        self,
+        ratio: float,
+        num_clients: int,
+        turns: Turns | None,
+        local_steps: int | None,
+        frozen: int,
     ) -> NextWork:
         share = planned_share(self.layers, ratio, frozen)
         counts, turns = next_counts(self.layers, [share] * num_clients, turns)

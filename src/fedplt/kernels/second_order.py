@@ -21,7 +21,7 @@ def differentiable_gradients(
     compute: Callable[..., Tensor], trained: Sequence[TrainedRows], x: Tensor, grad: Tensor
 ) -> list[Tensor | None]:
     """Of the input (None where it needs none), and of all leaves; ``compute(x, *tensors)``."""
-    all_slices = [slices for rows in trained for slices in rows.slices]
+    all_slices = [slices for rows in trained for slices in rows.slices if slices.rows]
     for slices in all_slices:
         slices.uses += 2  # torch uses the parameter itself: it must not move before
     # An alias for every use: a weight that is used twice gets each use's gradient once.
@@ -43,5 +43,6 @@ def _tensors(rows: TrainedRows, aliases: Iterator[Tensor]) -> Tensors:
     own = {
         key: axis_first(next(aliases), slices.axis)
         for key, slices in zip(rows.leaves, rows.slices, strict=True)
+        if slices.rows
     }
     return rows.tensors | own

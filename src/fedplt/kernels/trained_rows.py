@@ -172,7 +172,10 @@ class Pass:
 
 @dataclass(eq=False)
 class TrainedRows:
-    """The trained rows of a weight and of the bias that it is used with."""
+    """The trained rows of a weight and of the bias that it is used with.
+
+    No rows: an untrained layer above a trained one, which saves columns of its input's gradient.
+    """
 
     rows: Rows
     tensors: dict[str, Tensor]
@@ -200,7 +203,7 @@ class TrainedRows:
             slices.is_recorded |= is_recorded
         self.slices[0].is_lowest = previous is None and not input.requires_grad
         feeder, each = self.feeder, self.columns_per_channel
-        if feeder is None or feeder.is_whole or not self.is_used_once:
+        if feeder is None or feeder.is_whole or (self.rows and not self.is_used_once):
             return None
         # Used once in this pass, maybe with another bias: that use says whether it is the lowest.
         if not (feeder.is_used_once and feeder.slices[0].is_lowest):
@@ -222,6 +225,11 @@ class TrainedRows:
             if slices.is_watched:
                 return True
         return False
+
+    def is_usable(self, axis: int) -> bool:
+        """Whether the kernel may run, and saves something; ``axis``: that of the weight's rows."""
+        saves = bool(self.rows) or self.feeder is not None
+        return saves and self.slices[0].axis == axis and not self.is_watched
 
     @functools.cached_property
     def is_whole(self) -> bool:

@@ -118,12 +118,14 @@ def _depends(sources: Sequence[str], trained: Trained, needs: dict[str, bool]) -
 
 def _needed_columns(module: ModuleFlow, trained: Trained, needs: dict[str, bool]) -> float:
     """Fraction of a module's input columns whose gradient is computed."""
-    feeder = module.feeder
-    if feeder is None or needs.get(feeder) or module.name not in trained or feeder not in trained:
+    feeder = trained.get(f"{module.feeder}.weight")
+    if feeder is None or needs.get(module.feeder or ""):
         return 1.0
-    if any(trained.get(norm) != trained[feeder] for norm in module.norms):
+    if module.name in trained and module.weight not in trained:  # only its bias: no kernel
         return 1.0
-    return _fraction(trained[feeder])
+    if any(trained.get(norm) != feeder for norm in module.norms):
+        return 1.0
+    return _fraction(feeder)
 
 
 def _product_flops(assignment: Assignment) -> Flops:

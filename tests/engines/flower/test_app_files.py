@@ -35,6 +35,16 @@ def test_an_app_is_written_once(tmp_path):
         init_app(tmp_path / "other", publisher="a b")
 
 
+def test_flower_needs_no_package_of_an_index_to_run_the_app(tmp_path):
+    """For every run Flower installs the app's dependencies afresh, from an index."""
+    from flwr.supercore.superexec import dependency_installer as installer
+
+    init_app(tmp_path / "mine")
+    names = installer._get_project_dependencies(tmp_path / "mine")
+    assert [name[:4] for name in names] == ["flwr"]  # its build asks for the version
+    assert installer._exclude_flwr_dependencies(names) == []
+
+
 def test_the_shown_changes_are_few_and_fit(tmp_path):
     package = make_quickstart(tmp_path) / "quickstart"
     changes = shown_changes()

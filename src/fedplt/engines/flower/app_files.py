@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from fedplt.engines.flower.app_project import FLWR, app_project, package_of
+from fedplt.engines.flower.app_project import app_project, package_of
 from fedplt.engines.flower.app_templates import (
     CLIENT_APP,
     CONFIG,
@@ -34,7 +34,6 @@ def init_app(folder: Path, *, publisher: str = "me") -> str:
         name,
         "A Flower app that trains with FedPLT",
         publisher=publisher,
-        dependencies=["fedplt[flower]", f"flwr[simulation]{FLWR}", "torch>=2.4"],
         config=CONFIG,
     )
     files: Mapping[str, str] = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from importlib.metadata import version
 
 FLWR = ">=1.41,<2"
@@ -17,7 +15,9 @@ name = "{name}"
 version = "1.0.0"
 description = "{description}"
 license = {{file = "LICENSE"}}
-dependencies = {dependencies}
+# Flower installs what is listed here afresh for every run, except flwr itself. Packages of the
+# environment that runs flwr, such as fedplt and torch, can be imported without being listed.
+dependencies = ["flwr{flwr}"]
 
 [tool.hatch.build.targets.wheel]
 packages = ["{package}"]
@@ -25,7 +25,7 @@ packages = ["{package}"]
 [tool.flwr.app]
 publisher = "{publisher}"
 fab-format-version = 1
-flwr-version-target = "{flwr}"
+flwr-version-target = "{installed}"
 
 [tool.flwr.app.components]
 serverapp = "{package}.server_app:app"
@@ -48,7 +48,6 @@ def app_project(
     description: str,
     *,
     publisher: str = "fedplt",
-    dependencies: Sequence[str] = (f"flwr{FLWR}",),
     config: str = "[tool.flwr.app.config]\n",
 ) -> str:
     """The file of an app whose package has ``server_app.py`` and ``client_app.py``."""
@@ -57,7 +56,7 @@ def app_project(
         package=package_of(name),
         description=description,
         publisher=publisher,
-        dependencies=json.dumps(list(dependencies)),
-        flwr=version("flwr"),
+        flwr=FLWR,
+        installed=version("flwr"),
         config=config,
     )

@@ -25,20 +25,24 @@ README = """\
 A Flower app in which every client trains a slice of the model, sized to its device (FedPLT).
 
 ```
-pip install -e .
 flwr run . local --stream --federation-config "num-supernodes=4 client-resources-num-cpus=1"
 ```
 
-`num-supernodes` is the number of `ratios` in `pyproject.toml`. It runs as it is, with a synthetic
-data set. To make it yours:
+Run it in the Python environment where fedplt is installed. `num-supernodes` is the number of
+`ratios` in `pyproject.toml`. The app runs without changes, with a synthetic data set. To make it
+yours:
 
 | file | fill in |
 |---|---|
 | `$package/task.py` | your model, your data, your training loop, your evaluation |
 | `$package/server_app.py` | an example input of the model; the method and the sampler |
 | `$package/client_app.py` | nothing, unless your loop takes other arguments |
-| `pyproject.toml` | the clients' ratios, rounds, your publisher name |
+| `pyproject.toml` | the clients' ratios, rounds, your publisher name, packages to install per run |
 | `LICENSE` | your licence |
+
+Flower installs the dependencies of `pyproject.toml` for every run, which takes seconds and needs a
+package index. `export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1`, before the first `flwr run`,
+switches that off.
 
 Records and the final model: `-c "out='/absolute/folder'"`, then `fedplt report /absolute/folder`.
 """

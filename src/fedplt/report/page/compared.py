@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from fedplt.client import MetricInfo
-from fedplt.comparison import cost_text, cost_to_reach, measures_of
+from fedplt.comparison import cost_text, cost_to_reach, default_target, measures_of
 from fedplt.federation import one_metric
 from fedplt.report.page.chart import Chart, axis, label
-from fedplt.report.page.curves import default_target
+from fedplt.report.page.curves import finals_of
 from fedplt.report.page.runs import ShownRun
 from fedplt.statistics import Interval, mean_interval, spread
 from fedplt.tables import Table
@@ -20,7 +20,7 @@ Groups = Mapping[str, Sequence[ShownRun]]
 def comparison_table(groups: Groups) -> Table:
     """Last, mean and test scores, and the cost until a common target."""
     metric = one_metric(run.history for runs in groups.values() for run in runs)
-    target = default_target(metric, groups)
+    target = default_target(metric, finals_of(groups))
     measures = measures_of(run.history for runs in groups.values() for run in runs)
     tested = any(run.history.test_score is not None for runs in groups.values() for run in runs)
     header = ["run", "seeds", f"last {metric.label}", f"{metric.label}, mean of last 10"]

@@ -8,7 +8,7 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
-from fedplt.client import MetricInfo
+from fedplt.comparison import default_target
 from fedplt.federation import one_metric
 from fedplt.report.page.chart import label, plain
 from fedplt.report.page.runs import ShownRun
@@ -51,8 +51,13 @@ def curves_of(groups: Mapping[str, Sequence[ShownRun]]) -> dict[str, Any]:
             "scale": metric.scale,
             "higher": metric.direction == "higher",
         },
-        "target": default_target(metric, groups),
+        "target": default_target(metric, finals_of(groups)),
     }
+
+
+def finals_of(groups: Mapping[str, Sequence[ShownRun]]) -> list[list[float]]:
+    """The final scores of each group's runs."""
+    return [[run.history.final_score() for run in runs] for runs in groups.values()]
 
 
 def _run_columns(run: ShownRun) -> dict[str, Any]:
@@ -91,13 +96,6 @@ def _is_known(groups: Sequence[Mapping[str, Any]], side: str, key: str) -> bool:
         for run in group["runs"]
         for value in run[side][key]
     )
-
-
-def default_target(metric: MetricInfo, groups: Mapping[str, Sequence[ShownRun]]) -> float:
-    """A score that most groups reach: a tenth worse than the best mean."""
-    best = metric.best(fmean(r.history.final_score() for r in runs) for runs in groups.values())
-    worse = best - 0.1 * abs(best) if metric.direction == "higher" else best + 0.1 * abs(best)
-    return float(f"{worse:.2g}")
 
 
 def curve_alt(groups: Mapping[str, Sequence[ShownRun]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedplt.federation import DeviceTimes
-from fedplt.fleet import RoundTime
+from fedplt.fleet import RoundTime, in_time
 from fedplt.report.page.chart import Chart, axis, evenly, label
 from fedplt.report.page.runs import ShownRun
 
@@ -44,6 +44,13 @@ def device_chart(run: ShownRun) -> Chart | None:
         f"A round takes {rounds['planned']:.3g} s as planned and {rounds['full']:.3g} s if every "
         f"device trains the whole model ({saved:.1%} less)."
     )
+    deadline = run.config.fleet.deadline_seconds if run.config and run.config.fleet else None
+    late = [d for d in devices if deadline and not in_time(d.planned.total, deadline)]
+    if late:
+        note += (
+            f" {sum(len(d.clients) for d in late)} clients miss the deadline of {deadline:g} s: "
+            f"{', '.join(label(d.name) for d in late[:5])}{', ...' * (len(late) > 5)}."
+        )
     if len(shown) < len(devices):
         note += f" {len(shown)} of {len(devices)} devices are shown, slowest first."
     height = 120 + 44 * len(shown)
