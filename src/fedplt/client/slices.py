@@ -310,7 +310,9 @@ class TrainableSlices:
                 if not loss.requires_grad:  # this client trains nothing that this batch uses
                     refuse_lost_gradient(self.slices.values())
                     return
-                one = _one(loss)
+                if loss.numel() != 1:
+                    raise RuntimeError(f"a loss is one number; this has shape {tuple(loss.shape)}.")
+                one = torch.ones_like(loss)  # a new one: a backward may change it
             _engine_run_backward(
                 (loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True
             )
@@ -394,10 +396,3 @@ class TrainableSlices:
 
     def _slices(self) -> Iterator[Tensor]:
         return (view for *_, views in self._views for view in views)
-
-
-def _one(loss: Tensor) -> Tensor:
-    """The gradient of a loss with respect to itself: a new one, a backward may change it."""
-    if loss.numel() != 1:
-        raise RuntimeError(f"a loss is one number; this one has shape {tuple(loss.shape)}.")
-    return torch.ones_like(loss)
