@@ -209,12 +209,20 @@ class Interception(TorchFunctionMode):
                 return
         elif not isinstance(result, (tuple, list)):
             return
-        if torch.is_grad_enabled() and any(
-            is_followed(tensor) or self._required.get(id(tensor), False)
-            for tensor in _flat((*args, *kwargs.values()) if kwargs else args)
+        if torch.is_grad_enabled() and (
+            self._needs_gradient(args) or (kwargs and self._needs_gradient(kwargs.values()))
         ):
             for tensor in _flat((result,)):
                 follow(tensor)
+
+    def _needs_gradient(self, values: Iterable[Any]) -> bool:
+        for value in values:  # no generator: asked for every operation of untrained layers
+            if isinstance(value, Tensor):
+                if self._required.get(id(value), False) or is_followed(value):
+                    return True
+            elif isinstance(value, (list, tuple)) and self._needs_gradient(value):
+                return True
+        return False
 
     # Forwards of modules: what this mode would do for them, without being asked by torch, which
     # needs as long to ask as for a small operation.
