@@ -194,6 +194,7 @@ def test_a_killed_superlink_is_restarted_and_the_run_goes_on(deployment, tmp_pat
         started.start("superlink", folder / "server" / "superlink.sh")
         started.wait_for("SuperLink", lambda: answers(port), 180)
         ends(started, folder)
+        assert started.wait_for_end("run", 180) == 0, started.said
     assert same(load_file(model_of(folder)), simulated(folder, tmp_path))
 
 
