@@ -150,17 +150,41 @@ def test_tasks_from_python(tmp_path):
         train(slopes(), task="regression", metric=F.l1_loss)
 
 
-def test_next_token():
-    class Bigrams(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.next = nn.Embedding(5, 5)
+class Bigrams(nn.Module):
+    def __init__(self, *, vocabulary_last):
+        super().__init__()
+        self.next = nn.Embedding(5, 5)
+        self.vocabulary_last = vocabulary_last
 
-        def forward(self, tokens):
-            return self.next(tokens).transpose(1, 2)
+    def forward(self, tokens):
+        scores = self.next(tokens)
+        return scores if self.vocabulary_last else scores.transpose(1, 2)
 
+
+def bigrams(tokens, *, vocabulary_last, added=0, **more):
+    torch.manual_seed(0)
+    model = Bigrams(vocabulary_last=vocabulary_last)
+    settings = {"task": "next-token", "rounds": 8, "training": {"learning_rate": 20.0}}
+    return train((tokens[:, :-1], tokens[:, 1:] + added), model, **settings, **more)
+
+
+@pytest.mark.parametrize("metric", [None, "token-accuracy"])
+def test_next_token(metric):
+    """The vocabulary may be on the second axis or on the last one, as the ecosystem has it."""
     tokens = (torch.arange(40)[:, None] + torch.arange(9)) % 5
-    history = train((tokens[:, :-1], tokens[:, 1:]), Bigrams(), task="next-token", rounds=8,
-                    training={"learning_rate": 20.0})  # fmt: skip
-    assert 5 > history.scores[0] > history.scores[-1] >= 1
-    assert history.metric == METRICS["perplexity"].info
+    found = [bigrams(tokens, vocabulary_last=last, metric=metric) for last in (False, True)]
+    assert found[0].scores == pytest.approx(found[1].scores)
+    for history in found:
+        first, last = history.scores[0], history.scores[-1]
+        assert last == 1.0 if metric else 5 > first > last >= 1
+        assert history.metric == METRICS[metric or "perplexity"].info
+
+
+@pytest.mark.parametrize("vocabulary_last", [False, True])
+def test_tokens_that_may_be_on_either_axis_are_refused(vocabulary_last):
+    tokens = (torch.arange(40)[:, None] + torch.arange(6)) % 5  # as many as the vocabulary has
+    with pytest.raises(fedplt.DataError, match=r"\(5, 5\).*5 tokens.*another length"):
+        bigrams(tokens, vocabulary_last=vocabulary_last)
+    tokens = (torch.arange(40)[:, None] + torch.arange(9)) % 5
+    with pytest.raises(fedplt.DataError, match=r"label 5 .*5 outputs"):
+        bigrams(tokens, vocabulary_last=vocabulary_last, added=1)

@@ -25,6 +25,7 @@ from fedplt.client.outputs import (
     logits_of,
     next_tokens,
     own_loss,
+    vocabulary_axis,
 )
 from fedplt.client.self_check import check, check_assignment
 from fedplt.client.slices import TrainableSlices
@@ -79,5 +80,6 @@ __all__ = [
     "train_only",
     "try_submodel",
     "update_norm",
+    "vocabulary_axis",
     "weighted_norm",
 ]

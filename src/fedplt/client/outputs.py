@@ -69,14 +69,32 @@ def one_hot_like(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
 def next_tokens(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Scores (examples, vocabulary, tokens), and for each the token that follows.
 
-    A tensor has the vocabulary on its second axis, and its targets are already the following
-    tokens. Models that wrap their logits have it last, and their targets are the inputs: output
-    number t is about target t + 1.
+    A tensor has the vocabulary on its last or its second axis, and its targets are already the
+    following tokens. Models that wrap their logits have it last, and their targets are the inputs:
+    output number t is about target t + 1.
     """
     logits = logits_of(outputs)
-    if logits is outputs:
-        return logits, targets
-    return logits[:, :-1].movedim(-1, 1), targets[:, 1:]
+    if logits is not outputs:
+        return logits[:, :-1].movedim(-1, 1), targets[:, 1:]
+    last = vocabulary_axis(tuple(logits.shape), tuple(targets.shape)) != 1
+    return logits.movedim(-1, 1) if last else logits, targets
+
+
+def vocabulary_axis(outputs: tuple[int, ...], targets: tuple[int, ...]) -> int:
+    """The axis of the vocabulary: the one that is not the tokens', which the targets have.
+
+    >>> vocabulary_axis((8, 20, 100), (8, 20)), vocabulary_axis((8, 100, 20), (8, 20))
+    (2, 1)
+    """
+    if len(outputs) != 3 or len(targets) != 2 or outputs[1] != targets[1]:
+        return 1
+    if outputs[2] == targets[1]:
+        raise DataError(
+            f"the model gives a tensor of shape {outputs[1:]} per example for {targets[1]} tokens: "
+            "either axis may be the vocabulary. Cut or pad the sequences to another length, or "
+            "give a loss and a metric of your own."
+        )
+    return 2
 
 
 def tokens_and_targets(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:

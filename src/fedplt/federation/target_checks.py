@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedplt.client import IGNORED, METRICS, TASKS, Task, is_labels, logits_of
+from fedplt.client import IGNORED, METRICS, TASKS, Task, is_labels, logits_of, vocabulary_axis
 from fedplt.data import CheckTargets
 from fedplt.errors import DataError
 
@@ -30,6 +30,8 @@ class _LabelCheck:
     """Of the model's outputs."""
     wrapped: bool
     """Outputs have the classes on their last axis, not on their second."""
+    follows: bool
+    """Targets are the tokens that follow: then either axis may have the classes."""
 
     def __call__(self, targets: Tensor, numbers: Sequence[int]) -> None:
         if not is_labels(targets):
@@ -44,7 +46,10 @@ class _LabelCheck:
         counted = targets[targets != IGNORED]
         if len(self.shape) == 1 or not len(counted):
             return
-        number = self.shape[-1] if self.wrapped else self.shape[1]
+        axis = -1 if self.wrapped else 1
+        if self.follows and not self.wrapped:
+            axis = vocabulary_axis(self.shape, tuple(targets.shape))
+        number = self.shape[axis]
         low, high = int(counted.min()), int(counted.max())
         if low >= 0 and high < number:
             return
@@ -104,7 +109,9 @@ def target_check(part: str, outputs: Any, task: Task) -> CheckTargets | None:
         logits = logits_of(outputs)
         asks = f"the loss of {task.name!r}" if task.loss in CLASS_LOSSES else task.metric.name
         wrapped = logits is not outputs and logits.ndim > 2
-        return _LabelCheck(part, asks, tuple(logits.shape), wrapped)
+        tokens = METRICS["perplexity"].function, METRICS["token-accuracy"].function
+        follows = task.loss is TASKS["next-token"].loss or task.metric.function in tokens
+        return _LabelCheck(part, asks, tuple(logits.shape), wrapped, follows)
     return _SeveralCheck(part, task.name) if task.loss is TASKS["multi-label"].loss else None
 
 
