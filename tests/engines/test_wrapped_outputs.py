@@ -111,6 +111,103 @@ def test_models_that_predict_the_next_token():
             train(NextToken(), data, data, task=task, metric=metric)
 
 
+class Rows:
+    """As a ``datasets.Dataset``: no torch Dataset; lists, text, and ``label``."""
+
+    def __init__(self, number, seed=0, words=None):
+        points, labels = blobs(number, seed)
+        self.rows = [
+            {
+                "text": f"row {i}",
+                "words": ["row", str(i)],
+                "points": points[i].tolist()[:words],
+                "label": int(labels[i]),
+            }
+            for i in range(number)
+        ]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return dict(self.rows[index])
+
+
+def test_rows_of_hugging_face_datasets_are_taken_as_they_come():
+    points, labels = blobs(60)
+    settings = {"split": "dirichlet"}
+    found = []
+    for data in (Rows(60), ({"points": points}, labels)):
+        torch.manual_seed(0)
+        found.append(train(Wrapping(), data, data, **settings).scores)
+    assert found[0] == found[1]
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(6, 3))  # does not take 'points' by name
+    assert train(plain, Rows(60), Rows(60), **settings).scores == found[0]
+
+
+def test_a_collate_function_pads_items_of_different_lengths():
+    def padded(rows):
+        points = torch.zeros(len(rows), 6)
+        for number, row in enumerate(rows):
+            points[number, : len(row["points"])] = torch.tensor(row["points"])
+        return {"points": points, "labels": torch.tensor([row["label"] for row in rows])}
+
+    data = Rows(60)
+    for index, row in enumerate(data.rows):
+        row["points"] = row["points"][: 6 - index % 2]
+    with pytest.raises(fedplt.DataError, match="not alike"):
+        train(Wrapping(), data, data)
+    history = train(Wrapping(), data, data, collate=padded, split="shards")
+    assert history.scores[-1] > 0.8
+    found = fedplt.TrainingData(data, data, collate=padded)
+    assert found.train.labels().tolist() == [row["label"] for row in data.rows]
+    with pytest.raises(fedplt.DataError, match=r"collate fails.*number 0.*KeyError: 'word'"):
+        train(Wrapping(), data, data, collate=lambda rows: rows[0]["word"])
+    with pytest.raises(fedplt.DataError, match=r"batch that collate makes.*'labels'"):
+        train(Wrapping(), data, data, collate=lambda rows: {"points": torch.zeros(len(rows), 6)})
+
+
+class Recommender(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.users, self.items = nn.Embedding(8, 4), nn.Embedding(5, 4)
+
+    def forward(self, user, item):
+        return (self.users(user) * self.items(item)).sum(1)
+
+
+def test_users_and_items_are_two_inputs():
+    users, items = torch.arange(40) % 8, torch.arange(40) % 5
+    ratings = (users * items).float() / 10
+    listed = [((users[i], items[i]), ratings[i]) for i in range(40)]
+    found = []
+    for data in (((users, items), ratings), listed, ({"user": users, "item": items}, ratings)):
+        torch.manual_seed(0)
+        found.append(train(Recommender(), data, data, task="regression").scores)
+    assert found[0] == found[1] == found[2]
+    assert found[0][-1] < found[0][0]
+    with pytest.raises(fedplt.DataError, match="39 inputs 1 and 40 targets"):
+        train(Recommender(), ((users, items[:39]), ratings), listed)
+
+
+@pytest.mark.parametrize("kind", ["int64", "bool", "float32"])
+def test_one_hot_labels(kind):
+    points, labels = blobs(60)
+    one_hot = F.one_hot(labels, 3).to(getattr(torch, kind))
+    settings = {"split": "dirichlet"}
+    found = []
+    for targets in (labels, one_hot):
+        torch.manual_seed(0)
+        data = (points, targets)
+        found.append(train(nn.Linear(6, 3), data, data, **settings).scores)
+    assert found[0] == pytest.approx(found[1])
+    several = one_hot.clone()
+    several[7] = torch.tensor([1, 1, 0])
+    with pytest.raises(fedplt.DataError, match="'multi-label'"):
+        train(nn.Linear(6, 3), (points, several), (points, several))
+
+
 @pytest.mark.slow
 @pytest.mark.transformers
 @pytest.mark.skipif(find_spec("transformers") is None, reason="a dependency of developers only")

@@ -72,6 +72,8 @@ def compose(draw: random.Random, depth: int) -> tuple[str, nn.Module]:
         inner, module = compose(draw, depth - 1)
         if name.startswith(COMPUTED_AGAIN_OTHERWISE) and "checkpoint" in inner:
             return inner, module  # torch computes again with other weights than it was given
+        if name == "another thread" and "hook on a weight" in inner:
+            return inner, module  # asks parameters for requires_grad where no mode sees it
         return f"{name}({inner})", FAMILIES[name](module)
     (one, first), (two, second) = compose(draw, depth - 1), compose(draw, depth - 1)
     if choice < 0.9:

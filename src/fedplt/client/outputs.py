@@ -37,11 +37,14 @@ def logits_of(outputs: Any) -> Tensor:
 def class_scores(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Scores with classes on the second axis, as cross entropy takes them, and the targets.
 
-    Models that wrap their logits have the classes last: (examples, tokens, classes).
+    Models that wrap their logits have the classes last: (examples, tokens, classes). One-hot
+    labels in whole numbers become probabilities.
     """
     logits = logits_of(outputs)
     if logits is not outputs and logits.ndim > 2:
         logits = logits.movedim(-1, 1)
+    if targets.ndim == logits.ndim > 1 and not targets.is_floating_point():
+        targets = targets.to(logits.dtype)
     return logits, targets
 
 

@@ -46,7 +46,7 @@ class Task:
 
 def classification_loss(outputs: Any, targets: Any) -> Tensor:
     """Cross entropy; of a model that computes its own loss from labels, that loss."""
-    if type(outputs) is Tensor:
+    if type(outputs) is Tensor and targets.ndim < outputs.ndim:
         with torch._C.DisableTorchFunction():  # no parameter is used here: nothing to see
             return F.cross_entropy(outputs, targets)
     loss = own_loss(outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedplt.data.catalog import CATALOG, fetch_data_set, load_data_set
-from fedplt.data.dataset_samples import CheckTargets, DatasetSamples
+from fedplt.data.dataset_samples import CheckTargets, Collate, DatasetSamples
 from fedplt.data.downloads import Progress
 from fedplt.data.samples import (
     FIRST_EXAMPLES,
@@ -11,6 +11,7 @@ from fedplt.data.samples import (
     Samples,
     TensorSamples,
     first_examples,
+    named_inputs,
 )
 from fedplt.data.sources import Fetching
 from fedplt.data.splits import Split, split_dirichlet, split_given, split_iid, split_shards
@@ -21,6 +22,7 @@ __all__ = [
     "FIRST_EXAMPLES",
     "Augment",
     "CheckTargets",
+    "Collate",
     "DatasetSamples",
     "Fetching",
     "Progress",
@@ -32,6 +34,7 @@ __all__ = [
     "fetch_data_set",
     "first_examples",
     "load_data_set",
+    "named_inputs",
     "split_dirichlet",
     "split_given",
     "split_iid",

@@ -19,6 +19,8 @@ from torch.utils.data import default_collate
 from fedplt.data.samples import LABELS, as_labels, plain_targets, text_error
 from fedplt.errors import DataError
 
+Collate = Callable[[list[Any]], Any]
+"""Makes a batch of a list of items: ``(inputs, targets)``, or a dictionary with ``labels``."""
 CheckTargets = Callable[[Tensor, Sequence[int]], None]
 """Refuses targets of a batch, given with the numbers of its examples."""
 
@@ -27,10 +29,13 @@ CheckTargets = Callable[[Tensor, Sequence[int]], None]
 class DatasetSamples:
     """A map-style Dataset; items are fetched as needed.
 
-    Items are ``(input, target)``, or dictionaries of inputs with their target as ``labels``.
+    Items are ``(input, target)``, or dictionaries of inputs with their target as ``labels`` or
+    ``label``, as Hugging Face's ``datasets`` have them. ``collate`` makes a batch of a list of
+    items, in one of these forms; then items may be anything.
     """
 
     dataset: Any
+    collate: Collate | None = None
     order: NDArray[np.int64] | None = None
     device: str = "cpu"
     channels_last: bool = False
@@ -42,7 +47,7 @@ class DatasetSamples:
 
     def batch(self, indices: Tensor) -> tuple[Any, Any]:
         chosen = indices.tolist() if self.order is None else self.order[indices.numpy()].tolist()
-        inputs, targets = _converted(_collated([self._item(i) for i in chosen], chosen), chosen)
+        inputs, targets = _converted(self._fetched(chosen), chosen)
         _refuse_not_finite((inputs, targets), chosen)
         if self.check is not None and isinstance(targets, Tensor):
             self.check(targets, chosen)
@@ -53,7 +58,12 @@ class DatasetSamples:
     def labels(self) -> NDArray[np.int64]:
         if not self._labels:
             numbers = range(len(self.dataset))
-            targets = _collated([self._item(index)[1] for index in numbers], numbers)
+            if self.collate is None:
+                targets = _collated([_pair(self._item(i), i)[1] for i in numbers], numbers)
+            else:
+                each = [self._fetched([index])[1] for index in numbers]
+                alike = all(isinstance(part, Tensor) and part.ndim == 1 for part in each)
+                targets = torch.cat(each) if alike else each[0]
             _refuse_text(targets, numbers)
             _refuse_not_finite(targets, numbers)
             self._labels.append(as_labels(targets))
@@ -73,15 +83,30 @@ class DatasetSamples:
     def with_channels_last(self) -> DatasetSamples:
         return replace(self, channels_last=True)
 
-    def _item(self, index: int) -> tuple[Any, Any]:
+    def _fetched(self, chosen: Sequence[int]) -> tuple[Any, Any]:
+        """Inputs and targets of a batch, as the Dataset has them."""
+        items = [self._item(index) for index in chosen]
+        if self.collate is None:
+            pairs = [_pair(item, index) for item, index in zip(items, chosen, strict=True)]
+            inputs, targets = _collated(pairs, chosen)
+            return inputs, targets
         try:
-            item = self.dataset[index]
+            batch = self.collate(items)
+        except Exception as error:  # the user's function may raise anything
+            raise DataError(
+                f"collate fails for items such as number {chosen[0]} of the Dataset: "
+                f"{type(error).__name__}: {error}{_place(error)}."
+            ) from error
+        return _pair(batch, chosen[0], "the batch that collate makes of item")
+
+    def _item(self, index: int) -> Any:
+        try:
+            return self.dataset[index]
         except Exception as error:  # the user's Dataset may raise anything
             raise DataError(
                 f"item {index} of the Dataset cannot be fetched: {type(error).__name__}: {error}"
                 f"{_place(error)}."
             ) from error
-        return _pair(item, index)
 
 
 def _place(error: Exception) -> str:
@@ -92,21 +117,39 @@ def _place(error: Exception) -> str:
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
-def _pair(item: Any, index: int) -> tuple[Any, Any]:
+def _pair(item: Any, index: int, what: str = "item") -> tuple[Any, Any]:
     if isinstance(item, Mapping):
-        if LABELS in item:
-            return dict(item), item[LABELS]
-        raise DataError(
-            f"item {index} of the Dataset is a dictionary with {', '.join(map(repr, item))}; the "
-            f"target must be there as {LABELS!r}."
-        )
+        found = {LABELS if key == "label" else key: _as_array(item[key]) for key in item}
+        if LABELS not in found:
+            raise DataError(
+                f"{what} {index} of the Dataset is a dictionary with "
+                f"{', '.join(map(repr, item))}; the target must be there as {LABELS!r}."
+            )
+        # Models compute with numbers: text beside them, as before it was tokenized, is left out.
+        inputs = {k: v for k, v in found.items() if k == LABELS or not _is_text(v)}
+        return inputs, found[LABELS]
     if isinstance(item, Sequence) and not isinstance(item, str) and len(item) == 2:
         return item[0], item[1]
     raise DataError(
-        f"item {index} of the Dataset is of type {type(item).__name__}"
+        f"{what} {index} of the Dataset is of type {type(item).__name__}"
         f"{f' with {len(item)} parts' if isinstance(item, (tuple, list)) else ''}; items must be "
         f"(input, target) pairs, or dictionaries with {LABELS!r}."
     )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, np.ndarray) and value.dtype.kind == "U")
+
+
+def _as_array(value: Any) -> Any:
+    """A list of numbers is an array, as ``datasets`` store them; torch would take it apart."""
+    if not isinstance(value, list) or not value:
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return value
+    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _collated(items: Sequence[Any], numbers: Sequence[int]) -> Any:
@@ -143,7 +186,7 @@ def _kind(item: Any) -> str:
     return f"a {type(item).__name__}"
 
 
-def _converted(batch: list[Any], numbers: Sequence[int]) -> tuple[Any, Any]:
+def _converted(batch: tuple[Any, Any], numbers: Sequence[int]) -> tuple[Any, Any]:
     """Single precision, and whole numbers as labels."""
     inputs, targets = batch
     _refuse_text(targets, numbers)

@@ -1,6 +1,7 @@
 """Examples to train and evaluate on: what all kinds can do, and tensors in memory.
 
-Inputs are a tensor or a dictionary of tensors, which a model takes by name.
+Inputs are a tensor, a dictionary of tensors, which a model takes by name, or a tuple of tensors,
+which it takes one after the other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 from fedplt.errors import DataError
 from fedplt.text import brief
 
-Inputs = Tensor | Mapping[str, Tensor]
+Inputs = Tensor | Mapping[str, Tensor] | tuple[Tensor, ...]
 Augment = Callable[[Any, torch.Generator], Any]
 """Changes a batch of inputs for training; all randomness from the given generator."""
 LABELS = "labels"
@@ -70,7 +71,7 @@ class TensorSamples:
     __repr__ = brief
 
     def __post_init__(self) -> None:
-        for name, tensor in (*_named(self.inputs), ("targets", self.targets)):
+        for name, tensor in (*named_inputs(self.inputs), ("targets", self.targets)):
             if tensor.is_nested or tensor.layout is not torch.strided:
                 raise DataError(
                     f"the {name} are a {'nested' if tensor.is_nested else 'sparse'} tensor; give a "
@@ -78,7 +79,7 @@ class TensorSamples:
                 )
             if not tensor.ndim:
                 raise DataError(f"the {name} are a single number; give one per example.")
-        for name, tensor in _named(self.inputs):
+        for name, tensor in named_inputs(self.inputs):
             if len(tensor) != len(self.targets):
                 raise DataError(
                     f"there are {len(tensor)} {name} and {len(self.targets)} targets; "
@@ -110,7 +111,7 @@ class TensorSamples:
         return as_labels(self.targets)
 
     def checksum(self, start: int) -> int:
-        for _, tensor in (("targets", self.targets), *_named(self.inputs)):
+        for _, tensor in (("targets", self.targets), *named_inputs(self.inputs)):
             start = zlib.crc32(tensor.cpu().contiguous().numpy().data, start)
         return start
 
@@ -141,15 +142,20 @@ def text_error(name: str, values: Sequence[Any]) -> DataError:
     return DataError(f"the {name} are text ({shown}, ...); {do}")
 
 
-def _named(inputs: Inputs) -> list[tuple[str, Tensor]]:
-    if isinstance(inputs, Tensor):
-        return [("inputs", inputs)]
-    return [(f"inputs {name!r}", tensor) for name, tensor in inputs.items()]
+def named_inputs(inputs: Any) -> list[tuple[str, Any]]:
+    """What messages call inputs: one, several by name, or several one after the other."""
+    if isinstance(inputs, Mapping):
+        return [(f"inputs {name!r}", values) for name, values in inputs.items()]
+    if isinstance(inputs, tuple):
+        return [(f"inputs {number}", values) for number, values in enumerate(inputs)]
+    return [("inputs", inputs)]
 
 
 def _each(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(inputs, Tensor):
         return change(inputs)
+    if isinstance(inputs, tuple):
+        return tuple(map(change, inputs))
     return {name: change(tensor) for name, tensor in inputs.items()}
 
 
@@ -160,6 +166,10 @@ def as_labels(targets: Any) -> NDArray[np.int64]:
             f"a target is a {type(targets).__name__} of several values; this split or evaluation "
             "needs one integer label per example. Use an iid or a given split instead."
         )
+    if targets.ndim == 2 and bool(
+        ((targets == 0) | (targets == 1)).all() & (targets.sum(1) == 1).all()
+    ):
+        targets = targets.argmax(1)  # one-hot
     if targets.ndim != 1 or targets.is_floating_point():
         raise DataError(
             f"targets have shape {tuple(targets.shape)} and type {targets.dtype}; this split or "

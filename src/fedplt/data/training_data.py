@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from fedplt.data.dataset_samples import DatasetSamples
+from fedplt.data.dataset_samples import Collate, DatasetSamples
 from fedplt.data.samples import (
     LABELS,
     Samples,
     TensorSamples,
+    named_inputs,
     plain_targets,
     text_error,
 )
@@ -29,11 +30,13 @@ class TrainingData:
     """What a run trains on, what it evaluates in between, and what only at the end.
 
     Each is ``(inputs, targets)`` of tensors, arrays, lists or pandas objects, or a Dataset.
+    ``collate`` makes a batch of a list of a Dataset's items, such as ``DataCollatorWithPadding``.
     """
 
     train: Samples
     validation: Samples
     test: Samples | None = None
+    collate: Collate | None = None
 
     __repr__ = brief
 
@@ -43,7 +46,7 @@ class TrainingData:
             if given is None and name == "test":
                 continue
             try:
-                object.__setattr__(self, name, as_samples(given))
+                object.__setattr__(self, name, as_samples(given, self.collate))
             except DataError as error:
                 raise DataError(f"{part} data: {error}") from error
 
@@ -54,7 +57,7 @@ class TrainingData:
         return TrainingData(train, validation, self.test.with_channels_last())
 
 
-def as_samples(data: Any) -> Samples:
+def as_samples(data: Any, collate: Collate | None = None) -> Samples:
     """Accept ``(inputs, targets)`` as tensors, arrays, lists or tables, a Dataset, or Samples."""
     if hasattr(data, "batch") and hasattr(data, "arranged"):
         return cast(Samples, data)
@@ -62,8 +65,11 @@ def as_samples(data: Any) -> Samples:
         return _tensors(*data.tensors)
     if isinstance(data, Mapping) and LABELS in data:
         return _tensors(data, data[LABELS])
-    if isinstance(data, (tuple, list)) and len(data) == 2 and not _is_pair(data[0]):
-        return _tensors(*data)
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        if not _is_pair(data[0]):
+            return _tensors(*data)
+        if all(hasattr(values, "shape") for values in (*data[0], data[1])):
+            return _tensors(tuple(data[0]), data[1])  # such as ((users, items), ratings)
     if isinstance(data, (tuple, list)) and data and isinstance(data[0], (Tensor, np.ndarray)):
         raise DataError(
             f"data is a {type(data).__name__} of {len(data)} tensors or arrays; give two, (inputs, "
@@ -83,7 +89,7 @@ def as_samples(data: Any) -> Samples:
             "(table[['width', 'height']], table['kind'])."
         )
     if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-        return DatasetSamples(data)
+        return DatasetSamples(data, collate)
     raise DataError(
         f"data is a {type(data).__name__}; give (inputs, targets) as tensors, arrays or tables, or "
         "a Dataset with __len__ and __getitem__."
@@ -91,9 +97,7 @@ def as_samples(data: Any) -> Samples:
 
 
 def _tensors(inputs: Any, targets: Any) -> TensorSamples:
-    given: dict[str, Any] = {"inputs": inputs}
-    if isinstance(inputs, Mapping):
-        given = {f"inputs {key!r}": value for key, value in inputs.items()}
+    given = dict(named_inputs(inputs))
     found = {name: _tensor(name, values) for name, values in given.items()}
     labels = _tensor("targets", targets)
     if any(tensor.dtype is torch.float64 for tensor in (*found.values(), labels)):
@@ -101,6 +105,8 @@ def _tensors(inputs: Any, targets: Any) -> TensorSamples:
     found = {name: tensor.float() if tensor.dtype is torch.float64 else tensor
              for name, tensor in found.items()}  # fmt: skip
     labels = plain_targets(labels)
+    if isinstance(inputs, tuple):
+        return TensorSamples(tuple(found.values()), labels)
     if not isinstance(inputs, Mapping):
         return TensorSamples(found["inputs"], labels)
     named = {str(key): tensor for key, tensor in zip(inputs, found.values(), strict=True)}

@@ -24,7 +24,7 @@ from fedplt.configuration import (
     make_absolute,
     parse_config,
 )
-from fedplt.data import Augment, Split, TrainingData, split_given
+from fedplt.data import Augment, Collate, Split, TrainingData, split_given
 from fedplt.engines.arguments import (
     Values,
     as_list,
@@ -57,6 +57,7 @@ def train(
     loss: Loss | None = None,
     metric: str | Metric | None = None,
     augment: Augment | None = None,
+    collate: Collate | None = None,
     seed: int = 0,
     name: str = "run",
     checkpoint_every: int = 10,
@@ -99,6 +100,7 @@ def train(
         loss: instead of the task's: ``loss(outputs, targets)``, the mean over a batch.
         metric: instead of the task's: a name such as ``"mae"``, or a :class:`fedplt.Metric`.
         augment: changes a batch of training inputs: ``augment(inputs, generator)``.
+        collate: makes a batch of a list of a Dataset's items, as for a DataLoader.
         seed: seed of all random draws.
         name, checkpoint_every: as in a configuration.
         cut: arguments of :func:`fedplt.cut`: ``{"never": ["backbone"]}``.
@@ -121,10 +123,12 @@ def train(
         raise ConfigError("resume=True needs out: the folder of the run to continue.")
     if resume and overwrite:
         raise ConfigError("resume=True continues a run, overwrite=True deletes it: set one.")
-    check_arguments(model, on_round=on_round, **({} if augment is None else {"augment": augment}))
+    optional = {"augment": augment, "collate": collate}
+    given_functions = {key: value for key, value in optional.items() if value is not None}
+    check_arguments(model, on_round=on_round, **given_functions)
     make_engine = engine if callable(engine) else None
     ratios, learning_rates = as_list(ratios), as_list(learning_rates)
-    samples = TrainingData(train_data, validation_data, test_data)
+    samples = TrainingData(train_data, validation_data, test_data, collate)
     named_split, given = _split(split, len(samples.train))
     named_task, chosen = task_section(task, loss, metric)
     planned = values_of("fleet", fleet)

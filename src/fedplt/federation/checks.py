@@ -116,6 +116,8 @@ def kind_of(inputs: Any) -> str:
     """Shapes and types of a batch of inputs, without the number of examples."""
     if isinstance(inputs, Mapping):
         return ", ".join(f"{key!r} {kind_of(value)}" for key, value in inputs.items())
+    if isinstance(inputs, (tuple, list)):
+        return ", ".join(map(kind_of, inputs))
     if not isinstance(inputs, Tensor):
         return f"a {type(inputs).__name__}"
     return f"shape {tuple(inputs.shape[1:])} ({str(inputs.dtype).removeprefix('torch.')})"

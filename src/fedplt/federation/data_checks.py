@@ -28,6 +28,7 @@ from fedplt.data import (
     TensorSamples,
     TrainingData,
     first_examples,
+    named_inputs,
 )
 from fedplt.errors import DataError
 from fedplt.federation.target_checks import target_check
@@ -59,9 +60,7 @@ def check_finite(data: Parts) -> None:
             with _naming(part):
                 first_examples(samples)
             continue
-        inputs = samples.inputs
-        named = dict(inputs) if isinstance(inputs, Mapping) else {"inputs": inputs}
-        for name, tensor in {**named, "targets": samples.targets}.items():
+        for name, tensor in (*named_inputs(samples.inputs), ("targets", samples.targets)):
             if tensor.is_floating_point():
                 _refuse_not_finite(f"{part}: the {name}", tensor)
 

@@ -34,7 +34,8 @@ class _LabelCheck:
     """Targets are the tokens that follow: then either axis may have the classes."""
 
     def __call__(self, targets: Tensor, numbers: Sequence[int]) -> None:
-        if not is_labels(targets):
+        one_hot = targets.ndim > 1 and targets.shape[1:] == self.shape[1:]
+        if one_hot or not is_labels(targets):
             self._probabilities(targets, numbers)
             return
         if targets.ndim == 1 and bool((targets == IGNORED).any()):
@@ -67,10 +68,10 @@ class _LabelCheck:
         )
 
     def _probabilities(self, targets: Tensor, numbers: Sequence[int]) -> None:
-        """Cross entropy takes floats for the probabilities of the classes."""
+        """Cross entropy takes floats for the probabilities of the classes, as one-hot labels."""
         alike = targets.ndim > 1 and targets.shape[1:] == self.shape[1:] and targets.shape[1] > 1
         if alike and bool((targets >= 0).all()):
-            sums = targets.sum(1)
+            sums = targets.sum(1).float()
             if bool(torch.isclose(sums, torch.ones_like(sums), atol=1e-3).all()):
                 return
         broken = (targets != targets.round()).nonzero()
@@ -118,4 +119,5 @@ def target_check(part: str, outputs: Any, task: Task) -> CheckTargets | None:
 def _many(targets: Tensor) -> str:
     shape = tuple(targets.shape[1:])
     kind = "floats" if targets.is_floating_point() else "yes or no"
+    kind = "whole numbers" if is_labels(targets) else kind
     return f"{kind} of shape {shape} per example" if shape else f"{kind}, one per example"

@@ -18,21 +18,25 @@ from fedplt.errors import CutError
 def call_model(model: nn.Module, inputs: Any) -> Any:
     """Call the model: a dictionary of inputs is passed by name, a tuple or list by position.
 
-    ``labels`` in a dictionary are passed to models that take them, and compute their own loss.
+    ``labels`` in a dictionary are passed to models that take them, and compute their own loss. A
+    single input whose name the model does not take is passed by position.
     """
     if isinstance(inputs, Tensor):
         return model(inputs)
     if isinstance(inputs, Mapping):
-        if "labels" in inputs and not _takes_labels(type(model).forward):
+        forward = type(model).forward
+        if "labels" in inputs and not _takes(forward, "labels"):
             inputs = {name: value for name, value in inputs.items() if name != "labels"}
+            if len(inputs) == 1 and not _takes(forward, next(iter(inputs))):
+                return model(*inputs.values())
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
 
 
 @cache
-def _takes_labels(forward: Callable[..., Any]) -> bool:
+def _takes(forward: Callable[..., Any], name: str) -> bool:
     parameters = inspect.signature(forward).parameters.values()
-    return any(p.name == "labels" or p.kind is p.VAR_KEYWORD for p in parameters)
+    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 @contextmanager
