@@ -195,6 +195,7 @@ def test_a_killed_superlink_is_restarted_and_the_run_goes_on(deployment, tmp_pat
         started.wait_for("SuperLink", lambda: answers(port), 180)
         ends(started, folder)
         assert started.wait_for_end("run", 180) == 0, started.said
+    assert not [record["rejected"] for record in records(folder) if record.get("rejected")]
     assert same(load_file(model_of(folder)), simulated(folder, tmp_path))
 
 
