@@ -184,6 +184,7 @@ class Odd(Keeping):
 
 def test_attributes_of_any_kind_are_put_back():
     job = blob_job(model=Odd())
+    job.model.kept, job.model.gone = 0, 1  # it was run once
     with pytest.warns(UserWarning, match="attribute kept") as said:
         self_check._updates(job, [self_check._order(job, 0, 0)] * 2, put_back=True)
     assert not any("limit" in str(one.message) for one in said)
