@@ -169,6 +169,27 @@ def test_the_user_is_warned_of_such_counters():
         self_check._updates(job, [self_check._order(job, 0, 0)], put_back=True)
 
 
+class Odd(Keeping):
+    """Numbers that are not equal to themselves, become tensors, or are deleted."""
+
+    def __init__(self):
+        super().__init__()
+        self.limit, self.kept, self.gone = float("nan"), 0, 1
+
+    def changed(self, x):
+        self.kept = x
+        vars(self).pop("gone", None)
+        return x
+
+
+def test_attributes_of_any_kind_are_put_back():
+    job = blob_job(model=Odd())
+    job.model.kept, job.model.gone = 0, 1  # it was run once
+    with pytest.warns(UserWarning, match="attribute kept") as said:
+        self_check._updates(job, [self_check._order(job, 0, 0)] * 2, put_back=True)
+    assert not any("limit" in str(one.message) for one in said)
+
+
 def test_a_generator_of_the_dataset_is_refused():
     with pytest.raises(CutError, match="numpy Generator"):
         trained(data=Noisy(np.random.default_rng(0).random))

@@ -178,7 +178,8 @@ class ClientTrainer:
                     stacklevel=2,
                 )
         for name, module, key, number in self.attributes:
-            if vars(module).get(key) == number:
+            now = vars(module).get(key, number)  # it may be deleted, or a parameter by now
+            if now is number or (type(now) is type(number) and now == number):
                 continue
             setattr(module, key, number)
             if warn:
