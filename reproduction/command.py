@@ -54,7 +54,7 @@ def _main(context: typer.Context) -> None:
         list_experiments()
 
 
-@verb(app, "list")
+@verb(app, "list", examples=False)
 def list_experiments(
     seeds: Seeds = "1,2,3",
     rounds: Rounds = None,
@@ -116,10 +116,10 @@ def _command(experiment: str) -> Callable[..., None]:
 
 
 for _name in EXPERIMENTS:
-    verb(app, _name)(_command(_name))
+    verb(app, _name, examples=False)(_command(_name))
 
 
-@verb(app)
+@verb(app, examples=False)
 def tables(
     experiment: Annotated[str | None, typer.Argument(help="Only this experiment.")] = None,
     pair: Pair = None,
@@ -132,7 +132,7 @@ def tables(
     _rebuild(results, page, experiment, pair)
 
 
-verb(app)(theory)
+verb(app, examples=False)(theory)
 
 
 def _seeds(text: str) -> list[int]:

@@ -52,9 +52,9 @@ def forked_runs(monkeypatch):
     from tests.support.processes import Forked
 
     def start(command, *, stdout, stderr):
-        assert command[:3] == [sys.executable, "-m", "fedplt.comparison.one"]
+        assert command[:4] == [sys.executable, "-P", "-m", "fedplt.comparison.one"]
         assert stdout == subprocess.PIPE
-        return Forked(one.main, command[3:], stderr=stderr)
+        return Forked(one.main, command[4:], stderr=stderr)
 
     replacement = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE)
     monkeypatch.setattr(processes, "subprocess", replacement)

@@ -98,7 +98,6 @@ def test_every_verb_can_be_quiet_and_print_json(verb):
         (["fleet", "kitchen"], "devices"),
         (["plan", "fashion-mnist"], "ratios"),
         (["cut", "fcn"], "layers"),
-        (["theory", "--rounds", 2], "distances"),
         (["init", "--list"], "configurations"),
     ],
 )

@@ -184,19 +184,19 @@ def test_an_interrupted_round_leaves_nothing_behind(tmp_path):
     folder = run_folder(tmp_path / "run", job)
     engine = NormsEngine(job)
     run = Federation(job, engine, folder)
-    evaluate, after_one = engine.evaluate, {}
+    collect, after_one = engine.collect, {}
 
     def remember(record):
         tensors = {**run.sampler.tensors(), **run.diagnostics.tensors()}
         after_one.update({name: tensor.clone() for name, tensor in tensors.items()})
         engine.norms = dict.fromkeys(range(5), 99.0)
 
-    def stop_in_the_second(part, state):
+    def stop_in_the_second(clients):
+        yield from collect(clients)
         if run.rounds_done == 1:
             raise Interrupted
-        return evaluate(part, state)
 
-    engine.evaluate = stop_in_the_second
+    engine.collect = stop_in_the_second
     with pytest.raises(Interrupted):
         run.run(remember)
     assert len(engine.trained) == 2

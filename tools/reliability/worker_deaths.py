@@ -76,13 +76,13 @@ class Deadly(nn.Sequential):
 
     def __init__(self, scratch: Path, deaths: dict[int, str]) -> None:
         super().__init__(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-        self.scratch, self.deaths, self.passes = scratch, deaths, 0
+        self.scratch, self.deaths, self.passes = scratch, deaths, [0]
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if multiprocessing.parent_process() is not None:  # not where the model is tried
-            self.passes += 1
-            if self.passes in self.deaths and self._first(self.passes):
-                WAYS[self.deaths[self.passes]]()
+            self.passes[0] += 1  # in a list: numbers are put back after each client
+            if self.passes[0] in self.deaths and self._first(self.passes[0]):
+                WAYS[self.deaths[self.passes[0]]]()
         return super().forward(inputs)
 
     def _first(self, number: int) -> bool:

@@ -78,10 +78,6 @@ VERBS: dict[str, dict[str, tuple[str, ...]]] = {
         "flower": (),
         "flower init": ("fedplt flower init my-app",),
     },
-    "The paper": {
-        "reproduce": ("fedplt reproduce", "fedplt reproduce exp2 --quick"),
-        "theory": ("fedplt theory --picture theory.png", "fedplt theory --counterexample"),
-    },
 }
 """All verbs in the order of use, under their headings in the help, each with examples."""
 
@@ -166,9 +162,12 @@ _as_json = False
 
 
 def verb(
-    group: typer.Typer = app, name: str | None = None
+    group: typer.Typer = app, name: str | None = None, examples: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a verb. Every verb takes --quiet and --json, and calls :func:`print_json` once."""
+    """Register a verb. Every verb takes --quiet and --json, and calls :func:`print_json` once.
+
+    ``examples``: show those of ``VERBS`` below the help.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
@@ -193,7 +192,8 @@ def verb(
         ]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = hints
-        group.command(name, help=_help(function), epilog=_examples(function))(run)
+        epilog = _examples(function) if examples else None
+        group.command(name, help=_help(function), epilog=epilog)(run)
         return function
 
     return register
