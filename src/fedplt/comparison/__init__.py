@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """Compare methods on the same data, initial weights, fleet and rounds."""
 
 from __future__ import annotations
@@ -15,19 +16,3 @@ from fedplt.comparison.results import (
 )
 from fedplt.comparison.run import Run, compare, run_all
 from fedplt.comparison.watch import Watch
-
-__all__ = [
-    "MEASURES",
-    "Comparison",
-    "Run",
-    "Watch",
-    "beside",
-    "compare",
-    "cost_text",
-    "cost_to_reach",
-    "default_target",
-    "make_folder",
-    "measures_of",
-    "run_all",
-    "score_within",
-]

@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """What a run is told: its sections, and the files that users write."""
 
 from __future__ import annotations
@@ -37,48 +38,3 @@ from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.section import FROM_PYTHON, ON_NODES, Section
 from fedplt.configuration.server_config import ServerConfig
 from fedplt.configuration.training_config import TrainingConfig
-
-__all__ = [
-    "FROM_PYTHON",
-    "ON_NODES",
-    "SAME_CALL",
-    "AnnouncedDevice",
-    "Chances",
-    "Changes",
-    "ClientsConfig",
-    "ConfigLike",
-    "CutConfig",
-    "DataConfig",
-    "DiagnosticsConfig",
-    "EngineConfig",
-    "EvaluationConfig",
-    "FleetConfig",
-    "GroupConfig",
-    "ModelConfig",
-    "PrivacyConfig",
-    "RunConfig",
-    "SamplingConfig",
-    "Section",
-    "ServerConfig",
-    "TargetConfig",
-    "TaskConfig",
-    "TrainingConfig",
-    "WorkConfig",
-    "as_config",
-    "csv_rows",
-    "dump_config",
-    "flatten",
-    "how_to_continue",
-    "load_config",
-    "make_absolute",
-    "override",
-    "overrides_of",
-    "parse_config",
-    "parse_toml",
-    "placing",
-    "read_availability",
-    "read_config",
-    "read_fleet",
-    "read_text",
-    "validate",
-]

@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """From a torch module to the layers that are planned: which parts it has and how they are cut."""
 
 from __future__ import annotations
@@ -8,14 +9,3 @@ from fedplt.cutting.example import example_model
 from fedplt.cutting.find_layers import cut
 from fedplt.cutting.graph import no_submodel, traced
 from fedplt.cutting.slicing import Slicing, add_layer_kind
-
-__all__ = [
-    "Slicing",
-    "add_layer_kind",
-    "channels_from",
-    "cut",
-    "example_model",
-    "find_spaces",
-    "no_submodel",
-    "traced",
-]

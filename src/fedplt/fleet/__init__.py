@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """Device profiles, and a planner of what each device trains so that no round waits for it."""
 
 from __future__ import annotations
@@ -31,38 +32,3 @@ from fedplt.fleet.workload import (
     frozen_prefix_allocation,
     planned_share,
 )
-
-__all__ = [
-    "BINARY",
-    "DOWN",
-    "LATENCY",
-    "MEMORY",
-    "PREFIXES",
-    "QUANTITIES",
-    "SPEED",
-    "UP",
-    "DeadlineChoice",
-    "DevicePlan",
-    "DeviceProfile",
-    "ExactWorkload",
-    "FleetPlan",
-    "NextWork",
-    "PaperWorkload",
-    "PlanLimits",
-    "Quantity",
-    "RoundTime",
-    "Target",
-    "Work",
-    "Workload",
-    "fleet_json",
-    "fleet_summary",
-    "frozen_prefix_allocation",
-    "in_time",
-    "parse_number",
-    "parse_quantity",
-    "plan_deadlines",
-    "plan_fleet",
-    "planned_share",
-    "round_time",
-    "value_problem",
-]

@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """Which client trains what: layers, allocation, assignments, plans, costs. Needs only NumPy."""
 
 from __future__ import annotations
@@ -36,52 +37,3 @@ from fedplt.planning.spreading import next_counts
 from fedplt.planning.submodel_assignment import SubmodelAssignment
 from fedplt.planning.submodel_plans import submodel_plan
 from fedplt.planning.width_rates import closest_rates, expected_keep_rates, kept_units
-
-__all__ = [
-    "BACKWARD_FLOPS_PER_PARAMETER",
-    "BYTES_PER_NUMBER",
-    "DEFAULT_RECIPE",
-    "FORWARD_FLOPS_PER_PARAMETER",
-    "Allocation",
-    "Assignment",
-    "ChannelPad",
-    "Flops",
-    "Layer",
-    "LayerNote",
-    "Layers",
-    "LocalRecipe",
-    "ModuleFlow",
-    "Normalizer",
-    "PlacedTensor",
-    "Places",
-    "Plan",
-    "Product",
-    "Ranges",
-    "RoundAssignments",
-    "Rows",
-    "SliceAssignment",
-    "Spaces",
-    "SubmodelAssignment",
-    "TensorSpec",
-    "TensorUnits",
-    "Turns",
-    "Units",
-    "allocation_of",
-    "balanced_allocation",
-    "closest_rates",
-    "dotted",
-    "download_bytes",
-    "exact_flops",
-    "expected_keep_rates",
-    "kept_units",
-    "make_plan",
-    "merge",
-    "next_counts",
-    "paper_flops_of",
-    "read_assignment",
-    "safetensors_bytes",
-    "split_name",
-    "sublayers_assignment",
-    "submodel_plan",
-    "upload_bytes",
-]

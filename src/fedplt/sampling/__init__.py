@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """Client sampling: probabilities (from update norms, or known before training), and the draw.
 
 Choose ``fedplt-ocs`` if uploads cost by size (:func:`sampling_probabilities`), ``ocs`` if all
@@ -17,19 +18,3 @@ from fedplt.sampling.optimal import (
 from fedplt.sampling.printed import paper_probabilities
 from fedplt.sampling.rules import RULES, Rule
 from fedplt.sampling.samplers import SAMPLERS, Sampler, SamplingRequest, most_drawn
-
-__all__ = [
-    "RULES",
-    "SAMPLERS",
-    "Rule",
-    "Sampler",
-    "SamplingRequest",
-    "approximate_probabilities",
-    "independent_sample",
-    "most_drawn",
-    "paper_probabilities",
-    "proportional_probabilities",
-    "sampling_probabilities",
-    "sampling_variance",
-    "uniform_sample",
-]

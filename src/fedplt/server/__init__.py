@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """What happens on the server: validation, aggregation, server optimizers and diagnostics."""
 
 from __future__ import annotations
@@ -17,21 +18,3 @@ from fedplt.server.validation import (
     validate,
     validate_evaluation,
 )
-
-__all__ = [
-    "RULES",
-    "AggregationRule",
-    "Aggregator",
-    "ClippedAggregator",
-    "Diagnostics",
-    "Memory",
-    "OrderAggregator",
-    "PrivateAggregator",
-    "SecretStream",
-    "ServerOptimizer",
-    "norm_problem",
-    "read_each",
-    "refusal",
-    "validate",
-    "validate_evaluation",
-]
