@@ -8,13 +8,12 @@ single client, and ``paper-ocs`` only to compare with the rule as the paper prin
 
 from __future__ import annotations
 
-from fedplt.sampling.approximate import approximate_probabilities
 from fedplt.sampling.draw import independent_sample, uniform_sample
 from fedplt.sampling.optimal import (
+    approximate_probabilities,
     proportional_probabilities,
     sampling_probabilities,
     sampling_variance,
 )
 from fedplt.sampling.printed import paper_probabilities
-from fedplt.sampling.rules import RULES, Rule
-from fedplt.sampling.samplers import SAMPLERS, Sampler, SamplingRequest, most_drawn
+from fedplt.sampling.samplers import RULES, SAMPLERS, Rule, Sampler, SamplingRequest, most_drawn
