@@ -126,7 +126,7 @@ def probe(
     from fedplt.client.probing import probe
     from fedplt.cutting.example import example_model
     from fedplt.files import write_text
-    from fedplt.fleet.quantities import DOWN, UP, parse_quantity
+    from fedplt.fleet.devices import DOWN, UP, parse_quantity
 
     bandwidths = parse_quantity(DOWN, down), parse_quantity(UP, up)
     known_shape = parse_shape(shape) if shape else ()

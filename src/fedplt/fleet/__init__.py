@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from fedplt.fleet.devices import DeviceProfile
-from fedplt.fleet.plan import DeadlineChoice, DevicePlan, FleetPlan, PlanLimits
-from fedplt.fleet.planner import plan_deadlines, plan_fleet
-from fedplt.fleet.quantities import (
+from fedplt.fleet.devices import (
     BINARY,
     DOWN,
     LATENCY,
@@ -15,14 +12,24 @@ from fedplt.fleet.quantities import (
     QUANTITIES,
     SPEED,
     UP,
+    DeviceProfile,
     Quantity,
     parse_number,
     parse_quantity,
     value_problem,
 )
-from fedplt.fleet.round_times import RoundTime, in_time, round_time
+from fedplt.fleet.plan import (
+    DeadlineChoice,
+    DevicePlan,
+    FleetPlan,
+    PlanLimits,
+    RoundTime,
+    Target,
+    in_time,
+    round_time,
+)
+from fedplt.fleet.planner import plan_deadlines, plan_fleet
 from fedplt.fleet.summary import fleet_json, fleet_summary
-from fedplt.fleet.target import Target
 from fedplt.fleet.workload import (
     ExactWorkload,
     NextWork,
