@@ -124,7 +124,7 @@ def probe(
     import tomli_w
 
     from fedplt.client.probing import probe
-    from fedplt.cutting.example import example_model
+    from fedplt.cutting.find_layers import example_model
     from fedplt.files import write_text
     from fedplt.fleet.devices import DOWN, UP, parse_quantity
 

@@ -15,13 +15,15 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from fedplt.cutting.module_kinds import (
+from fedplt.cutting.operations import (
     CHANNELED,
     FEEDING,
     NORMALIZATION,
     PER_CHANNEL_NORMALIZATION,
+    Kind,
+    autograd_name,
+    is_autograd_node,
 )
-from fedplt.cutting.operations import Kind, autograd_name, is_autograd_node
 from fedplt.cutting.trace import Trace, width
 from fedplt.planning import ModuleFlow, dotted
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 from fedplt.server.aggregation import Aggregator
 from fedplt.server.clipping import ClippedAggregator
 from fedplt.server.diagnostics import Diagnostics
-from fedplt.server.noise import SecretStream
 from fedplt.server.optimizers import Memory, ServerOptimizer
-from fedplt.server.private import PrivateAggregator
+from fedplt.server.private import PrivateAggregator, SecretStream
 from fedplt.server.robust import OrderAggregator
 from fedplt.server.rules import RULES, AggregationRule
 from fedplt.server.validation import (
