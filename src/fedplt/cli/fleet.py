@@ -197,15 +197,15 @@ def _shape_is_asked_for() -> Iterator[None]:
 
 
 def _run_config(path: Path) -> RunConfig:
+    from fedplt.configuration.config_errors import placing
     from fedplt.configuration.config_file import load_config
-    from fedplt.configuration.config_places import placing
 
     with placing(path):
         return load_config(path)
 
 
 def _run_workload(path: Path, config: RunConfig) -> Workload:
-    from fedplt.configuration.config_places import placing
+    from fedplt.configuration.config_errors import placing
     from fedplt.federation.job import workload_without_data
 
     with placing(path):

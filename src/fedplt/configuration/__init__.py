@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from fedplt.configuration.availability_file import Chances, read_availability
 from fedplt.configuration.config import (
     ClientsConfig,
     CutConfig,
@@ -13,24 +12,23 @@ from fedplt.configuration.config import (
     ModelConfig,
     RunConfig,
 )
-from fedplt.configuration.config_errors import parse_toml, read_text, validate
+from fedplt.configuration.config_errors import parse_toml, placing, read_text, validate
 from fedplt.configuration.config_file import (
+    SAME_CALL,
     Changes,
     ConfigLike,
     as_config,
     dump_config,
     flatten,
+    how_to_continue,
     load_config,
+    make_absolute,
     override,
     overrides_of,
     parse_config,
     read_config,
 )
-from fedplt.configuration.config_paths import make_absolute
-from fedplt.configuration.config_places import placing
-from fedplt.configuration.continuing import SAME_CALL, how_to_continue
-from fedplt.configuration.csv_file import csv_rows
-from fedplt.configuration.device_files import read_fleet
+from fedplt.configuration.device_files import Chances, csv_rows, read_availability, read_fleet
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.configuration.fleet_config import AnnouncedDevice, FleetConfig, TargetConfig, WorkConfig
 from fedplt.configuration.privacy_config import PrivacyConfig
