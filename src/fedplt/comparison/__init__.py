@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from fedplt.comparison.checks import make_folder
 from fedplt.comparison.processes import beside
 from fedplt.comparison.results import (
     MEASURES,
@@ -14,5 +13,4 @@ from fedplt.comparison.results import (
     measures_of,
     score_within,
 )
-from fedplt.comparison.run import Run, compare, run_all
-from fedplt.comparison.watch import Watch
+from fedplt.comparison.run import Run, Watch, compare, make_folder, run_all
