@@ -18,7 +18,6 @@ from fedplt.cli import (
     data,
     deploy,
     fleet,
-    flower,
     init,
     model,
     privacy,

@@ -61,7 +61,7 @@ def compare(
     ] = None,
 ) -> None:
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
-    from fedplt.cli.progress import fetch_progress
+    from fedplt.cli.data import fetch_progress
     from fedplt.comparison.progress import comparison_progress
     from fedplt.comparison.run import compare as run_comparison
     from fedplt.configuration.config_errors import placing

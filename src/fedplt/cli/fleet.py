@@ -97,7 +97,7 @@ def fleet(
     print_json(lambda: fleet_json(made, choices))
     if picture:
         figures()  # fails early if matplotlib is missing
-        from fedplt.report.fleet_figures import fleet_figure
+        from fedplt.report.figures import fleet_figure
 
         save_picture(fleet_figure(made), picture)
 

@@ -76,7 +76,7 @@ def run(
     ] = False,
 ) -> None:
     """Train as a configuration describes and write a report."""
-    from fedplt.cli.progress import fetch_progress
+    from fedplt.cli.data import fetch_progress
     from fedplt.configuration.config import default_folder
     from fedplt.configuration.config_errors import placing
     from fedplt.configuration.config_file import load_config
@@ -117,7 +117,7 @@ def run(
 @verb()
 def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
-    from fedplt.cli.progress import fetch_progress
+    from fedplt.cli.data import fetch_progress
     from fedplt.configuration.config import RunConfig
     from fedplt.configuration.config_errors import placing
     from fedplt.configuration.config_file import override

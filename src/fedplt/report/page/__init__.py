@@ -10,5 +10,11 @@ from __future__ import annotations
 
 from fedplt.report.page.content import Content, content_of
 from fedplt.report.page.render import page_html, plotly_source, write_page
-from fedplt.report.page.runs import ShownRun, compared_runs, read_groups, read_run, run_folders
-from fedplt.report.page.scores import scalars
+from fedplt.report.page.runs import (
+    ShownRun,
+    compared_runs,
+    read_groups,
+    read_run,
+    run_folders,
+    scalars,
+)
