@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from fedplt.cutting import channels
 from fedplt.cutting.drafts import Aliases, Drafts, LayerDraft, Patterns, find_drafts, match_all
 from fedplt.cutting.ownership import ROOT, check_storage, find_ownership, local_buffers, warn_unused
-from fedplt.cutting.products import products
 from fedplt.cutting.rules import check_lazy
 from fedplt.cutting.trace import Trace, traces
 from fedplt.errors import CutError, ExampleError
@@ -91,7 +90,7 @@ def cut(
     return Layers(
         tuple(layers),
         _flow(seen),
-        products(seen[0]) if seen else (),
+        channels.products(seen[0]) if seen else (),
         (*notes, *(tensor.note for tensor in left_out)),
     )
 

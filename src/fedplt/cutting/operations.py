@@ -4,8 +4,8 @@ Two files follow a model operation by operation, and each sees other names:
 :mod:`fedplt.cutting.channels` walks the autograd graph (``ReluBackward0``),
 :mod:`fedplt.cutting.coupling` a ``torch.fx`` graph (the function ``relu``, the module ``nn.ReLU``).
 A name that is not listed is unknown, and unknown operations may mix channels. To add an operation
-for both, add one line to ``OPERATIONS``. (:mod:`fedplt.cutting.products` looks for matrix products
-alone.)
+for both, add one line to ``OPERATIONS``. The groups of torch's module classes that several files of
+this package use are here, too.
 """
 
 from __future__ import annotations

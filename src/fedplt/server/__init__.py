@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from fedplt.server.aggregation import Aggregator
-from fedplt.server.clipping import ClippedAggregator
 from fedplt.server.diagnostics import Diagnostics
 from fedplt.server.optimizers import Memory, ServerOptimizer
 from fedplt.server.private import PrivateAggregator, SecretStream
-from fedplt.server.robust import OrderAggregator
+from fedplt.server.robust import ClippedAggregator, OrderAggregator
 from fedplt.server.rules import RULES, AggregationRule
 from fedplt.server.validation import (
     norm_problem,

@@ -29,7 +29,7 @@ from fedplt.client import ClientUpdate
 from fedplt.kernels import add_at
 from fedplt.planning import Assignment, Layers, Normalizer, PlacedTensor
 from fedplt.server.aggregation import Aggregator
-from fedplt.server.clipping import square_sum
+from fedplt.server.robust import square_sum
 
 KEY_BYTES = 16
 CHUNK = 1 << 20
