@@ -11,8 +11,7 @@ import torch
 import fedplt
 from examples.plan_a_fleet.train import DEADLINE, WORK, network
 from fedplt.fleet import ExactWorkload
-from fedplt.report.figures import comparison_figure, save_figure, score_figure
-from fedplt.report.fleet_figures import fleet_figure
+from fedplt.report.figures import comparison_figure, fleet_figure, save_figure, score_figure
 
 EXAMPLES = Path(__file__).parent
 

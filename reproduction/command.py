@@ -11,7 +11,7 @@ import typer
 
 from fedplt.cli.app import err, out, print_json, status, verb
 from fedplt.cli.comparing import parse_seeds
-from fedplt.cli.progress import fetch_progress
+from fedplt.cli.data import fetch_progress
 from fedplt.comparison.progress import comparison_progress
 from fedplt.engines.cores import available_cores
 from fedplt.errors import ConfigError

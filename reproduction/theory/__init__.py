@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """The paper's convergence theory: constants, bounds, and whether their conditions hold."""
 
 from __future__ import annotations
@@ -17,11 +18,3 @@ from reproduction.theory.trajectory import (
     rotating_masks,
     static_partial_training,
 )
-
-__all__ = [
-    "CONFIDENCE", "Condition", "Constants", "Problem", "Quadratics", "RidgeLogistic",
-    "TheoryReport", "Trajectory", "counterexample",
-    "example_problem",
-    "finite_horizon_bound", "masking_factor", "rotating_masks",
-    "static_partial_training", "study_convergence",
-]  # fmt: skip

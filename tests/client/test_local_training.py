@@ -11,7 +11,7 @@ import torch
 from fedplt import cut, make_plan
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining, batches, train_client
 from fedplt.data.samples import TensorSamples
-from fedplt.planning.recipe import LocalRecipe
+from fedplt.planning.assignment import LocalRecipe
 from tests.support.jobs import blobs, small_model
 
 

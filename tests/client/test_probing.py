@@ -7,7 +7,7 @@ import torch
 
 from fedplt import ConfigError
 from fedplt.client.probing import Measurement, Probe, probe
-from fedplt.cutting.example import example_model
+from fedplt.cutting.find_layers import example_model
 from tests.support.flops import flop_counter
 
 

@@ -11,8 +11,7 @@ from rich.console import Console
 from fedplt import RunError
 from fedplt.client import accuracy
 from fedplt.comparison.progress import comparison_progress
-from fedplt.comparison.run import compare
-from fedplt.comparison.watch import Watch
+from fedplt.comparison.run import Watch, compare
 from fedplt.configuration.config_file import load_config
 from fedplt.engines.start import prepare_resume
 from fedplt.federation.run_folder.folder import RunFolder

@@ -11,6 +11,7 @@ import pytest
 from fedplt import ConfigError
 from fedplt.builtin import builtin_configs
 from fedplt.configuration.config import ClientsConfig, GroupConfig, RunConfig, TrainingConfig
+from fedplt.configuration.config_errors import placing
 from fedplt.configuration.config_file import (
     dump_config,
     flatten,
@@ -18,7 +19,6 @@ from fedplt.configuration.config_file import (
     override,
     parse_config,
 )
-from fedplt.configuration.config_places import placing
 from fedplt.models import build_model
 
 SHIPPED = list(builtin_configs().values())

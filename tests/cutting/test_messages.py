@@ -60,7 +60,7 @@ def test_methods_add_what_to_do_instead_of_sub_models(name, always):
 
 
 def test_an_example_that_does_not_fit_is_a_fact():
-    from fedplt.cutting.example import example_model
+    from fedplt.cutting.find_layers import example_model
 
     with pytest.raises(ExampleError, match=r"'fcn' does not take inputs of shape \[3\]: "):
         example_model("fcn", shape=(3,))

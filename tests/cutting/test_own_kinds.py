@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 import fedplt
-from fedplt.cutting import slicing
+from fedplt.cutting import rules
 
 
 @pytest.fixture(autouse=True)
 def _no_kinds_left_behind(monkeypatch):
-    monkeypatch.setattr(slicing, "_OWN_KINDS", {})
+    monkeypatch.setattr(rules, "_OWN_KINDS", {})
 
 
 class Maxout(nn.Module):

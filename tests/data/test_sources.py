@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from fedplt.data import downloads, sources
-from fedplt.data.archives import copy_members
 from fedplt.data.catalog import cache_folder
-from fedplt.data.downloads import SourceError
+from fedplt.data.downloads import SourceError, copy_members
 from fedplt.data.sources import DebianPackage, NpmPackage, Official
 from tests.support.servers import known, member, ok, serving, tar
 

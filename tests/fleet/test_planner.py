@@ -357,14 +357,14 @@ def test_layers_that_are_always_trained_are_the_smallest_ratio():
 
 @cache
 def exact_fcn():
-    from fedplt.cutting.example import example_model
+    from fedplt.cutting.find_layers import example_model
 
     return ExactWorkload(example_model("fcn")[2], local_steps=16, batch_size=64)
 
 
 @cache
 def exact_model(name):
-    from fedplt.cutting.example import example_model
+    from fedplt.cutting.find_layers import example_model
 
     return ExactWorkload(example_model(name)[2], local_steps=3, batch_size=8)
 

@@ -29,7 +29,7 @@ import torch
 import fedplt
 from fedplt.methods import Method
 from fedplt.methods.heterofl import HeteroFL
-from fedplt.planning.width_rates import kept_units
+from fedplt.planning.submodel_plans import kept_units
 
 
 @dataclass(frozen=True, kw_only=True)

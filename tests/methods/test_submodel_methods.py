@@ -21,8 +21,8 @@ from fedplt.kernels.flat_state import bind_state
 from fedplt.methods import PlanRequest, make_method
 from fedplt.methods.feddrop import FedDrop
 from fedplt.methods.heterofl import HeteroFL
-from fedplt.planning.recipe import LocalRecipe
-from fedplt.planning.width_rates import kept_units
+from fedplt.planning.assignment import LocalRecipe
+from fedplt.planning.submodel_plans import kept_units
 from tests.support.image_jobs import SMALL, image_job, plan_request, reference, trained
 
 HETEROFL, FEDROLEX, FEDDROP = (make_method(name) for name in ("heterofl", "fedrolex", "feddrop"))

@@ -19,7 +19,7 @@ from fedplt.kernels.flat_state import bind_state, named_tensors
 from fedplt.methods import PlanRequest, make_method
 from fedplt.models import cnn, fcn, resnet8
 from fedplt.planning.cost import exact_flops, paper_flops, paper_flops_of
-from fedplt.planning.width_rates import (
+from fedplt.planning.submodel_plans import (
     closest_rates,
     expected_keep_rates,
     expected_sizes,

@@ -27,7 +27,7 @@ from fedplt.engines.simulator.shared import _refuse_too_much
 from fedplt.errors import DamagedError
 from fedplt.federation import RunFolder
 from fedplt.federation.run_folder.sealed import load_tensors, seal_json
-from fedplt.report.run_list import listed_run
+from fedplt.report.watch import listed_run
 from tests.support.jobs import blobs, small_model
 
 

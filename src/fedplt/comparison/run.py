@@ -13,18 +13,19 @@ When a comparison is started again, finished runs are kept and the others contin
 from __future__ import annotations
 
 import json
+import math
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedplt.comparison.checks import check_folders, check_methods, check_runs, make_folder
+from fedplt.client import MetricInfo
 from fedplt.comparison.processes import Processes, beside, terminated_like_interrupted
 from fedplt.comparison.results import Comparison, Contestant, refusals
-from fedplt.comparison.watch import Watch
 from fedplt.configuration import (
     ConfigLike,
     RunConfig,
@@ -35,10 +36,36 @@ from fedplt.configuration import (
 )
 from fedplt.data import CATALOG, Fetching, fetch_data_set
 from fedplt.engines import available_cores
-from fedplt.errors import RunError
-from fedplt.federation import RunFolder, on_device, take_lock, warn_of_gaps
+from fedplt.errors import ConfigError, FedpltError, RunError
+from fedplt.federation import (
+    RunFolder,
+    changed_keys,
+    method_from_config,
+    on_device,
+    plan_without_data,
+    take_lock,
+    warn_of_gaps,
+)
 from fedplt.files import write_text
 from fedplt.planning import Plan, paper_flops_of
+
+
+class Watch:
+    """``compare`` calls these methods, one thread at a time; override them to show progress."""
+
+    def on_begin(
+        self, rounds: int, done: Mapping[tuple[str, int], int], metric: MetricInfo
+    ) -> None:
+        """Before anything runs: rounds per run, those done per (label, seed), the metric."""
+
+    def on_start(self, label: str, seed: int) -> None:
+        """When a run starts or continues."""
+
+    def on_round(self, label: str, seed: int, round: int, score: float | None) -> None:
+        """After every round of every run; rounds are numbered from 1."""
+
+    def on_end(self, label: str, seed: int, text: str) -> None:
+        """When a run has ended: "done", or what went wrong."""
 
 
 def compare(
@@ -225,3 +252,88 @@ def _config(config: RunConfig, label: str, method: Mapping[str, Any], seed: int)
     values |= {"name": label, "seed": seed, "method": dict(method)}
     values["engine"] = {**values["engine"], "workers": 1}
     return parse_config(values)
+
+
+def check_runs(methods: Any, seeds: Any, processes: Any, target: Any, metric: MetricInfo) -> None:
+    """Check the arguments. Labels and seeds become folder names, so they must be distinct."""
+    if not methods or not seeds:
+        raise RunError("a comparison needs at least one method and one seed.")
+    if not isinstance(methods, Mapping):
+        example = {"a label": {"name": "fedplt"}}
+        raise ConfigError(f"methods is {methods!r}; give labels and settings: {example}.")
+    for label in methods:
+        good = isinstance(label, str) and label.strip() and label.isprintable()
+        if not good or not re.fullmatch(r"(?!\.)[^/\\]{1,100}", label):
+            raise ConfigError(
+                f"label {label!r}: a label becomes a folder name: not empty, at most 100 "
+                "characters, no slash, no dot at its start."
+            )
+    whole = all(isinstance(seed, int) for seed in seeds)
+    if not whole or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        given = ",".join(map(str, seeds))
+        raise ConfigError(f"seeds {given}: give whole numbers of at least 0, all different.")
+    if processes is not None and not (isinstance(processes, int) and processes >= 1):
+        raise ConfigError(f"processes is {processes!r}; it is a whole number, at least 1.")
+    low, high = metric.limits or (-math.inf, math.inf)
+    if target is not None and not (isinstance(target, (int, float)) and low <= target <= high):
+        where = f"from {low:g} to {high:g}" if metric.limits else "a number"
+        raise ConfigError(f"target is {target!r}; a score of {metric.name} is {where}.")
+
+
+def make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{out} cannot be made: {error.strerror}. Choose another folder with --out."
+        ) from error
+
+
+def check_methods(configs: Mapping[str, RunConfig]) -> dict[str, Plan]:
+    """The plan of every method; the error names the methods that cannot plan this model."""
+    for label, config in configs.items():
+        try:
+            method = method_from_config(config)
+        except FedpltError as error:
+            raise ConfigError(f"{label}: {error}") from error
+        name = config.method["name"]
+        home = type(method).__module__
+        if home == "__main__" or (":" not in name and not home.startswith("fedplt.")):
+            raise ConfigError(
+                f"{label}: {name} was added in this process, but each run has its own process. "
+                f"Put its class into a file and name it 'my_file:{type(method).__name__}'."
+            )
+    plans: dict[str, Plan] = {}
+    problems: dict[str, list[str]] = {}
+    for label, config in configs.items():
+        try:
+            plans[label] = plan_without_data(config)
+        except FedpltError as error:
+            problems.setdefault(str(error), []).append(label)
+    if not problems:
+        return plans
+    if not plans and len(problems) == 1:  # all fail alike: not about the methods
+        raise ConfigError(next(iter(problems)))
+    lines = [f"{', '.join(labels)} cannot be compared: {why}" for why, labels in problems.items()]
+    if plans:
+        lines.append(f"The others can: --methods {','.join(plans)}")
+    raise ConfigError("\n".join(lines))
+
+
+def check_folders(runs: Iterable[Run]) -> None:
+    """Refuse existing runs of other configurations: their results would be shown as these."""
+    problems = []
+    for run in runs:
+        if not RunFolder.has_begun(run.folder):
+            continue
+        changed = changed_keys(flatten(RunFolder.open(run.folder).config()), flatten(run.config))
+        if run.done > run.config.rounds:
+            changed.append(f"rounds is {run.config.rounds}, but {run.done} are done")
+        if changed:
+            problems.append(f"{run.folder}: {'; '.join(changed)}")
+    if problems:
+        raise ConfigError(
+            "there are runs of another configuration:\n"
+            + "\n".join(problems)
+            + "\nSet it back, choose another folder with --out, or delete these."
+        )

@@ -1,8 +1,8 @@
+# mypy: implicit-reexport
 """What a run is told: its sections, and the files that users write."""
 
 from __future__ import annotations
 
-from fedplt.configuration.availability_file import Chances, read_availability
 from fedplt.configuration.config import (
     ClientsConfig,
     CutConfig,
@@ -10,75 +10,29 @@ from fedplt.configuration.config import (
     EngineConfig,
     GroupConfig,
     ModelConfig,
+    PrivacyConfig,
     RunConfig,
 )
-from fedplt.configuration.config_errors import parse_toml, read_text, validate
+from fedplt.configuration.config_errors import parse_toml, placing, read_text, validate
 from fedplt.configuration.config_file import (
+    SAME_CALL,
     Changes,
     ConfigLike,
     as_config,
     dump_config,
     flatten,
+    how_to_continue,
     load_config,
+    make_absolute,
     override,
     overrides_of,
     parse_config,
     read_config,
 )
-from fedplt.configuration.config_paths import make_absolute
-from fedplt.configuration.config_places import placing
-from fedplt.configuration.continuing import SAME_CALL, how_to_continue
-from fedplt.configuration.csv_file import csv_rows
-from fedplt.configuration.device_files import read_fleet
+from fedplt.configuration.device_files import Chances, csv_rows, read_availability, read_fleet
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.configuration.fleet_config import AnnouncedDevice, FleetConfig, TargetConfig, WorkConfig
-from fedplt.configuration.privacy_config import PrivacyConfig
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.section import FROM_PYTHON, ON_NODES, Section
 from fedplt.configuration.server_config import ServerConfig
 from fedplt.configuration.training_config import TrainingConfig
-
-__all__ = [
-    "FROM_PYTHON",
-    "ON_NODES",
-    "SAME_CALL",
-    "AnnouncedDevice",
-    "Chances",
-    "Changes",
-    "ClientsConfig",
-    "ConfigLike",
-    "CutConfig",
-    "DataConfig",
-    "DiagnosticsConfig",
-    "EngineConfig",
-    "EvaluationConfig",
-    "FleetConfig",
-    "GroupConfig",
-    "ModelConfig",
-    "PrivacyConfig",
-    "RunConfig",
-    "SamplingConfig",
-    "Section",
-    "ServerConfig",
-    "TargetConfig",
-    "TaskConfig",
-    "TrainingConfig",
-    "WorkConfig",
-    "as_config",
-    "csv_rows",
-    "dump_config",
-    "flatten",
-    "how_to_continue",
-    "load_config",
-    "make_absolute",
-    "override",
-    "overrides_of",
-    "parse_config",
-    "parse_toml",
-    "placing",
-    "read_availability",
-    "read_config",
-    "read_fleet",
-    "read_text",
-    "validate",
-]

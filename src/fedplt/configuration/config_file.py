@@ -9,12 +9,11 @@ from typing import Any
 
 import tomli_w
 
-from fedplt.builtin import find_config
+from fedplt.builtin import builtin_fleets, find_config
 from fedplt.configuration.config import RunConfig
-from fedplt.configuration.config_errors import parse_toml, read_text, unknown_key, validate
-from fedplt.configuration.config_paths import make_absolute
-from fedplt.configuration.config_places import keys_of
-from fedplt.errors import ConfigError
+from fedplt.configuration.config_errors import keys_of, parse_toml, read_text, unknown_key, validate
+from fedplt.configuration.section import FROM_PYTHON, ON_NODES
+from fedplt.errors import ConfigError, RunError
 from fedplt.files import a_path
 
 
@@ -155,3 +154,48 @@ def _unset(values: dict[str, Any], path: Sequence[str], last: str) -> None:
     if last not in target and (problem := unknown_key(RunConfig, [*path, last])):
         raise ConfigError(f"--set {key}=: {problem}")
     target.pop(last, None)
+
+
+FILES = (
+    ("data", "split_file"),
+    ("fleet", "devices"),
+    ("fleet", "availability"),
+    ("model", "weights"),
+)
+"""Keys whose values are files."""
+NO_FILES = ("", FROM_PYTHON, ON_NODES)
+
+
+def make_absolute(values: dict[str, Any], folder: Path | None = None) -> None:
+    """Make relative paths in plain values absolute, so that a run can be resumed from anywhere.
+
+    ``folder``: that of the configuration's file, which also has the modules it names.
+    """
+    for section, key in FILES:
+        inner = values.get(section)
+        given = inner.get(key) if isinstance(inner, dict) else None
+        if isinstance(inner, dict) and isinstance(given, str) and given not in NO_FILES:
+            here, beside = Path(given).absolute(), (folder or Path()).absolute() / given
+            found = here if here.exists() and not beside.exists() else beside
+            known = builtin_fleets() if key == "devices" and not found.exists() else {}
+            inner[key] = str(known.get(given, found))
+    code = values.get("code")
+    if folder is not None and isinstance(code, str):
+        values["code"] = str((folder / code).absolute())
+
+
+SAME_CALL = "call fedplt.train with the same arguments and resume=True"
+
+
+def how_to_continue(path: Path) -> str:
+    """What to do about a folder that exists already."""
+    config = path / "config.toml"
+    replace = "or replace it with --overwrite (from Python: overwrite=True)."
+    if not config.is_file():
+        return "It is not a run's: choose another with --out (from Python: out=)."
+    if FROM_PYTHON in read_text(config, RunError):
+        return f"To continue it, {SAME_CALL}; else choose another folder with out=, {replace}"
+    return (
+        f"Continue it with 'fedplt resume {path}', choose another folder with --out (from Python: "
+        f"out=), {replace}"
+    )

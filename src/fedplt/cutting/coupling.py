@@ -13,12 +13,35 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from fedplt.cutting.graph import no_submodel, traced
-from fedplt.cutting.module_kinds import NORMALIZATION, PER_CHANNEL_NORMALIZATION
-from fedplt.cutting.operations import Kind, function_names, module_kinds
+from fedplt.cutting.operations import (
+    NORMALIZATION,
+    PER_CHANNEL_NORMALIZATION,
+    Kind,
+    function_names,
+    module_kinds,
+)
 from fedplt.errors import CutError
 from fedplt.kernels import RUNNING_STATISTICS, evaluation_mode
 from fedplt.planning import ChannelPad, Layers, Spaces, TensorUnits, dotted
+
+
+def traced(model: nn.Module) -> fx.GraphModule:
+    """The model as a graph of operations."""
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    if len(names) != len(list(model.parameters())):
+        raise no_submodel("it has tied weights, and a sub-model would untie them.")
+    try:
+        return fx.symbolic_trace(model)
+    except Exception as error:  # whatever the user's forward does with a symbolic input
+        raise no_submodel(
+            "its forward pass cannot be followed step by step, as is common with transformers "
+            f"({str(error).splitlines()[0]})."
+        ) from error
+
+
+def no_submodel(reason: str) -> CutError:
+    return CutError(f"a sub-model cannot be cut from this model: {reason}")
+
 
 _WHOLE = 0  # the space of everything that is never cut
 

@@ -6,14 +6,44 @@ its own becomes a draft; a module that is tied to another joins that one's draft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from fedplt.cutting.ownership import ROOT, ModuleTensors
-from fedplt.cutting.patterns import first_match
-from fedplt.cutting.rules import kind_of, slicing_of
-from fedplt.cutting.slicing import Slicing
+from fedplt.cutting.rules import Slicing, kind_of, slicing_of
+from fedplt.errors import CutError, did_you_mean
 from fedplt.planning import TensorSpec, dotted
+
+Patterns = str | Sequence[str]
+T = TypeVar("T")
+
+
+def matches(name: str, pattern: str) -> bool:
+    """
+    >>> matches("blocks.0.mlp", "blocks.*"), matches("blocks.0.mlp", "blocks.0"), matches("a", "b")
+    (True, True, False)
+    """
+    return fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+
+
+def match_all(what: str, patterns: Patterns, names: Iterable[str]) -> set[str]:
+    """All names that some pattern matches; an error for a pattern that matches none."""
+    names = list(names)
+    found: set[str] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        matching = {name for name in names if matches(name, pattern)}
+        if not matching:
+            raise CutError(f"{what}: no layer matches {pattern!r}. {did_you_mean(pattern, names)}")
+        found |= matching
+    return found
+
+
+def first_match(name: str, values: Mapping[str, T]) -> T | None:
+    """The value of the first pattern that matches the name."""
+    return next((value for pattern, value in values.items() if matches(name, pattern)), None)
+
 
 Aliases = dict[str, list[str]]
 """Module -> the layers that it is a part of: tied weights, normalization layers, groups."""

@@ -13,22 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedplt.cutting import channels
-from fedplt.cutting.drafts import Aliases, Drafts, LayerDraft, find_drafts
-from fedplt.cutting.ownership import (
-    ROOT,
-    check_storage,
-    find_ownership,
-    local_buffers,
-    warn_unused,
-)
-from fedplt.cutting.patterns import Patterns, match_all
-from fedplt.cutting.products import products
+from fedplt.cutting.drafts import Aliases, Drafts, LayerDraft, Patterns, find_drafts, match_all
+from fedplt.cutting.ownership import ROOT, check_storage, find_ownership, local_buffers, warn_unused
 from fedplt.cutting.rules import check_lazy
 from fedplt.cutting.trace import Trace, traces
-from fedplt.errors import CutError
+from fedplt.errors import CutError, ExampleError
+from fedplt.models import MODELS, build_model
 from fedplt.planning import Layer, LayerNote, Layers, ModuleFlow
 
 
@@ -97,7 +90,7 @@ def cut(
     return Layers(
         tuple(layers),
         _flow(seen),
-        products(seen[0]) if seen else (),
+        channels.products(seen[0]) if seen else (),
         (*notes, *(tensor.note for tensor in left_out)),
     )
 
@@ -184,3 +177,36 @@ def _how(layer: Layer, draft: LayerDraft) -> str:
     if len(draft.how) > 1:
         how += ": cut alike" if layer.num_sublayers > 1 else ": as one piece together"
     return how
+
+
+def example_model(
+    name: str, options: Mapping[str, Any] | None = None, shape: Sequence[int] = ()
+) -> tuple[nn.Module, Tensor, Layers]:
+    """A model by name or import path, a batch of two examples, and the model's layers.
+
+    ``shape`` is that of one example, without the batch; built-in models know theirs.
+    """
+    options = options or {}
+    model = build_model(name, options, seed=0)
+    example = _example(name, options, shape)
+    try:
+        with torch.no_grad():
+            model.eval()(example)
+    except Exception as error:  # the user's model may raise anything
+        raise ExampleError(
+            f"{name!r} does not take inputs of shape {list(example.shape[1:])}: "
+            f"{(str(error).splitlines() or [repr(error)])[0]}."
+        ) from error
+    groups: Any = MODELS[name].groups if name in MODELS else None
+    return model, example, cut(model, example, groups=groups)
+
+
+def _example(name: str, options: Mapping[str, Any], shape: Sequence[int]) -> Tensor:
+    if shape:
+        return torch.zeros(2, *shape)
+    if name == "fcn" and "num_inputs" in options:
+        return torch.zeros(2, int(options["num_inputs"]))
+    known = MODELS[name].example if name in MODELS else None
+    if known is None:
+        raise ExampleError(f"the shape of an input of {name!r} is not known.")
+    return known()

@@ -4,8 +4,8 @@ Two files follow a model operation by operation, and each sees other names:
 :mod:`fedplt.cutting.channels` walks the autograd graph (``ReluBackward0``),
 :mod:`fedplt.cutting.coupling` a ``torch.fx`` graph (the function ``relu``, the module ``nn.ReLU``).
 A name that is not listed is unknown, and unknown operations may mix channels. To add an operation
-for both, add one line to ``OPERATIONS``. (:mod:`fedplt.cutting.products` looks for matrix products
-alone.)
+for both, add one line to ``OPERATIONS``. The groups of torch's module classes that several files of
+this package use are here, too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,21 @@ from typing import Any
 
 from torch import nn
 from torch.autograd.function import BackwardCFunction
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
-from fedplt.cutting.module_kinds import Kinds
+Kinds = tuple[type[nn.Module], ...]
+
+CONVOLUTIONS: Kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED_CONVOLUTIONS: Kinds = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CHANNELED: Kinds = (nn.Linear, *CONVOLUTIONS)
+"""Their outputs are channels on a known axis: the last one of a Linear, axis 1 of a convolution."""
+FEEDING: Kinds = (*CHANNELED, *TRANSPOSED_CONVOLUTIONS)
+"""A normalization layer after one of these joins its layer."""
+
+PER_CHANNEL_NORMALIZATION: Kinds = (_BatchNorm, _InstanceNorm)
+"""Every channel is normalized alone."""
+NORMALIZATION: Kinds = (*PER_CHANNEL_NORMALIZATION, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
 class Kind(Enum):

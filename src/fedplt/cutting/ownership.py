@@ -15,7 +15,7 @@ from enum import Enum
 import torch
 from torch import nn
 
-from fedplt.cutting.module_kinds import NORMALIZATION
+from fedplt.cutting.operations import NORMALIZATION
 from fedplt.cutting.rules import check_tensor, kind_of
 from fedplt.errors import CutError
 from fedplt.kernels import RUNNING_STATISTICS, has_kernel, has_running_statistics

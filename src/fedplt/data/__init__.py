@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """Data sets: fetched, loaded, and split among clients."""
 
 from __future__ import annotations
@@ -16,27 +17,3 @@ from fedplt.data.samples import (
 from fedplt.data.sources import Fetching
 from fedplt.data.splits import Split, split_dirichlet, split_given, split_iid, split_shards
 from fedplt.data.training_data import TrainingData, as_samples
-
-__all__ = [
-    "CATALOG",
-    "FIRST_EXAMPLES",
-    "Augment",
-    "CheckTargets",
-    "Collate",
-    "DatasetSamples",
-    "Fetching",
-    "Progress",
-    "Samples",
-    "Split",
-    "TensorSamples",
-    "TrainingData",
-    "as_samples",
-    "fetch_data_set",
-    "first_examples",
-    "load_data_set",
-    "named_inputs",
-    "split_dirichlet",
-    "split_given",
-    "split_iid",
-    "split_shards",
-]

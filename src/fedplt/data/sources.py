@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from fedplt.data.archives import copy_members
-from fedplt.data.downloads import KnownFile, Progress, SourceError, download
+from fedplt.data.downloads import KnownFile, Progress, SourceError, copy_members, download
 
 COMMAND_SECONDS = 600
 COMMAND_BYTES = 1 << 29

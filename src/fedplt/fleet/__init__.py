@@ -1,11 +1,9 @@
+# mypy: implicit-reexport
 """Device profiles, and a planner of what each device trains so that no round waits for it."""
 
 from __future__ import annotations
 
-from fedplt.fleet.devices import DeviceProfile
-from fedplt.fleet.plan import DeadlineChoice, DevicePlan, FleetPlan, PlanLimits
-from fedplt.fleet.planner import plan_deadlines, plan_fleet
-from fedplt.fleet.quantities import (
+from fedplt.fleet.devices import (
     BINARY,
     DOWN,
     LATENCY,
@@ -14,14 +12,24 @@ from fedplt.fleet.quantities import (
     QUANTITIES,
     SPEED,
     UP,
+    DeviceProfile,
     Quantity,
     parse_number,
     parse_quantity,
     value_problem,
 )
-from fedplt.fleet.round_times import RoundTime, in_time, round_time
+from fedplt.fleet.plan import (
+    DeadlineChoice,
+    DevicePlan,
+    FleetPlan,
+    PlanLimits,
+    RoundTime,
+    Target,
+    in_time,
+    round_time,
+)
+from fedplt.fleet.planner import plan_deadlines, plan_fleet
 from fedplt.fleet.summary import fleet_json, fleet_summary
-from fedplt.fleet.target import Target
 from fedplt.fleet.workload import (
     ExactWorkload,
     NextWork,
@@ -31,38 +39,3 @@ from fedplt.fleet.workload import (
     frozen_prefix_allocation,
     planned_share,
 )
-
-__all__ = [
-    "BINARY",
-    "DOWN",
-    "LATENCY",
-    "MEMORY",
-    "PREFIXES",
-    "QUANTITIES",
-    "SPEED",
-    "UP",
-    "DeadlineChoice",
-    "DevicePlan",
-    "DeviceProfile",
-    "ExactWorkload",
-    "FleetPlan",
-    "NextWork",
-    "PaperWorkload",
-    "PlanLimits",
-    "Quantity",
-    "RoundTime",
-    "Target",
-    "Work",
-    "Workload",
-    "fleet_json",
-    "fleet_summary",
-    "frozen_prefix_allocation",
-    "in_time",
-    "parse_number",
-    "parse_quantity",
-    "plan_deadlines",
-    "plan_fleet",
-    "planned_share",
-    "round_time",
-    "value_problem",
-]

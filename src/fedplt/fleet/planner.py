@@ -14,22 +14,29 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedplt.errors import FleetError
-from fedplt.fleet.deadlines import deadline_choices
 from fedplt.fleet.devices import DeviceProfile
-from fedplt.fleet.plan import DeadlineChoice, DevicePlan, FleetPlan, PlanLimits
-from fedplt.fleet.ratio_search import crossing, largest_fitting
-from fedplt.fleet.reasons import late_reason
-from fedplt.fleet.round_times import RoundTime, in_time, round_time
-from fedplt.fleet.target import Target
+from fedplt.fleet.plan import (
+    DeadlineChoice,
+    DevicePlan,
+    FleetPlan,
+    PlanLimits,
+    RoundTime,
+    Target,
+    deadline_choices,
+    in_time,
+    round_time,
+)
 from fedplt.fleet.workload import Work, Workload
 from fedplt.planning import Turns
-from fedplt.text import bytes_text
+from fedplt.text import bytes_text, seconds_text
 
 _NEAR = 24
 """Candidates for the fastest ratio between the smallest ratio and its double."""
@@ -310,3 +317,79 @@ class _Planner:
             full=full, planned=planned, full_work=whole, work=work,
             reason=reason, traded=traded, note=note,
         )  # fmt: skip
+
+
+_REFINEMENTS = 6
+
+
+def crossing(knots: NDArray[np.float64], values: Sequence[float], limit: float) -> float:
+    """The largest ratio whose value, linear between the knots, is within the limit; 0: none.
+
+    Where values fall, as they may with whole sub-layers, the smaller ones to come count.
+
+    >>> crossing(np.array([0.0, 1.0]), [2.0, 6.0], 3.0)
+    0.25
+    >>> crossing(np.array([0.0, 0.5, 1.0]), [2.0, 4.0, 3.0], 3.0)
+    1.0
+    """
+    # The fastest device defines the target: a last bit must not cost it its ratio of 1.
+    if in_time(values[-1], limit):
+        return float(knots[-1])
+    least = np.minimum.accumulate(values[::-1])[::-1].tolist()
+    above = bisect_right(least, limit)
+    if above == 0:
+        return 0.0
+    low, high = least[above - 1], least[above]
+    share = (limit - low) / (high - low)
+    return float(knots[above - 1] + share * (knots[above] - knots[above - 1]))
+
+
+def largest_fitting(
+    knots: NDArray[np.float64], guess: float, fits: Callable[[float], bool]
+) -> float:
+    """The largest ratio found for which ``fits`` says so; 0 if it never does.
+
+    Costs come in whole sub-layers, so a slightly larger ratio may fit where a smaller one does
+    not. The search tries the knot above the guess, the guess and the knots below it, and halves
+    the gap between the first that fits and the one before.
+    """
+    tried = [*knots[knots > guess][:1], guess, *knots[knots < guess][::-1]]
+    too_large = math.inf
+    for ratio in map(float, tried):
+        if ratio > 0 and fits(ratio):
+            break
+        too_large = ratio
+    else:
+        return 0.0
+    for _ in range(_REFINEMENTS if too_large < math.inf else 0):
+        middle = (ratio + too_large) / 2
+        ratio, too_large = (middle, too_large) if fits(middle) else (ratio, middle)
+    return ratio
+
+
+def late_reason(
+    device: DeviceProfile, works: Sequence[Work], seconds: float, smallest: str, helps: str = ""
+) -> str:
+    """Why even the least work is too much; ``helps`` names what would make it fit.
+
+    What no setting changes comes first: memory, then latency and download, then the forward pass.
+    """
+    needed = max(work.memory_bytes for work in works)
+    if device.memory_bytes is not None and needed > device.memory_bytes:
+        need, have = bytes_text(needed), bytes_text(device.memory_bytes)
+        return f"needs {need} at {smallest}, has {have}; no deadline changes that"
+    time = max((round_time(device, work) for work in works), key=lambda each: each.total)
+    limit, advice = f"the target is {seconds_text(seconds)} s", f" ({helps})" if helps else ""
+    before = time.latency + time.download
+    if not in_time(before, seconds):
+        parts = {"latency": time.latency, "download": time.download}
+        alone = [name for name, part in parts.items() if not in_time(part, seconds)]
+        what = f"{alone[0]} alone takes" if alone else "latency and download take"
+        shown = seconds_text(parts[alone[0]] if alone else before)
+        return f"its {what} {shown} s whatever it trains, {limit}"
+    if not in_time(before + time.forward, seconds):
+        return (
+            f"its forward pass takes {seconds_text(time.forward)} s at any ratio, after "
+            f"{seconds_text(before)} s of latency and download; {limit}{advice}"
+        )
+    return f"takes {seconds_text(time.total)} s at {smallest}, {limit}{advice}"

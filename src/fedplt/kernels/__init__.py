@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """The flat state of a torch module, and forward passes that save in the backward pass."""
 
 from __future__ import annotations
@@ -45,45 +46,3 @@ from fedplt.kernels.trained_rows import (
     TrainedRows,
     axis_first,
 )
-
-__all__ = [
-    "OPERATIONS",
-    "RUNNING_STATISTICS",
-    "BlockForward",
-    "Chained",
-    "Pass",
-    "Slices",
-    "Statistics",
-    "TrainedRows",
-    "add_at",
-    "axis_first",
-    "bind_state",
-    "buffer_positions",
-    "call_model",
-    "check_dtypes",
-    "copy_model",
-    "eagerly",
-    "evaluation_mode",
-    "follow",
-    "followed_checkpoints",
-    "has_hooks",
-    "has_kernel",
-    "has_own_forward",
-    "has_running_statistics",
-    "has_standard_operations",
-    "is_followed",
-    "is_shadowed",
-    "is_transposed_linear",
-    "keeps_statistics",
-    "mode",
-    "modules_with_running_statistics",
-    "named_tensors",
-    "num_function_modes",
-    "outputs_on_axis_1",
-    "parts_of",
-    "put",
-    "read_state",
-    "require_followed",
-    "take",
-    "unwatched",
-]

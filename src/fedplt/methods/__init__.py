@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """The built-in methods by name, and others by import path.
 
 A new method is one file, and one line in ``METHODS``.
@@ -87,15 +88,3 @@ def read_plan(data: dict[str, Any]) -> Plan:
             f"version of {method.name} plans in another way."
         )
     return plan
-
-
-__all__ = [
-    "METHODS",
-    "Method",
-    "NamedClasses",
-    "PlanRequest",
-    "calling_own",
-    "import_path",
-    "make_method",
-    "read_plan",
-]

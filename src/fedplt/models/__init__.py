@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """Built-in models by name, and any other by import path.
 
 ===========  ===================================================================
@@ -100,16 +101,3 @@ def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model.name: {name!r} gave a {type(model).__name__}, not a torch module")
     return model
-
-
-__all__ = [
-    "MODELS",
-    "ModelSpec",
-    "TextTransformer",
-    "VisionTransformer",
-    "build_model",
-    "cnn",
-    "fcn",
-    "model_spec",
-    "resnet8",
-]

@@ -1,9 +1,17 @@
+# mypy: implicit-reexport
 """Which client trains what: layers, allocation, assignments, plans, costs. Needs only NumPy."""
 
 from __future__ import annotations
 
 from fedplt.planning.allocation import Allocation, allocation_of, balanced_allocation
-from fedplt.planning.assignment import Assignment, Rows, SliceAssignment
+from fedplt.planning.assignment import (
+    DEFAULT_RECIPE,
+    Assignment,
+    LocalRecipe,
+    Normalizer,
+    Rows,
+    SliceAssignment,
+)
 from fedplt.planning.cost import (
     BACKWARD_FLOPS_PER_PARAMETER,
     BYTES_PER_NUMBER,
@@ -16,72 +24,26 @@ from fedplt.planning.cost import (
     upload_bytes,
 )
 from fedplt.planning.coupled_units import ChannelPad, Spaces, TensorUnits, Units
-from fedplt.planning.flow import LayerNote, ModuleFlow, Product
 from fedplt.planning.layers import (
     Layer,
+    LayerNote,
     Layers,
+    ModuleFlow,
     PlacedTensor,
+    Places,
+    Product,
     Ranges,
     TensorSpec,
     dotted,
     merge,
     split_name,
 )
-from fedplt.planning.messages import read_assignment
-from fedplt.planning.places import Places
 from fedplt.planning.plan import Plan, RoundAssignments, make_plan, sublayers_assignment
-from fedplt.planning.recipe import DEFAULT_RECIPE, LocalRecipe, Normalizer
-from fedplt.planning.rounding import Turns
-from fedplt.planning.spreading import next_counts
-from fedplt.planning.submodel_assignment import SubmodelAssignment
-from fedplt.planning.submodel_plans import submodel_plan
-from fedplt.planning.width_rates import closest_rates, expected_keep_rates, kept_units
-
-__all__ = [
-    "BACKWARD_FLOPS_PER_PARAMETER",
-    "BYTES_PER_NUMBER",
-    "DEFAULT_RECIPE",
-    "FORWARD_FLOPS_PER_PARAMETER",
-    "Allocation",
-    "Assignment",
-    "ChannelPad",
-    "Flops",
-    "Layer",
-    "LayerNote",
-    "Layers",
-    "LocalRecipe",
-    "ModuleFlow",
-    "Normalizer",
-    "PlacedTensor",
-    "Places",
-    "Plan",
-    "Product",
-    "Ranges",
-    "RoundAssignments",
-    "Rows",
-    "SliceAssignment",
-    "Spaces",
-    "SubmodelAssignment",
-    "TensorSpec",
-    "TensorUnits",
-    "Turns",
-    "Units",
-    "allocation_of",
-    "balanced_allocation",
-    "closest_rates",
-    "dotted",
-    "download_bytes",
-    "exact_flops",
-    "expected_keep_rates",
-    "kept_units",
-    "make_plan",
-    "merge",
-    "next_counts",
-    "paper_flops_of",
-    "read_assignment",
-    "safetensors_bytes",
-    "split_name",
-    "sublayers_assignment",
-    "submodel_plan",
-    "upload_bytes",
-]
+from fedplt.planning.rounding import Turns, next_counts
+from fedplt.planning.submodel_assignment import SubmodelAssignment, read_assignment
+from fedplt.planning.submodel_plans import (
+    closest_rates,
+    expected_keep_rates,
+    kept_units,
+    submodel_plan,
+)

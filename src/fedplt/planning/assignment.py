@@ -11,18 +11,43 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.planning.layers import Layers, Ranges, TensorSpec, merge
-from fedplt.planning.places import Places, Segments
-from fedplt.planning.recipe import Scaler
+from fedplt.planning.layers import Layers, Places, Ranges, Segments, TensorSpec, merge
 
 if TYPE_CHECKING:
     from fedplt.planning.coupled_units import Spaces
     from fedplt.planning.submodel_assignment import SubmodelAssignment
+
+Normalizer = Literal["contributors", "participants"]
+Scaler = Literal["none", "normed", "outputs", "inputs"]
+
+
+@dataclass(frozen=True)
+class LocalRecipe:
+    """What a method changes in local training and aggregation, as data."""
+
+    normalizer: Normalizer = "contributors"
+    """Divide the sum of updates by the weights of the clients that trained the coordinate, or of
+    all that took part (a client that did not train it then votes for the old value)."""
+    local_norms: bool = False
+    """Each client keeps its own normalization layers and never uploads them."""
+    static_norm: bool = False
+    """Running statistics do not change in training; they are gathered before an evaluation."""
+    masked_loss: bool = False
+    """Set outputs of classes that the client has no examples of to 0 before the loss."""
+    scaler: Scaler = "none"
+    """In training, divide by the width rate: the outputs of hidden layers (``normed``: only of
+    those before a normalization layer; ``outputs``: of all), or the inputs of layers."""
+    evaluate_frozen_norms: bool = False
+    """Normalization layers without a trained row are in evaluation mode during training."""
+
+
+DEFAULT_RECIPE = LocalRecipe()
+
 
 Built_co = TypeVar("Built_co", covariant=True)
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from fedplt.errors import CutError
 from fedplt.planning.assignment import Assignment
-from fedplt.planning.flow import ModuleFlow
-from fedplt.planning.layers import Layers, Ranges
+from fedplt.planning.layers import Layers, ModuleFlow, Ranges
 
 FORWARD_FLOPS_PER_PARAMETER = 2
 """The paper's alpha, per example."""

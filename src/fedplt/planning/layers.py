@@ -14,15 +14,94 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from fedplt.planning.flow import LayerNote, ModuleFlow, Product, from_plain
-from fedplt.planning.layers_summary import layers_summary
-from fedplt.planning.places import Places
-from fedplt.text import brief, html_text
+import numpy as np
+from numpy.typing import NDArray
+
+from fedplt.text import brief, counted, html_text, short_names, table
+
+Segments = Sequence[tuple[int, int]]
+"""Ascending, disjoint ``(start, stop)`` pairs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Ascending places in a flat state: segments, or positions if segments would be short.
+
+    :mod:`fedplt.kernels.flat_state` reads and writes the values.
+    """
+
+    segments: Segments = ()
+    positions: NDArray[np.int64] | None = None
+    """Single positions, instead of segments."""
+
+    @property
+    def size(self) -> int:
+        if self.positions is not None:
+            return len(self.positions)
+        return sum(stop - start for start, stop in self.segments)
+
+
+@dataclass(frozen=True)
+class ModuleFlow:
+    """One call of a module of a known kind: a Linear, a convolution, a normalization layer, ..."""
+
+    name: str
+    positions: float
+    """How often its weights are applied per example (pixels of a convolution's output)."""
+    parents: tuple[str, ...]
+    """The modules and bare parameters that its input comes from, with no other module in between.
+    If one of them is trained, the gradient of the input is needed."""
+    feeder: str | None = None
+    """The one module whose output channels reach its input without being mixed."""
+    columns: int = 1
+    """Channel c of the feeder becomes inputs ``c * columns`` to ``(c + 1) * columns - 1``."""
+    norms: tuple[str, ...] = ()
+    """Normalization layers between the feeder and it."""
+    weight: str | None = None
+    """The tensor it multiplies with, which may be another module's (tied weights)."""
+    weight_size: int = 0
+    used_elsewhere: bool = False
+    """Its tensors are also used without calling it, so its backward pass must not change them."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product outside of modules of a known kind: attention, a user's own layer."""
+
+    flops: float
+    """FLOPs of the forward pass, per example; the gradient of each operand takes as many."""
+    operands: tuple[tuple[str, ...], ...]
+    """The modules and bare parameters that each operand comes from."""
+    sliced: str | None = None
+    """The tensor that is its last operand, if its gradient is computed for trained rows only."""
+    joint: float = 0.0
+    """For fused kernels: all gradients together cost this many times the forward pass."""
+
+
+@dataclass(frozen=True)
+class LayerNote:
+    """A note for the printed table: how a layer was cut and why, or why a tensor is in none."""
+
+    name: str
+    kind: str
+    how: str
+    size: int = 0
+    is_layer: bool = True
+
+
+def from_plain(kind: type[Any], entry: Mapping[str, Any]) -> Any:
+    """One of these dataclasses, or a ``TensorSpec``, from its JSON."""
+    return kind(**{key: _tuples(value) for key, value in entry.items()})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
 
 Ranges = tuple[range, ...]
 """Sub-layer indices of one layer: disjoint, ascending, unit-step ranges."""
@@ -278,3 +357,39 @@ def merge(segments: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((start, stop))
     return merged
+
+
+def layers_summary(layers: Layers) -> str:
+    """What every layer is and how it is cut, then what is left out and why."""
+    notes = {note.name: note for note in layers.about if note.is_layer}
+    rows = [
+        [
+            name,
+            notes[layer.name].kind if layer.name in notes else "",
+            f"{layer.size:,}",
+            f"{layer.num_sublayers:,}",
+            notes[layer.name].how if layer.name in notes else "",
+        ]
+        for name, layer in zip(short_names([layer.name for layer in layers]), layers, strict=True)
+    ]
+    parts = [
+        f"{counted(len(layers), 'layer')}, {counted(layers.size, 'parameter')} to train",
+        table(["layer", "kind", "parameters", "sub-layers", "trained"], rows, left=(0, 1, 4)),
+    ]
+    left_out = [note for note in layers.about if not note.is_layer]
+    if left_out:
+        names = short_names([note.name for note in left_out])
+        rows = [
+            [name, note.kind, f"{note.size:,}", note.how]
+            for name, note in zip(names, left_out, strict=True)
+        ]
+        parts += [
+            f"left out: {sum(note.size for note in left_out):,} values",
+            table(["tensor", "kind", "size", "why"], rows, left=(0, 1, 3)),
+        ]
+    if not layers.is_traced:
+        parts.append(
+            "Cut without an example input: normalization layers were matched to the module "
+            "registered before them, unused parameters are not noticed, and costs are not known."
+        )
+    return "\n\n".join(parts)

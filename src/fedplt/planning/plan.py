@@ -21,14 +21,52 @@ from fedplt.errors import PlanError
 from fedplt.planning.allocation import Allocation
 from fedplt.planning.assignment import Assignment, SliceAssignment
 from fedplt.planning.coupled_units import Spaces
-from fedplt.planning.coverage import Uncovered, uncovered_sublayers
-from fedplt.planning.layers import Layers, Ranges
-from fedplt.planning.messages import read_assignment
-from fedplt.planning.places import Places
-from fedplt.planning.plan_summary import plan_summary
-from fedplt.planning.rounding import whole_sublayers
-from fedplt.planning.spreading import spread_ratios
-from fedplt.text import html_text
+from fedplt.planning.layers import Layers, Places, Ranges
+from fedplt.planning.rounding import spread_ratios, whole_sublayers
+from fedplt.planning.submodel_assignment import read_assignment
+from fedplt.text import counted, html_text, short_names, table
+
+
+@dataclass(frozen=True)
+class Uncovered:
+    """Sub-layers of one layer that no client trains, and advice to cover them."""
+
+    layer: str
+    sublayers: range
+    num_sublayers: int
+    advice: str
+
+    def __str__(self) -> str:
+        first, last = self.sublayers.start, self.sublayers.stop - 1
+        return (
+            f"layer {self.layer}: nobody trains {len(self.sublayers)} of its "
+            f"{self.num_sublayers} sub-layers ({first} to {last}). {self.advice}"
+        )
+
+
+def uncovered_sublayers(
+    layers: Layers, coverage: Sequence[NDArray[np.int64]], num_clients: int
+) -> tuple[Uncovered, ...]:
+    """Find the layers with untrained sub-layers, from the number of clients per sub-layer."""
+    result = []
+    for layer, clients in zip(layers, coverage, strict=True):
+        missing = int(np.count_nonzero(clients == 0))
+        if missing:
+            total = layer.num_sublayers
+            advice = _advice(int(clients.sum()), total, num_clients)
+            result.append(Uncovered(layer.name, range(total - missing, total), total, advice))
+    return tuple(result)
+
+
+def _advice(covered: int, total: int, num_clients: int) -> str:
+    if covered == 0:
+        return "Give some client a ratio that reaches it."
+    more = -(-num_clients * total // covered) - num_clients
+    return (
+        f"About {more} more clients like these, or {total / covered:.1f} times "
+        "this fraction of the layer per client, would cover it."
+    )
+
 
 FORMAT = 2
 
@@ -275,3 +313,83 @@ def _wrapped(start: int, count: int, total: int) -> Ranges:
     if start + count <= total:
         return (range(start, start + count),) if count else ()
     return (range(start + count - total), range(start, total))
+
+
+MAX_GROUPS = 12
+NAME = 16
+"""Width of a layer's name above its column."""
+
+
+def plan_summary(plan: Plan) -> str:
+    """Groups of clients, layers and their coverage, and warnings."""
+    parts = [
+        f"{counted(plan.num_clients, 'client')}, {counted(len(plan.layers), 'layer')}, "
+        f"{counted(plan.layers.size, 'parameter')}, plan {plan.fingerprint}",
+        _groups(plan),
+        _layers(plan),
+        *warnings(plan),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def warnings(plan: Plan) -> list[str]:
+    """Warnings before training: uncovered sub-layers, and clients that train none of a layer."""
+    result = [f"WARNING: {entry}" for entry in plan.uncovered]
+    for layer, without in zip(plan.layers, (plan.counts == 0).sum(axis=0), strict=True):
+        if without:
+            result.append(
+                f"Note: layer {layer.name}: {without} of {counted(plan.num_clients, 'client')} "
+                "train none of it. Their share is less than one sub-layer, so such clients take "
+                "turns (or their allocation leaves the layer out)."
+            )
+    return result
+
+
+def _groups(plan: Plan) -> str:
+    rows = []
+    for members in _similar_clients(plan.ratios):
+        layer_ratios = plan.layer_ratios[members].mean(axis=0)
+        rows.append(
+            [
+                str(len(members)),
+                _spread(plan.ratios[members]),
+                _spread(plan.achieved_ratios[members]),
+                *(f"{q:.3f}" for q in layer_ratios),
+            ]
+        )
+    header = [
+        "clients",
+        "ratio",
+        "achieved",
+        *short_names([layer.name for layer in plan.layers], NAME),
+    ]
+    return table(header, rows)
+
+
+def _similar_clients(ratios: NDArray[np.float64]) -> list[NDArray[np.int64]]:
+    """Clients grouped by ratio; by similar ratios if there are too many different ones."""
+    distinct, inverse = np.unique(-ratios, return_inverse=True)
+    if len(distinct) <= MAX_GROUPS:
+        return [np.flatnonzero(inverse.reshape(-1) == group) for group in range(len(distinct))]
+    return np.array_split(np.argsort(-ratios, kind="stable"), MAX_GROUPS)
+
+
+def _spread(values: NDArray[np.float64]) -> str:
+    low, high = float(values.min()), float(values.max())
+    return f"{low:.4f}" if high - low < 5e-5 else f"{low:.4f}-{high:.4f}"
+
+
+def _layers(plan: Plan) -> str:
+    names = short_names([layer.name for layer in plan.layers])
+    rows = [
+        [
+            name,
+            f"{layer.size:,}",
+            str(layer.num_sublayers),
+            f"{layer.sublayer_size:,}",
+            f"{clients.min()}-{clients.max()}",
+        ]
+        for name, layer, clients in zip(names, plan.layers, plan.coverage, strict=True)
+    ]
+    header = ["layer", "parameters", "sub-layers", "each", "clients per sub-layer"]
+    return table(header, rows)

@@ -11,8 +11,7 @@ from fedplt.errors import RunError
 from fedplt.files import write_atomically, write_text
 from fedplt.imports import optional_module
 from fedplt.report.page.compared import Groups, comparison_table
-from fedplt.report.page.runs import ShownRun
-from fedplt.report.page.scores import scores_by_client
+from fedplt.report.page.runs import ShownRun, scores_by_client
 from fedplt.tables import latex, markdown
 from fedplt.text import csv_cell
 

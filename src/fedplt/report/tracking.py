@@ -9,7 +9,7 @@ from pathlib import Path
 from torch.utils.tensorboard import SummaryWriter
 
 from fedplt.federation import OnRound, RoundRecord
-from fedplt.report.page.scores import scalars
+from fedplt.report.page.runs import scalars
 
 
 @contextmanager

@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """Client sampling: probabilities (from update norms, or known before training), and the draw.
 
 Choose ``fedplt-ocs`` if uploads cost by size (:func:`sampling_probabilities`), ``ocs`` if all
@@ -7,29 +8,12 @@ single client, and ``paper-ocs`` only to compare with the rule as the paper prin
 
 from __future__ import annotations
 
-from fedplt.sampling.approximate import approximate_probabilities
 from fedplt.sampling.draw import independent_sample, uniform_sample
 from fedplt.sampling.optimal import (
+    approximate_probabilities,
     proportional_probabilities,
     sampling_probabilities,
     sampling_variance,
 )
 from fedplt.sampling.printed import paper_probabilities
-from fedplt.sampling.rules import RULES, Rule
-from fedplt.sampling.samplers import SAMPLERS, Sampler, SamplingRequest, most_drawn
-
-__all__ = [
-    "RULES",
-    "SAMPLERS",
-    "Rule",
-    "Sampler",
-    "SamplingRequest",
-    "approximate_probabilities",
-    "independent_sample",
-    "most_drawn",
-    "paper_probabilities",
-    "proportional_probabilities",
-    "sampling_probabilities",
-    "sampling_variance",
-    "uniform_sample",
-]
+from fedplt.sampling.samplers import RULES, SAMPLERS, Rule, Sampler, SamplingRequest, most_drawn

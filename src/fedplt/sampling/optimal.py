@@ -2,10 +2,74 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import ArrayLike
+import math
+from dataclasses import dataclass
 
-from fedplt.sampling.fleet import Fleet, Numbers
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedplt.errors import SamplingError
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """Finite arrays of one length: norms and examples not negative, ratios positive."""
+
+    norms: Numbers
+    examples: Numbers
+    ratios: Numbers
+    budget: float
+
+    @classmethod
+    def checked(
+        cls, update_norms: ArrayLike, num_examples: ArrayLike, ratios: ArrayLike, budget: float
+    ) -> Fleet:
+        """Validate the values; a single number applies to all clients."""
+        norms = np.asarray(update_norms, dtype=np.float64)
+        if norms.ndim != 1 or not len(norms):
+            raise SamplingError(
+                f"update_norms has shape {norms.shape}; give one norm per client, at least one."
+            )
+        others = []
+        for name, values in (("num_examples", num_examples), ("ratios", ratios)):
+            array = np.asarray(values, dtype=np.float64)
+            if array.shape not in ((), norms.shape):
+                raise SamplingError(
+                    f"{name} has shape {array.shape}, but there are {len(norms)} update norms; "
+                    "give one number per client, or one for all."
+                )
+            others.append(np.broadcast_to(array, norms.shape))
+        fleet = cls(norms, others[0], others[1], float(budget))
+        fleet._refuse("update_norms", norms, norms >= 0, "at least 0")
+        fleet._refuse("num_examples", others[0], others[0] >= 0, "at least 0")
+        fleet._refuse("ratios", others[1], others[1] > 0, "above 0")
+        if not (math.isfinite(budget) and budget > 0):
+            raise SamplingError(f"the budget is {budget}; it must be finite and above 0.")
+        return fleet
+
+    @staticmethod
+    def _refuse(name: str, values: Numbers, good: NDArray[np.bool_], allowed: str) -> None:
+        bad = np.flatnonzero(~(good & np.isfinite(values)))
+        if len(bad):
+            client = int(bad[0])
+            raise SamplingError(
+                f"{name}: client {client} has {values[client]}; it must be finite and {allowed}."
+            )
+
+    def log_scores(self, power: float) -> Numbers:
+        r"""Logarithm of :math:`n_k \lVert U_k\rVert r_k^{power}`; minus infinity for zero.
+
+        Logarithms, because the product of extreme floats may overflow or underflow.
+        """
+        with np.errstate(divide="ignore"):
+            logs: Numbers = np.log(self.norms) + np.log(self.examples)
+        return logs + power * np.log(self.ratios)
+
+    def uniform(self) -> Numbers:
+        """The common probability that spends the budget, at most 1."""
+        return np.full(len(self.norms), min(1.0, self.budget / float(self.ratios.sum())))
 
 
 def sampling_probabilities(
@@ -97,3 +161,50 @@ def sampling_variance(
     with np.errstate(divide="ignore"):
         odds = 1 / np.broadcast_to(probabilities, weights.shape)[counts] - 1
     return float(np.sum(weights[counts] ** 2 * odds))
+
+
+EXCHANGES = 4
+"""As in the original; each exchange clips probabilities and rescales the others."""
+
+
+def approximate_probabilities(
+    update_norms: ArrayLike,
+    num_examples: ArrayLike,
+    ratios: ArrayLike,
+    budget: float,
+    exchanges: int = EXCHANGES,
+) -> tuple[Numbers, int]:
+    r"""Probabilities near the optimum, and the number of exchanges needed.
+
+    The approximate optimal client sampling of Chen, Horvath and Richtarik, for unequal costs.
+    With :math:`u_k = n_k \lVert U_k\rVert / \sqrt{r_k}` and budget :math:`\kappa`:
+
+    1. The server learns :math:`\sum_k r_k u_k`; client k sets
+       :math:`p_k = \min(1, \kappa\, u_k / \sum_j r_j u_j)`.
+    2. An exchange: the server learns :math:`I = \sum r_k` and :math:`P = \sum r_k p_k` over the
+       clients with :math:`p_k < 1`, and gives back :math:`C = (\kappa - \sum_k r_k + I) / P`;
+       these clients set :math:`p_k = \min(1, C p_k)`. It stops when C is 1 or less.
+
+    Each client knows its own p and draws for itself. Probabilities never exceed the optimum, and
+    reach it when an exchange clips no client.
+
+    >>> probabilities, exchanges = approximate_probabilities([1.0, 1.0, 9.0], 1, 1, budget=2.0)
+    >>> probabilities.round(3), exchanges
+    (array([0.5, 0.5, 1. ]), 2)
+    """
+    fleet = Fleet.checked(update_norms, num_examples, ratios, budget)
+    scores, costs = fleet.log_scores(-0.5), fleet.ratios
+    if np.isneginf(scores).all():
+        return fleet.uniform(), 0
+    # A common factor of all scores changes nothing; this one keeps the sums finite.
+    scores = np.exp(scores - scores.max())
+    result = np.minimum(1.0, budget * scores / (costs @ scores))
+    whole = float(costs.sum())
+    for done in range(1, exchanges + 1):
+        below = result < 1
+        uncertain, expected = float(costs[below].sum()), float(costs[below] @ result[below])
+        left = budget - whole + uncertain
+        if expected == 0 or left <= expected * (1 + 1e-12):
+            return result, done
+        result[below] = np.minimum(1.0, left * (result[below] / expected))
+    return result, exchanges

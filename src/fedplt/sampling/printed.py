@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedplt.sampling.fleet import Fleet, Numbers
+from fedplt.sampling.optimal import Fleet, Numbers
 
 
 def paper_probabilities(

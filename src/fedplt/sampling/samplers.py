@@ -1,22 +1,70 @@
-"""Samplers that choose the clients of a round before anybody trains, by name.
+"""Who is chosen in a round, by name: rules by the norms of updates, and samplers before training.
 
-To add one, write a subclass of :class:`Sampler` in a new file and add a line to ``SAMPLERS``.
+To add one, write it in a new file: a function and a line in ``RULES`` if it chooses clients by the
+norms of their updates, a subclass of :class:`Sampler` and a line in ``SAMPLERS`` if it chooses them
+before anybody trains.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.sampling.draw import independent_sample, uniform_sample
-from fedplt.sampling.fleet import Numbers
+from fedplt.sampling.optimal import (
+    Numbers,
+    approximate_probabilities,
+    proportional_probabilities,
+    sampling_probabilities,
+)
+from fedplt.sampling.printed import paper_probabilities
 from fedplt.seeds import generator
 from fedplt.text import brief
+
+FleetNumbers = tuple[Numbers, Numbers, Numbers, float]
+"""Update norms, numbers of examples, costs of an upload, and the budget."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule that gives each client a probability."""
+
+    probabilities: Callable[..., Numbers | tuple[Numbers, int]]
+    """Computes the probabilities of a fleet, and the number of exchanges beyond the norms."""
+    budget_in: Literal["models", "clients"] = "models"
+    scores: Callable[..., Numbers] | None = None
+    """For rules that do not spend a budget in whole models exactly: the scores to which
+    probabilities are proportional. ``match_budget`` needs them."""
+
+    def choose(self, fleet: FleetNumbers, *, match_budget: bool = False) -> tuple[Numbers, int]:
+        """Probabilities, and the number of message exchanges needed beyond sending the norms."""
+        if match_budget:
+            assert self.scores is not None
+            return proportional_probabilities(self.scores(*fleet), fleet[2], fleet[3]), 0
+        found = self.probabilities(*fleet)
+        return found if isinstance(found, tuple) else (found, 0)
+
+
+def _original_scores(norms: Numbers, examples: Numbers, costs: Numbers, budget: float) -> Numbers:
+    return norms * examples
+
+
+def _clipped(*fleet: object) -> Numbers:
+    return np.minimum(1.0, paper_probabilities(*fleet))  # type: ignore[arg-type]
+
+
+RULES = {
+    "ocs": Rule(sampling_probabilities, "clients", _original_scores),
+    "fedplt-ocs": Rule(sampling_probabilities),
+    "paper-ocs": Rule(_clipped, scores=paper_probabilities),
+    "approximate-ocs": Rule(approximate_probabilities),
+}
+
 
 Clients = Sequence[int] | NDArray[np.int64]
 

@@ -1,14 +1,13 @@
+# mypy: implicit-reexport
 """What happens on the server: validation, aggregation, server optimizers and diagnostics."""
 
 from __future__ import annotations
 
 from fedplt.server.aggregation import Aggregator
-from fedplt.server.clipping import ClippedAggregator
 from fedplt.server.diagnostics import Diagnostics
-from fedplt.server.noise import SecretStream
 from fedplt.server.optimizers import Memory, ServerOptimizer
-from fedplt.server.private import PrivateAggregator
-from fedplt.server.robust import OrderAggregator
+from fedplt.server.private import PrivateAggregator, SecretStream
+from fedplt.server.robust import ClippedAggregator, OrderAggregator
 from fedplt.server.rules import RULES, AggregationRule
 from fedplt.server.validation import (
     norm_problem,
@@ -17,21 +16,3 @@ from fedplt.server.validation import (
     validate,
     validate_evaluation,
 )
-
-__all__ = [
-    "RULES",
-    "AggregationRule",
-    "Aggregator",
-    "ClippedAggregator",
-    "Diagnostics",
-    "Memory",
-    "OrderAggregator",
-    "PrivateAggregator",
-    "SecretStream",
-    "ServerOptimizer",
-    "norm_problem",
-    "read_each",
-    "refusal",
-    "validate",
-    "validate_evaluation",
-]

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from fedplt.planning import Layers, Normalizer
 from fedplt.server.aggregation import Aggregator
-from fedplt.server.clipping import ClippedAggregator
-from fedplt.server.robust import Floats, OrderAggregator, medians, trimmed_means
+from fedplt.server.robust import ClippedAggregator, Floats, OrderAggregator, medians, trimmed_means
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import torch
 from fedplt.client import ClientUpdate, Evaluation, Metric, Origin
 from fedplt.errors import UpdateError
 from fedplt.planning import Assignment
-from fedplt.server.clipping import root_mean_squares
+from fedplt.server.robust import root_mean_squares
 from fedplt.text import printable
 
 Who = TypeVar("Who", bound=int)

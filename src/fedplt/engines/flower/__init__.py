@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """Runs whose clients are Flower nodes. Nothing else in fedplt imports flwr."""
 
 from __future__ import annotations
@@ -8,14 +9,3 @@ from fedplt.engines.flower.server_app import server_app
 from fedplt.engines.flower.simulation import FlowerSimulation
 from fedplt.engines.flower.slices_app import ClientSlices, SlicesApp, train_slices
 from fedplt.engines.flower.strategy import FedPLT
-
-__all__ = [
-    "ClientSlices",
-    "FedPLT",
-    "FlowerEngine",
-    "FlowerSimulation",
-    "SlicesApp",
-    "client_app",
-    "server_app",
-    "train_slices",
-]

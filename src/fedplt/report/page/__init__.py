@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """Runs as one self-contained HTML page with interactive charts.
 
 ``runs`` reads what is shown, the modules in between make charts and tables of it (plain data), and
@@ -9,19 +10,11 @@ from __future__ import annotations
 
 from fedplt.report.page.content import Content, content_of
 from fedplt.report.page.render import page_html, plotly_source, write_page
-from fedplt.report.page.runs import ShownRun, compared_runs, read_groups, read_run, run_folders
-from fedplt.report.page.scores import scalars
-
-__all__ = [
-    "Content",
-    "ShownRun",
-    "compared_runs",
-    "content_of",
-    "page_html",
-    "plotly_source",
-    "read_groups",
-    "read_run",
-    "run_folders",
-    "scalars",
-    "write_page",
-]
+from fedplt.report.page.runs import (
+    ShownRun,
+    compared_runs,
+    read_groups,
+    read_run,
+    run_folders,
+    scalars,
+)

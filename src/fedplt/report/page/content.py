@@ -9,15 +9,13 @@ from typing import Any
 from fedplt.configuration import dump_config
 from fedplt.federation import privacy_text
 from fedplt.report.page.chart import Chart
-from fedplt.report.page.clients import away_table, client_charts, worst_table
+from fedplt.report.page.clients import away_table, client_charts, sampling_charts, worst_table
 from fedplt.report.page.compared import comparison_table, differences_chart
 from fedplt.report.page.curves import curve_alt, curves_of
-from fedplt.report.page.devices import device_chart
 from fedplt.report.page.dynamics import dynamics_charts, dynamics_note
 from fedplt.report.page.facts import checklist, cost_table, headline
-from fedplt.report.page.plan_charts import plan_charts
+from fedplt.report.page.plan_charts import device_chart, plan_charts
 from fedplt.report.page.runs import ShownRun
-from fedplt.report.page.sampling import sampling_charts
 from fedplt.tables import Table
 
 

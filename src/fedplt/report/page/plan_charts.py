@@ -1,4 +1,4 @@
-"""Who trains what: clients by sub-layers, coverage, contribution vectors."""
+"""Who trains what (clients by sub-layers, coverage, contributions), and round times by device."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedplt.federation import DeviceTimes
+from fedplt.fleet import RoundTime, in_time
 from fedplt.planning import Plan, allocation_of
 from fedplt.report.page.chart import Chart, axis, evenly, label
 from fedplt.report.page.runs import ShownRun
@@ -231,3 +233,59 @@ def _kind_name(plan: Plan, rows: Sequence[Row]) -> str:
     low, high = float(ratios.min()), float(ratios.max())
     ratio = f"{low:.3g}" if high - low < 5e-4 else f"{low:.3g} to {high:.3g}"
     return f"{len(clients)} clients, ratio {ratio}" + f" (from {clients.min()})"
+
+
+MAX_DEVICES = 20
+PARTS = ("latency", "download", "forward", "backward", "upload", "idle")
+
+
+def device_chart(run: ShownRun) -> Chart | None:
+    """Stacked bars, two for each device; None if the run has no devices."""
+    devices = sorted(run.devices, key=lambda device: -device.full.total)
+    if not devices:
+        return None
+    rounds = {kind: max(_time(d, kind).total for d in devices) for kind in ("full", "planned")}
+    shown = [devices[i] for i in evenly(len(devices), MAX_DEVICES)]
+    bars = [(device, kind) for device in shown for kind in ("full", "planned")]
+    names = [label(d.name) for d, _ in bars]
+    kinds = ["whole model" if kind == "full" else f"planned ({d.ratio:.1%})" for d, kind in bars]
+    traces: list[dict[str, Any]] = []
+    for part in PARTS:
+        seconds = [_part(_time(device, kind), part, rounds[kind]) for device, kind in bars]
+        if max(seconds) > 0:
+            traces.append(
+                {
+                    "type": "bar", "orientation": "h", "name": part, "x": seconds,
+                    "y": [names, kinds], "meta": {"color": "muted"} if part == "idle" else {},
+                    "hovertemplate": "%{y}<br>%{fullData.name}: %{x:.3~g} s<extra></extra>",
+                }
+            )  # fmt: skip
+    layout = {
+        "barmode": "stack",
+        "xaxis": axis("seconds of a round"),
+        "yaxis": {"autorange": "reversed", "automargin": True},
+    }
+    saved = 1 - rounds["planned"] / rounds["full"] if rounds["full"] else 0.0
+    note = (
+        f"A round takes {rounds['planned']:.3g} s as planned and {rounds['full']:.3g} s if every "
+        f"device trains the whole model ({saved:.1%} less)."
+    )
+    deadline = run.config.fleet.deadline_seconds if run.config and run.config.fleet else None
+    late = [d for d in devices if deadline and not in_time(d.planned.total, deadline)]
+    if late:
+        note += (
+            f" {sum(len(d.clients) for d in late)} clients miss the deadline of {deadline:g} s: "
+            f"{', '.join(label(d.name) for d in late[:5])}{', ...' * (len(late) > 5)}."
+        )
+    if len(shown) < len(devices):
+        note += f" {len(shown)} of {len(devices)} devices are shown, slowest first."
+    height = 120 + 44 * len(shown)
+    return Chart("devices", "Time by device", note, traces, layout, note, height)
+
+
+def _time(device: DeviceTimes, kind: str) -> RoundTime:
+    return device.full if kind == "full" else device.planned
+
+
+def _part(time: RoundTime, part: str, whole_round: float) -> float:
+    return whole_round - time.total if part == "idle" else float(getattr(time, part))

@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """Files of a secure deployment on Flower, and checks of them on every machine."""
 
 from __future__ import annotations
@@ -7,13 +8,3 @@ from fedplt.engines.flower.deployment.check import check_deployment
 from fedplt.engines.flower.deployment.findings import Finding
 from fedplt.engines.flower.deployment.record import Record, read_record
 from fedplt.engines.flower.deployment.write import init_deployment
-
-__all__ = [
-    "Address",
-    "Finding",
-    "Record",
-    "check_deployment",
-    "init_deployment",
-    "make_address",
-    "read_record",
-]
