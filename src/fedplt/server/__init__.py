@@ -11,6 +11,7 @@ from fedplt.server.private import PrivateAggregator
 from fedplt.server.robust import OrderAggregator
 from fedplt.server.rules import RULES, AggregationRule
 from fedplt.server.validation import (
+    MAX_LOSS,
     norm_problem,
     read_each,
     refusal,
@@ -19,6 +20,7 @@ from fedplt.server.validation import (
 )
 
 __all__ = [
+    "MAX_LOSS",
     "RULES",
     "AggregationRule",
     "Aggregator",
