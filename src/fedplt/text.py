@@ -74,7 +74,8 @@ def csv_cell(value: object) -> object:
     >>> csv_cell("=HYPERLINK(1)"), csv_cell("-1.5 ± 0.2"), csv_cell("-1+A1"), csv_cell(-1.5)
     ("'=HYPERLINK(1)", '-1.5 ± 0.2', "'-1+A1", -1.5)
     """
-    if not isinstance(value, str) or re.fullmatch(r"([^-+=@\t\r].*|[-+][\d .,±%]*)?", value, re.S):
+    plain = r"([^-+=@\s\uff0b\uff0d\uff1d\uff20].*|[-+][\d .,±%]*)?"
+    if not isinstance(value, str) or re.fullmatch(plain, value, re.S):
         return value
     return f"'{value}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -263,6 +264,13 @@ def test_the_final_model_is_plain_safetensors(folder):
     folder.reopen()
     assert not (folder.path / "model.safetensors").exists()
     assert not list(folder.path.glob(".*.part"))
+
+
+def test_a_run_that_was_never_evaluated_can_be_read(folder):
+    """Nodes may refuse to evaluate, or report losses whose mean is infinite."""
+    numbers = {"score_last": math.nan, "score_last_10": math.nan, "test_loss": math.inf}
+    folder.finish({"weight": torch.ones(2)}, {"rounds": 3, **numbers})
+    assert folder.result().score_last is None and folder.result().rounds == 3
 
 
 def test_runs_that_end_with_the_same_bits_say_so(tmp_path):

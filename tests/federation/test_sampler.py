@@ -211,3 +211,37 @@ def test_the_sampler_bounds_how_many_are_drawn(monkeypatch):
     monkeypatch.setattr("fedplt.federation.sampler.most_numbers", lambda job: 3)
     with pytest.raises(RunError, match=r"round 1: .* clients were drawn, far above"):
         run.run()
+
+
+class Liar(NormsEngine):
+    """Client 2 reports a huge norm; what it sends then is refused."""
+
+    def collect(self, clients):
+        self.failures = {2: "it said that the norm of its update is 1e+18."} if 2 in clients else {}
+        yield from super().collect([k for k in clients if k != 2])
+
+
+def lied_to(**settings):
+    job = blob_job(sampling={"name": "ocs", "budget": 1.0}, **settings)
+    return job, Liar(job, {**NORMS, 2: 1e18})
+
+
+def test_a_client_that_lies_about_its_norm_does_not_take_the_whole_budget(tmp_path):
+    job, engine = lied_to(rounds=12, checkpoint_every=1)
+    folder = run_folder(tmp_path / "run", job)
+    rounds = Federation(job, engine, folder).run().rounds
+    lies = [record.round for record in rounds if record.sampling["chosen"] == [2]]
+    assert lies == [1, 3, 6, 11]  # then after 1, 2, 4, ... rounds
+    assert "4 chosen updates in a row" in rounds[-1].rejected["2"]
+    assert sum(len(record.sampling["chosen"]) for record in rounds if record.round not in lies) > 4
+    job, engine = lied_to(rounds=14, checkpoint_every=1)
+    again = Federation(job, engine, folder)
+    again.resume()
+    assert "in a row" in again.run().rounds[-1].rejected["2"]
+
+
+def test_a_lie_about_a_norm_does_not_end_a_run():
+    job, engine = lied_to(rounds=1, server={"min_clients": 1, "attempts": 2})
+    with pytest.warns(UserWarning, match="tried again"):
+        record = Federation(job, engine).run().rounds[0]
+    assert record.num_clients > 0 and list(record.rejected) == ["2"]

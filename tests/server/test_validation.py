@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedplt.client import METRICS, Evaluation, Metric, combine, evaluate_chunk
 from fedplt.data.samples import TensorSamples
-from fedplt.errors import UpdateError
+from fedplt.errors import DataError, UpdateError
 from fedplt.server import norm_problem, read_each, validate_evaluation
 from fedplt.text import csv_cell, printable
 
@@ -47,6 +47,7 @@ BAD = {
     "score": {"score": 1.5},
     "no score": {"score": math.nan},
     "loss": {"loss": math.inf},
+    "a loss whose mean overflows": {"loss": -1e308},
     "more right than examples": {"sums": np.array([5.0])},
     "negative": {"sums": np.array([-1.0])},
     "not finite": {"sums": np.array([math.nan])},
@@ -63,6 +64,13 @@ def test_what_no_model_gives_is_refused(name):
     validate_evaluation(GOOD, METRICS["accuracy"])
     with pytest.raises(UpdateError):
         validate_evaluation(replace(GOOD, **BAD[name]), METRICS["accuracy"])
+
+
+@pytest.mark.parametrize("sums", [[-1.0, 0.0, 9.0], [1.0, 9.0, 9.0], [1.0, 0.0, -9.0]])
+def test_sums_and_squares_that_no_targets_have_are_no_score(sums):
+    """They would make the variance of all clients' targets together small, or negative."""
+    with pytest.raises(DataError, match="R2"):
+        METRICS["r2"].score(np.array(sums), 3)
 
 
 def test_the_limits_of_an_own_mean_are_those_of_its_numbers():
@@ -113,4 +121,4 @@ def test_texts_from_outside_are_one_line(text):
 def test_no_text_is_a_formula(text):
     cell = csv_cell(text)
     assert cell in (text, f"'{text}")
-    assert not str(cell).startswith(("=", "@", "\t", "\r"))
+    assert not str(cell).startswith(("=", "@", "\t", "\r", "\n", "\uff1d", "\uff20"))

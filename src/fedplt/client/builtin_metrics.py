@@ -18,6 +18,7 @@ from fedplt.client.outputs import (
     one_hot_like,
     tokens_and_targets,
 )
+from fedplt.errors import DataError
 
 POSITIVE = (0.0, math.inf)
 """Limits of errors and counts."""
@@ -89,6 +90,8 @@ def _moments(outputs: Any, targets: Tensor) -> Tensor:
 def _explained(sums: Sums, num_examples: int) -> float:
     errors, total, squares = sums.reshape(3, -1)
     spread = squares - total**2 / num_examples
+    if (errors < 0).any() or (spread < -1e-9 * squares).any() or (squares < 0).any():
+        raise DataError("R2: no targets have these sums and squares.")  # a client reports them
     constant = spread <= 1e-12 * squares
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(constant, np.where(errors > 0, 0.0, 1.0), 1 - errors / spread)

@@ -287,6 +287,7 @@ class Federation:
                 raise
             added.append(client)
         rejected |= {str(k): why for k, why in self.engine.failures.items() if k in assignments}
+        self.sampler.note_refused(self.rounds_done, selection.clients, rejected)
         refuse_too_few(self.job, self.rounds_done, len(added), rejected)
         if not self.privacy:  # with noise, a round without updates is one like others
             stop_if_all_are_bad(self.job, self.rounds_done, len(assignments), rejected)

@@ -14,7 +14,7 @@ from fedplt.client import ClientResult
 from fedplt.federation.availability import Attendance
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.sampler import Selection
-from fedplt.server import Memory
+from fedplt.server import MAX_LOSS, Memory
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -52,9 +52,9 @@ class RoundOutcome:
         )
 
     def _mean_loss(self) -> float:
-        """Mean training loss, weighted by examples; clients without a finite one are left out."""
+        """Mean training loss, weighted by examples; without those that are not finite, or huge."""
         sound = [result for result in self.results if str(result.client) not in self.rejected]
-        sound = [result for result in sound if math.isfinite(result.loss)]
+        sound = [result for result in sound if abs(result.loss) <= MAX_LOSS]
         losses = torch.tensor([result.loss for result in sound], dtype=torch.float64)
         weights = torch.tensor([result.num_examples for result in sound], dtype=torch.float64)
         return float((losses * weights).sum() / weights.sum()) if sound else math.nan

@@ -19,11 +19,14 @@ from fedplt.methods import calling_own
 from fedplt.planning import RoundAssignments
 from fedplt.sampling import Sampler, SamplingRequest, independent_sample, most_drawn
 from fedplt.server import Aggregator, SecretStream, norm_problem
+from fedplt.text import counted
 
 NUMBER_BYTES = 8
 """Bytes of a norm, a sum or a probability: one double."""
 ANSWER_BYTES = 1
 """Bytes of the server's yes or no to a client."""
+MAX_WAIT = 32
+"""A client whose updates are refused is chosen by its norm again after at most so many rounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +58,11 @@ class ClientSampler:
         self.rule = self.settings.rule if by_norm else None
         self._everybody = list(range(job.plan.num_clients))
         self._last = np.full(len(self._everybody), np.nan)
+        self._refusals = torch.zeros(len(self._everybody), 2, dtype=torch.int64)
+        """By client: how many chosen updates in a row were refused, and the round from which on its
+        norm is believed again."""
+        self._saved_refusals = self._refusals.clone()
+        """As of the last round that counts."""
 
     def before_training(self, round: int, there: Sequence[int]) -> Selection | None:
         """The selection, if it can be made before training; None if all clients must train first.
@@ -139,7 +147,7 @@ class ClientSampler:
         refused = {}
         for result in results:
             norms[result.client] = _norm(result)
-            if problem := norm_problem(_norm(result)):
+            if problem := norm_problem(_norm(result)) or self._distrust(result.client, round):
                 refused[str(result.client)] = problem
         bad = [int(client) for client in refused]
         norms[bad] = 0.0
@@ -211,11 +219,31 @@ class ClientSampler:
             return np.divide(weights, chances, out=np.zeros_like(weights), where=chances > 0)
         return weights
 
+    def note_refused(self, round: int, chosen: Sequence[int], rejected: Mapping[str, str]) -> None:
+        """Believe the norms of those less who are chosen by them, and then refused.
+
+        They are left out of what is left of this round, and of the next 1, 2, 4, ... rounds: one
+        client that reports a huge norm must not take the whole budget in every round.
+        """
+        for client in chosen if self.settings.by_norm and self.settings.norms == "fresh" else ():
+            times = int(self._refusals[client, 0]) + 1 if str(client) in rejected else 0
+            until = round + 1 + min(2 ** min(times - 1, 30), MAX_WAIT) if times else 0
+            self._refusals[client] = torch.tensor([times, until])
+
+    def _distrust(self, client: int, round: int) -> str | None:
+        times, until = self._refusals[client].tolist()
+        if round >= until:
+            return None
+        return (
+            f"{counted(times, 'chosen update')} in a row refused; chosen again in round {until + 1}"
+        )
+
     def remember(self, results: Sequence[ClientResult], rejected: Mapping[str, str]) -> None:
         """Keep the norms for later rounds. The round loop calls this when it commits a round.
 
         A client whose update was rejected is asked by its last norm that was true.
         """
+        self._saved_refusals = self._refusals.clone()
         for result in results:
             norm = _norm(result)
             if norm_problem(norm):
@@ -226,13 +254,17 @@ class ClientSampler:
     def tensors(self) -> dict[str, Tensor]:
         """The sampler's state for a checkpoint."""
         sampler = self.sampler
-        if not (self.settings.norms == "last" if sampler is None else sampler.uses_norms):
-            return {}
-        return {"sampling.last_norms": torch.from_numpy(self._last.copy())}
+        found = {"sampling.refusals": self._saved_refusals} if self._saved_refusals.any() else {}
+        if self.settings.norms == "last" if sampler is None else sampler.uses_norms:
+            found["sampling.last_norms"] = torch.from_numpy(self._last.copy())
+        return found
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         if "sampling.last_norms" in tensors:
             self._last = tensors["sampling.last_norms"].numpy().copy()
+        if "sampling.refusals" in tensors:
+            self._refusals.copy_(tensors["sampling.refusals"])
+            self._saved_refusals = self._refusals.clone()
 
     @property
     def _budget(self) -> float:

@@ -10,6 +10,7 @@ from fedplt.server.private import PrivateAggregator, SecretStream
 from fedplt.server.robust import ClippedAggregator, OrderAggregator
 from fedplt.server.rules import RULES, AggregationRule
 from fedplt.server.validation import (
+    MAX_LOSS,
     norm_problem,
     read_each,
     refusal,

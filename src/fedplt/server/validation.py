@@ -24,6 +24,8 @@ Answer = TypeVar("Answer")
 Found = TypeVar("Found")
 MAX_NORM = math.sqrt(float(np.finfo(np.float32).max))
 """An update with a larger norm is refused: its squares are not finite in float32."""
+MAX_LOSS = 1e100
+"""A larger loss or metric is refused or left out: means over clients must stay finite."""
 SLACK = 1e-6
 """Relative rounding error of sums that is tolerated."""
 
@@ -63,9 +65,9 @@ def validate_evaluation(found: Evaluation, metric: Metric) -> None:
     """Raise :class:`UpdateError` if a client's evaluation cannot be one by this metric."""
     low, high = metric.limits or (-math.inf, math.inf)
     slack = SLACK * max(1.0, high - low) if math.isfinite(high - low) else 0.0
-    if not (low - slack <= found.score <= high + slack and math.isfinite(found.score)):
+    if not (low - slack <= found.score <= high + slack and abs(found.score) <= MAX_LOSS):
         raise UpdateError(f"its {metric.name} is {found.score:g}; allowed is {low:g} to {high:g}.")
-    if math.isinf(found.loss):
+    if abs(found.loss) > MAX_LOSS:
         raise UpdateError(f"its loss is {found.loss}.")
     if found.sums is not None:
         _check_sums("sums", found.sums, np.asarray(found.count), metric)

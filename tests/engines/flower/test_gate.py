@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import time
 from datetime import datetime, timedelta, timezone
 
@@ -109,11 +111,28 @@ def test_every_kind_of_order_passes_the_gate(tmp_path, monkeypatch, action, limi
     assert not arrays
 
 
-def test_a_node_whose_limits_cannot_be_read_does_nothing(tmp_path):
-    node = Node(tmp_path)
-    (tmp_path / "limits.toml").write_text("max_ratio = 2.0")
+@pytest.mark.parametrize("action", ["train", "train.other", "evaluate", "system"])
+def test_bytes_of_orders_that_a_node_does_not_know_are_counted(tmp_path, action):
+    node = Node(tmp_path, 'bytes_per_day = "1 MB"')
+    assert "does not know" in node.ask(action, {}, node.order(EVALUATE)[1])[0]["refused"]
+    assert json.loads((tmp_path / "state" / "bytes.json").read_text())["bytes"] > 100
+    node = Node(tmp_path, "bytes_per_day = 1")
+    assert "bytes_per_day" in node.ask(action, {})[0]["refused"]
+
+
+@pytest.mark.parametrize("kind", ["value", "pipe", "link"])
+def test_a_node_whose_limits_cannot_be_read_does_nothing(tmp_path, kind):
+    node, path = Node(tmp_path), tmp_path / "limits.toml"
+    path.unlink()
+    if kind == "value":
+        path.write_text("max_ratio = 2.0")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(tmp_path / "moved.toml")
     for action in (HELLO, TRAIN, EVALUATE):
-        assert "max_ratio" in node.ask(action, *node.order(action))[0]["refused"]
+        said = node.ask(action, *node.order(action))[0]["refused"]
+        assert str(path) in said and ("max_ratio" if kind == "value" else "cannot be read") in said
 
 
 def test_training_without_end_is_refused_before_it_begins(tmp_path):
@@ -248,6 +267,25 @@ def test_a_damaged_ledger_leaves_no_bytes_until_the_owner_resets(tmp_path, text)
     with pytest.raises(RunError, match="node n: no bytes are left"):
         Work(Limits(bytes_per_day=10**12), node="n", ledger=path, now=lambda: BOOT)
     Work(Limits(), node="n", ledger=path, now=lambda: BOOT)  # no daily limit: not needed
+
+
+@pytest.mark.parametrize("name", ["bytes.json", ".bytes.json.lock"])
+def test_a_pipe_in_the_ledgers_place_makes_no_order_wait(tmp_path, name):
+    path = tmp_path / "bytes.json"
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(RunError, match=r"damaged|not an ordinary file"):
+        count_bytes(path, 1, BOOT)
+
+
+def test_a_ledger_that_stays_locked_makes_no_order_wait_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedplt.engines.flower.ledger.LOCK_SECONDS", 0.05)
+    path = tmp_path / "bytes.json"
+    count_bytes(path, 1, BOOT)
+    with (tmp_path / ".bytes.json.lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(RunError, match="cannot be locked"):
+            count_bytes(path, 1, BOOT)
+    assert count_bytes(path, 1, BOOT) == 2
 
 
 def test_the_real_clock_goes_on(tmp_path):

@@ -232,6 +232,7 @@ ATTACKS = {
     "too many right": (TRAIN, EVALUATE, header(sums=[1e300]), "not_evaluated", "accuracy"),
     "negative": (TRAIN, EVALUATE, header(sums=[-1.0]), "not_evaluated", "accuracy"),
     "no loss": (TRAIN, EVALUATE, header(loss=math.nan), "not_evaluated", "its loss is nan"),
+    "a loss without a mean": (TRAIN, EVALUATE, header(loss=1e308), "not_evaluated", "1e+308"),
     "negative norm": (
         "nodes, two phases", "train.local", header(norm=-1.0, weighted_norm=-1.0), "rejected",
         "norm of its update is -1",

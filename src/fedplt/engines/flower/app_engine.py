@@ -35,12 +35,10 @@ from fedplt.errors import UpdateError
 from fedplt.federation import Job, most_believed
 from fedplt.kernels import named_tensors
 from fedplt.planning import Assignment
-from fedplt.server import refusal, validate_evaluation
+from fedplt.server import MAX_LOSS, refusal, validate_evaluation
 
 DEFAULT_MAX_EXAMPLES = 1_000_000
 """Of a client that has not said before how many it has."""
-MAX_METRIC = 1e100
-"""A larger value of an app's metric is left out of the mean over the clients."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -276,13 +274,13 @@ class AppEngine(FlowerEngine):
 def weighted_mean(found: Mapping[int, tuple[int, Mapping[str, float]]]) -> dict[str, float]:
     """The mean of each metric over the clients that have it, weighted by their examples.
 
-    A value that is not finite, or larger than :data:`MAX_METRIC`, is left out.
+    A value that is not finite, or larger than :data:`~fedplt.server.MAX_LOSS`, is left out.
     """
     names = {name for _, metrics in found.values() for name in metrics}
     result = {}
     for name in sorted(names):
         given = [(number, metrics[name]) for number, metrics in found.values() if name in metrics]
-        pairs = [(number, value) for number, value in given if abs(value) <= MAX_METRIC]
+        pairs = [(number, value) for number, value in given if abs(value) <= MAX_LOSS]
         total = sum(number for number, _ in pairs)
         result[name] = math.fsum(n * value for n, value in pairs) / total if pairs else math.nan
     return result

@@ -20,7 +20,14 @@ from fedplt.engines.flower.node_client import UNLIMITED, NodeClient
 from fedplt.engines.flower.node_job import node_client, node_work
 from fedplt.engines.flower.orders import HelloAnswer, TrainHeader, UploadHeader, read
 from fedplt.engines.flower.records import from_records, to_records
-from fedplt.engines.flower.wire import dump_header, load_header
+from fedplt.engines.flower.wire import (
+    EVALUATE,
+    HELLO,
+    TRAIN,
+    UPLOAD,
+    dump_header,
+    load_header,
+)
 from fedplt.errors import ConfigError, FedpltError, RunError, UpdateError
 from fedplt.federation import Job, job_from_config
 
@@ -44,12 +51,31 @@ def client_app_of(find: FindNode, gate: Gate = _let_pass) -> ClientApp:
         torch.set_num_threads(1)  # the same bits as in the simulator
         return find(context)
 
-    app = ClientApp()
-    app.query("hello")(answering(functools.partial(_hello, find_node), gate))
-    app.train("local")(answering(functools.partial(_train, find_node), gate))
-    app.train("upload")(answering(upload_parked, gate))
-    app.evaluate("kept")(answering(functools.partial(_evaluate, find_node), gate))
-    return app
+    return _GatedApp(
+        {
+            HELLO: functools.partial(_hello, find_node),
+            TRAIN: functools.partial(_train, find_node),
+            UPLOAD: upload_parked,
+            EVALUATE: functools.partial(_evaluate, find_node),
+        },
+        gate,
+    )
+
+
+class _GatedApp(ClientApp):
+    """Every message passes the gate, also one of a type that the app does not know."""
+
+    def __init__(self, acts: Mapping[str, Act], gate: Gate) -> None:
+        super().__init__()
+        self._acts, self._gate = acts, gate
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        act = self._acts.get(message.metadata.message_type, _unknown)
+        return answering(act, self._gate)(message, context)
+
+
+def _unknown(context: Context, work: Work, header: Any, arrays: Any) -> Given:
+    raise UpdateError("this node does not know orders of this type.")
 
 
 def answering(act: Act, gate: Gate = _let_pass) -> Callable[[Message, Context], Message]:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -17,13 +20,14 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedplt.errors import RunError
-from fedplt.files import write_text
+from fedplt.files import open_ordinary, read_file, write_text
 
 LEDGER = "bytes.json"
 JUMP_SECONDS = 3600.0
 """A clock that is corrected by less is still believed."""
 AWAY_SECONDS = 31 * 86_400.0
 """A node that was off for longer cannot tell this from a clock that jumped ahead."""
+LOCK_SECONDS = 10.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -60,8 +64,7 @@ def count_bytes(path: Path, number: int, now: Moment) -> int:
     :class:`RunError` if they are not known: the file is damaged, or the clock was set.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # held for milliseconds, by other orders of this node
+    with _locked(path.with_name(f".{path.name}.lock")):
         day, used = _today(path, now)
         entry = _Entry(
             day=day.isoformat(), bytes=used + number, time=now.local.timestamp(),
@@ -71,15 +74,34 @@ def count_bytes(path: Path, number: int, now: Moment) -> int:
         return entry.bytes
 
 
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Other orders of this node hold the lock for milliseconds."""
+    file, ends = open_ordinary(path, os.O_RDWR | os.O_CREAT), time.monotonic() + LOCK_SECONDS
+    try:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > ends:
+                    why = f"another process has held it for {LOCK_SECONDS:g} s: end it"
+                    raise RunError(f"{path} cannot be locked; {why}.") from None
+                time.sleep(0.01)
+        yield
+    finally:
+        os.close(file)
+
+
 def _today(path: Path, now: Moment) -> tuple[date, int]:
     """The day that bytes count for, and what was used of it."""
     today = now.local.date()
     try:
-        entry = _Entry.model_validate_json(path.read_text(encoding="utf-8"))
+        entry = _Entry.model_validate_json(read_file(path))
         day = date.fromisoformat(entry.day)
     except FileNotFoundError:
         return today, 0
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, RunError, ValueError, ValidationError) as error:
         raise _unknown(path, "the file is damaged") from error
     if why := _clock_problem(entry, now):
         raise _unknown(path, why)

@@ -59,8 +59,10 @@ class Limits(Section):
 def load_limits(path: str | Path) -> Limits:
     """Read ``limits.toml``; a file that does not exist allows everything."""
     path = Path(path)
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         return Limits()
+    if path.exists() and not path.is_file():  # nobody may write into a pipe
+        raise ConfigError(f"{path} cannot be read: it is not an ordinary file.")
     text = read_text(path, ConfigError)
     values = parse_toml(text, path, ConfigError)
     return validate(Limits, values, ConfigError, text=text, where=str(path))

@@ -125,10 +125,10 @@ class EvaluateAnswer(Strict):
     loss: Number
     count: NumExamples
     """Number of evaluated examples."""
-    sums: Annotated[list[Number], Field(min_length=1, max_length=MAX_SUMS)]
+    sums: Annotated[list[Number], Field(min_length=1, max_length=MAX_SUMS, fail_fast=True)]
     """The metric's numbers, summed over them."""
-    label_counts: list[Annotated[int, Field(ge=0)]] | None
-    label_scores: list[Number] | None
+    label_counts: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True)] | None
+    label_scores: Annotated[list[Number], Field(fail_fast=True)] | None
 
 
 def read(kind: type[Kind], header: Any) -> Kind:

@@ -94,4 +94,6 @@ def _depth(text: str) -> int:
     codes = np.frombuffer(text.encode("utf-8", "replace"), dtype=np.uint8)
     opened = ((codes == ord("[")) | (codes == ord("{"))).astype(np.int8)
     closed = ((codes == ord("]")) | (codes == ord("}"))).astype(np.int8)
-    return int((opened - closed).cumsum(dtype=np.int32).max(initial=0))
+    depth = (opened - closed).cumsum(dtype=np.int32)
+    # Closing brackets inside of a text do not make room for more open ones after it.
+    return int((depth - np.minimum.accumulate(np.minimum(depth, 0))).max(initial=0))

@@ -116,7 +116,7 @@ class RoundRecord:
     def to_json(self) -> dict[str, Any]:
         """Plain values; unknown values and NaN are left out (JSON has no NaN)."""
         values = asdict(self)
-        return {key: value for key, value in values.items() if not _is_nothing(value)}
+        return {key: value for key, value in values.items() if not is_nothing(value)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RoundRecord:
@@ -135,7 +135,7 @@ class RoundRecord:
 _RECORD = TypeAdapter(RoundRecord)
 
 
-def _is_nothing(value: Any) -> bool:
+def is_nothing(value: Any) -> bool:
     return value in (None, {}, []) or (isinstance(value, float) and not math.isfinite(value))
 
 

@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from fedplt.configuration import Section
 from fedplt.federation.run_folder.record_fields import Finite
+from fedplt.federation.run_folder.records import is_nothing
 from fedplt.federation.run_folder.sealed import damaged_field, open_json, read_sealed, seal_json
 from fedplt.files import write_text
 
@@ -35,7 +36,9 @@ class Result(Section):
 
 
 def write_result(path: Path, values: Mapping[str, Any], run: str) -> None:
-    write_text(path, seal_json({"format": FORMAT, **values}, run, KIND, indent=2))
+    """Unknown values are left out, and those that are not finite: a reader refuses them."""
+    known = {key: value for key, value in values.items() if not is_nothing(value)}
+    write_text(path, seal_json({"format": FORMAT, **known}, run, KIND, indent=2))
 
 
 def read_result(path: Path, run: str) -> Result | None:
