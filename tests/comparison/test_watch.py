@@ -14,8 +14,8 @@ from fedplt.comparison.progress import comparison_progress
 from fedplt.comparison.run import compare
 from fedplt.comparison.watch import Watch
 from fedplt.configuration.config_file import load_config
-from fedplt.engines.start import prepare_resume
 from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.federation.start import prepare_resume
 
 pytestmark = pytest.mark.usefixtures("forked_runs")
 

@@ -34,10 +34,10 @@ from fedplt.configuration import (
     parse_config,
 )
 from fedplt.data import CATALOG, Fetching, fetch_data_set
-from fedplt.engines import available_cores
 from fedplt.errors import RunError
 from fedplt.federation import RunFolder, on_device, take_lock, warn_of_gaps
 from fedplt.files import write_text
+from fedplt.machine import available_cores
 from fedplt.planning import Plan, paper_flops_of
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fedplt.federation.checks import on_device, try_model
 from fedplt.federation.claims import most_believed, with_claims
 from fedplt.federation.device_times import DeviceTimes, read_devices, write_devices
 from fedplt.federation.engine import Engine, Interrupted
@@ -17,11 +16,14 @@ from fedplt.federation.job import (
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
 from fedplt.federation.planning import method_from_config, plan_from_config, warn_of_gaps
+from fedplt.federation.preflight.model import on_device, try_model
+from fedplt.federation.preflight.self_check import check_job
 from fedplt.federation.privacy import (
     noise_multiplier_for,
     privacy_text,
     probability_of,
 )
+from fedplt.federation.progress import both, shown_progress
 from fedplt.federation.robust import FEWEST_CLIENTS, coverage_warnings, participants_warning
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.run_folder.checkpoint import changed_keys
@@ -34,8 +36,8 @@ from fedplt.federation.run_folder.records import History, RoundRecord, Totals, o
 from fedplt.federation.run_folder.sealed import load_tensors, save_tensors
 from fedplt.federation.run_folder.sessions import note_session, read_sessions
 from fedplt.federation.sampler import most_clients, most_numbers
-from fedplt.federation.self_check import check_job
 from fedplt.federation.server_job import DataOnNodes, make_server_job
+from fedplt.federation.start import MakeEngine, job_of, prepare_resume, run_job
 from fedplt.federation.trained_model import evaluate, find_code_of, load
 
 __all__ = [
@@ -47,10 +49,12 @@ __all__ = [
     "History",
     "Interrupted",
     "Job",
+    "MakeEngine",
     "OnRound",
     "RoundRecord",
     "RunFolder",
     "Totals",
+    "both",
     "changed_keys",
     "check_job",
     "coverage_warnings",
@@ -59,6 +63,7 @@ __all__ = [
     "find_code_of",
     "ignore",
     "job_from_config",
+    "job_of",
     "learning_rates_of",
     "load",
     "load_data",
@@ -79,6 +84,7 @@ __all__ = [
     "participants_warning",
     "plan_from_config",
     "plan_without_data",
+    "prepare_resume",
     "privacy_text",
     "probability_of",
     "processor_name",
@@ -86,7 +92,9 @@ __all__ = [
     "read_metric",
     "read_sessions",
     "restore_plan_and_metric",
+    "run_job",
     "save_tensors",
+    "shown_progress",
     "split_data",
     "take_lock",
     "try_model",
