@@ -13,8 +13,8 @@ from fedplt.cli.app import err, out, print_json, status, verb
 from fedplt.cli.comparing import parse_seeds
 from fedplt.cli.data import fetch_progress
 from fedplt.comparison.progress import comparison_progress
-from fedplt.engines.cores import available_cores
 from fedplt.errors import ConfigError
+from fedplt.machine import available_cores
 from fedplt.report.page import write_page
 from fedplt.tables import plain
 from fedplt.text import counted, duration_text, table

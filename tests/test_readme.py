@@ -25,7 +25,7 @@ def script(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CODE)
 def test_python_code_runs(name, script, capsys, monkeypatch):
-    tracker = StandIn("wandb")  # not installed; tests/engines/test_tracking.py looks at its calls
+    tracker = StandIn("wandb")  # not installed; tests/api/test_tracking.py looks at its calls
     monkeypatch.setitem(sys.modules, "wandb", tracker)
     script.write_text(CODE[name])
     runpy.run_path(str(script), run_name="__main__")

@@ -22,7 +22,7 @@ RUN_ELSEWHERE = {
     r"\bmine\b": "tests/test_first_fleet_page.py",
     r"fedplt deploy check|fl/server/run|fl/run\.toml": "tests/cli/test_deploy.py, tests/engines",
     r"fedplt data get": "tests/data (no network here)",
-    r"track:log": "tests/engines/test_tracking.py",
+    r"track:log": "tests/api/test_tracking.py",
     r"--host fl\.example\.org": "tests/cli/test_deploy.py",
     r"fedplt watch|fedplt report runs/fedplt-seed1|\.parquet": "tests/report, tests/cli",
 }

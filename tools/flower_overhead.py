@@ -19,8 +19,8 @@ from fedplt.configuration import parse_config
 from fedplt.data import TensorSamples, TrainingData
 from fedplt.engines.flower import FlowerSimulation
 from fedplt.engines.simulator import SimulatorEngine
-from fedplt.engines.start import job_of
 from fedplt.federation import Federation, processor_name
+from fedplt.federation.start import job_of
 
 EXAMPLES = 64
 """Of each client: one step."""

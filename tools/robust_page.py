@@ -29,9 +29,9 @@ from tools.reliability.attacks import (
 from fedplt.configuration import parse_config
 from fedplt.data import TensorSamples, TrainingData, load_data_set
 from fedplt.engines.simulator import SimulatorEngine
-from fedplt.engines.start import run_job
 from fedplt.errors import DivergedError
 from fedplt.federation import make_job
+from fedplt.federation.start import run_job
 from fedplt.files import write_text
 from fedplt.models import build_model
 from reproduction.pages import replace_generated

@@ -64,10 +64,10 @@ _PUBLIC = {
         "load_config", "read_fleet",
     ],
     "fedplt.federation": [
-        "Engine", "History", "Job", "RoundRecord", "evaluate", "load", "load_history",
+        "Engine", "History", "Job", "RoundRecord", "load_history",
     ],
-    "fedplt.engines": [
-        "resume", "run", "train",
+    "fedplt.api": [
+        "evaluate", "load", "resume", "run", "train",
     ],
     "fedplt.report.page": [
         "scalars",
@@ -97,6 +97,11 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from fedplt.api import evaluate as evaluate
+    from fedplt.api import load as load
+    from fedplt.api import resume as resume
+    from fedplt.api import run as run
+    from fedplt.api import train as train
     from fedplt.client import CheckReport as CheckReport
     from fedplt.client import ClientResult as ClientResult
     from fedplt.client import ClientTrainer as ClientTrainer
@@ -134,9 +139,6 @@ if TYPE_CHECKING:
     from fedplt.cutting import cut as cut
     from fedplt.data import TensorSamples as TensorSamples
     from fedplt.data import TrainingData as TrainingData
-    from fedplt.engines import resume as resume
-    from fedplt.engines import run as run
-    from fedplt.engines import train as train
     from fedplt.errors import ConfigError as ConfigError
     from fedplt.errors import CutError as CutError
     from fedplt.errors import DamagedError as DamagedError
@@ -155,8 +157,6 @@ if TYPE_CHECKING:
     from fedplt.federation import History as History
     from fedplt.federation import Job as Job
     from fedplt.federation import RoundRecord as RoundRecord
-    from fedplt.federation import evaluate as evaluate
-    from fedplt.federation import load as load
     from fedplt.federation import load_history as load_history
     from fedplt.fleet import DeviceProfile as DeviceProfile
     from fedplt.fleet import plan_fleet as plan_fleet

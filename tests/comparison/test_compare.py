@@ -25,11 +25,11 @@ from fedplt.comparison.results import (
 )
 from fedplt.comparison.run import compare
 from fedplt.configuration.config_file import load_config
-from fedplt.engines.start import prepare_resume
 from fedplt.federation.job import job_from_config
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.lock import take_lock
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
+from fedplt.federation.start import prepare_resume
 from fedplt.methods import METHODS
 from fedplt.methods.fedavg import FedAvg
 from tests.support.processes import Forked

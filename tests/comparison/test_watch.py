@@ -13,8 +13,8 @@ from fedplt.client import accuracy
 from fedplt.comparison.progress import comparison_progress
 from fedplt.comparison.run import Watch, compare
 from fedplt.configuration.config_file import load_config
-from fedplt.engines.start import prepare_resume
 from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.federation.start import prepare_resume
 
 pytestmark = pytest.mark.usefixtures("forked_runs")
 

@@ -355,7 +355,7 @@ def test_a_resumed_run_refuses_other_devices(devices, tmp_path):
 
 @pytest.mark.slow
 def test_same_bits_for_any_number_of_workers(slow_computers):
-    from fedplt.engines.start import run_job
+    from tests.support.runs import run_job
 
     fleet = {**TIGHT, "deadline_seconds": 0.07, "may_cut_steps": True, "dropout": 0.3}
     losses = []

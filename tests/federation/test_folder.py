@@ -18,13 +18,13 @@ from safetensors.torch import load_file
 from fedplt import RunError
 from fedplt.configuration.config_file import override
 from fedplt.data.samples import TensorSamples
-from fedplt.engines.start import run_job
 from fedplt.errors import DamagedError
 from fedplt.federation.run_folder import lock as locks
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from tests.support.jobs import blob_job, run_folder
 from tests.support.processes import Forked
+from tests.support.runs import run_job
 
 
 def record(number):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from fedplt.engines.start import run_job
 from fedplt.federation import forecast as module
 from fedplt.federation.forecast import forecast
 from tests.support.jobs import blob_job
+from tests.support.runs import run_job
 
 EQUAL = [0.5] * 5
 

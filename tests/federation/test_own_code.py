@@ -20,7 +20,7 @@ from fedplt.server import RULES
 from tests.support import own_code
 from tests.support.engines import NormsEngine, sampling_federation
 from tests.support.jobs import blob_data, blob_job, run_folder, small_model
-from tests.support.runs import final_state, same, without_time
+from tests.support.runs import final_state, run_job, same, without_time
 
 OWN = "tests.support.own_code:"
 
@@ -83,7 +83,7 @@ def test_resumed_with_the_norms_that_a_sampler_looks_at(tmp_path):
     whole_history, whole = final_state(job(1))
     assert len({tuple(r.sampling["chosen"]) for r in whole_history.rounds}) > 1
     with pytest.raises(Stop):
-        fedplt.engines.run_job(job(2), tmp_path / "run", on_round=stop)
+        run_job(job(2), tmp_path / "run", on_round=stop)
     history, state = final_state(job(2), tmp_path / "run", resume=True)
     assert same(whole, state)
     assert without_time(history) == without_time(whole_history)

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fedplt import ConfigError, make_plan
-from fedplt.engines.start import run_job
 from fedplt.federation.engine import Interrupted
 from fedplt.methods import METHODS, PlanRequest, make_method, read_plan
 from fedplt.models import MODELS
@@ -24,7 +23,7 @@ from tests.support.image_jobs import (
 )
 from tests.support.in_process import in_process
 from tests.support.layers import segments
-from tests.support.runs import same
+from tests.support.runs import run_job, same
 
 every_pair = pytest.mark.parametrize(
     ("method", "model"),

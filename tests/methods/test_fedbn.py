@@ -9,14 +9,13 @@ import torch
 from safetensors.torch import load_file
 
 from fedplt import ConfigError, train_only
-from fedplt.engines.start import run_job
 from fedplt.federation.engine import Interrupted
 from fedplt.methods import make_method
 from fedplt.methods.method import norm_tensors
 from fedplt.planning.assignment import SliceAssignment
 from fedplt.server.validation import validate
 from tests.support.image_jobs import image_job, plan_request, reference, trained
-from tests.support.runs import same
+from tests.support.runs import run_job, same
 
 SOME = {"name": "uniform", "num_clients": 2}
 

@@ -15,7 +15,6 @@ from fedplt.client.recipe_blocks import scaled
 from fedplt.client.submodels import HeldModels
 from fedplt.configuration.config import ModelConfig
 from fedplt.data.training_data import TrainingData
-from fedplt.engines.start import run_job
 from fedplt.federation.job import make_job
 from fedplt.kernels.flat_state import bind_state
 from fedplt.methods import PlanRequest, make_method
@@ -24,6 +23,7 @@ from fedplt.methods.heterofl import HeteroFL
 from fedplt.planning.assignment import LocalRecipe
 from fedplt.planning.submodel_plans import kept_units
 from tests.support.image_jobs import SMALL, image_job, plan_request, reference, trained
+from tests.support.runs import run_job
 
 HETEROFL, FEDROLEX, FEDDROP = (make_method(name) for name in ("heterofl", "fedrolex", "feddrop"))
 widths = st.integers(1, 60)

@@ -22,13 +22,13 @@ from tools.reliability.small_run import (
 
 from fedplt import RunError, evaluate, load, load_history
 from fedplt.cli.runs import write_report
-from fedplt.engines import run_job
 from fedplt.engines.simulator.shared import _refuse_too_much
 from fedplt.errors import DamagedError
 from fedplt.federation import RunFolder
 from fedplt.federation.run_folder.sealed import load_tensors, seal_json
 from fedplt.report.watch import listed_run
 from tests.support.jobs import blobs, small_model
+from tests.support.runs import run_job
 
 
 @pytest.fixture(scope="module")

@@ -21,12 +21,11 @@ from torch import nn
 from fedplt import RunError
 from fedplt.engines.simulator.channel import Channel, encode
 from fedplt.engines.simulator.engine import SimulatorEngine
-from fedplt.engines.start import run_job
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
 from tests.support.jobs import blob_job
 from tests.support.processes import Forked
-from tests.support.runs import final_state, same
+from tests.support.runs import final_state, run_job, same
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from fedplt.comparison import cost_to_reach
-from fedplt.engines.start import run_job
 from fedplt.report.page import content_of, read_groups, read_run, write_page
 from tests.support.jobs import blob_job
+from tests.support.runs import run_job
 
 pytestmark = pytest.mark.browser
 NAME = "<img src=x onerror='window.harmed=1'>"

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fedplt.engines.start import run_job
 from fedplt.report.export import export
 from fedplt.report.page import read_run
 from fedplt.report.page.render import csv_text
 from fedplt.tables import Table
 from tests.support.jobs import blob_job
+from tests.support.runs import run_job
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ import pytest
 from fedplt import History, RunError, make_plan
 from fedplt.comparison import default_target
 from fedplt.configuration.config_file import parse_config
-from fedplt.engines.start import run_job
 from fedplt.federation.device_times import DeviceTimes
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import RoundRecord, Totals
@@ -29,6 +28,7 @@ from fedplt.report.page.plan_charts import device_chart, plan_charts
 from fedplt.report.page.render import csv_text, page_data
 from fedplt.report.page.runs import ShownRun
 from tests.support.jobs import blob_job
+from tests.support.runs import run_job
 
 
 def shown(scores, seed=1, name="run", **more):

@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from fedplt.engines.start import run_job
 from fedplt.report import watch
 from fedplt.report.watch import make_server, watch_app
 from tests.support.jobs import blob_job
+from tests.support.runs import run_job
 
 
 @contextmanager

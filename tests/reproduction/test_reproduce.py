@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from fedplt.configuration.config_file import override
-from fedplt.engines.start import run_job
 from fedplt.federation.job import job_from_config
 from reproduction.recorded import Recorded
 from reproduction.runner import Place, missing_runs, record, reproduce, seconds_left
 from tests.support.processes import Forked
+from tests.support.runs import run_job
 from tests.support.small_experiment import SmallBlock, main, small_block
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked_runs")]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from fedplt.engines.start import run_job
+from fedplt import federation
+from fedplt.engines import engine_of
+
+
+def run_job(job, out=None, *, engine=None, **options):
+    """On the engine that its configuration names, unless one is given."""
+    engine = engine or engine_of(job.config)
+    return federation.run_job(job, out, engine=engine, **options)
 
 
 def final_state(job, folder=None, **options):

@@ -23,9 +23,9 @@ from torch import nn
 from fedplt import ClientUpdate, cut, make_plan, validate
 from fedplt.client import Origin
 from fedplt.configuration import parse_config
-from fedplt.engines.start import run_job
 from fedplt.errors import UpdateError
 from fedplt.federation import make_job
+from fedplt.federation.start import run_job
 from fedplt.planning import Assignment
 
 TEXTS = (

@@ -23,7 +23,7 @@ from unittest import mock
 
 from tools.reliability.small_run import make_engine, plain, resume, same_state, small_job, state_of
 
-from fedplt.engines import run_job
+from fedplt.federation.start import run_job
 
 Names = dict[str, int]
 """File names, and which file each stands for."""

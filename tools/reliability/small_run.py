@@ -14,10 +14,10 @@ from tests.support.jobs import blob_job, blobs, small_model
 from torch import Tensor
 
 from fedplt.builtin import find_fleet
-from fedplt.engines import run_job
 from fedplt.errors import FedpltError
 from fedplt.federation import History, Interrupted, Job, RunFolder, evaluate, load
 from fedplt.federation.run_folder.sealed import tensors_digest
+from fedplt.federation.start import run_job
 from fedplt.report.page.runs import read_run
 
 SETTINGS: dict[str, Any] = {

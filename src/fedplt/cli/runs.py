@@ -80,14 +80,15 @@ def run(
     from fedplt.configuration.config import default_folder
     from fedplt.configuration.config_errors import placing
     from fedplt.configuration.config_file import load_config
-    from fedplt.engines import available_cores
-    from fedplt.engines.progress import rounds_progress
-    from fedplt.engines.start import run_job
+    from fedplt.engines.by_name import engine_of
     from fedplt.federation.forecast import forecast
     from fedplt.federation.job import job_from_config
+    from fedplt.federation.progress import rounds_progress
     from fedplt.federation.robust import coverage_warnings
     from fedplt.federation.run_folder.folder import RunFolder
+    from fedplt.federation.start import run_job
     from fedplt.fleet import fleet_summary
+    from fedplt.machine import available_cores
 
     overrides = list(set_ or [])
     overrides += [] if seed is None else [f"seed={seed}"]
@@ -110,7 +111,8 @@ def run(
         rounds_progress(out, 0, settings.rounds, job.metric) as show,
         _tracked(path, tensorboard, 0, show) as on_round,
     ):
-        run_job(job, path, on_round=on_round, overwrite=overwrite)
+        made = engine_of(settings)
+        run_job(job, path, engine=made, on_round=on_round, overwrite=overwrite)
     _finish(RunFolder.open(path))
 
 
@@ -121,9 +123,10 @@ def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -
     from fedplt.configuration.config import RunConfig
     from fedplt.configuration.config_errors import placing
     from fedplt.configuration.config_file import override
-    from fedplt.engines.progress import rounds_progress
-    from fedplt.engines.start import prepare_resume, run_job
+    from fedplt.engines.by_name import engine_of
+    from fedplt.federation.progress import rounds_progress
     from fedplt.federation.run_folder.folder import RunFolder
+    from fedplt.federation.start import prepare_resume, run_job
 
     def change(config: RunConfig) -> RunConfig:
         return override(config, set_ or [])
@@ -138,7 +141,8 @@ def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -
         rounds_progress(out, done, job.config.rounds, job.metric) as show,
         _tracked(folder, tensorboard, done, show) as on_round,
     ):
-        run_job(job, folder, resume=True, on_round=on_round)
+        engine = engine_of(job.config)
+        run_job(job, folder, engine=engine, resume=True, on_round=on_round)
     _finish(RunFolder.open(folder))
 
 
@@ -155,8 +159,8 @@ def evaluate(
     ] = None,
 ) -> None:
     """Measure the model that a run has trained on new data."""
+    from fedplt.api import evaluate as measure
     from fedplt.federation.run_folder.folder import RunFolder
-    from fedplt.federation.trained_model import evaluate as measure
 
     found = measure(folder, data, best=best, client=client)
     metric = RunFolder.open(folder).history().metric

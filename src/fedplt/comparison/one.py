@@ -20,9 +20,17 @@ from typing import Any
 
 from fedplt.comparison.processes import beside
 from fedplt.configuration import load_config
-from fedplt.engines import prepare_resume, run_job
+from fedplt.engines import engine_of
 from fedplt.errors import DivergedError, FedpltError
-from fedplt.federation import Interrupted, RoundRecord, RunFolder, job_from_config, note_processor
+from fedplt.federation import (
+    Interrupted,
+    RoundRecord,
+    RunFolder,
+    job_from_config,
+    note_processor,
+    prepare_resume,
+    run_job,
+)
 from fedplt.files import write_text
 
 PARENT_CHECK_SECONDS = 1.0
@@ -54,11 +62,13 @@ class Parent:
 def run_one(path: Path, parent: Parent) -> None:
     config = load_config(beside(path, ".toml"))
     note_processor(beside(path, ".processor"))
-    if RunFolder.has_begun(path):
+    begun = RunFolder.has_begun(path)
+    if begun:
         job, _ = prepare_resume(RunFolder.open(path), lambda _: config)
-        run_job(job, path, resume=True, on_round=parent.on_round)
     else:
-        run_job(job_from_config(config), path, on_round=parent.on_round)
+        job = job_from_config(config)
+    engine = engine_of(job.config)
+    run_job(job, path, engine=engine, resume=begun, on_round=parent.on_round)
 
 
 def main() -> int:

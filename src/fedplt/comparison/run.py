@@ -35,7 +35,6 @@ from fedplt.configuration import (
     parse_config,
 )
 from fedplt.data import CATALOG, Fetching, fetch_data_set
-from fedplt.engines import available_cores
 from fedplt.errors import ConfigError, FedpltError, RunError
 from fedplt.federation import (
     RunFolder,
@@ -47,6 +46,7 @@ from fedplt.federation import (
     warn_of_gaps,
 )
 from fedplt.files import write_text
+from fedplt.machine import available_cores
 from fedplt.planning import Plan, paper_flops_of
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from fedplt.federation.checks import on_device, try_model
 from fedplt.federation.claims import most_believed, with_claims
 from fedplt.federation.device_times import DeviceTimes, read_devices, write_devices
 from fedplt.federation.engine import Engine, Interrupted
@@ -18,11 +17,14 @@ from fedplt.federation.job import (
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.measure import evaluation_chunks
 from fedplt.federation.planning import method_from_config, plan_from_config, warn_of_gaps
+from fedplt.federation.preflight.model import on_device, try_model
+from fedplt.federation.preflight.self_check import check_job
 from fedplt.federation.privacy import (
     noise_multiplier_for,
     privacy_text,
     probability_of,
 )
+from fedplt.federation.progress import both, shown_progress
 from fedplt.federation.robust import FEWEST_CLIENTS, coverage_warnings, participants_warning
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.run_folder.checkpoint import changed_keys
@@ -35,6 +37,6 @@ from fedplt.federation.run_folder.records import History, RoundRecord, Totals, o
 from fedplt.federation.run_folder.sealed import load_tensors, save_tensors
 from fedplt.federation.run_folder.sessions import note_session, read_sessions
 from fedplt.federation.sampler import most_clients, most_numbers
-from fedplt.federation.self_check import check_job
 from fedplt.federation.server_job import DataOnNodes, make_server_job
+from fedplt.federation.start import MakeEngine, job_of, prepare_resume, run_job
 from fedplt.federation.trained_model import evaluate, find_code_of, load

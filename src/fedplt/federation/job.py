@@ -17,7 +17,11 @@ from fedplt.client import LocalTraining, Loss, Metric, Task, classification_loss
 from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData, first_examples
 from fedplt.errors import ConfigError, DataError
-from fedplt.federation.checks import (
+from fedplt.federation.fleet import ClientDevices, nominal_workload
+from fedplt.federation.model import find_code, model_from_config
+from fedplt.federation.planning import method_from_config, plan_from_config
+from fedplt.federation.preflight.data import check_finite, check_shift, parts_of, with_checks
+from fedplt.federation.preflight.model import (
     kind_of,
     likes_channels_last,
     on_device,
@@ -28,10 +32,6 @@ from fedplt.federation.checks import (
     try_task,
     uncompiled,
 )
-from fedplt.federation.data_checks import check_finite, check_shift, parts_of, with_checks
-from fedplt.federation.fleet import ClientDevices, nominal_workload
-from fedplt.federation.model import find_code, model_from_config
-from fedplt.federation.planning import method_from_config, plan_from_config
 from fedplt.federation.run_data import load_data, split_data
 from fedplt.fleet import ExactWorkload
 from fedplt.planning import Allocation, Layers, LocalRecipe, Plan

@@ -13,15 +13,14 @@ from torch import Tensor
 from fedplt.client import ClientResult
 from fedplt.errors import RunError, TooFewClientsError
 from fedplt.federation.availability import Availability
-from fedplt.federation.bad_rounds import refuse_too_few, stop_if_all_are_bad
 from fedplt.federation.changing_fleet import ChangingFleet
-from fedplt.federation.checks import check_window
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.engine import Engine, Interrupted, NodesEngine
 from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
 from fedplt.federation.model import all_tensors
-from fedplt.federation.outcome import RoundOutcome
+from fedplt.federation.outcome import RoundOutcome, refuse_too_few, stop_if_all_are_bad
+from fedplt.federation.preflight.model import check_window
 from fedplt.federation.privacy import PrivateRounds
 from fedplt.federation.robust import clipped_clients, rule_of
 from fedplt.federation.run_folder.folder import RunFolder

@@ -1,9 +1,9 @@
-"""The outcome of a round, before it is committed."""
+"""The outcome of a round, before it is committed, and rounds that do not count."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from fedplt.client import ClientResult
+from fedplt.errors import DivergedError, TooFewClientsError
 from fedplt.federation.availability import Attendance
+from fedplt.federation.job import Job
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.sampler import Selection
 from fedplt.server import MAX_LOSS, Memory
@@ -58,3 +60,34 @@ class RoundOutcome:
         losses = torch.tensor([result.loss for result in sound], dtype=torch.float64)
         weights = torch.tensor([result.num_examples for result in sound], dtype=torch.float64)
         return float((losses * weights).sum() / weights.sum()) if sound else math.nan
+
+
+def refuse_too_few(job: Job, round: int, number: int, rejected: Mapping[str, str]) -> None:
+    """Refuse a round with fewer updates than ``server.min_clients``."""
+    least = job.config.server.min_clients
+    if number < least:
+        reasons = "; ".join(f"{job.client_name(int(k))}: {why}" for k, why in rejected.items())
+        raise TooFewClientsError(
+            f"round {round + 1}: {number} of at least {least} updates came "
+            f"(server.min_clients). {reasons}"
+        )
+
+
+def stop_if_all_are_bad(
+    job: Job, round: int, num_trained: int, rejected: Mapping[str, str]
+) -> None:
+    """Stop if every update was rejected.
+
+    A sampler by norm may draw one client alone: rejecting that one does not stop the run. Nor does
+    one node that is asked alone: it may be hostile, and others follow.
+    """
+    of_many = job.config.engine.name == "flower" and job.plan.num_clients > 1
+    alone = num_trained == 1 and (job.config.sampling.by_norm or of_many)
+    if rejected and len(rejected) == num_trained and not alone:
+        first, reason = next(iter(rejected.items()))
+        scaler = job.recipe.scaler != "none"
+        hint = " The scaler (method.scaler) makes steps larger; try it without." if scaler else ""
+        raise DivergedError(
+            f"round {round + 1}: every client's update was refused; "
+            f"{job.client_name(int(first))}: {reason}{hint}"
+        )

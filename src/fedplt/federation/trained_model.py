@@ -11,9 +11,9 @@ from fedplt.client import Evaluation, Task, combine, evaluate_chunk, num_chunks
 from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, TrainingData, as_samples, first_examples, load_data_set
 from fedplt.errors import ConfigError, DamagedError, DataError, FedpltError, RunError
-from fedplt.federation.checks import run_model, try_task
-from fedplt.federation.data_checks import check_finite, with_checks
 from fedplt.federation.model import find_code, load_weights
+from fedplt.federation.preflight.data import check_finite, with_checks
+from fedplt.federation.preflight.model import run_model, try_task
 from fedplt.federation.run_folder.checkpoint import CheckpointFiles
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.model_files import BEST_MODEL, FINAL_MODEL

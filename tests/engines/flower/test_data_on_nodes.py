@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from safetensors.torch import load_file
 
+from fedplt.api import run
 from fedplt.configuration import dump_config, load_config, override, parse_config
 from fedplt.engines.flower.server_app import run_on
-from fedplt.engines.start import job_of, run
 from fedplt.errors import DivergedError
+from fedplt.federation.start import job_of
 from fedplt.kernels import linear
 from tests.support.flower_nodes import MemoryWire
 from tests.support.runs import same

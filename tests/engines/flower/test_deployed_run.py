@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from fedplt.api import run
 from fedplt.configuration.config_file import load_config, override
-from fedplt.engines.start import run
 from tests.support.deployments import free_ports, make_deployment, parts, start_federation
 from tests.support.runs import same
 

@@ -9,12 +9,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedplt.engines.flower import members
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.members import announcements
-from fedplt.engines.start import run_job
 from fedplt.errors import RunError
 from tests.support.flower_nodes import MemoryWire, memory_engine
 from tests.support.image_jobs import image_job
 from tests.support.jobs import blob_job
-from tests.support.runs import final_state, same, without_time
+from tests.support.runs import final_state, run_job, same, without_time
 
 pytestmark = [
     pytest.mark.slow,

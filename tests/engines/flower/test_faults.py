@@ -9,8 +9,8 @@ import time
 import pytest
 from safetensors.torch import load_file
 
+from fedplt.api import run
 from fedplt.configuration.config_file import load_config, override
-from fedplt.engines.start import run
 from tests.support.counting_proxy import CountingProxy
 from tests.support.deployments import (
     NAMES,

@@ -7,14 +7,15 @@ import warnings
 import pytest
 from safetensors.torch import load_file
 
+from fedplt.api import run
 from fedplt.configuration import AnnouncedDevice, dump_config, override, parse_config
 from fedplt.engines.flower.server_app import run_on
-from fedplt.engines.start import job_of, run, run_job
 from fedplt.errors import ConfigError, RunError, UntrainedWarning
 from fedplt.federation import RunFolder
+from fedplt.federation.start import job_of
 from fedplt.fleet import DeviceProfile
 from tests.support.flower_nodes import MemoryWire, memory_engine
-from tests.support.runs import same, without_time
+from tests.support.runs import run_job, same, without_time
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from fedplt.api import resume, run
 from fedplt.configuration.config_file import load_config
-from fedplt.engines.start import resume, run
 from tests.support.runs import same
 from tests.support.tiny import CONFIG
 

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from fedplt.api import run
 from fedplt.engines.flower.deployment import start_run as module
-from fedplt.engines.start import run
 from fedplt.errors import RunError
 from fedplt.federation.run_folder.lock import take_lock
 from tests.support.tiny import CONFIG

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fedplt.configuration.config_file import load_config
-from fedplt.engines.start import job_of
+from fedplt.federation.start import job_of
 from fedplt.planning import download_bytes
 from tests.support.counting_proxy import CountingProxy
 from tests.support.deployments import (

@@ -17,12 +17,11 @@ from fedplt import RunError
 from fedplt.engines.simulator.engine import SimulatorEngine
 from fedplt.engines.simulator.shared import SharedMemory
 from fedplt.engines.simulator.worker import Worker
-from fedplt.engines.start import run_job
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.run_folder.folder import RunFolder
 from tests.support.jobs import RATIOS, blob_job, small_model
 from tests.support.processes import Forked
-from tests.support.runs import final_state, same, without_time
+from tests.support.runs import final_state, run_job, same, without_time
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from fedplt.engines.simulator.engine import SimulatorEngine
-from fedplt.engines.start import run_job
 from fedplt.federation.sampler import ClientSampler, most_numbers
 from fedplt.server.aggregation import Aggregator
 from tests.support.jobs import blob_job, small_model
-from tests.support.runs import final_state, same, without_time
+from tests.support.runs import final_state, run_job, same, without_time
 
 pytestmark = pytest.mark.slow
 

@@ -25,9 +25,17 @@ from fedplt.engines.flower.grid_wire import GridWire
 from fedplt.engines.flower.members import Registered, announcements
 from fedplt.engines.flower.relay import relay
 from fedplt.engines.flower.wire import Wire
-from fedplt.engines.start import job_of, prepare_resume, run_job
 from fedplt.errors import ConfigError, RunError
-from fedplt.federation import Job, RoundRecord, RunFolder, participants_warning, with_claims
+from fedplt.federation import (
+    Job,
+    RoundRecord,
+    RunFolder,
+    job_of,
+    participants_warning,
+    prepare_resume,
+    run_job,
+    with_claims,
+)
 from fedplt.imports import search_also
 
 _log = logging.getLogger("flwr")

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fedplt.configuration import FROM_PYTHON, dump_config
-from fedplt.engines.cores import available_cores
 from fedplt.engines.flower.app_project import app_project, package_of
 from fedplt.engines.flower.engine import FlowerEngine
 from fedplt.engines.flower.kept import KeptState
@@ -25,6 +24,7 @@ from fedplt.errors import RunError
 from fedplt.federation import Interrupted, Job
 from fedplt.files import write_text
 from fedplt.kernels import read_state, take
+from fedplt.machine import available_cores
 
 START_SECONDS = 600.0
 """Flower and Ray start within seconds, unless the machine has much else to do."""

@@ -16,7 +16,6 @@ from torch import nn
 
 from fedplt.client import MetricInfo
 from fedplt.configuration import FROM_PYTHON, parse_config
-from fedplt.engines.arguments import method_section, values_of
 from fedplt.engines.flower.app_engine import (
     DEFAULT_MAX_EXAMPLES,
     AppCalls,
@@ -27,7 +26,6 @@ from fedplt.engines.flower.app_engine import (
 )
 from fedplt.engines.flower.server_app import say_rounds
 from fedplt.engines.flower.strategy_arguments import metric_of, ratio_list, refuse_recipe
-from fedplt.engines.start import run_job
 from fedplt.errors import ConfigError, RunError
 from fedplt.federation import (
     DataOnNodes,
@@ -38,7 +36,9 @@ from fedplt.federation import (
     learning_rates_of,
     local_training_of,
     plan_from_config,
+    run_job,
 )
+from fedplt.federation.preflight import method_section, values_of
 from fedplt.kernels import read_state
 from fedplt.methods import Method
 

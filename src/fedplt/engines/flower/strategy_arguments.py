@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 from fedplt.client import METRICS, Metric, MetricInfo
 from fedplt.configuration import RunConfig
-from fedplt.engines.arguments import as_list, checked_ratio, described
 from fedplt.errors import ConfigError, RunError, did_you_mean
 from fedplt.federation import local_training_of
+from fedplt.federation.preflight import as_list, checked_ratio, described
 
 
 def ratio_list(

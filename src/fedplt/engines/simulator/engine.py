@@ -23,11 +23,11 @@ from fedplt.client import (
     num_chunks,
     statistics_chunks,
 )
-from fedplt.engines.cores import available_cores
 from fedplt.engines.simulator.pool import WorkerPool
 from fedplt.engines.simulator.shared import SharedMemory
 from fedplt.engines.simulator.worker import EvaluateTask, StatisticsTask, TrainTask
 from fedplt.federation import Job, evaluation_chunks, most_clients
+from fedplt.machine import available_cores
 from fedplt.planning import Assignment
 
 

@@ -28,6 +28,7 @@ from fedplt.federation.run_folder.sealed import (
     seal_json,
 )
 from fedplt.files import write_text
+from fedplt.machine import physical_memory
 
 FORMAT = 2
 KIND = "sessions"
@@ -64,7 +65,7 @@ def note_session(folder: Path, run: str, rounds_done: int) -> None:
         "system": f"{platform.system()} {platform.release()} ({platform.machine()})",
         "processor": processor_name(),
         "cores": os.cpu_count() or 1,
-        "memory_bytes": _memory(),
+        "memory_bytes": physical_memory(),
         "folder": str(Path.cwd()),
     }
     try:
@@ -94,11 +95,4 @@ def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
-        return None
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):  # not known on this system
         return None

@@ -14,9 +14,9 @@ from fedplt import ConfigError
 from fedplt.configuration.config_file import parse_config
 from fedplt.data.samples import TensorSamples
 from fedplt.data.training_data import TrainingData
-from fedplt.engines.start import run_job
 from fedplt.federation.job import make_job
 from tests.support.masked_training import masks, train_masked
+from tests.support.runs import run_job
 from tests.support.zoo import ZOO
 
 RATIOS = [1.0, 0.4, 0.2, 0.2]

@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 
 from fedplt.client import accuracy
-from fedplt.engines.progress import TimeLeft, rounds_progress
 from fedplt.federation import RoundRecord, Totals
+from fedplt.federation.progress import TimeLeft, rounds_progress
 
 
 def record(round, seconds=1.0, **values):

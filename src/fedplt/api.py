@@ -1,8 +1,9 @@
-"""``fedplt.train``: train the user's own model on the user's own data."""
+"""What most users call: run, resume, train, evaluate, load."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import nn
 from fedplt.client import Loss, Metric, Task
 from fedplt.configuration import (
     FROM_PYTHON,
+    Changes,
+    ConfigLike,
     CutConfig,
     DataConfig,
     DiagnosticsConfig,
@@ -21,11 +24,33 @@ from fedplt.configuration import (
     SamplingConfig,
     ServerConfig,
     TrainingConfig,
+    as_config,
     make_absolute,
+    override,
+    overrides_of,
     parse_config,
+    placing,
 )
 from fedplt.data import Augment, Collate, Split, TrainingData, split_given
-from fedplt.engines.arguments import (
+from fedplt.engines import engine_of
+from fedplt.errors import ConfigError
+from fedplt.federation import (
+    History,
+    MakeEngine,
+    OnRound,
+    RunFolder,
+    both,
+    evaluate,
+    ignore,
+    job_of,
+    load,
+    make_job,
+    prepare_resume,
+    run_job,
+    shown_progress,
+    warn_of_gaps,
+)
+from fedplt.federation.preflight import (
     Values,
     as_list,
     check_arguments,
@@ -34,12 +59,66 @@ from fedplt.engines.arguments import (
     task_section,
     values_of,
 )
-from fedplt.engines.progress import both, shown_progress
-from fedplt.engines.start import MakeEngine, run_job
-from fedplt.errors import ConfigError
-from fedplt.federation import History, OnRound, ignore, make_job, warn_of_gaps
 from fedplt.methods import Method
 from fedplt.planning import Allocation
+
+__all__ = ["evaluate", "load", "resume", "run", "train"]
+
+
+def run(
+    config: ConfigLike,
+    out: str | Path | None = None,
+    *,
+    engine: MakeEngine | None = None,
+    on_round: OnRound = ignore,
+    verbose: bool | None = None,
+    overwrite: bool = False,
+) -> History:
+    """Train as a configuration describes, like ``fedplt run``.
+
+    Args:
+        config: a configuration, a dictionary of its sections, the path of a TOML file, or a
+            built-in one's name.
+        out: a run folder; None: nothing on disk.
+        engine: function that makes the engine; default: the one that ``engine.name`` names.
+        on_round: called with every round's :class:`fedplt.RoundRecord`, in order.
+        verbose: show progress; default: on a terminal and in a notebook.
+        overwrite: delete the run that is in ``out``, when the new one starts.
+
+    Ctrl-C saves the run and raises KeyboardInterrupt.
+    """
+    with placing(config) if isinstance(config, (str, Path)) else nullcontext():
+        job = job_of(as_config(config))
+        warn_of_gaps(job.plan)
+        with shown_progress(job, verbose) as show:
+            on_round = both(show, on_round)
+            make = engine or engine_of(job.config)
+            return run_job(job, out, engine=make, on_round=on_round, overwrite=overwrite)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    changes: Changes = (),
+    engine: MakeEngine | None = None,
+    on_round: OnRound = ignore,
+    verbose: bool | None = None,
+) -> History:
+    """Continue a run that was stopped or killed, like ``fedplt resume``; same bits at the end.
+
+    Args:
+        folder: the run's folder.
+        changes: what to change in its configuration: ``{"rounds": 300}``, or as for ``--set``,
+            ``["rounds=300"]``. Changes that would alter the bits are refused.
+        engine, on_round, verbose: as of :func:`run`.
+    """
+    wanted = overrides_of(changes)
+    job, done = prepare_resume(RunFolder.open(folder), lambda c: override(c, wanted))
+    warn_of_gaps(job.plan)
+    with shown_progress(job, verbose, done) as show:
+        on_round = both(show, on_round)
+        make = engine or engine_of(job.config)
+        return run_job(job, folder, resume=True, engine=make, on_round=on_round)
 
 
 def train(
@@ -126,7 +205,6 @@ def train(
     optional = {"augment": augment, "collate": collate}
     given_functions = {key: value for key, value in optional.items() if value is not None}
     check_arguments(model, on_round=on_round, **given_functions)
-    make_engine = engine if callable(engine) else None
     ratios, learning_rates = as_list(ratios), as_list(learning_rates)
     samples = TrainingData(train_data, validation_data, test_data, collate)
     named_split, given = _split(split, len(samples.train))
@@ -160,6 +238,7 @@ def train(
         task=chosen, augment=augment,
     )  # fmt: skip
     warn_of_gaps(job.plan)
+    make_engine = engine if callable(engine) else engine_of(config)
     with shown_progress(job, verbose) as show:
         return run_job(
             job, out, resume=resume, engine=make_engine, on_round=both(show, on_round),

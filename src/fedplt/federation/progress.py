@@ -16,7 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from fedplt.client import MetricInfo
-from fedplt.federation import Job, OnRound, RoundRecord
+from fedplt.federation.job import Job
+from fedplt.federation.loop import OnRound
+from fedplt.federation.run_folder.records import RoundRecord
 from fedplt.text import bytes_text, duration_text
 
 LOG_SECONDS = 5.0

@@ -12,7 +12,8 @@ from torch.utils.data import Dataset
 
 import fedplt
 from fedplt import CutError
-from fedplt.federation import check_job, self_check
+from fedplt.federation import check_job
+from fedplt.federation.preflight import self_check
 from tests.support.jobs import blob_job, blobs, small_model
 
 

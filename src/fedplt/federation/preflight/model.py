@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from fedplt.configuration import RunConfig
 from fedplt.data import Samples, TensorSamples, first_examples
 from fedplt.errors import ConfigError, DataError
 from fedplt.kernels import call_model, evaluation_mode
+from fedplt.machine import physical_memory
 from fedplt.models import MODELS
 from fedplt.text import bytes_text
 
@@ -188,14 +188,6 @@ def check_window(window: int, state_size: int) -> None:
             f"diagnostics.window: {window} copies of this model need {bytes_text(needed)}, but "
             f"this machine has {bytes_text(there)}. Set at most {there // (4 * state_size)}."
         )
-
-
-def physical_memory() -> int | None:
-    """Bytes of memory of this machine; None where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return None
 
 
 def try_optimizer(training: LocalTraining) -> None:

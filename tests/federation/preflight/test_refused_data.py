@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import fedplt
-from fedplt.federation import data_checks
+from fedplt.federation.preflight import data as data_checks
 from tests.support.jobs import blobs
 
 X, Y = blobs(60)

@@ -54,7 +54,7 @@ workers = 1
 CODE = """
 import torch
 import fedplt
-from tests.engines.test_tasks import slopes
+from tests.api.test_tasks import slopes
 
 def load():
     return fedplt.TrainingData(

@@ -1,122 +1,42 @@
-"""Run a federation: from a configuration, from a folder, or from a job made in Python."""
+"""Start a run: a new one, or one that continues in its folder."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
-from importlib.util import find_spec
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedplt.configuration import (
-    FROM_PYTHON,
-    ON_NODES,
-    SAME_CALL,
-    Changes,
-    ConfigLike,
-    RunConfig,
-    as_config,
-    flatten,
-    override,
-    overrides_of,
-    placing,
-)
+from fedplt.configuration import FROM_PYTHON, ON_NODES, SAME_CALL, RunConfig, flatten
 from fedplt.data import Progress
-from fedplt.engines.progress import both, shown_progress
 from fedplt.errors import ConfigError, RunError
-from fedplt.federation import (
-    Engine,
-    Federation,
-    History,
-    Interrupted,
-    Job,
-    OnRound,
-    RoundRecord,
-    RunFolder,
-    check_job,
-    find_code_of,
-    ignore,
-    job_from_config,
-    make_server_job,
-    note_session,
-    restore_plan_and_metric,
-    warn_of_gaps,
-    write_devices,
-)
+from fedplt.federation.device_times import write_devices
+from fedplt.federation.engine import Engine, Interrupted
+from fedplt.federation.job import Job, job_from_config
+from fedplt.federation.loop import Federation, OnRound, ignore
+from fedplt.federation.preflight.self_check import check_job
+from fedplt.federation.progress import both
+from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.federation.run_folder.mending import restore_plan_and_metric
+from fedplt.federation.run_folder.records import History, RoundRecord
+from fedplt.federation.run_folder.sessions import note_session
+from fedplt.federation.server_job import make_server_job
+from fedplt.federation.trained_model import find_code_of
 from fedplt.files import a_path
 from fedplt.imports import import_object
 
 MakeEngine = Callable[[Job, Callable[[], bool]], Engine]
 """Makes an engine from a job and a function that returns whether the user asked to stop."""
-ENGINES = {
-    "simulator": "fedplt.engines.simulator:SimulatorEngine",
-    "flower": "fedplt.engines.flower:FlowerSimulation",
-}
-"""Engines by ``engine.name``; imported when they are used."""
-
-
-def run(
-    config: ConfigLike,
-    out: str | Path | None = None,
-    *,
-    engine: MakeEngine | None = None,
-    on_round: OnRound = ignore,
-    verbose: bool | None = None,
-    overwrite: bool = False,
-) -> History:
-    """Train as a configuration describes, like ``fedplt run``.
-
-    Args:
-        config: a configuration, a dictionary of its sections, the path of a TOML file, or a
-            built-in one's name.
-        out: a run folder; None: nothing on disk.
-        engine: function that makes the engine; default: the one that ``engine.name`` names.
-        on_round: called with every round's :class:`fedplt.RoundRecord`, in order.
-        verbose: show progress; default: on a terminal and in a notebook.
-        overwrite: delete the run that is in ``out``, when the new one starts.
-
-    Ctrl-C saves the run and raises KeyboardInterrupt.
-    """
-    with placing(config) if isinstance(config, (str, Path)) else nullcontext():
-        job = job_of(as_config(config))
-        warn_of_gaps(job.plan)
-        with shown_progress(job, verbose) as show:
-            on_round = both(show, on_round)
-            return run_job(job, out, engine=engine, on_round=on_round, overwrite=overwrite)
-
-
-def resume(
-    folder: str | Path,
-    *,
-    changes: Changes = (),
-    engine: MakeEngine | None = None,
-    on_round: OnRound = ignore,
-    verbose: bool | None = None,
-) -> History:
-    """Continue a run that was stopped or killed, like ``fedplt resume``; same bits at the end.
-
-    Args:
-        folder: the run's folder.
-        changes: what to change in its configuration: ``{"rounds": 300}``, or as for ``--set``,
-            ``["rounds=300"]``. Changes that would alter the bits are refused.
-        engine, on_round, verbose: as of :func:`run`.
-    """
-    wanted = overrides_of(changes)
-    job, done = prepare_resume(RunFolder.open(folder), lambda c: override(c, wanted))
-    warn_of_gaps(job.plan)
-    with shown_progress(job, verbose, done) as show:
-        on_round = both(show, on_round)
-        return run_job(job, folder, resume=True, engine=engine, on_round=on_round)
 
 
 def run_job(
     job: Job,
     out: str | Path | None = None,
     *,
+    engine: MakeEngine,
     resume: bool = False,
-    engine: MakeEngine | None = None,
     on_round: OnRound = ignore,
     overwrite: bool = False,
 ) -> History:
@@ -128,7 +48,6 @@ def run_job(
     out = None if out is None else a_path(out, "out", RunError)
     if out is None and job.config.evaluation.keep_best:
         raise ConfigError("evaluation.keep_best: the best model is kept in a folder; give out=.")
-    make_engine: MakeEngine = engine or _engine_of(job.config)
     on_round = both(on_round, _named(job.config.engine.on_round))
     folder = RunFolder.open(out) if out and resume else None
     if folder:
@@ -139,7 +58,7 @@ def run_job(
         has_data = job.config.data.name != ON_NODES
         if job.config.engine.check and has_data and not resume:
             check_job(job)
-        with _stoppable() as stop, closing(make_engine(job, stop)) as running:
+        with _stoppable() as stop, closing(engine(job, stop)) as running:
             federation = Federation(job, running)
             if out and not resume:
                 folder = RunFolder.create(out, job, overwrite=overwrite)
@@ -180,16 +99,6 @@ def _named(path: str | None) -> OnRound:
             ) from error
 
     return on_round
-
-
-def _engine_of(config: RunConfig) -> MakeEngine:
-    name = config.engine.name
-    if name == "flower" and find_spec("flwr") is None:
-        raise RunError(
-            "engine.name = 'flower' needs Flower: install it with pip install 'fedplt[flower]'."
-        )
-    made: MakeEngine = import_object(ENGINES[name], "engine.name")
-    return made
 
 
 def job_of(config: RunConfig, progress: Progress | None = None) -> Job:
