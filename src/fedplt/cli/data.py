@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fedplt.cli.app import app, out, print_json, status, verb
+from fedplt.cli.app import Group, app, out, print_json, status, verb
 
-data_app = typer.Typer(no_args_is_help=True, help="Get the built-in data sets.")
+data_app = typer.Typer(cls=Group, no_args_is_help=True, help="Get the built-in data sets.")
 app.add_typer(data_app, name="data")
 
 
@@ -26,5 +26,5 @@ def data_get(
 
     with fetch_progress(status) as progress:
         path = fetch_data_set(name, folder=folder, progress=progress)
-    out.print(f"{name} is in {path}", soft_wrap=True)
+    out.print(f"{name} is in {path}")
     print_json({"name": name, "folder": str(path)})

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from fedplt.cli.app import app, out, print_json, verb
+from fedplt.cli.app import Group, app, out, print_json, verb
 from fedplt.errors import RunError
 
 flower_app = typer.Typer(
-    no_args_is_help=True, help="Flower apps with code of your own (docs/flower.md)."
+    cls=Group, no_args_is_help=True, help="Flower apps with code of your own (docs/flower.md)."
 )
 app.add_typer(flower_app, name="flower")
 
@@ -35,6 +35,6 @@ def flower_init(
             raise
         raise RunError("Flower apps need Flower: pip install 'fedplt[flower]'") from error
     package = init_app(folder, publisher=publisher)
-    out.print(f"{folder} is ready. Fill in {folder / package / 'task.py'}.", soft_wrap=True)
-    out.print(f"Run it: see {folder / 'README.md'}", soft_wrap=True)
+    out.print(f"{folder} is ready. Fill in {folder / package / 'task.py'}.")
+    out.print(f"Run it: see {folder / 'README.md'}")
     print_json({"folder": str(folder), "package": package})

@@ -27,7 +27,7 @@ def fetch_progress(console: Console) -> Iterator[OnFetch]:
         def say(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
                 tasks[what] = TaskID(len(tasks))
-                console.print(f"fetching: {what}", soft_wrap=True)
+                console.print(f"fetching: {what}")
 
         yield say
         return

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from fedplt.planning.flow import LayerNote, ModuleFlow, Product, from_plain
 from fedplt.planning.layers_summary import layers_summary
 from fedplt.planning.places import Places
-from fedplt.text import brief, html_text
+from fedplt.text import brief, counted, html_text
 
 Ranges = tuple[range, ...]
 """Sub-layer indices of one layer: disjoint, ascending, unit-step ranges."""
@@ -195,7 +195,7 @@ class Layers(Sequence[Layer]):
                 yield tensor, start, stop, offset + start * tensor.row_size
 
     def __repr__(self) -> str:
-        return f"<Layers: {len(self)} layers, {self.size:,} parameters>"
+        return f"<Layers: {counted(len(self), 'layer')}, {self.size:,} parameters>"
 
     def _repr_html_(self) -> str:
         return html_text(self.summary())
