@@ -35,6 +35,7 @@ def flower_init(
             raise
         raise RunError("Flower apps need Flower: pip install 'fedplt[flower]'") from error
     package = init_app(folder, publisher=publisher)
-    out.print(f"{folder} is ready. Fill in {folder / package / 'task.py'}.")
+    out.print(f"wrote {folder}: it runs without changes, on a synthetic data set.")
     out.print(f"Run it: see {folder / 'README.md'}")
+    out.print(f"Your model and data: {folder / package / 'task.py'}")
     print_json({"folder": str(folder), "package": package})
