@@ -15,6 +15,7 @@ from fedplt.builtin import find_fleet
 from fedplt.client.local_training import LocalTraining
 from fedplt.cutting import find_spaces
 from fedplt.federation import make_job
+from fedplt.fleet import PaperWorkload
 from fedplt.methods import PlanRequest, make_method
 from fedplt.text import brief
 
@@ -61,6 +62,9 @@ def public_objects(history):
     yield fedplt.TrainOrder(client=1, round=0, seed=0, assignment=plan.assignment(1),
                             training=LocalTraining(), learning_rate=0.1)  # fmt: skip
     fleet = fedplt.read_fleet(find_fleet("kitchen"))
+    planned = fedplt.plan_fleet(fleet.devices, PaperWorkload(10**6, local_steps=9))
+    yield from (planned, planned.devices[0], fedplt.LocalRecipe())
+    yield fedplt.Evaluation(1.0, 0.5, np.arange(900), np.ones(900))
     yield from (fleet, fleet.devices[0], history, *history.rounds[:2])
 
 

@@ -9,7 +9,7 @@ from fedplt.fleet.devices import DeviceProfile
 from fedplt.fleet.round_times import RoundTime
 from fedplt.fleet.target import Target
 from fedplt.fleet.workload import Work
-from fedplt.text import brief
+from fedplt.text import brief, seconds_text
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,11 @@ class DevicePlan:
     """What was given up, besides the ratio, to meet the target."""
     note: str = ""
     """A note if memory, not time, limits the ratio."""
+
+    def __repr__(self) -> str:
+        late = "" if self.feasible else ", late"
+        seconds = f"{seconds_text(self.planned.total)} s a round{late}"
+        return f"<DevicePlan {self.device.name!r}: ratio {self.ratio:.3g}, {seconds}>"
 
     @property
     def feasible(self) -> bool:
