@@ -15,6 +15,7 @@ from fedplt.builtin import find_fleet
 from fedplt.client.local_training import LocalTraining
 from fedplt.cutting import find_spaces
 from fedplt.federation import make_job
+from fedplt.fleet import PaperWorkload
 from fedplt.methods import PlanRequest, make_method
 from fedplt.text import brief
 
@@ -52,14 +53,18 @@ def public_objects(history):
         clients={"num_clients": CLIENTS, "num_examples": [5] * CLIENTS},
         data={"name": "mine:data", "split": "iid", "min_examples": 1},
     )
-    update = fedplt.ClientUpdate(np.zeros(10**6, np.float32), 5, 1.0)
+    updates = [fedplt.ClientUpdate(np.zeros(n, np.float32), 5, 1.0) for n in (500, 10**6)]
     yield from (layers, layers[0], plan, small, plan.assignment(1), small.assignment(1))
     yield from (fedplt.balanced_allocation(layers.sizes, 0.3), request)
-    yield from (samples, data, config, config.clients, fedplt.load_config("fashion-mnist"), update)
+    yield from (samples, data, config, config.clients, fedplt.load_config("fashion-mnist"))
+    yield from updates
     yield from (make_job(config, DEEP, data), fedplt.check(DEEP, INPUTS[:8]))
     yield fedplt.TrainOrder(client=1, round=0, seed=0, assignment=plan.assignment(1),
                             training=LocalTraining(), learning_rate=0.1)  # fmt: skip
     fleet = fedplt.read_fleet(find_fleet("kitchen"))
+    planned = fedplt.plan_fleet(fleet.devices, PaperWorkload(10**6, local_steps=9))
+    yield from (planned, planned.devices[0], fedplt.LocalRecipe())
+    yield fedplt.Evaluation(1.0, 0.5, np.arange(900), np.ones(900))
     yield from (fleet, fleet.devices[0], history, *history.rounds[:2])
 
 
@@ -73,7 +78,8 @@ def test_public_objects_print_as_one_short_line(history):
 def test_what_a_reader_wants_to_know_first(history):
     layers = fedplt.cut(DEEP, INPUTS[:4])
     assert repr(layers) == "<Layers: 21 layers, 1,467 parameters>"
-    assert "40 clients train 0.5" in repr(fedplt.make_plan(layers, [0.5] * CLIENTS))
+    plan = fedplt.make_plan(layers, [0.5] * CLIENTS)
+    assert repr(plan).endswith("40 clients, ratio 0.503, 21 layers, 1,467 parameters>")
     last = f"last accuracy {100 * history.scores[-1]:.1f} %"
     assert "12 rounds" in repr(history) and last in repr(history)
     assert "mean of the last 6" in repr(history)

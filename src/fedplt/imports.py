@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedplt.errors import ConfigError, RunError
+from fedplt.errors import ConfigError, RunError, did_you_mean
 
 _own: list[str] = []
 """Folders with the user's modules, at the end of ``sys.path``."""
@@ -48,13 +48,16 @@ def import_object(path: str, key: str, wanted: str = "a function", kind: type | 
     _refuse_python_itself(module_name, path, key, wanted)
     search_also(str(Path.cwd()), last=True)
     _refuse_other(module_name, path, key)
+    places = " or ".join(dict.fromkeys([*_own[:1], str(Path.cwd())]))
+    hint = f"Is it installed, or in {places}?"
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
+        module = importlib.import_module(module_name)
+        alike = did_you_mean(attribute, vars(module))
+        hint = alike if alike.startswith("Did") else f"Is it defined in {module_name}?"
+        found = getattr(module, attribute)
     except Exception as error:  # the user's module may raise anything while it is imported
-        places = " or ".join(dict.fromkeys([*_own[:1], str(Path.cwd())]))
         raise ConfigError(
-            f"{key}: {path!r} cannot be imported ({type(error).__name__}: {error}). "
-            f"Is it installed, or in {places}?"
+            f"{key}: {path!r} cannot be imported ({type(error).__name__}: {error}). {hint}"
         ) from error
     if not (callable(found) if kind is None else isinstance(found, kind)):
         raise ConfigError(f"{key}: {path!r} is a {type(found).__name__}; name {wanted} instead.")

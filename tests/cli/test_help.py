@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from fedplt.cli import app
-from fedplt.cli.app import VERBS
+from fedplt.cli.app import VERBS, out
 from tests.support.shown import command_lines
 
 ROOT = typer.main.get_command(app)
@@ -69,3 +69,14 @@ def test_every_verb_has_examples_that_the_pages_show_too():
                 assert example.startswith(f"fedplt {' '.join(path)}")
                 assert example in documented
                 assert example in shown(path)
+
+
+@pytest.mark.parametrize("typed", [["rnu"], ["deploy", "chek"], ["flower", "inti"], ["data", "gt"]])
+def test_a_mistyped_verb_gets_one_suggestion(typed):
+    done = CliRunner().invoke(app, typed)
+    assert done.exit_code == 2 and done.output.count("Did you mean") == 1
+
+
+def test_lines_in_a_pipe_are_whole(capsys):
+    out.print("accuracy " * 40)
+    assert len(capsys.readouterr().out.splitlines()) == 1

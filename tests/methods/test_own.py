@@ -164,6 +164,7 @@ def test_a_plan_whose_method_is_gone(fedplt, here):
     [
         ("nowhere:OneLayer", "'nowhere:OneLayer' cannot be imported (ModuleNotFoundError"),
         ("mine:Nothing", "cannot be imported (AttributeError"),
+        ("mine:OneLayr", "Did you mean 'OneLayer'?"),
         ("mine:", "cannot be imported"),
         ("math:pi", "is a float; name a subclass of fedplt.methods.Method instead"),
         ("mine:build", "is a function; name a subclass"),

@@ -40,7 +40,7 @@ def main(application: typer.Typer = app) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         err.print("error: ", end="", style="bold red")
-        err.print(_words(error), soft_wrap=True)
+        err.print(_words(error))
         sys.exit(2)
 
 
@@ -59,7 +59,7 @@ def _short_warnings() -> Iterator[None]:
         message: Warning | str, category: type[Warning], filename: str, *more: Any, **named: Any
     ) -> None:
         if category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[1]):
-            err.print(f"warning: {message}", soft_wrap=True)
+            err.print(f"warning: {message}")
         else:
             default(message, category, filename, *more, **named)
 

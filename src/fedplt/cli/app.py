@@ -82,7 +82,16 @@ VERBS: dict[str, dict[str, tuple[str, ...]]] = {
 """All verbs in the order of use, under their headings in the help, each with examples."""
 
 
-class _InOrder(TyperGroup):
+class Group(TyperGroup):
+    """A group of verbs that suggests a known verb for a mistyped one, once."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # From click 8.4 on, its own error has the suggestion that typer adds, too.
+        self.suggest_commands = not hasattr(click.exceptions, "NoSuchCommand")
+
+
+class _InOrder(Group):
     """Lists the verbs under their headings, in the order of use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -108,7 +117,12 @@ app = typer.Typer(
 def _console(stderr: bool = False) -> Console:
     terminal = False if PLAIN else None
     return Console(
-        stderr=stderr, highlight=False, markup=False, emoji=False, force_terminal=terminal
+        stderr=stderr,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        force_terminal=terminal,
+        soft_wrap=True,  # terminals wrap lines; files and pipes get whole ones
     )
 
 
@@ -271,4 +285,4 @@ def figures() -> ModuleType:
 
 def save_picture(figure: Figure, picture: Path) -> None:
     figures().save_figure(figure, picture)
-    status.print(f"picture: {picture}", soft_wrap=True)
+    status.print(f"picture: {picture}")

@@ -31,7 +31,7 @@ def methods() -> None:
     rows += [[name, kind.holds, kind.trains] for name, kind in METHODS.items()]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     header, *lines = [[cell.ljust(w) for cell, w in zip(r, widths, strict=True)] for r in rows]
-    out.print(table(header, lines), soft_wrap=True)
+    out.print(table(header, lines))
     kinds = METHODS.items()
     print_json(lambda: {name: {"holds": k.holds, "trains": k.trains} for name, k in kinds})
 
@@ -86,22 +86,22 @@ def compare(
     except KeyboardInterrupt:
         err.print("stopped and saved. Start it again to continue.")
         raise typer.Exit(130) from None
-    out.print(found.text(target), soft_wrap=True)
-    out.print(f"\nresults: {folder / 'comparison.json'}", soft_wrap=True)
+    out.print(found.text(target))
+    out.print(f"\nresults: {folder / 'comparison.json'}")
     write_text(folder / "comparison.tex", found.latex(target))
-    out.print(f"tables for LaTeX: {folder / 'comparison.tex'}", soft_wrap=True)
+    out.print(f"tables for LaTeX: {folder / 'comparison.tex'}")
     folders = {
         label: [folder / f"{label}-seed{seed}" for seed in contestant.histories]
         for label, contestant in found.contestants.items()
     }
     groups = {label: [read_run(path) for path in paths] for label, paths in folders.items()}
     page = write_page(folder / "report.html", content_of(f"Comparison: {settings.name}", groups))
-    out.print(f"report: {page}", soft_wrap=True)
+    out.print(f"report: {page}")
     print_json(lambda: found.to_json(target))
     try:
         save_picture(figures().comparison_figure(found.histories), folder / "comparison.png")
     except RunError as error:
-        err.print(f"no picture: {error}", soft_wrap=True)
+        err.print(f"no picture: {error}")
     if found.problems:
         raise typer.Exit(1)
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-from fedplt.cli.app import app, out, print_json, status, verb
+from fedplt.cli.app import Group, app, out, print_json, status, verb
 
 if TYPE_CHECKING:
     from fedplt.data import Progress as OnFetch
@@ -26,7 +26,7 @@ def fetch_progress(console: Console) -> Iterator[OnFetch]:
         def say(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
                 tasks[what] = TaskID(len(tasks))
-                console.print(f"fetching: {what}", soft_wrap=True)
+                console.print(f"fetching: {what}")
 
         yield say
         return
@@ -41,7 +41,7 @@ def fetch_progress(console: Console) -> Iterator[OnFetch]:
         yield show
 
 
-data_app = typer.Typer(no_args_is_help=True, help="Get the built-in data sets.")
+data_app = typer.Typer(cls=Group, no_args_is_help=True, help="Get the built-in data sets.")
 app.add_typer(data_app, name="data")
 
 
@@ -57,5 +57,5 @@ def data_get(
 
     with fetch_progress(status) as progress:
         path = fetch_data_set(name, folder=folder, progress=progress)
-    out.print(f"{name} is in {path}", soft_wrap=True)
+    out.print(f"{name} is in {path}")
     print_json({"name": name, "folder": str(path)})

@@ -8,12 +8,14 @@ from typing import Annotated
 
 import typer
 
-from fedplt.cli.app import app, out, print_json, verb
+from fedplt.cli.app import Group, app, out, print_json, verb
 from fedplt.errors import RunError
 from fedplt.text import counted
 
 deploy_app = typer.Typer(
-    no_args_is_help=True, help="Run on real machines: write and check a deployment on Flower."
+    cls=Group,
+    no_args_is_help=True,
+    help="Run on real machines: write and check a deployment on Flower.",
 )
 app.add_typer(deploy_app, name="deploy")
 
@@ -38,10 +40,10 @@ def deploy_init(
     address = deployment.make_address(host or [], port)
     record, notes = deployment.init_deployment(folder, nodes, address, config)
     nodes_text = f"{counted(len(record.nodes), 'node')} ({_some(list(record.nodes))})"
-    out.print(f"{folder} is ready: a server at {address.public}, {nodes_text}.", soft_wrap=True)
+    out.print(f"{folder} is ready: a server at {address.public}, {nodes_text}.")
     for text in notes:
-        out.print(text, soft_wrap=True)
-    out.print(f"What to do next: {folder / 'README.md'}", soft_wrap=True)
+        out.print(text)
+    out.print(f"What to do next: {folder / 'README.md'}")
     names = {"folder": str(folder), "server": address.public, "nodes": list(record.nodes)}
     print_json({**names, "notes": notes})
 
@@ -57,9 +59,9 @@ def deploy_check(
     for finding in findings:
         label, style = LABELS[finding.level]
         out.print(f"{label:8}", style=style, end="")
-        out.print(finding.text, soft_wrap=True)
+        out.print(finding.text)
         if finding.do:
-            out.print(f"{'':8}-> {finding.do}", soft_wrap=True)
+            out.print(f"{'':8}-> {finding.do}")
     print_json([{"level": f.level, "text": f.text, "do": f.do} for f in findings])
     if problems:
         out.print(f"{problems} problem{'s' if problems > 1 else ''}.")
@@ -83,7 +85,7 @@ def _deployment() -> ModuleType:
 
 
 flower_app = typer.Typer(
-    no_args_is_help=True, help="Flower apps with code of your own (docs/flower.md)."
+    cls=Group, no_args_is_help=True, help="Flower apps with code of your own (docs/flower.md)."
 )
 app.add_typer(flower_app, name="flower")
 
@@ -107,6 +109,7 @@ def flower_init(
             raise
         raise RunError("Flower apps need Flower: pip install 'fedplt[flower]'") from error
     package = init_app(folder, publisher=publisher)
-    out.print(f"{folder} is ready. Fill in {folder / package / 'task.py'}.", soft_wrap=True)
-    out.print(f"Run it: see {folder / 'README.md'}", soft_wrap=True)
+    out.print(f"wrote {folder}: it runs without changes, on a synthetic data set.")
+    out.print(f"Run it: see {folder / 'README.md'}")
+    out.print(f"Your model and data: {folder / package / 'task.py'}")
     print_json({"folder": str(folder), "package": package})

@@ -90,10 +90,10 @@ def fleet(
     made = plan_devices(file.devices, workload, target.model_copy(update=flags))
     late = not all(entry.feasible for entry in made.devices)
     choices = plan_deadlines(made, workload) if late or made.target.rule == "everyone" else []
-    out.print(fleet_summary(made, choices), soft_wrap=True)
+    out.print(fleet_summary(made, choices))
     others = [choice for choice in choices if choice.seconds != made.target_seconds]
     if others:
-        out.print(f"Choose one with --deadline-seconds {others[0].seconds:g}.", soft_wrap=True)
+        out.print(f"Choose one with --deadline-seconds {others[0].seconds:g}.")
     print_json(lambda: fleet_json(made, choices))
     if picture:
         figures()  # fails early if matplotlib is missing
@@ -143,8 +143,8 @@ def probe(
     text = f"[[device]]\n{tomli_w.dumps(device)}"
     # The text is a comment of the fleet file that `fedplt probe fcn > device.toml` makes.
     lines = [*found.summary().splitlines(), "The bandwidths were not measured."]
-    out.print("\n".join(f"# {line}".rstrip() for line in lines), soft_wrap=True)
-    out.print("\n" + text, soft_wrap=True, end="")
+    out.print("\n".join(f"# {line}".rstrip() for line in lines))
+    out.print("\n" + text, end="")
     print_json(device)
     if out_file is not None:
         try:

@@ -32,11 +32,11 @@ def init(
         configs = {name: describe(path) for name, path in builtin_configs().items()}
         width, fleets = max(map(len, configs)), list(builtin_fleets())
         lines = [f"{name:{width}}  {text}" for name, text in configs.items()]
-        out.print("\n".join(lines), soft_wrap=True)
-        out.print(f"\nfleets: {', '.join(fleets)}", soft_wrap=True)
+        out.print("\n".join(lines))
+        out.print(f"\nfleets: {', '.join(fleets)}")
         print_json({"configurations": configs, "fleets": fleets})
         return
     files = copy_config(config, folder)
-    out.print(f"wrote {', '.join(map(str, files))}", soft_wrap=True)
-    out.print(f"Edit it, then: fedplt run {files[0]}", soft_wrap=True)
+    out.print(f"wrote {', '.join(map(str, files))}")
+    out.print(f"Edit it, then: fedplt run {files[0]}")
     print_json({"files": [str(file) for file in files]})

@@ -75,9 +75,9 @@ def cut(
             cut_model, built, inputs, groups=groups, always=always or [], never=never or [],
             fused=key_values("--fused", fused), max_sublayers=max_sublayers,
         )  # fmt: skip
-    out.print(layers.summary(), soft_wrap=True)
+    out.print(layers.summary())
     if inputs is None:
-        status.print("Give --shape or --example to see how data flows.", soft_wrap=True)
+        status.print("Give --shape or --example to see how data flows.")
     report = _check(built, inputs, layers) if check else None
     checked = {} if report is None else {"check": {"is_right": report.is_right}}
     print_json(lambda: {**layers.to_json(), **checked})
@@ -93,7 +93,7 @@ def _check(model: nn.Module, inputs: Any, layers: Layers) -> CheckReport:
     if inputs is None:
         raise ConfigError("--check needs an input: give --shape or --example.")
     report = check_training(model, inputs, plan=make_plan(layers, RATIOS))
-    out.print(f"\n{report}\n{report.tensors}", soft_wrap=True)
+    out.print(f"\n{report}\n{report.tensors}")
     return report
 
 

@@ -30,7 +30,7 @@ def privacy(
             "privacy.clip=1.0 --set privacy.noise_multiplier=1.0 --set server.weights=equal."
         )
     record = privacy_record(settings)
-    out.print(privacy_text(record), soft_wrap=True)
+    out.print(privacy_text(record))
     noise = None
     if epsilon is not None:
         noise = math.ceil(1000 * noise_multiplier_for(settings, epsilon)) / 1000

@@ -52,7 +52,7 @@ def plan(
         settings = load_config(config, set_ or [])
         made = plan_without_data(settings)
     for text in [made.summary(), *coverage_warnings(settings, made)]:
-        out.print(text, soft_wrap=True)
+        out.print(text)
     print_json(made.to_json)
     if picture:
         save_picture(figures().plan_figure(made), picture)
@@ -99,12 +99,12 @@ def run(
     with placing(config, overrides), fetch_progress(status) as progress:
         job = job_from_config(settings, progress)
     for text in [job.plan.summary(), *coverage_warnings(settings, job.plan)]:
-        out.print(text + "\n", soft_wrap=True)
+        out.print(text + "\n")
     if job.devices and job.devices.plan:
-        out.print(fleet_summary(job.devices.plan) + "\n", soft_wrap=True)
+        out.print(fleet_summary(job.devices.plan) + "\n")
     if len(job.samples):
         workers = settings.engine.workers or available_cores()
-        out.print(forecast(job, workers).summary(path) + "\n", soft_wrap=True)
+        out.print(forecast(job, workers).summary(path) + "\n")
     with (
         placing(config, overrides),
         _stopping(path),
@@ -135,7 +135,7 @@ def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -
         job, done = prepare_resume(RunFolder.open(folder), change, progress)
     out.print(f"{done} of {counted(job.config.rounds, 'round')} done.")
     for gap in job.plan.uncovered:
-        out.print(f"WARNING: {gap}", soft_wrap=True)
+        out.print(f"WARNING: {gap}")
     with (
         _stopping(folder),
         rounds_progress(out, done, job.config.rounds, job.metric) as show,
@@ -183,7 +183,7 @@ def report(
 ) -> None:
     """Write an HTML page about runs: curves, who trains what, costs, differences."""
     path = write_report(folders, page or folders[0] / "report.html", title)
-    out.print(f"report: {path}", soft_wrap=True)
+    out.print(f"report: {path}")
     print_json({"report": str(path)})
 
 
@@ -213,7 +213,6 @@ def curve(
         out.print(
             f"{name}: {mean} ({note}; mean of the last 10 evaluations: {each}; last evaluation: "
             f"{last})",
-            soft_wrap=True,
         )
         spreads = {"mean": fmean(finals), "sample_std": spread}
         found[name] = {metric.name: finals, "last": lasts, **spreads}
@@ -251,14 +250,14 @@ def _finish(folder: RunFolder) -> None:
         text += f", {metric.text(history.test_score, 1)} on the test set"
     out.print(text)
     if history.privacy is not None:
-        out.print(f"privacy: {privacy_text(history.privacy)}", soft_wrap=True)
-    out.print(f"model:  {model}", soft_wrap=True)
+        out.print(f"privacy: {privacy_text(history.privacy)}")
+    out.print(f"model:  {model}")
     report = None
     try:
         report = str(write_report([folder.path], folder.path / "report.html"))
-        out.print(f"report: {report}", soft_wrap=True)
+        out.print(f"report: {report}")
     except RunError as error:  # no round was evaluated; the run has ended well all the same
-        err.print(f"no report: {error}", soft_wrap=True)
+        err.print(f"no report: {error}")
     record = history.rounds[-1]
     print_json(
         {
@@ -308,5 +307,5 @@ class _stopping:  # noqa: N801 (used as a verb)
 
         if kind is Interrupted:
             text = f"stopped and saved. Continue with: fedplt resume {self.folder}"
-            err.print(text, soft_wrap=True)
+            err.print(text)
             raise typer.Exit(130)

@@ -43,7 +43,7 @@ def watch(
     sockets = [server.config.bind_socket()] if port == 0 else None
     shown = sockets[0].getsockname()[1] if sockets else port
     address = f"http://{f'[{host}]' if ':' in host else host}:{shown}"
-    out.print(f"{address}  (Ctrl-C ends it)", soft_wrap=True)
+    out.print(f"{address}  (Ctrl-C ends it)")
     print_json({"address": address})
     server.run(sockets)
 
@@ -77,5 +77,5 @@ def export(
         number = export_comparison(read_groups(folders), path)
     else:
         number = export([read_run(folder) for folder in run_folders(folders)], table, path)
-    out.print(f"{path}: {counted(number, 'row')}", soft_wrap=True)
+    out.print(f"{path}: {counted(number, 'row')}")
     print_json({"file": str(path), "rows": number})

@@ -20,6 +20,7 @@ from fedplt.data import Samples
 from fedplt.errors import DataError
 from fedplt.kernels import call_model, modules_with_running_statistics
 from fedplt.seeds import seeded_globals, torch_seed
+from fedplt.text import brief
 
 CHUNK = 1000
 """Examples per evaluation batch; fixed, so that sums do not depend on the number of workers."""
@@ -39,6 +40,8 @@ class Evaluation:
     """Number of evaluated examples; 0: not known."""
     sums: Sums | None = None
     """The metric's numbers, summed over the evaluated examples."""
+
+    __repr__ = brief
 
     def client_scores(self, label_shares: NDArray[np.float64]) -> NDArray[np.float64]:
         """Score of each client: per-label scores, weighted by the client's label distribution.

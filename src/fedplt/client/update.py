@@ -16,6 +16,7 @@ from torch import Tensor
 from fedplt.client.update_bytes import read_update
 from fedplt.errors import UpdateError
 from fedplt.planning import Assignment, safetensors_bytes
+from fedplt.text import brief
 
 FORMAT = 1
 
@@ -44,6 +45,8 @@ class ClientUpdate:
     metrics: dict[str, float] = field(default_factory=dict)
     origin: Origin | None = None
     """With it, :func:`fedplt.validate` refuses another client's update, or an old one."""
+
+    __repr__ = brief
 
     def to_bytes(self) -> bytes:
         """As safetensors: one array and a small header."""

@@ -245,7 +245,11 @@ class EngineConfig(Section):
     """``simulator``: worker processes on this machine. ``flower``: Flower's simulation of nodes
     on this machine, or, in a deployment, its nodes."""
     device: Annotated[
-        str, Field(pattern=r"^(cpu|auto|cuda(:\d+)?|mps)$", examples=["auto", "cuda:1"])
+        str,
+        Field(
+            pattern=r"^(cpu|auto|cuda(:\d+)?|mps)$",
+            examples=["cpu", "auto", "cuda", "cuda:1", "mps"],
+        ),
     ] = "cpu"
     """``cpu``, ``cuda``, ``cuda:1``, ``mps``, or ``auto``: ``cuda`` or ``mps`` if torch finds one,
     else ``cpu``; the run records which. Every worker keeps the data on its device."""

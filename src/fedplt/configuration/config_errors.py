@@ -113,7 +113,7 @@ _NEEDED = {
     "less_than": "a number less than {lt:g}",
     "less_than_equal": "a number less than or equal to {le:g}",
     "too_short": "at least {min_length} of them",
-    "string_pattern_mismatch": "a value of another form",
+    "string_pattern_mismatch": "one of the known forms",
 }
 """What is needed instead, by the validating library's name of the mistake."""
 

@@ -104,7 +104,7 @@ class SamplingConfig(Section):
         if name not in known and ":" not in name:
             raise ValueError(
                 f"there is no sampler {name!r}. {did_you_mean(name, known)} Your own is named by "
-                "import path: 'my_module:MySampler'"
+                "import path: 'my_module:MySampler'."
             )
         return name
 

@@ -64,7 +64,7 @@ class ServerConfig(Section):
         if name not in RULES and ":" not in name:
             raise ValueError(
                 f"there is no rule {name!r}. {did_you_mean(name, RULES)} Your own is named by "
-                "import path: 'my_module:MyRule'"
+                "import path: 'my_module:MyRule'."
             )
         return name
 

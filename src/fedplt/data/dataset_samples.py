@@ -133,7 +133,7 @@ def _pair(item: Any, index: int, what: str = "item") -> tuple[Any, Any]:
     raise DataError(
         f"{what} {index} of the Dataset is of type {type(item).__name__}"
         f"{f' with {len(item)} parts' if isinstance(item, (tuple, list)) else ''}; items must be "
-        f"(input, target) pairs, or dictionaries with {LABELS!r}."
+        f"(input, target) pairs, two inputs as ((a, b), target), or dictionaries with {LABELS!r}."
     )
 
 
@@ -162,7 +162,8 @@ def _collated(items: Sequence[Any], numbers: Sequence[int]) -> Any:
         if other is not None:
             raise DataError(
                 f"items {numbers[0]} and {numbers[other]} of the Dataset are not alike: {first} "
-                f"and {_kind(items[other])}. All need the same types and shapes."
+                f"and {_kind(items[other])}. All need the same types and shapes; for items of "
+                "different lengths, give collate=, a function from a list of items to a batch."
             ) from error
         raise DataError(
             f"items of the Dataset, such as number {numbers[0]}, are {first}; they must be "

@@ -73,7 +73,7 @@ def as_samples(data: Any, collate: Collate | None = None) -> Samples:
     if isinstance(data, (tuple, list)) and data and isinstance(data[0], (Tensor, np.ndarray)):
         raise DataError(
             f"data is a {type(data).__name__} of {len(data)} tensors or arrays; give two, (inputs, "
-            "targets); several inputs as a dictionary: ({'a': x1, 'b': x2}, targets)."
+            "targets); several inputs as ((x1, x2), targets) or ({'a': x1, 'b': x2}, targets)."
         )
     if isinstance(data, IterableDataset):
         raise DataError(

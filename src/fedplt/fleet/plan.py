@@ -12,7 +12,7 @@ import numpy as np
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
 from fedplt.fleet.workload import Work
-from fedplt.text import brief
+from fedplt.text import brief, seconds_text
 
 TIME_TOLERANCE = 1e-9
 """Relative. Times are sums of rounded numbers, and a target may be a device's own time: nobody may
@@ -122,6 +122,11 @@ class DevicePlan:
     """What was given up, besides the ratio, to meet the target."""
     note: str = ""
     """A note if memory, not time, limits the ratio."""
+
+    def __repr__(self) -> str:
+        late = "" if self.feasible else ", late"
+        seconds = f"{seconds_text(self.planned.total)} s a round{late}"
+        return f"<DevicePlan {self.device.name!r}: ratio {self.ratio:.3g}, {seconds}>"
 
     @property
     def feasible(self) -> bool:

@@ -274,7 +274,7 @@ class Layers(Sequence[Layer]):
                 yield tensor, start, stop, offset + start * tensor.row_size
 
     def __repr__(self) -> str:
-        return f"<Layers: {len(self)} layers, {self.size:,} parameters>"
+        return f"<Layers: {counted(len(self), 'layer')}, {self.size:,} parameters>"
 
     def _repr_html_(self) -> str:
         return html_text(self.summary())

@@ -221,10 +221,10 @@ class Plan:
 
     def __repr__(self) -> str:
         low, high = self.achieved_ratios.min(), self.achieved_ratios.max()
-        trained = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
-        model = f"{self.layers.size:,} parameters in {len(self.layers)} layers"
+        ratios = f"ratio {low:.3g}" if low == high else f"ratios {low:.3g} to {high:.3g}"
+        model = f"{counted(len(self.layers), 'layer')}, {self.layers.size:,} parameters"
         name = f"{type(self).__name__} {self.fingerprint}"
-        return f"<{name}: {self.num_clients} clients train {trained} of {model}>"
+        return f"<{name}: {counted(self.num_clients, 'client')}, {ratios}, {model}>"
 
     def _repr_html_(self) -> str:
         return html_text(self.summary())

@@ -22,7 +22,7 @@ from tests.support.quickstart import apply, make_quickstart, shown_changes
 def test_an_app_is_written_once(tmp_path):
     done = CliRunner().invoke(cli, ["flower", "init", str(tmp_path / "my app")])
     assert done.exit_code == 0, done.output
-    assert "is ready" in done.output
+    assert "runs without changes" in done.output
     names = {str(p.relative_to(tmp_path / "my app")) for p in tmp_path.rglob("*") if p.is_file()}
     package = {f"my_app/{name}.py" for name in ("__init__", "task", "client_app", "server_app")}
     assert names == {"pyproject.toml", "LICENSE", "README.md", *package}

@@ -104,8 +104,8 @@ ITEMS = [
     ((X[0], 7), r"label 7 \(example 50\).*at least 8 outputs"),
     ((X[0], 0.5), r"such as 0.5 \(example 50\)"),
     ((X[0], "cat"), "and 50 of the Dataset are not alike: .* the text 'cat'"),
-    ((X[0, :2], 0), r"and 50 of the Dataset are not alike: .* shape \(2,\)"),
-    ((X[0], 0, 0), "item 50 of the Dataset .* 3 parts"),
+    ((X[0, :2], 0), r"and 50 of the Dataset are not alike: .* shape \(2,\).* collate="),
+    ((X[0], 0, 0), r"item 50 of the Dataset .* 3 parts.* \(\(a, b\), target\)"),
     (FileNotFoundError("50.png"), r"item 50 .* FileNotFoundError: 50.png \(test_refused_data.py"),
 ]
 
