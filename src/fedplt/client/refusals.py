@@ -11,6 +11,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils.checkpoint import CheckpointError
 
 from fedplt.errors import CutError
 from fedplt.kernels import Slices
@@ -87,14 +88,28 @@ def refuse_lost_gradient(trained: Iterable[Slices]) -> None:
         )
 
 
-def refuse_hidden_use(error: RuntimeError) -> None:
-    """A backward pass failed: perhaps because a fused step moved a weight that it needed."""
-    if "modified by an inplace operation" in str(error):
+@contextmanager
+def explained_errors() -> Iterator[None]:
+    """Around a backward pass: say what in the block may be the cause of an error of torch."""
+    try:
+        yield
+    except CheckpointError as error:
         raise CutError(
-            f"{error}\nEither the model changes an activation in place that is needed, or it uses "
-            "a weight where train_only cannot see it (in another thread, in TorchScript) and in "
-            "its own operations, too, which a step that is fused into the backward pass does not "
-            "allow. Use it in one of these ways, or an optimizer with momentum, which is not fused."
+            f"{str(error).partition('Tip:')[0].strip()}\nA checkpoint that runs in another thread "
+            "is computed again in this one, where train_only sees its operations and computes "
+            "them otherwise. Run the checkpoint in the thread of the block, or use none in the "
+            "other thread."
+        ) from error
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        raise CutError(
+            f"{error}\nEither the model changes an activation in place that is needed; or it ran "
+            "a normalization layer in evaluation mode and then in training mode, which moves its "
+            "statistics (call backward() in between); or it uses a weight where train_only cannot "
+            "see it (in another thread, in TorchScript) and in its own operations, too, which a "
+            "step that is fused into the backward pass does not allow: use it in one of these "
+            "ways, or an optimizer with momentum, which is not fused."
         ) from error
 
 

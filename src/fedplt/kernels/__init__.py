@@ -31,7 +31,7 @@ from fedplt.kernels.operations import (
 from fedplt.kernels.plain import (
     eagerly,
     follow,
-    followed_checkpoints,
+    followed_functions,
     has_standard_operations,
     is_followed,
     num_function_modes,
@@ -65,7 +65,7 @@ __all__ = [
     "eagerly",
     "evaluation_mode",
     "follow",
-    "followed_checkpoints",
+    "followed_functions",
     "has_hooks",
     "has_kernel",
     "has_own_forward",
