@@ -24,7 +24,11 @@ def test_optimizers_of_the_models_own_parameters():
         for optimizer in (before, torch.optim.SGD(model.a.parameters(), lr=0.1)):
             with pytest.raises(CutError, match=r"give it part\.parameters\(\)"):
                 optimizer.step()
-        torch.optim.AdamW(part.parameters()).step()
+        later = torch.optim.AdamW(part.parameters())
+        later.step()
+        later.add_param_group({"params": [model.a.weight]})
+        with pytest.raises(CutError, match=r"give it part\.parameters\(\)"):
+            later.step()
     before.step()  # after the block it is an ordinary model
 
 

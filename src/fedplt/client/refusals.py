@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -113,14 +113,22 @@ def explained_errors() -> Iterator[None]:
         ) from error
 
 
+Seen = WeakKeyDictionary[Optimizer, int]
+"""Optimizers that were looked at, with as many parameters as they held: groups may be added."""
+
+
+def _num_held(optimizer: Optimizer) -> int:
+    return sum([len(group["params"]) for group in optimizer.param_groups])
+
+
 @contextmanager
 def refused_optimizers(own: Collection[int]) -> Iterator[None]:
     """Optimizers that would move what is not trained; ``own``: the model's own parameters."""
 
-    seen: WeakSet[Optimizer] = WeakSet()
+    seen: Seen = WeakKeyDictionary()
 
     def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer in seen:
+        if seen.get(optimizer) == _num_held(optimizer):
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if any(id(parameter) in own for parameter in parameters):
@@ -134,7 +142,7 @@ def refused_optimizers(own: Collection[int]) -> Iterator[None]:
                 "not a part of the step of the whole. Use an optimizer that treats every "
                 "coordinate alone, such as SGD or AdamW."
             )
-        seen.add(optimizer)
+        seen[optimizer] = _num_held(optimizer)
 
     handle = register_optimizer_step_pre_hook(look)
     try:
@@ -153,7 +161,7 @@ def refuse_ended(tensors: Iterable[Any], holder: str) -> None:
         )
 
 
-_seen_since_an_end: WeakSet[Optimizer] = WeakSet()
+_seen_since_an_end: Seen = WeakKeyDictionary()
 
 
 def end_slices(leaves: Iterable[Tensor]) -> None:
@@ -167,10 +175,11 @@ def end_slices(leaves: Iterable[Tensor]) -> None:
 @functools.cache
 def _watch_optimizers() -> None:
     def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer not in _seen_since_an_end:
+        number = _num_held(optimizer)
+        if _seen_since_an_end.get(optimizer) != number:
             held = (p for group in optimizer.param_groups for p in group["params"])
             refuse_ended(held, f"this {type(optimizer).__name__} has")
-            _seen_since_an_end.add(optimizer)
+            _seen_since_an_end[optimizer] = number
 
     register_optimizer_step_pre_hook(look)
 
