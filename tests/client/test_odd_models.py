@@ -397,3 +397,19 @@ def test_refuses_a_model_whose_copy_unties():
         model = Model(lambda m, x: m.a(x) + m.b(x), a=nn.Linear(6, 8), b=nn.Linear(6, 8))
         model.a.weight, model.b.weight = nn.Parameter(memory[:8]), nn.Parameter(memory[4:])
         cut(model)
+
+
+class NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+def test_a_function_that_gives_no_gradient():
+    torch.manual_seed(0)
+    forward = lambda m, x: straight(m, x) + NoGradient.apply(m.b.bias)  # noqa: E731
+    check(Model(forward, **two()), torch.randn(5, 6))

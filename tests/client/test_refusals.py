@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 import fedplt
 from fedplt import CutError, bind_state, cut
@@ -23,7 +24,11 @@ def test_optimizers_of_the_models_own_parameters():
         for optimizer in (before, torch.optim.SGD(model.a.parameters(), lr=0.1)):
             with pytest.raises(CutError, match=r"give it part\.parameters\(\)"):
                 optimizer.step()
-        torch.optim.AdamW(part.parameters()).step()
+        later = torch.optim.AdamW(part.parameters())
+        later.step()
+        later.add_param_group({"params": [model.a.weight]})
+        with pytest.raises(CutError, match=r"give it part\.parameters\(\)"):
+            later.step()
     before.step()  # after the block it is an ordinary model
 
 
@@ -171,3 +176,21 @@ def test_statistics_of_untrained_channels_in_torchs_own_functions(function):
     for start, stop in rows:
         trained[start:stop] = True
     assert torch.equal(norm.running_mean != 0, trained)
+
+
+def test_checkpoint_in_another_thread():
+    model, x = Model(straight, **two()), torch.randn(5, 6)
+    with block(model), ThreadPoolExecutor(1) as pool:
+        out = pool.submit(checkpoint, model, x, use_reentrant=False).result()
+        with pytest.raises(CutError, match="thread"):
+            out.sum().backward()
+
+
+def test_evaluation_then_training_before_the_backward_pass():
+    """Torch computes the first pass's gradients with the statistics of the second."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    with block(model, 1.0):
+        first = model.eval()(torch.randn(5, 6))
+        loss = (first + model.train()(torch.randn(5, 6))).sum()
+        with pytest.raises(CutError, match="evaluation mode"):
+            loss.backward()

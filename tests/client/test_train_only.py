@@ -179,7 +179,8 @@ def test_nothing_below_the_lowest_trained_layer_is_differentiated():
     assignment = make_plan(layers, [allocation_of(layers.sizes, [0, 0, 0.5])]).assignment(0)
     with train_only(model, assignment):
         hidden = model[:4](torch.randn(5, 10))
-        assert hidden.grad_fn is None
+        with torch._C.DisableTorchFunction():  # a model that asks gets one
+            assert hidden.grad_fn is None
         assert model[4](hidden).requires_grad
 
 
@@ -207,7 +208,7 @@ def test_changed_inputs_are_noticed_as_in_torch():
         inputs = torch.randn(3, 10) * 1.0
         loss = model(inputs).sum()
         inputs.mul_(2)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        with pytest.raises(CutError, match="modified by an inplace operation"):
             loss.backward()
 
 

@@ -278,7 +278,37 @@ def gradient(model, x):
     return model.b(made)
 
 
+class Square(torch.autograd.Function):
+    """No function mode sees it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient * ctx.saved_tensors[0]
+
+
+own_square = Square.apply  # kept from before the block, as most people do
+
+
+def observed(model, x):
+    hidden = model.a(x)
+    hidden.register_hook(lambda gradient: 2 * gradient)
+    hidden.retain_grad()
+    return model.b(model.c(hidden))
+
+
 UNTRAINED = {
+    "branches on grad_fn": lambda m, x: m.b(m.c(m.a(x) * (2 - (m.a(x).grad_fn is None)))),
+    "branches on is_leaf": lambda m, x: m.b(m.c(m.a(x) * (2 - m.a(x).is_leaf))),
+    "branches after a custom function": lambda m, x: m.b(m.c(asked(own_square(m.a(x))))),
+    "a custom function of a weight": lambda m, x: m.b(
+        m.c(asked(F.linear(x, own_square(m.a.weight), m.a.bias)))
+    ),
+    "a hook without a question": observed,
     "a reentrant checkpoint": reentrant,
     "a reentrant checkpoint of all that is trained": all_reentrant,
     "branches on requires_grad": lambda m, x: m.b(m.c(asked(m.a(x)))),
@@ -304,8 +334,8 @@ def test_branches_after_normalization_and_flatten(norm):
     top(model, torch.randn(5, 3, 6), [0.0, 0.5])
 
 
-def test_checkpoints_are_torchs_own_after_the_block():
-    kind, model = torch.utils.checkpoint.CheckpointFunction, Model(straight, **two())
+def test_custom_functions_are_torchs_own_after_the_block():
+    kind, model = torch.autograd.function._SingleLevelFunction, Model(straight, **two())
     layers = cut(model)
     assignment = make_plan(layers, [allocation_of(layers.sizes, [0.0, 1.0])]).assignment(0)
     with train_only(model, assignment):

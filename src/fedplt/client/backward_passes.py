@@ -13,7 +13,7 @@ from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 from fedplt.client.asked_gradients import asked_gradients
-from fedplt.client.refusals import refuse_ended, refuse_lost_gradient
+from fedplt.client.refusals import explained_errors, refuse_ended, refuse_lost_gradient
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError, GradientError
 
@@ -58,7 +58,7 @@ class BackwardPasses:
         state = self.part.state
         state.depth += 1
         try:
-            with self._looked_at(inputs is not None), self.mode:
+            with self._looked_at(inputs is not None), explained_errors(), self.mode:
                 _engine_run_backward(
                     tuple(tensors), filled, keep, bool(create_graph), wanted,
                     allow_unreachable=True, accumulate_grad=True,
@@ -89,7 +89,7 @@ class BackwardPasses:
         step, self.part.state.is_step = self.part.state.is_step, False
         given = _listed(outputs), _listed(inputs), _listed(grad_outputs)
         try:
-            with self._looked_at(True), self.mode:
+            with self._looked_at(True), explained_errors(), self.mode:
                 return asked_gradients(self.part.slices.values(), *given, *args, **kwargs)
         finally:
             self.part.state.is_step = step

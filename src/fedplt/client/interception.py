@@ -31,7 +31,7 @@ _FUNCTIONS = {name: value for name, value in vars(F).items() if callable(value)}
 _KNOWN = frozenset(_FUNCTIONS.values())
 _BUILT_IN = {type(_LINEAR), type(_TENSOR.add), type(_TENSOR.grad.__get__)}
 _TOLD = (
-    "shape", "dtype", "device", "layout", "ndim", "is_leaf", "is_sparse", "is_nested", "is_cuda",
+    "shape", "dtype", "device", "layout", "ndim", "is_sparse", "is_nested", "is_cuda",
     "is_quantized", "is_meta", "_backward_hooks", "size", "dim", "numel", "stride",
     "is_contiguous", "element_size", "is_floating_point", "is_complex", "data_ptr",
     "storage_offset", "__len__", "nelement", "__hash__", "ndimension",
@@ -73,6 +73,7 @@ class Interception(TorchFunctionMode):
             Tensor.retain_grad: self._observe,
             **dict.fromkeys((Tensor.expand_as, Tensor.view_as), self._view),
             _TENSOR.grad_fn.__get__: self._observe,
+            _TENSOR.is_leaf.__get__: self._ask,
             Tensor.detach: self._detach,
             torch.detach: self._detach,
             **{
@@ -120,7 +121,7 @@ class Interception(TorchFunctionMode):
                     self._note_uses((value,))
             result = func(*args)
         if self.follows:
-            self._follow(result, args, kwargs)
+            self.mark(result, args, kwargs)
         return result
 
     def _find_handler(self, func: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -145,7 +146,7 @@ class Interception(TorchFunctionMode):
         if func is not _EMBEDDING:  # it gives columns of a weight where a Linear gives rows
             self.part.ways.note(args, result)
         if self.follows:
-            self._follow(result, args, kwargs)
+            self.mark(result, args, kwargs)
         return result
 
     def _write(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -157,7 +158,7 @@ class Interception(TorchFunctionMode):
             given = (*args[:1], *self._carriers(args[1:], {}))
         result = func(*given, **kwargs)
         if self.follows:
-            self._follow(result, args, kwargs)
+            self.mark(result, args, kwargs)
         return result
 
     def _carry(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -194,15 +195,21 @@ class Interception(TorchFunctionMode):
     def _observe(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Somebody looks at the gradient of an activation, or may do so (``grad_fn``)."""
         self._note_uses(args)
+        require_followed(args[0])
         if not args[0].is_leaf:
             self.part.state.may_leave_out = False
+        return func(*args, **kwargs)
+
+    def _ask(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A model may branch on it."""
+        require_followed(args[0])
         return func(*args, **kwargs)
 
     def _detach(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self._note_uses(args)
         return func(*args, **kwargs)
 
-    def _follow(self, result: Any, args: Any, kwargs: Any) -> None:
+    def mark(self, result: Any, args: Any, kwargs: Any) -> None:
         """Mark what would require a gradient if all layers were trained."""
         if result.__class__ is Tensor:
             if result.requires_grad:
@@ -250,6 +257,8 @@ class Interception(TorchFunctionMode):
                 if result is not NotImplemented:
                     if func is not _EMBEDDING:
                         self.part.ways.note(args, result)
+                    if self.follows:
+                        self.mark(result, args, None)
                     return result
         return type(module).forward(module, args[0])
 
@@ -261,7 +270,7 @@ class Interception(TorchFunctionMode):
             self._note_uses(own.values())
             result = nn.LayerNorm.forward(module, input)
             if self.follows:
-                self._follow(result, (input, *own.values()), None)
+                self.mark(result, (input, *own.values()), None)
             return result
 
     def _note_uses(self, values: Any) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
+from fedplt.kernels import require_followed
 
 
 def hook_registrations(
@@ -34,6 +35,7 @@ def _register(
             "used it, whose gradients go to its slices. Register it before the forward pass."
         )
     part.note_hook(tensor)
+    require_followed(tensor)
     # A parameter that is not trained has no gradient: its hooks wait for the end of the block.
     is_frozen = not tensor.requires_grad and required.get(id(tensor), False)
     if is_frozen:

@@ -6,11 +6,12 @@ import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils.checkpoint import CheckpointError
 
 from fedplt.errors import CutError
 from fedplt.kernels import Slices
@@ -87,25 +88,47 @@ def refuse_lost_gradient(trained: Iterable[Slices]) -> None:
         )
 
 
-def refuse_hidden_use(error: RuntimeError) -> None:
-    """A backward pass failed: perhaps because a fused step moved a weight that it needed."""
-    if "modified by an inplace operation" in str(error):
+@contextmanager
+def explained_errors() -> Iterator[None]:
+    """Around a backward pass: say what in the block may be the cause of an error of torch."""
+    try:
+        yield
+    except CheckpointError as error:
         raise CutError(
-            f"{error}\nEither the model changes an activation in place that is needed, or it uses "
-            "a weight where train_only cannot see it (in another thread, in TorchScript) and in "
-            "its own operations, too, which a step that is fused into the backward pass does not "
-            "allow. Use it in one of these ways, or an optimizer with momentum, which is not fused."
+            f"{str(error).partition('Tip:')[0].strip()}\nA checkpoint that runs in another thread "
+            "is computed again in this one, where train_only sees its operations and computes "
+            "them otherwise. Run the checkpoint in the thread of the block, or use none in the "
+            "other thread."
         ) from error
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        raise CutError(
+            f"{error}\nEither the model changes an activation in place that is needed; or it ran "
+            "a normalization layer in evaluation mode and then in training mode, which moves its "
+            "statistics (call backward() in between); or it uses a weight where train_only cannot "
+            "see it (in another thread, in TorchScript) and in its own operations, too, which a "
+            "step that is fused into the backward pass does not allow: use it in one of these "
+            "ways, or an optimizer with momentum, which is not fused."
+        ) from error
+
+
+Seen = WeakKeyDictionary[Optimizer, int]
+"""Optimizers that were looked at, with as many parameters as they held: groups may be added."""
+
+
+def _num_held(optimizer: Optimizer) -> int:
+    return sum([len(group["params"]) for group in optimizer.param_groups])
 
 
 @contextmanager
 def refused_optimizers(own: Collection[int]) -> Iterator[None]:
     """Optimizers that would move what is not trained; ``own``: the model's own parameters."""
 
-    seen: WeakSet[Optimizer] = WeakSet()
+    seen: Seen = WeakKeyDictionary()
 
     def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer in seen:
+        if seen.get(optimizer) == _num_held(optimizer):
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if any(id(parameter) in own for parameter in parameters):
@@ -119,7 +142,7 @@ def refused_optimizers(own: Collection[int]) -> Iterator[None]:
                 "not a part of the step of the whole. Use an optimizer that treats every "
                 "coordinate alone, such as SGD or AdamW."
             )
-        seen.add(optimizer)
+        seen[optimizer] = _num_held(optimizer)
 
     handle = register_optimizer_step_pre_hook(look)
     try:
@@ -138,7 +161,7 @@ def refuse_ended(tensors: Iterable[Any], holder: str) -> None:
         )
 
 
-_seen_since_an_end: WeakSet[Optimizer] = WeakSet()
+_seen_since_an_end: Seen = WeakKeyDictionary()
 
 
 def end_slices(leaves: Iterable[Tensor]) -> None:
@@ -152,10 +175,11 @@ def end_slices(leaves: Iterable[Tensor]) -> None:
 @functools.cache
 def _watch_optimizers() -> None:
     def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if optimizer not in _seen_since_an_end:
+        number = _num_held(optimizer)
+        if _seen_since_an_end.get(optimizer) != number:
             held = (p for group in optimizer.param_groups for p in group["params"])
             refuse_ended(held, f"this {type(optimizer).__name__} has")
-            _seen_since_an_end.add(optimizer)
+            _seen_since_an_end[optimizer] = number
 
     register_optimizer_step_pre_hook(look)
 

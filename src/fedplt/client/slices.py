@@ -11,9 +11,9 @@ from torch.autograd.graph import _engine_run_backward
 
 from fedplt.client.own_writes import OwnWrites
 from fedplt.client.refusals import (
+    explained_errors,
     modules_of,
     refuse_ended,
-    refuse_hidden_use,
     refuse_lost_gradient,
     refuse_other_data,
     tensor_of,
@@ -313,12 +313,10 @@ class TrainableSlices:
                 if loss.numel() != 1:
                     raise RuntimeError(f"a loss is one number; this has shape {tuple(loss.shape)}.")
                 one = torch.ones_like(loss)  # a new one: a backward may change it
-            _engine_run_backward(
-                (loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True
-            )
-        except RuntimeError as error:
-            refuse_hidden_use(error)
-            raise
+            with explained_errors():
+                _engine_run_backward(
+                    (loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True
+                )
         finally:
             self.state.is_step, self.state.depth = False, 0
             self.forget_uses()

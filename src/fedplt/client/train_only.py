@@ -33,7 +33,7 @@ from fedplt.kernels import (
     Chained,
     Slices,
     eagerly,
-    followed_checkpoints,
+    followed_functions,
     has_running_statistics,
 )
 from fedplt.planning import Assignment
@@ -85,12 +85,12 @@ def train_only(
                 module.forward = BlockForward(module, faster)
                 patched.append(module.forward)
         own = {id(parameter) for parameter, _ in required}
-        checkpoints = followed_checkpoints() if interception.follows else nullcontext()
+        functions = followed_functions(interception.mark) if interception.follows else nullcontext()
         with (
             _batches_counted(model),
             eagerly(),
             refused_optimizers(own),
-            checkpoints,
+            functions,
             interception,
         ):
             yield part

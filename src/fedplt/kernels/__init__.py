@@ -32,7 +32,7 @@ from fedplt.kernels.operations import (
 from fedplt.kernels.plain import (
     eagerly,
     follow,
-    followed_checkpoints,
+    followed_functions,
     has_standard_operations,
     is_followed,
     num_function_modes,

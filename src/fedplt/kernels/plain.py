@@ -76,20 +76,26 @@ def require_followed(x: Any) -> None:
 
 
 @contextmanager
-def followed_checkpoints() -> Iterator[None]:
-    """Inside the block, a reentrant checkpoint of a marked activation computes gradients.
+def followed_functions(mark: Callable[[Any, Any, Any], None]) -> Iterator[None]:
+    """Inside the block, ``mark(result, args, kwargs)`` is called for custom autograd functions.
 
-    Torch computes none where no input requires one, although weights inside do.
+    No function mode sees these. A reentrant checkpoint of a marked activation computes gradients:
+    torch computes none where no input requires one, although weights inside do.
     """
-    kind: Any = torch.utils.checkpoint.CheckpointFunction
-    apply, before = kind.apply, vars(kind).get("apply")
+    kind: Any = torch.autograd.function._SingleLevelFunction  # what Function.apply calls
+    before = vars(kind).get("apply")
 
-    def apply_followed(*args: Any) -> Any:
-        for value in args:
-            require_followed(value)
-        return apply(*args)
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if issubclass(cls, torch.utils.checkpoint.CheckpointFunction):
+            for value in args:
+                require_followed(value)
+        own = super(kind, cls).apply if before is None else before.__get__(None, cls)
+        result = own(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            mark(result, args, kwargs)
+        return result
 
-    kind.apply = staticmethod(apply_followed)
+    kind.apply = classmethod(apply)
     try:
         yield
     finally:

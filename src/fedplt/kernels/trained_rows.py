@@ -80,8 +80,7 @@ class Slices:
                 "pass, or use it in one of these ways."
             )
         with torch._C.DisableTorchFunction():
-            parts = self._own_parts(parameter)
-            found = [pair for pair in zip(self.leaves, parts, strict=True) if pair[0].requires_grad]
+            found = [pair for pair in self._own_parts(parameter) if pair[0].requires_grad]
         for leaf, part in found:  # the hooks' operations are seen, as the model's are
             _engine_run_backward(
                 (leaf,), (part,), False, False, (), allow_unreachable=True, accumulate_grad=True
@@ -90,14 +89,14 @@ class Slices:
     @unwatched
     def take_gradient(self, parameter: Tensor) -> None:
         """The same, without hooks."""
-        for leaf, part in zip(self.leaves, self._own_parts(parameter), strict=True):
+        for leaf, part in self._own_parts(parameter):
             leaf.grad = part if leaf.grad is None else leaf.grad + part
 
-    def _own_parts(self, parameter: Tensor) -> list[Tensor]:
-        gradient = parameter.grad
-        assert gradient is not None
-        parameter.grad = None
-        return self.parts_of(gradient)
+    def _own_parts(self, parameter: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:  # autograd calls hooks without one, too
+            return []
+        return list(zip(self.leaves, self.parts_of(gradient), strict=True))
 
     def parts_of(self, gradient: Tensor) -> list[Tensor]:
         """Of the parameter's gradient, for every leaf."""
