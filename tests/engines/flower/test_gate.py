@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import time
 from datetime import datetime, timedelta, timezone
 
@@ -14,6 +15,7 @@ from flwr.app import Context, Message, RecordDict
 
 from fedplt.client import LocalTraining, TrainOrder, num_steps
 from fedplt.client.local_training import batches
+from fedplt.data import TensorSamples
 from fedplt.engines.flower import gate as gate_module
 from fedplt.engines.flower.client_app import client_app
 from fedplt.engines.flower.gate import Work
@@ -151,6 +153,23 @@ def test_training_is_stopped_by_the_nodes_clock(tmp_path):
     assert time.monotonic() - started < 30
     after, _ = node.ask(TRAIN, *node.order(TRAIN, local_steps=1))
     assert "refused" not in after
+
+
+@pytest.mark.parametrize("action", [TRAIN, EVALUATE])
+def test_one_step_that_takes_too_long_is_stopped(tmp_path, monkeypatch, action):
+    """Such as a full batch of all data, or data that is slow to read."""
+    node = Node(tmp_path, "seconds_per_round = 0.2")
+
+    def slowly(samples, indices):
+        ends = time.monotonic() + 30
+        while time.monotonic() < ends:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(TensorSamples, "batch", slowly)
+    handler, began = signal.getsignal(signal.SIGALRM), time.monotonic()
+    said = node.ask(action, *node.order(action, local_steps=1, local_epochs=None))[0]
+    assert "seconds_per_round" in said["refused"] and time.monotonic() - began < 10
+    assert signal.getsignal(signal.SIGALRM) is handler
 
 
 def test_work_that_began_in_time_is_stopped_when_the_hours_end(monkeypatch):

@@ -86,7 +86,8 @@ def answering(act: Act, gate: Gate = _let_pass) -> Callable[[Message, Context], 
         try:
             size = sum(record.count_bytes() for record in message.content.values())
             work = gate(context, size)
-            header, arrays = act(context, work, *from_records(message.content))
+            with work.stopping():
+                header, arrays = act(context, work, *from_records(message.content))
         except FedpltError as error:
             header = {"refused": str(error)}
         except Exception as error:  # the node's model and data may raise anything

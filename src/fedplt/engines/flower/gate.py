@@ -7,9 +7,13 @@ seconds are those of ``limits.toml``.
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fedplt.engines.flower.ledger import Moment, count_bytes
 from fedplt.engines.flower.limits import Limits, within
@@ -53,6 +57,32 @@ class Work:
         limits = self._limits
         timed = limits.seconds_per_round is not None or limits.hours or limits.mains_power_only
         return self.check if timed else None
+
+    @contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Break off what takes too long, also inside of one step: Python calls :meth:`check` then.
+
+        A single call into a library is not interrupted; its step is the last.
+        """
+        started = time.monotonic()
+        left = self._ends - started
+        if math.isinf(left) or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def look(*_: Any) -> None:
+            self._look = -math.inf
+            self.check()
+
+        handler = signal.signal(signal.SIGALRM, look)
+        # Again every second: the model's code may catch the first error.
+        before, _ = signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3), 1.0)
+        try:
+            yield
+        finally:
+            rest = max(before - (time.monotonic() - started), 1e-3) if before else 0
+            signal.setitimer(signal.ITIMER_REAL, rest)
+            signal.signal(signal.SIGALRM, handler)
 
     def check(self) -> None:
         """Give up an order that takes too long, or that is still done when it is not allowed."""
