@@ -26,7 +26,7 @@ def watch(
         typer.Option(help="A host name under which the page may be reached, besides localhost."),
     ] = None,
 ) -> None:
-    """Show runs in the browser, live; reads only, for this machine only unless told otherwise."""
+    """Show runs in the browser, live; reads only, and only for this machine without --host."""
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder. Name the one that has your runs.")
     try:

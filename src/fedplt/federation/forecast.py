@@ -1,4 +1,4 @@
-"""What a run will cost, told before it begins."""
+"""Estimate a run's cost before it starts."""
 
 from __future__ import annotations
 

@@ -386,7 +386,7 @@ def late_reason(
         alone = [name for name, part in parts.items() if not in_time(part, seconds)]
         what = f"{alone[0]} alone takes" if alone else "latency and download take"
         shown = seconds_text(parts[alone[0]] if alone else before)
-        return f"its {what} {shown} s whatever it trains, {limit}"
+        return f"its {what} {shown} s at any ratio; {limit}"
     if not in_time(before + time.forward, seconds):
         return (
             f"its forward pass takes {seconds_text(time.forward)} s at any ratio, after "
