@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedplt.kernels.block_forward import BlockForward, has_own_forward, is_shadowed
+from fedplt.kernels.block_forward import BlockForward, has_own_forward, is_shadowed, original
 from fedplt.kernels.flat_state import (
     add_at,
     bind_state,
@@ -79,6 +79,7 @@ __all__ = [
     "modules_with_running_statistics",
     "named_tensors",
     "num_function_modes",
+    "original",
     "outputs_on_axis_1",
     "parts_of",
     "put",
