@@ -108,8 +108,9 @@ NOT_CHECKED = (
     "the runs above have autocast switched on with float64 models, which it does not cast.",
     "**Other versions of torch** than the one named above.",
     "**State that shows late.** Before a run, two clients are trained for one step in both orders. "
-    "Numbers in attributes of modules are reset after each client; another state (in a list, in a "
-    "module of Python) that has no effect in the first steps is not noticed.",
+    "Numbers and text in attributes of modules, also in lists and dictionaries, are reset after "
+    "each client; another state (an object, a variable of a Python module, a cache in a Dataset) "
+    "that has no effect in the first steps is not noticed.",
     "**Models nobody thought of.** Check yours: `fedplt cut my_package:build --check`, or "
     "`fedplt.check(model, example, loss)`. Every run does so before its first round "
     "(`engine.check`).",

@@ -6,6 +6,8 @@ Compared by ``tests/support/block_battery.py``: steps in a block, and full gradi
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import threading
 from unittest import mock
 
@@ -489,3 +491,56 @@ def test_a_running_mean_alone_is_a_buffer():
     torch.manual_seed(0)
     check(MeanAlone(), torch.randn(5, 6))
     assert fedplt.check(MeanAlone(), torch.randn(5, 6)).is_right
+
+
+PATCHED_FIRST = """
+import copy, sys, torch
+import torch.nn.functional as F
+from torch import nn
+
+owner, key = eval(sys.argv[1]), sys.argv[2]
+own = getattr(owner, key)
+setattr(owner, key, lambda *args, **kwargs: 1.5 * own(*args, **kwargs).flip(-1))
+
+import fedplt
+
+torch.manual_seed(0)
+x = torch.randn(5, 6).double()
+model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+model = model.double()
+full = copy.deepcopy(model)
+assignment = fedplt.make_plan(fedplt.cut(model, x), [1.0]).assignment(0)
+with fedplt.train_only(model, assignment) as part:
+    try:
+        model(x).pow(2).sum().backward()
+    except fedplt.CutError as error:
+        assert sys.argv[3] == "refused" and key in str(error), error
+        raise SystemExit
+    found = [p.grad for p in model.parameters()]
+full(x).pow(2).sum().backward()
+for one, other in zip(found, full.parameters()):
+    torch.testing.assert_close(one, other.grad)
+assert key == "layer_norm" or fedplt.check(model, x).is_right
+assert sys.argv[3] == "right"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("owner", "key", "outcome"),
+    [
+        ("nn.Linear", "forward", "right"),
+        ("nn.Sequential", "forward", "right"),
+        ("nn.ReLU", "forward", "right"),
+        ("F", "linear", "right"),
+        ("F", "relu", "refused"),
+        ("torch", "relu", "right"),
+        ("F", "layer_norm", "right"),
+    ],
+)
+def test_patched_before_fedplt_was_imported(owner, key, outcome):
+    done = subprocess.run(
+        [sys.executable, "-c", PATCHED_FIRST, owner, key, outcome],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import json
 import multiprocessing
 import os
@@ -71,18 +72,22 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
+_passes = itertools.count(1)
+"""Of this process; not an attribute of the model, which is put back after each client."""
+
+
 class Deadly(nn.Sequential):
     """A small network that ends its worker at some of the worker's forward passes, once each."""
 
     def __init__(self, scratch: Path, deaths: dict[int, str]) -> None:
         super().__init__(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-        self.scratch, self.deaths, self.passes = scratch, deaths, [0]
+        self.scratch, self.deaths = scratch, deaths
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         if multiprocessing.parent_process() is not None:  # not where the model is tried
-            self.passes[0] += 1  # in a list: numbers are put back after each client
-            if self.passes[0] in self.deaths and self._first(self.passes[0]):
-                WAYS[self.deaths[self.passes[0]]]()
+            number = next(_passes)
+            if number in self.deaths and self._first(number):
+                WAYS[self.deaths[number]]()
         return super().forward(inputs)
 
     def _first(self, number: int) -> bool:

@@ -23,13 +23,17 @@ from fedplt.client.backward_passes import BackwardPasses
 from fedplt.client.parameter_hooks import hook_registrations
 from fedplt.client.refusals import memory_of, refuse_ended
 from fedplt.client.slices import TrainableSlices
-from fedplt.kernels import OPERATIONS, follow, is_followed, is_shadowed, require_followed
+from fedplt.kernels import (
+    OPERATIONS,
+    follow,
+    is_followed,
+    is_shadowed,
+    original,
+    require_followed,
+)
 
 _TENSOR: Any = Tensor
-_LINEAR, _EMBEDDING = F.linear, F.embedding
-_FUNCTIONS = {name: value for name, value in vars(F).items() if callable(value)}
-_KNOWN = frozenset(_FUNCTIONS.values())
-_BUILT_IN = {type(_LINEAR), type(_TENSOR.add), type(_TENSOR.grad.__get__)}
+_LINEAR, _EMBEDDING = torch._C._nn.linear, F.embedding
 _TOLD = (
     "shape", "dtype", "device", "layout", "ndim", "is_sparse", "is_nested", "is_cuda",
     "is_quantized", "is_meta", "_backward_hooks", "size", "dim", "numel", "stride",
@@ -125,17 +129,17 @@ class Interception(TorchFunctionMode):
         return result
 
     def _find_handler(self, func: Callable[..., Any]) -> Callable[..., Any] | None:
-        original = _original(func)
-        if original is not func:
-            self._handlers[func] = handler = functools.partial(self._call_original, original)
+        own = original(func)
+        if own is not func:
+            self._handlers[func] = handler = functools.partial(self._call_own, own)
             return handler
         name = getattr(func, "__name__", "")
         writes = name in _WRITABLE or (name.endswith("_") and not name.endswith("__"))
         self._handlers[func] = found = self._write if writes else None
         return found
 
-    def _call_original(self, original: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        return self.__torch_function__(original, (), args, kwargs)
+    def _call_own(self, own: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        return self.__torch_function__(own, (), args, kwargs)
 
     def _operate(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         result = OPERATIONS[func](self.part, *args, **kwargs)
@@ -238,7 +242,7 @@ class Interception(TorchFunctionMode):
         own = module._parameters
         # Else one of them is a buffer, or computed.
         if "weight" in own and "bias" in own and not is_shadowed(module):
-            return self._direct(_LINEAR, module, (input, own["weight"], own["bias"]))
+            return self._direct("linear", _LINEAR, module, (input, own["weight"], own["bias"]))
         return type(module).forward(module, input)
 
     def embedding(self, module: nn.Embedding, input: Any) -> Any:
@@ -248,10 +252,13 @@ class Interception(TorchFunctionMode):
         )  # fmt: skip
         if is_shadowed(module):
             return type(module).forward(module, input)
-        return self._direct(_EMBEDDING, module, (input, module._parameters.get("weight"), *options))
+        given = (input, module._parameters.get("weight"), *options)
+        return self._direct("embedding", _EMBEDDING, module, given)
 
-    def _direct(self, func: Callable[..., Any], module: nn.Module, args: tuple[Any, ...]) -> Any:
-        if _is_alone(args[0]) and getattr(F, func.__name__) is func:
+    def _direct(
+        self, name: str, func: Callable[..., Any], module: nn.Module, args: tuple[Any, ...]
+    ) -> Any:
+        if _is_alone(args[0]) and func in OPERATIONS and getattr(F, name) is func:
             with torch._C.DisableTorchFunction():
                 result = OPERATIONS[func](self.part, *args)
                 if result is not NotImplemented:
@@ -354,15 +361,6 @@ class Interception(TorchFunctionMode):
         for target in targets:
             if id(target) not in self._leaves and memory_of(target) in self._memories:
                 self.part.own_writes.note()
-
-
-def _original(func: Callable[..., Any]) -> Callable[..., Any]:
-    """What torch calls with a mode is a patched function itself, which would be applied twice."""
-    if type(func) in _BUILT_IN or func in _KNOWN:
-        return func
-    names = (name for name, found in vars(F).items() if found is func)
-    found: Callable[..., Any] = _FUNCTIONS.get(next(names, ""), func)
-    return found
 
 
 def _is_alone(input: Any) -> bool:

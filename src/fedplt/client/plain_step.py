@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from fedplt.client.check_report import Difference
 from fedplt.client.train_only import train_only
 from fedplt.errors import CutError
-from fedplt.kernels import call_model, has_running_statistics, keeps_statistics
+from fedplt.kernels import call_model, has_running_statistics, keeps_statistics, original
 from fedplt.planning import Assignment, Rows, SliceAssignment, TensorSpec, dotted
 from fedplt.seeds import seeded_globals
 
@@ -97,6 +97,8 @@ def plain_step(
             with operations:
                 result = loss(call_model(model, inputs))
             result.backward()
+        except CutError:  # in our own words
+            raise
         except Exception as error:  # the user's model and loss may raise anything
             raise CutError(
                 "an ordinary training step of the whole model fails on this batch, without "
@@ -210,7 +212,7 @@ class Operations(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
+        result = original(func)(*args, **(kwargs or {}))
         if isinstance(result, (Tensor, tuple)):  # others only tell about a tensor
             self._note(func, [*args, *(kwargs or {}).values()])
         return result

@@ -6,10 +6,13 @@ from earlier rounds. Output: a small result and the update. Nothing here depends
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,8 +82,8 @@ class ClientTrainer:
             for key, buffer in module.named_buffers(recurse=False)
             if dotted(name, key) not in shared
         }
-        self.attributes = _numbers_in(model)
-        """Plain numbers that modules keep, such as counters; reset like buffers."""
+        self.attributes = _values_in(model)
+        """Plain values that modules keep, such as counters; reset like buffers."""
 
     def refresh(self) -> None:
         """Copy the global state into the model."""
@@ -177,11 +180,11 @@ class ClientTrainer:
                     "client.",
                     stacklevel=2,
                 )
-        for name, module, key, number in self.attributes:
-            now = vars(module).get(key, number)  # it may be deleted, or a parameter by now
-            if now is number or (type(now) is type(number) and now == number):
-                continue
-            setattr(module, key, number)
+        for name, module, key, value, old in self.attributes:
+            now = vars(module).get(key, old)  # it may be deleted, or a parameter by now
+            if now is old or (type(now) is type(old) and (now == old or not _is_plain(now))):
+                continue  # a list that now holds other things, such as handles of hooks, is left
+            setattr(module, key, _filled(value, old))
             if warn:
                 warnings.warn(
                     f"attribute {dotted(name, key)} changes in training; it is put back to its "
@@ -191,10 +194,30 @@ class ClientTrainer:
                 )
 
 
-def _numbers_in(model: nn.Module) -> list[tuple[str, nn.Module, str, float]]:
+def _values_in(model: nn.Module) -> list[tuple[str, nn.Module, str, Any, Any]]:
+    """Owner, name and value of each attribute, and a copy of the value."""
+    others = vars(nn.Module()).keys()  # such as training, and the tables of hooks
     return [
-        (name, module, key, value)
+        (name, module, key, value, copy.deepcopy(value))
         for name, module in model.named_modules()
         for key, value in vars(module).items()
-        if type(value) in (int, float, bool) and key != "training"
+        if key not in others and _is_plain(value)
     ]
+
+
+def _is_plain(value: Any) -> bool:
+    """A number or text, or a list, dictionary, set or deque of them."""
+    if type(value) in (list, tuple, set, deque):
+        return all(_is_plain(item) for item in value)
+    if type(value) is dict:
+        return all(_is_plain(item) for item in (*value, *value.values()))
+    return type(value) in (int, float, bool, str)
+
+
+def _filled(value: Any, old: Any) -> Any:
+    """The value as it was: the same list, which other modules may share."""
+    if isinstance(value, (list, set, deque, dict)):
+        value.clear()
+        add: Any = value.extend if isinstance(value, (list, deque)) else value.update
+        add(copy.deepcopy(old))
+    return value

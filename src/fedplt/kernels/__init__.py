@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from fedplt.kernels.block_forward import BlockForward, has_own_forward, is_shadowed
+from fedplt.kernels.block_forward import BlockForward, has_own_forward, is_shadowed, original
 from fedplt.kernels.flat_state import (
     add_at,
     bind_state,

@@ -3,21 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-# As torch defines them. Users patch classes and functions: what is found in a call is compared.
+from fedplt.errors import CutError
+
+
+def is_torchs(function: Any) -> bool:
+    """Whether torch defines a function; users and packages replace some, maybe before this import.
+
+    Of a wrapped function, the globals are those of the module that wrapped it.
+    """
+    module = getattr(function, "__globals__", {}).get("__name__", "")
+    return isinstance(function, BuiltinFunctionType) or module.partition(".")[0] == "torch"
+
+
+def _own(owner: Any, key: str) -> Any:
+    """What torch calls so; where it was replaced, an object that nothing is identical to."""
+    found = getattr(owner, key)
+    named = found.__name__ == key if hasattr(found, "__name__") else False
+    return found if is_torchs(found) and (named or key == "__call__") else object()
+
+
+# As torch defines them. What is found in a call is compared.
 _FORWARDS: dict[Any, Any] = {
-    kind: kind.forward for kind in (nn.Sequential, nn.Linear, nn.Embedding, nn.LayerNorm)
+    kind: _own(kind, "forward") for kind in (nn.Sequential, nn.Linear, nn.Embedding, nn.LayerNorm)
 }
-_ITER: Any = nn.Sequential.__iter__
-_CALL: Any = nn.Module.__call__
-_CALL_IMPL: Any = nn.Module._call_impl
-_RELU_FORWARD: Any = nn.ReLU.forward
-_FUNCTIONS: Any = (F.linear, F.relu, torch.relu)
+_ITER: Any = _own(nn.Sequential, "__iter__")
+_CALL: Any = _own(nn.Module, "__call__")
+_CALL_IMPL: Any = _own(nn.Module, "_call_impl")
+_RELU_FORWARD: Any = _own(nn.ReLU, "forward")
+_CHAINED: Any = (_own(F, "linear"), _own(F, "relu"), _own(torch, "relu"))
+_TENSOR: Any = torch.Tensor
+_BUILT_IN = {type(torch._C._nn.linear), type(_TENSOR.add), type(_TENSOR.grad.__get__)}
+_FUNCTIONS = {name: value for name, value in vars(F).items() if is_torchs(value)}
+_KNOWN = frozenset(_FUNCTIONS.values())
+_REPLACED = {name for name, value in vars(F).items() if callable(value)} - _FUNCTIONS.keys()
+"""Functions that were replaced before fedplt was imported: torch's own are not known."""
+
+
+def original(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's own function where a mode is called with a replacement of it.
+
+    The replacement has called torch's own, which calls the mode with what has its name: calling
+    that would apply the replacement twice.
+    """
+    if type(func) in _BUILT_IN or func in _KNOWN:
+        return func
+    name = next((name for name, found in vars(F).items() if found is func), "")
+    if name in _REPLACED:
+        raise CutError(
+            f"torch.nn.functional.{name} was replaced before fedplt was imported, so torch's own "
+            "is not known here and the replacement would be applied twice. Import fedplt first, "
+            "then replace it."
+        )
+    found: Callable[..., Any] = _FUNCTIONS.get(name, func)
+    return found
 
 
 class BlockForward:
@@ -65,5 +110,5 @@ def is_standard_chain(sequential: nn.Sequential) -> bool:
         and nn.ReLU.__call__ is _CALL
         and nn.Linear._call_impl is _CALL_IMPL
         and nn.ReLU._call_impl is _CALL_IMPL
-        and (F.linear, F.relu, torch.relu) == _FUNCTIONS
+        and (F.linear, F.relu, torch.relu) == _CHAINED
     )

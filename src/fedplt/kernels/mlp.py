@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch._C._nn import linear
 from torch.nn.modules import module as _modules
 
 from fedplt.kernels.block_forward import has_own_forward, is_shadowed, is_standard_chain

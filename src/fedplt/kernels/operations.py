@@ -19,7 +19,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedplt.kernels.attention import can_catch, catching
-from fedplt.kernels.block_forward import has_own_forward
+from fedplt.kernels.block_forward import has_own_forward, is_torchs
 from fedplt.kernels.convolution import sliced_convolution, sliced_transposed_convolution
 from fedplt.kernels.embedding import sliced_embedding
 from fedplt.kernels.linear import sliced_linear
@@ -217,7 +217,7 @@ class Kernel:
 
 
 KERNELS: tuple[Kernel, ...] = (
-    Kernel(_linear, (F.linear,), (nn.Linear,)),
+    Kernel(_linear, (torch._C._nn.linear,), (nn.Linear,)),
     Kernel(_addmm, (torch.addmm,)),
     Kernel(_convolution, (F.conv1d, F.conv2d, F.conv3d), (nn.Conv1d, nn.Conv2d, nn.Conv3d)),
     Kernel(
@@ -233,7 +233,12 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel(_torch_instance_norm, (torch.instance_norm,)),
     Kernel(_attention, (F.multi_head_attention_forward,)),
 )
-OPERATIONS = {function: kernel.operation for kernel in KERNELS for function in kernel.functions}
+OPERATIONS = {
+    function: kernel.operation
+    for kernel in KERNELS
+    for function in kernel.functions
+    if is_torchs(function)
+}
 _MODULES = {module for kernel in KERNELS for module in kernel.modules}
 LINEAR_BY_NAME = ("transformers.pytorch_utils.Conv1D",)
 """Kinds of packages that may not be installed: Linear modules with a transposed weight."""

@@ -12,8 +12,11 @@ from torch.utils.data import Dataset
 
 import fedplt
 from fedplt import CutError
+from fedplt.client import ClientTrainer
 from fedplt.federation import check_job
 from fedplt.federation.preflight import self_check
+from fedplt.kernels import read_state
+from fedplt.planning import Places
 from tests.support.jobs import blob_job, blobs, small_model
 
 
@@ -65,6 +68,12 @@ class Rarely(Keeping):
     def changed(self, x):
         self.calls += self.training
         return x.flip(1) if self.calls % 5 == 4 else x
+
+
+class RarelyInAList(Keeping):
+    def changed(self, x):
+        self.many[0] += self.training
+        return x.flip(1) if self.many[0] % 5 == 4 else x
 
 
 class Logging(Keeping):
@@ -157,11 +166,12 @@ def test_the_caller_keeps_its_own_random_numbers():
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
-@pytest.mark.filterwarnings("ignore:attribute calls changes")
-def test_counters_that_do_not_show_at_once_are_put_back(tmp_path):
-    wanted = trained(Rarely)
-    assert trained(Rarely, workers=2) == wanted
-    assert trained(Rarely, resumed=tmp_path / "run") == wanted
+@pytest.mark.filterwarnings("ignore:attribute .* changes")
+@pytest.mark.parametrize("kind", [Rarely, RarelyInAList])
+def test_counters_that_do_not_show_at_once_are_put_back(kind, tmp_path):
+    wanted = trained(kind)
+    assert trained(kind, workers=2) == wanted
+    assert trained(kind, resumed=tmp_path / "run") == wanted
 
 
 def test_the_user_is_warned_of_such_counters():
@@ -189,6 +199,20 @@ def test_attributes_of_any_kind_are_put_back():
     with pytest.warns(UserWarning, match="attribute kept") as said:
         self_check._updates(job, [self_check._order(job, 0, 0)] * 2, put_back=True)
     assert not any("limit" in str(one.message) for one in said)
+
+
+def test_a_list_that_modules_share_stays_shared():
+    model = RarelyInAList()
+    model.inner.seen = model.many
+    layers = fedplt.cut(model)
+    trainer = ClientTrainer(model, layers, read_state(model, layers), Places())
+    model.many.append(3)
+    model.calls = torch.ones(2)
+    model.inner.seen = [1, 2]
+    trainer.put_state_back(warn=False)
+    assert model.many == [0]
+    assert model.calls == 0
+    assert model.inner.seen is model.many
 
 
 def test_a_generator_of_the_dataset_is_refused():
