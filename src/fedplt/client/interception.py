@@ -33,7 +33,8 @@ from fedplt.kernels import (
 )
 
 _TENSOR: Any = Tensor
-_LINEAR, _EMBEDDING = torch._C._nn.linear, F.embedding
+_LINEAR: Any = torch._C._nn.linear
+_EMBEDDING: Any = F.embedding if F.embedding in OPERATIONS else object()  # replaced before
 _TOLD = (
     "shape", "dtype", "device", "layout", "ndim", "is_sparse", "is_nested", "is_cuda",
     "is_quantized", "is_meta", "_backward_hooks", "size", "dim", "numel", "stride",
@@ -258,7 +259,7 @@ class Interception(TorchFunctionMode):
     def _direct(
         self, name: str, func: Callable[..., Any], module: nn.Module, args: tuple[Any, ...]
     ) -> Any:
-        if _is_alone(args[0]) and func in OPERATIONS and getattr(F, name) is func:
+        if _is_alone(args[0]) and getattr(F, name) is func:
             with torch._C.DisableTorchFunction():
                 result = OPERATIONS[func](self.part, *args)
                 if result is not NotImplemented:
