@@ -323,6 +323,10 @@ def test_a_run_set_back_to_an_earlier_checkpoint_gets_other_noise(tmp_path):
     again, history = resumed(path, seen)
     assert [len(found) for _, found in sorted(models_by_round(seen).items())] == [1, 2, 2, 2]
     assert again.privacy.repeats == history.privacy["repeats"] == 3
+    (path / "checkpoint.safetensors").write_bytes(first)  # and once more
+    third, _ = resumed(path, seen)
+    assert len({each.privacy.secret.key for each in (run, again, third)}) == 3
+    assert [len(found) for _, found in sorted(models_by_round(seen).items())] == [1, 3, 3, 3]
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])

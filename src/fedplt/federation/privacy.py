@@ -59,7 +59,10 @@ class PrivateRounds:
         """
         if rounds <= 0:
             return 0
-        self.secret, self.repeats = self.secret.next(self.repeats + rounds), self.repeats + rounds
+        self.repeats += rounds
+        # A folder may be set back twice, to the same key: what follows from it would come again.
+        fresh = self.settings.noise_seed is None
+        self.secret = SecretStream.fresh() if fresh else self.secret.next(self.repeats)
         return rounds
 
     def tensors(self) -> dict[str, Tensor]:

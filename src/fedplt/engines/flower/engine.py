@@ -149,7 +149,7 @@ class FlowerEngine:
         expected = int(self.job.num_examples[told.client])
         if told.num_examples != expected:
             raise UpdateError(
-                f"it says it trained on {told.num_examples} examples; it has {expected}."
+                f"it says it has {told.num_examples} examples; {expected} are known."
             )
 
     def note_answer(self, told: Any) -> None:
@@ -242,6 +242,7 @@ class FlowerEngine:
         def take_evaluation(client: int, answer: Answer) -> Evaluation:
             told = read(EvaluateAnswer, answer.header)
             self._refuse_other(client, told)
+            self.check_answer(told)
             return evaluation_of(told, self.job.metric)
 
         numbers = {"state": state.numpy()}
