@@ -409,7 +409,8 @@ def test_a_stopped_comparison_saves_its_runs(config, tmp_path, how):
     log.close()
     job, done = prepare_resume(RunFolder.open(first))
     assert 0 < done < job.config.rounds
-    assert done == len(RunFolder.open(first).rounds())
+    # A round that was stopped in its evaluation is saved, and evaluated when the run goes on.
+    assert done - len(RunFolder.open(first).rounds()) in (0, 1)
     assert not (tmp_path / "out" / "fedplt-seed1").exists()
 
 

@@ -57,9 +57,9 @@ def original(func: Callable[..., Any]) -> Callable[..., Any]:
     name = next((name for name, found in vars(F).items() if found is func), "")
     if name in _REPLACED:
         raise CutError(
-            f"torch.nn.functional.{name} was replaced before fedplt was imported, so torch's own "
-            "is not known here and the replacement would be applied twice. Import fedplt first, "
-            "then replace it."
+            f"torch.nn.functional.{name} was replaced before this library was imported, so torch's "
+            "own is not known here and the replacement would be applied twice. Import this "
+            "library first, then replace the function."
         )
     found: Callable[..., Any] = _FUNCTIONS.get(name, func)
     return found

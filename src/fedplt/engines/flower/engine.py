@@ -148,9 +148,7 @@ class FlowerEngine:
         """Refuse another number of examples than is known."""
         expected = int(self.job.num_examples[told.client])
         if told.num_examples != expected:
-            raise UpdateError(
-                f"it says it has {told.num_examples} examples; {expected} are known."
-            )
+            raise UpdateError(f"it says it has {told.num_examples} examples; {expected} are known.")
 
     def note_answer(self, told: Any) -> None:
         """Called for an answer that is accepted."""
