@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import pytest
 
@@ -46,15 +47,16 @@ def port(tmp_path_factory):
 
 @pytest.fixture
 def ask(port):
-    def ask(path, method="GET", **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        connection.request(method, path, headers=headers)
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        return answer, text
+    return partial(answered, port)
 
-    return ask
+
+def answered(port, path, method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer, text
 
 
 def test_runs_are_listed_and_shown(ask):
@@ -135,3 +137,13 @@ def test_a_slow_connection_ends(port, monkeypatch):
     with socket.create_connection(("127.0.0.1", port), 20) as one:
         one.sendall(b"GET / HTTP/1.1\r\n")
         assert one.recv(100) == b""
+
+
+@pytest.mark.parametrize("name", ["more.json", "sessions.json", "result.json", "rounds.jsonl"])
+def test_links_to_nowhere_in_a_run_folder_are_no_server_error(tmp_path, name):
+    run_job(blob_job(rounds=1), tmp_path / "run")
+    with served(watch_app(tmp_path)) as port:
+        for target in ("nowhere", name):  # the second link leads to itself
+            (tmp_path / "run" / name).unlink(missing_ok=True)
+            (tmp_path / "run" / name).symlink_to(target)
+            assert answered(port, "/")[0].status == answered(port, "/run/run")[0].status == 200

@@ -14,6 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedplt.errors import DamagedError, FedpltError, RunError
 from fedplt.federation import RoundRecord, RunFolder, read_metric
-from fedplt.files import open_ordinary
+from fedplt.files import SCRATCH, open_ordinary
 from fedplt.report.page import content_of, page_html, plotly_source, read_run
 from fedplt.report.page.render import environment, page_script, security_policy, style
 from fedplt.text import duration_text
@@ -76,7 +77,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 def listed_run(name: str, path: Path) -> ListedRun:
     """What the list says of a run; the problem, if it cannot be read."""
     records = path / "rounds.jsonl"
-    updated = max((f.stat().st_mtime for f in (records, path) if f.exists()), default=0.0)
+    updated = max((f.lstat().st_mtime for f in (records, path) if f.exists()), default=0.0)
     try:
         config, last = RunFolder.open(path).config(), last_record(records)
     except FedpltError as error:
@@ -221,7 +222,7 @@ def make_server(app: Starlette, host: str = "127.0.0.1", port: int = 0) -> uvico
             http=_Connection,
             ws="none",
             lifespan="off",
-            log_level="warning",
+            log_level="error",  # not a line per bad request
             access_log=False,
             server_header=False,
             backlog=64,
@@ -288,10 +289,12 @@ def _run_page(name: str, path: Path) -> str:
 
 def _tag(path: Path) -> str:
     """Changes whenever one of the run's files is written."""
-    stats = [
-        (file.name, file.stat().st_mtime_ns, file.stat().st_size)
-        for file in sorted(path.glob("*.json*"))
-    ]
+    # Of links themselves; temporary files come and go while this reads.
+    files = sorted(file for file in path.glob("*.json*") if not file.match(SCRATCH))
+    stats = []
+    for file in files:
+        with suppress(OSError):
+            stats.append((file.name, file.lstat().st_mtime_ns, file.lstat().st_size))
     return f'"{hashlib.sha256(repr(stats).encode()).hexdigest()[:32]}"'
 
 
