@@ -139,6 +139,7 @@ def test_a_slow_connection_ends(port, monkeypatch):
         assert one.recv(100) == b""
 
 
+@pytest.mark.filterwarnings("ignore:.*rounds.jsonl has no record")
 @pytest.mark.parametrize("name", ["more.json", "sessions.json", "result.json", "rounds.jsonl"])
 def test_links_to_nowhere_in_a_run_folder_are_no_server_error(tmp_path, name):
     run_job(blob_job(rounds=1), tmp_path / "run")
