@@ -21,6 +21,15 @@ Plan which client trains what, and train a slice in your own loop::
 from __future__ import annotations
 
 import importlib
+import sys
+
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
+    # 'python -m fedplt': Python has put the current folder first, and a typing.py or jinja2.py
+    # there would be imported instead of the installed one. (Its own runpy has been by then.)
+    _module = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
+    if _module.partition(".")[0] == "fedplt":
+        sys.path.append(sys.path.pop(0))
+
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0.dev0"

@@ -19,6 +19,7 @@ CONSOLE = "import sys; sys.path[:1] = []; from fedplt.cli import main; main()"
 """The console script's first entry of ``sys.path`` is the folder of the script."""
 STARTS = {
     "module": [sys.executable, "-m", "fedplt"],
+    "module of verbs": [sys.executable, "-mfedplt.cli"],
     "console": [sys.executable, "-c", CONSOLE],
 }
 CONFIG = """
@@ -49,7 +50,10 @@ def data():
 def model():
     return torch.nn.Linear(4, 2)
 """
-NAMES = ("jinja2", "typer", "rich", "safetensors", "pydantic", "multiprocessing", "inspect")
+NAMES = (
+    "jinja2", "typer", "rich", "safetensors", "pydantic", "multiprocessing", "inspect", "typing",
+    "json", "numpy", "torch", "dataclasses", "enum", "socket", "flwr", "sitecustomize",
+)  # fmt: skip
 
 
 def start(words, cwd, how="module"):
