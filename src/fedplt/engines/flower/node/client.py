@@ -26,10 +26,7 @@ from fedplt.client import (
 )
 from fedplt.cutting import find_spaces
 from fedplt.data import first_examples
-from fedplt.engines.flower.gate import Work
-from fedplt.engines.flower.kept import KeptState
-from fedplt.engines.flower.limits import Limits
-from fedplt.engines.flower.orders import (
+from fedplt.engines.flower.messages import (
     EvaluateAnswer,
     EvaluateHeader,
     TrainAnswer,
@@ -37,6 +34,9 @@ from fedplt.engines.flower.orders import (
     Training,
     read,
 )
+from fedplt.engines.flower.node.gate import Work
+from fedplt.engines.flower.node.local_state import KeptState
+from fedplt.engines.flower.node.owner_limits import Limits
 from fedplt.engines.flower.wire import Arrays
 from fedplt.errors import UpdateError
 from fedplt.federation import Job, check_job, evaluation_chunks
