@@ -155,7 +155,7 @@ def _take_kept(folder: RunFolder, model: nn.Module, client: int, best: bool) -> 
             "they stay on the nodes."
         )
     kept = extras["local"][client]
-    put(bind_state(model, plan.layers), plan.local_places, kept)
+    put(bind_state(model, plan.layers), plan.local_index, kept)
 
 
 def _called(path: str) -> Any:
