@@ -137,7 +137,7 @@ class FlowerSimulation(FlowerEngine):
     def local_tensors(self) -> dict[str, Tensor]:
         if not self.job.plan.local:
             return {}
-        own = take(read_state(self.job.model, self.job.layers), self.job.plan.local_places)
+        own = take(read_state(self.job.model, self.job.layers), self.job.plan.local_index)
         rows = [own] * self.job.plan.num_clients
         for client, round in enumerate(self.kept_round.tolist()):
             if round >= 0:
