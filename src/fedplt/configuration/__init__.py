@@ -31,7 +31,7 @@ from fedplt.configuration.config_file import (
 )
 from fedplt.configuration.device_files import Chances, csv_rows, read_availability, read_fleet
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
-from fedplt.configuration.fleet_config import AnnouncedDevice, FleetConfig, TargetConfig, WorkConfig
+from fedplt.configuration.fleet_config import AnnouncedDevice, FleetConfig, WorkConfig
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.section import FROM_PYTHON, ON_NODES, Section
 from fedplt.configuration.server_config import ServerConfig

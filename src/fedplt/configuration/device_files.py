@@ -30,10 +30,10 @@ from pydantic import field_validator
 from fedplt.builtin import find_fleet
 from fedplt.configuration.config_errors import line_of, parse_toml, read_text, validate
 from fedplt.configuration.device_columns import check_columns, device_profile
-from fedplt.configuration.fleet_config import TargetConfig, WorkConfig
+from fedplt.configuration.fleet_config import WorkConfig
 from fedplt.configuration.section import Section
 from fedplt.errors import FedpltError, FleetError, did_you_mean
-from fedplt.fleet import DeviceProfile
+from fedplt.fleet import DeviceProfile, FleetTarget
 from fedplt.text import brief
 
 
@@ -93,7 +93,7 @@ class FleetFile:
 
     devices: tuple[DeviceProfile, ...]
     work: WorkConfig
-    target: TargetConfig
+    target: FleetTarget
 
     __repr__ = brief
 
@@ -103,7 +103,7 @@ class _Tables(Section):
 
     device: list[dict[str, Any]] = []  # noqa: RUF012 (pydantic copies it)
     work: WorkConfig = WorkConfig()
-    target: TargetConfig = TargetConfig()
+    target: FleetTarget = FleetTarget()
 
     @field_validator("device", mode="before")
     @classmethod
@@ -121,7 +121,7 @@ def read_fleet(path: Path) -> FleetFile:
         raise FleetError(f"{path}: a fleet is a .toml or a .csv file.")
     text = read_text(path, FleetError)
     if kind == ".csv":
-        return FleetFile(_devices(_csv_rows(text, path), path), WorkConfig(), TargetConfig())
+        return FleetFile(_devices(_csv_rows(text, path), path), WorkConfig(), FleetTarget())
     values = parse_toml(text, path, FleetError)
     tables = validate(_Tables, values, FleetError, text=text, where=str(path))
     return FleetFile(_devices(_toml_rows(tables, text, path), path), tables.work, tables.target)

@@ -17,9 +17,11 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
@@ -27,9 +29,9 @@ from fedplt.fleet.plan import (
     DeadlineChoice,
     DevicePlan,
     FleetPlan,
-    PlanLimits,
+    FleetTarget,
     RoundTime,
-    Target,
+    Rule,
     deadline_choices,
     in_time,
     round_time,
@@ -66,44 +68,59 @@ def plan_fleet(
     """
     if not devices:
         raise FleetError("no devices were given; give at least one.")
-    if not 0 < min_ratio <= 1:
-        raise FleetError(f"min_ratio is {min_ratio:g}; it lies in (0, 1].")
+    values = {
+        "deadline_seconds": deadline_seconds, "percentile": percentile, "min_ratio": min_ratio,
+        "may_freeze": may_freeze, "may_cut_steps": may_cut_steps,
+    }  # fmt: skip
+    try:
+        target = FleetTarget.model_validate(values, strict=False)
+    except ValidationError as error:
+        first: Any = error.errors()[0]
+        key = "".join(f"{name} is {first['input']}: " for name in first["loc"])
+        raise FleetError(f"{key}{first['msg'].removeprefix('Value error, ')}.") from None
     if may_freeze and workload.num_layers == 1:
         raise FleetError(
             "freezing layers saves nothing in the paper's cost model, which knows only the ratio. "
             "Name a model, so that exact FLOPs are known, or do without freezing."
         )
-    target = Target(deadline_seconds, percentile)
     whole = workload.work(1.0)
     full = [round_time(device, whole) for device in devices]
-    pairs = list(zip(devices, full, strict=True))
-    if target.rule == "fastest":
-        # Without the memory for full training, a device's time for it means nothing.
-        pairs = [pair for pair in pairs if _has_memory(pair[0], whole)] or pairs
-    seconds = target.seconds([time.total for device, time in pairs for _ in range(device.count)])
-    smallest = max(min_ratio, workload.always_ratio)
-    planner = _Planner(workload, seconds, *PlanLimits(smallest, may_freeze, may_cut_steps))
-    plan = planner.plan_all(devices, full, target)
-    if target.rule != "fastest" or all(entry.feasible for entry in plan.devices):
+    rule, seconds = _target_seconds(target, devices, full, whole)
+    planner = _Planner(workload, seconds, target)
+    plan = planner.plan_all(devices, full, rule)
+    if rule != "fastest" or not plan.late:
         return plan
     everyone = next(iter(plan_deadlines(plan, workload)), None)
     if everyone is None or everyone.seconds <= seconds:
         return plan  # the late ones lack memory
     longer = replace(planner, seconds=everyone.seconds, turns=None)
-    return longer.plan_all(devices, full, replace(target, is_raised=True))
+    return longer.plan_all(devices, full, "everyone")
+
+
+def _target_seconds(
+    target: FleetTarget, devices: Sequence[DeviceProfile], full: Sequence[RoundTime], whole: Work
+) -> tuple[Rule, float]:
+    """The target time and where it comes from."""
+    if target.deadline_seconds is not None:
+        return "deadline", target.deadline_seconds
+    pairs = list(zip(devices, full, strict=True))
+    if target.percentile is not None:
+        times = [time.total for device, time in pairs for _ in range(device.count)]
+        return "percentile", float(np.percentile(times, target.percentile))
+    # Without the memory for full training, a device's time for it means nothing.
+    able = [time.total for device, time in pairs if _has_memory(device, whole)]
+    return "fastest", min(able or (time.total for time in full))
 
 
 def plan_deadlines(plan: FleetPlan, workload: Workload) -> list[DeadlineChoice]:
-    """Deadlines to choose from, with the plan's own limits, and what planning for them gives."""
+    """Deadlines to choose from, with the plan's limits, and what planning for them gives."""
     devices, full = [e.device for e in plan.devices], [e.full for e in plan.devices]
-    planner = _Planner(workload, plan.target_seconds, *plan.limits)
+    planner = _Planner(workload, plan.target_seconds, plan.target)
 
     def for_deadline(seconds: float) -> FleetPlan:
-        again = replace(planner, seconds=seconds, turns=None)
-        return again.plan_all(devices, full, Target(seconds))
+        return replace(planner, seconds=seconds, turns=None).plan_all(devices, full, "deadline")
 
-    least = [planner.least_seconds(device) for device in devices]
-    return deadline_choices(least, for_deadline)
+    return deadline_choices([planner.least_seconds(device) for device in devices], for_deadline)
 
 
 def _has_memory(device: DeviceProfile, work: Work) -> bool:
@@ -116,18 +133,20 @@ class _Planner:
 
     workload: Workload
     seconds: float
-    min_ratio: float
-    may_freeze: bool
-    may_cut_steps: bool
+    target: FleetTarget
     turns: Turns | None = None
     """Of the clients that are planned already."""
 
+    @property
+    def min_ratio(self) -> float:
+        """The smallest ratio to plan: at least the layers that are always trained."""
+        return max(self.target.min_ratio, self.workload.always_ratio)
+
     def plan_all(
-        self, devices: Sequence[DeviceProfile], full: Sequence[RoundTime], target: Target
+        self, devices: Sequence[DeviceProfile], full: Sequence[RoundTime], rule: Rule
     ) -> FleetPlan:
-        entries = [self.plan(device, time) for device, time in zip(devices, full, strict=True)]
-        limits = PlanLimits(self.min_ratio, self.may_freeze, self.may_cut_steps)
-        return FleetPlan(tuple(entries), self.seconds, target, self.workload.describe(), limits)
+        entries = tuple(self.plan(device, time) for device, time in zip(devices, full, strict=True))
+        return FleetPlan(entries, self.seconds, rule, self.target, self.workload.describe())
 
     def plan(self, device: DeviceProfile, full: RoundTime) -> DevicePlan:
         entry = self._plan(device, full)
@@ -141,7 +160,7 @@ class _Planner:
         if largest >= self.min_ratio:
             return self._entry(device, full, largest, steps, note=self._note(device, largest))
         needed = f"only ratio {largest:.3g} would fit" if largest > 0 else "no ratio would fit"
-        for frozen in range(1, self.workload.num_layers) if self.may_freeze else ():
+        for frozen in range(1, self.workload.num_layers) if self.target.may_freeze else ():
             ratio = self._largest_ratio(device, frozen)
             if ratio >= self.min_ratio:
                 traded = (
@@ -150,7 +169,7 @@ class _Planner:
                 )
                 note = self._note(device, ratio, frozen)
                 return self._entry(device, full, ratio, steps, frozen, traded=traded, note=note)
-        if self.may_cut_steps:
+        if self.target.may_cut_steps:
             fewer, shallow, ratio = max(
                 (self._most_steps(device, ratio, frozen), -frozen, ratio)
                 for frozen in self._depths()
@@ -259,26 +278,20 @@ class _Planner:
 
     def _what_helps(self, device: DeviceProfile) -> str:
         """The permissions that would let a device meet the target."""
-        can_freeze = self.workload.num_layers > 1
+        now = (self.target.may_freeze, self.target.may_cut_steps)
         for freeze, cut in ((True, False), (False, True), (True, True)):
-            if (freeze and not can_freeze) or (self.may_freeze, self.may_cut_steps) == (
-                freeze,
-                cut,
-            ):
+            if (freeze and self.workload.num_layers == 1) or now == (freeze, cut):
                 continue
-            freer = replace(self, may_freeze=freeze, may_cut_steps=cut, turns=None)
-            if freer.can_meet(device):
+            permitted = self.target.model_copy(update={"may_freeze": freeze, "may_cut_steps": cut})
+            freer = replace(self, target=permitted, turns=None)
+            if in_time(freer.least_seconds(device), self.seconds):
                 names = ["may_freeze"] * freeze + ["may_cut_steps"] * cut
                 return f"{' and '.join(names)} would help"
         return ""
 
-    def can_meet(self, device: DeviceProfile) -> bool:
-        """Whether the device meets the target with some plan."""
-        return in_time(self.least_seconds(device), self.seconds)
-
     def least_seconds(self, device: DeviceProfile) -> float:
         """The shortest round of a device; infinite if its memory is too small for any."""
-        steps = 1 if self.may_cut_steps else None
+        steps = 1 if self.target.may_cut_steps else None
         times = [math.inf]
         for frozen in self._depths():
             works = self._works(device, self._fastest(device, frozen, steps), frozen, steps)
@@ -290,13 +303,9 @@ class _Planner:
         """Numbers of frozen layers that leave enough to train the smallest ratio."""
         return [
             frozen
-            for frozen in range(self.workload.num_layers if self.may_freeze else 1)
+            for frozen in range(self.workload.num_layers if self.target.may_freeze else 1)
             if self.workload.knots(frozen)[-1] >= self.min_ratio
         ]
-
-    @staticmethod
-    def _slowest(device: DeviceProfile, works: Sequence[Work]) -> Work:
-        return max(works, key=lambda work: round_time(device, work).total)
 
     def _entry(
         self,
@@ -309,12 +318,12 @@ class _Planner:
         traded: str = "",
         note: str = "",
     ) -> DevicePlan:
-        work = self._slowest(device, self._works(device, ratio, frozen, steps))
-        whole = self.workload.work(1.0)
-        planned = round_time(device, work)
+        works = self._works(device, ratio, frozen, steps)
+        work = max(works, key=lambda work: round_time(device, work).total)
         return DevicePlan(
             device=device, ratio=ratio, local_steps=steps, frozen_layers=frozen,
-            full=full, planned=planned, full_work=whole, work=work,
+            full=full, planned=round_time(device, work),
+            full_work=self.workload.work(1.0), work=work,
             reason=reason, traded=traded, note=note,
         )  # fmt: skip
 
