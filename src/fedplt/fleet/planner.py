@@ -40,11 +40,6 @@ from fedplt.fleet.workload import Work, Workload
 from fedplt.planning import Turns
 from fedplt.text import bytes_text, seconds_text
 
-_NEAR = 24
-"""Candidates for the fastest ratio between the smallest ratio and its double."""
-_COMPARED = 8
-"""Candidates, the fastest without turns, that are compared with the turns of the clients."""
-
 
 def plan_fleet(
     devices: Sequence[DeviceProfile],
@@ -60,11 +55,11 @@ def plan_fleet(
 
     The target is a round of ``deadline_seconds``, or a ``percentile`` of all devices' times for
     full training. By default it is the time of the fastest device that has the memory for it, or
-    the smallest deadline that everyone meets if that is longer: a round lasts as long anyway.
+    the smallest deadline that everyone meets if that is longer.
 
-    Ratios are clipped to [``min_ratio``, 1], and are never less than the layers that are always
-    trained. A device that would need less may, if allowed, freeze its first layers (``may_freeze``:
-    no gradients flow through them), or else take fewer local steps (``may_cut_steps``).
+    Ratios are at least ``min_ratio`` and the layers that are always trained. A device that needs
+    less may, if allowed, freeze its first layers (``may_freeze``), or else take fewer local steps
+    (``may_cut_steps``).
     """
     if not devices:
         raise FleetError("no devices were given; give at least one.")
@@ -188,7 +183,7 @@ class _Planner:
     def _works(
         self, device: DeviceProfile, ratio: float, frozen: int = 0, steps: int | None = None
     ) -> tuple[Work, ...]:
-        """What the clients with this device would do, with whole sub-layers."""
+        """The work of the clients with this device, in whole sub-layers."""
         return self.workload.next_work(
             ratio, device.count, self.turns, local_steps=steps, frozen=frozen
         ).works
@@ -222,10 +217,7 @@ class _Planner:
         return largest
 
     def _fastest(self, device: DeviceProfile, frozen: int = 0, steps: int | None = None) -> float:
-        """The ratio, of those allowed, with the shortest round.
-
-        A larger ratio may be faster: with whole sub-layers and turns, times fall here and there.
-        """
+        """The allowed ratio with the shortest round; with whole sub-layers not always the least."""
         if self.workload.is_linear:
             return self.min_ratio
 
@@ -233,17 +225,14 @@ class _Planner:
             works = planner._works(device, ratio, frozen, steps)
             return max(round_time(device, work).total for work in works)
 
-        # Without turns, the work of a ratio is counted once for all devices.
-        first = replace(self, turns=None)
-        ranked = sorted(self._candidates(frozen), key=functools.partial(seconds, first))
-        return min(sorted(ranked[:_COMPARED]), key=functools.partial(seconds, self))
-
-    def _candidates(self, frozen: int) -> list[float]:
-        """Ratios from the smallest on: the knots, and more of them near the smallest."""
-        knots = self.workload.knots(frozen)
-        near = np.geomspace(self.min_ratio, min(2 * self.min_ratio, knots[-1]), _NEAR)
-        found = np.concatenate([[self.min_ratio], near[1:], knots[knots > self.min_ratio]])
-        return [float(ratio) for ratio in np.unique(found)]
+        least, knots = self.min_ratio, self.workload.knots(frozen)
+        near = np.geomspace(least, min(2 * least, knots[-1]), 24)  # the fastest is often small
+        found = np.unique(np.concatenate([[least], near[1:], knots[knots > least]]))
+        # Without turns, the work of a ratio is counted once for all devices; only the eight fastest
+        # are compared with the turns of the clients.
+        first = functools.partial(seconds, replace(self, turns=None))
+        ranked = sorted(map(float, found), key=first)
+        return min(sorted(ranked[:8]), key=functools.partial(seconds, self))
 
     @functools.cache  # noqa: B019 (lives as long as one call of plan_fleet)
     def _knot_works(self, frozen: int) -> list[Work]:
@@ -270,13 +259,32 @@ class _Planner:
         return low
 
     def _reason(self, device: DeviceProfile, ratio: float) -> str:
+        """Why even the least work is too much: first what no setting changes."""
         smallest = f"the {'smallest' if ratio == self.min_ratio else 'fastest'} ratio {ratio:.3g}"
         if ratio == self.workload.always_ratio:
             smallest += " (the layers that are always trained)"
-        works = self._works(device, ratio)
-        return late_reason(device, works, self.seconds, smallest, self._what_helps(device))
+        works, limit = self._works(device, ratio), f"the target is {seconds_text(self.seconds)} s"
+        needed = max(work.memory_bytes for work in works)
+        if device.memory_bytes is not None and needed > device.memory_bytes:
+            need, have = bytes_text(needed), bytes_text(device.memory_bytes)
+            return f"needs {need} at {smallest}, has {have}; no deadline changes that"
+        time = max((round_time(device, work) for work in works), key=lambda each: each.total)
+        before = time.latency + time.download
+        if not in_time(before, self.seconds):
+            parts = {"latency": time.latency, "download": time.download}
+            alone = [name for name, part in parts.items() if not in_time(part, self.seconds)]
+            what = f"{alone[0]} alone takes" if alone else "latency and download take"
+            shown = seconds_text(parts[alone[0]] if alone else before)
+            return f"its {what} {shown} s at any ratio; {limit}"
+        advice = self._advice(device)
+        if not in_time(before + time.forward, self.seconds):
+            return (
+                f"its forward pass takes {seconds_text(time.forward)} s at any ratio, after "
+                f"{seconds_text(before)} s of latency and download; {limit}{advice}"
+            )
+        return f"takes {seconds_text(time.total)} s at {smallest}, {limit}{advice}"
 
-    def _what_helps(self, device: DeviceProfile) -> str:
+    def _advice(self, device: DeviceProfile) -> str:
         """The permissions that would let a device meet the target."""
         now = (self.target.may_freeze, self.target.may_cut_steps)
         for freeze, cut in ((True, False), (False, True), (True, True)):
@@ -286,7 +294,7 @@ class _Planner:
             freer = replace(self, target=permitted, turns=None)
             if in_time(freer.least_seconds(device), self.seconds):
                 names = ["may_freeze"] * freeze + ["may_cut_steps"] * cut
-                return f"{' and '.join(names)} would help"
+                return f" ({' and '.join(names)} would help)"
         return ""
 
     def least_seconds(self, device: DeviceProfile) -> float:
@@ -328,20 +336,16 @@ class _Planner:
         )  # fmt: skip
 
 
-_REFINEMENTS = 6
-
-
 def crossing(knots: NDArray[np.float64], values: Sequence[float], limit: float) -> float:
     """The largest ratio whose value, linear between the knots, is within the limit; 0: none.
 
-    Where values fall, as they may with whole sub-layers, the smaller ones to come count.
+    Values may fall, with whole sub-layers: then the last crossing counts.
 
     >>> crossing(np.array([0.0, 1.0]), [2.0, 6.0], 3.0)
     0.25
     >>> crossing(np.array([0.0, 0.5, 1.0]), [2.0, 4.0, 3.0], 3.0)
     1.0
     """
-    # The fastest device defines the target: a last bit must not cost it its ratio of 1.
     if in_time(values[-1], limit):
         return float(knots[-1])
     least = np.minimum.accumulate(values[::-1])[::-1].tolist()
@@ -356,11 +360,10 @@ def crossing(knots: NDArray[np.float64], values: Sequence[float], limit: float) 
 def largest_fitting(
     knots: NDArray[np.float64], guess: float, fits: Callable[[float], bool]
 ) -> float:
-    """The largest ratio found for which ``fits`` says so; 0 if it never does.
+    """The largest ratio found that fits; 0: none.
 
-    Costs come in whole sub-layers, so a slightly larger ratio may fit where a smaller one does
-    not. The search tries the knot above the guess, the guess and the knots below it, and halves
-    the gap between the first that fits and the one before.
+    With whole sub-layers a larger ratio may fit where a smaller one does not. The search tries the
+    knot above the guess, the guess and the knots below, then halves the gap above the first hit.
     """
     tried = [*knots[knots > guess][:1], guess, *knots[knots < guess][::-1]]
     too_large = math.inf
@@ -370,35 +373,7 @@ def largest_fitting(
         too_large = ratio
     else:
         return 0.0
-    for _ in range(_REFINEMENTS if too_large < math.inf else 0):
+    for _ in range(6 if too_large < math.inf else 0):
         middle = (ratio + too_large) / 2
         ratio, too_large = (middle, too_large) if fits(middle) else (ratio, middle)
     return ratio
-
-
-def late_reason(
-    device: DeviceProfile, works: Sequence[Work], seconds: float, smallest: str, helps: str = ""
-) -> str:
-    """Why even the least work is too much; ``helps`` names what would make it fit.
-
-    What no setting changes comes first: memory, then latency and download, then the forward pass.
-    """
-    needed = max(work.memory_bytes for work in works)
-    if device.memory_bytes is not None and needed > device.memory_bytes:
-        need, have = bytes_text(needed), bytes_text(device.memory_bytes)
-        return f"needs {need} at {smallest}, has {have}; no deadline changes that"
-    time = max((round_time(device, work) for work in works), key=lambda each: each.total)
-    limit, advice = f"the target is {seconds_text(seconds)} s", f" ({helps})" if helps else ""
-    before = time.latency + time.download
-    if not in_time(before, seconds):
-        parts = {"latency": time.latency, "download": time.download}
-        alone = [name for name, part in parts.items() if not in_time(part, seconds)]
-        what = f"{alone[0]} alone takes" if alone else "latency and download take"
-        shown = seconds_text(parts[alone[0]] if alone else before)
-        return f"its {what} {shown} s at any ratio; {limit}"
-    if not in_time(before + time.forward, seconds):
-        return (
-            f"its forward pass takes {seconds_text(time.forward)} s at any ratio, after "
-            f"{seconds_text(before)} s of latency and download; {limit}{advice}"
-        )
-    return f"takes {seconds_text(time.total)} s at {smallest}, {limit}{advice}"
