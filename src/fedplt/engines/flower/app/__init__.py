@@ -1,0 +1,1 @@
+"""Flower apps with a user's own model, data and training loop."""
