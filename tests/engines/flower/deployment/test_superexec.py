@@ -12,8 +12,8 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus
 
 import fedplt
-from fedplt.engines.flower import node_app
 from fedplt.engines.flower.deployment.superexec import HiddenTokenExecutor
+from fedplt.engines.flower.node import flwr_clientapp as node_app
 from fedplt.errors import RunError
 
 pytestmark = pytest.mark.slow

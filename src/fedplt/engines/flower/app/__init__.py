@@ -1,1 +1,1 @@
-"""Flower apps with a user's own model, data and training loop."""
+"""For users' own Flower apps: what they import, and the files of a new app."""

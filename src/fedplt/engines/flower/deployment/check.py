@@ -35,8 +35,7 @@ from fedplt.engines.flower.deployment.manifest import (
     layers_of,
     read_manifest,
 )
-from fedplt.engines.flower.limits import load_limits
-from fedplt.engines.flower.node import (
+from fedplt.engines.flower.node.node_config import (
     NodeConfig,
     load_node,
     node_data,
@@ -44,6 +43,7 @@ from fedplt.engines.flower.node import (
     node_model,
     node_task,
 )
+from fedplt.engines.flower.node.owner_limits import load_limits
 from fedplt.errors import FedpltError, RunError, did_you_mean
 from fedplt.federation import participants_warning, plan_from_config, try_model
 from fedplt.machine import power_source

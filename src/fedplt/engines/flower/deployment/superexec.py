@@ -3,9 +3,9 @@
     python3 -P superexec.py server|node [arguments of flower-superexec]
 
 It differs from Flower's in two ways. A task's token is not on the command line, where every account
-of the machine could read it. And a node runs :mod:`fedplt.engines.flower.node_app`, not code that
-the server sends. Scripts run this file by its path: importing its package would load torch, which
-only the tasks need.
+of the machine could read it. And a node runs :mod:`fedplt.engines.flower.node.flwr_clientapp`, not
+code that the server sends. Scripts run this file by its path: importing its package would load
+torch, which only the tasks need.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROGRAMS = {
     "server": (TaskType.SERVER_APP, ["flwr-serverapp"]),
     "node": (
         TaskType.CLIENT_APP,
-        [sys.executable, "-P", "-m", "fedplt.engines.flower.node_app"],
+        [sys.executable, "-P", "-m", "fedplt.engines.flower.node.flwr_clientapp"],
     ),
 }
 """The kind of task that each side starts, and its program."""
