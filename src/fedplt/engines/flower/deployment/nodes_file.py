@@ -43,12 +43,13 @@ def read_nodes(path: Path) -> tuple[Node, ...]:
         try:
             node = _node(row, len(nodes))
         except ConfigError as error:
-            raise ConfigError(f"{place}: {error}") from error
+            raise ConfigError(str(error), key=place) from error
         # Names become folders, and some file systems ignore case.
         if (taken := places.get(node.name.lower())) is not None:
             raise ConfigError(
-                f"{place}: the name {node.name!r} is taken already ({taken}). Give every node its "
-                "own (upper and lower case count as the same)."
+                f"the name {node.name!r} is taken already ({taken}). Give every node its "
+                "own (upper and lower case count as the same).",
+                key=place,
             )
         places[node.name.lower()] = place
         nodes.append(node)
@@ -82,19 +83,22 @@ def _node(row: dict[str, str], client: int) -> Node:
     name = row.get("name", "")
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"name: {name!r} cannot name a node. Use up to 63 letters, digits, '-' and '_', such "
-            "as hospital-a."
+            f"{name!r} cannot name a node. Use up to 63 letters, digits, '-' and '_', such "
+            "as hospital-a.",
+            key="name",
         )
     ratio = None
     if "ratio" in row:
         ratio = _number(row, "ratio", "a number in (0, 1], such as 0.25")
         if not 0 < ratio <= 1:
-            raise ConfigError(f"ratio: {ratio:g} does not lie in (0, 1]. Write a half as 0.5.")
+            raise ConfigError(
+                f"{ratio:g} does not lie in (0, 1]. Write a half as 0.5.", key="ratio"
+            )
     rate = None
     if "learning_rate" in row:
         rate = _number(row, "learning_rate", "a positive number, such as 0.01")
         if not 0 < rate < float("inf"):
-            raise ConfigError(f"learning_rate: {rate:g} is not positive.")
+            raise ConfigError(f"{rate:g} is not positive.", key="learning_rate")
     return Node(name, client, ratio, rate)
 
 
@@ -103,4 +107,4 @@ def _number(row: dict[str, str], column: str, like: str) -> float:
         return float(row.get(column, ""))
     except ValueError:
         given = repr(row[column]) if column in row else "nothing"
-        raise ConfigError(f"{column}: {given} was given; write {like}.") from None
+        raise ConfigError(f"{given} was given; write {like}.", key=column) from None

@@ -10,6 +10,7 @@ import tomli_w
 from fedplt.configuration import (
     ON_NODES,
     RunConfig,
+    Source,
     make_absolute,
     parse_config,
     parse_toml,
@@ -50,7 +51,7 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
         make_absolute(values, path.parent)
         values.pop("code", None)  # the server and the nodes have their own
         values["engine"] = {**values.get("engine", {}), "name": "flower"}
-        _refuse_lost_settings(parse_config(values, text, where), path)
+        _refuse_lost_settings(parse_config(values, Source(text, where)), path)
         if "checkpoint_every" not in values:
             values["checkpoint_every"] = 1  # a round takes long, and a server may restart
     clients: dict[str, Any] = {"num_clients": len(nodes)}
@@ -65,7 +66,9 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
         "server": {**_bounds(values, len(nodes)), **values.get("server", {})},
         "engine": {**engine, "name": "flower", "pin_nodes": True},
     }
-    return values, parse_config(values, where=f"{where}, with the nodes' clients" if where else "")
+    return values, parse_config(
+        values, Source(file=f"{where}, with the nodes' clients" if where else "")
+    )
 
 
 def _bounds(values: dict[str, Any], number: int) -> dict[str, Any]:
