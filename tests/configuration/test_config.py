@@ -73,6 +73,13 @@ ratio = {ratio}
         ('[training]\nschedule = "cosine"', "training.schedule", 2, ["'cosine'", "'1/t'"]),
         ('[data]\nsplit = "dirichelt"', "data.split", 2, ["'dirichelt'", "'dirichlet'"]),
         ('[data]\nsplit = "given"', "data.split_file", 1, ["'given'", "data.split in"]),
+        ('[data]\nscaling = "sym"', "data.scaling", 2, ["'sym'", "'symmetric'"]),
+        (
+            '[data]\nname = "my:data"\nscaling = "unit"',
+            "data.scaling",
+            3,
+            ["'my:data'", "built-in"],
+        ),
         ("[data]\nalpha = -1.0", "data.alpha", 2, ["-1.0", "0"]),
         ("[method]\nratio = 1", "method.name", 1, ["'fedplt'"]),
         ('[sampling]\nname = "uniform"', "sampling.num_clients", 1, ["'uniform'"]),

@@ -10,7 +10,6 @@ from fedplt.configuration.config import (
     EngineConfig,
     GroupConfig,
     ModelConfig,
-    PrivacyConfig,
     RunConfig,
     default_folder,
 )
@@ -45,6 +44,7 @@ from fedplt.configuration.fleet_config import (
     TargetConfig,
     WorkConfig,
 )
+from fedplt.configuration.privacy_config import PrivacyConfig
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.server_config import ServerConfig
 from fedplt.configuration.training_config import FROM_PYTHON, TrainingConfig

@@ -11,80 +11,13 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.configuration.fleet_config import ON_NODES, FleetConfig
+from fedplt.configuration.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.server_config import ServerConfig
-from fedplt.configuration.training_config import TrainingConfig
+from fedplt.configuration.training_config import FROM_PYTHON, TrainingConfig
+from fedplt.data import Scaling
 from fedplt.errors import ConfigError
 from fedplt.schema import Section
-
-
-class PrivacyConfig(Section):
-    """Client-level differential privacy of the released models (``docs/privacy.md``)."""
-
-    clip: Annotated[float, Field(gt=0)]
-    """Updates are scaled down to at most this Euclidean norm, over the client's whole slice."""
-    noise_multiplier: Annotated[float, Field(ge=0.1)]
-    """Standard deviation of the noise on the sum of the updates, in clips; far below 1 it protects
-    nobody."""
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """The delta for which epsilon is stated; less than one over the number of clients."""
-    noise_seed: Annotated[int, Field(ge=0)] | None = None
-    """Draw the noise and the clients from this seed, to repeat a run. Whoever knows it can remove
-    the noise. Default: a secret key from the operating system, kept in the checkpoint."""
-
-
-def refuse_unprivate(config: RunConfig) -> None:
-    """Refuse settings that would void the privacy guarantee."""
-    settings = config.privacy
-    if settings is None:
-        return
-    sampling, server, number = config.sampling, config.server, config.clients.num_clients
-    if settings.delta * number >= 1:
-        raise ConfigError(
-            f"it is {settings.delta:g}; with {number} clients it must be below {1 / number:g} "
-            "(one over the number of clients).",
-            key="privacy.delta",
-            also=["clients.num_clients"],
-        )
-    if sampling.name not in ("all", "bernoulli"):
-        why = "depends on the clients' data" if sampling.by_norm else "is not independent"
-        raise ConfigError(
-            "[privacy] needs 'bernoulli' (with sampling.probability) or 'all': the choice of "
-            f"{sampling.name!r} {why}.",
-            key="sampling.name",
-        )
-    if sampling.estimator is not None:
-        raise ConfigError(
-            "[privacy] divides by fixed numbers, the clients that the plan assigns to a block "
-            "times the probability. Leave it out.",
-            key="sampling.estimator",
-        )
-    if server.aggregation != "mean":
-        raise ConfigError(
-            "[privacy] needs 'mean': how much one client can change the result of "
-            f"{server.aggregation!r} depends on the other clients' data.",
-            key="server.aggregation",
-        )
-    if server.weights != "equal":
-        raise ConfigError(
-            "[privacy] needs 'equal': numbers of examples are the clients' data, and as weights "
-            "they would be in the result.",
-            key="server.weights",
-        )
-    if server.min_clients:
-        raise ConfigError(
-            "[privacy] needs 0: whether a round counts would reveal who took part.",
-            key="server.min_clients",
-        )
-    for key in ("keep_best", "stop_after"):
-        given = getattr(config.evaluation, key)
-        if given and ON_NODES in (config.evaluation.on, config.data.name):
-            raise ConfigError(
-                f"it is {given!r}, which [privacy] does not allow where the nodes evaluate: their "
-                "scores have no noise, and which model is released would depend on them. Leave it "
-                "out, or evaluate on data of the server (evaluation.on = 'server').",
-                key=f"evaluation.{key}",
-            )
 
 
 def _folder_name(name: str) -> str:
@@ -112,6 +45,10 @@ class DataConfig(Section):
     name: str = "fashion-mnist"
     """``fashion-mnist``, ``cifar10``, ``package.module:function`` that returns TrainingData, or
     ``nodes``: in a deployment the nodes have the data, and the server has none."""
+    scaling: Scaling | None = None
+    """Of a built-in data set's images: ``unit`` (pixels in [0, 1]), ``symmetric`` (in [-1, 1]) or
+    ``standard`` (mean 0 and standard deviation 1 per channel). Default: ``symmetric`` for
+    ``fashion-mnist``, ``standard`` for ``cifar10``."""
     split: Literal["iid", "dirichlet", "shards", "given"] = "iid"
     """Default: the split that the other keys belong to (``alpha``: ``dirichlet``), else ``iid``."""
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.2
@@ -138,6 +75,13 @@ class DataConfig(Section):
         if (self.split == "given") != (self.split_file is not None):
             problem = "split = 'given' and split_file go together: set both or neither"
             raise ConfigError(problem, key="split_file", also=["split"])
+        return self
+
+    @model_validator(mode="after")
+    def _scaled_images(self) -> DataConfig:
+        if ":" in self.name or self.name in (FROM_PYTHON, ON_NODES):
+            instead = "or name a built-in data set"
+            self.refuse_unused(["scaling"], f"name = {self.name!r}", instead)
         return self
 
 
@@ -342,22 +286,15 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _enough_clients(self) -> RunConfig:
-        drawn, number = self.sampling.num_clients or 1, self.clients.num_clients
-        if drawn > number:
-            raise ConfigError(
-                f"it is {drawn}, but there are {number} clients (clients.num_clients). Lower the "
-                "first or raise the second.",
-                key="sampling.num_clients",
-                also=["clients.num_clients"],
-            )
-        if (self.sampling.budget or 0) > number:
-            raise ConfigError(
-                f"it is {self.sampling.budget:g}, but there are {number} clients "
-                "(clients.num_clients): each would always be chosen. Lower the budget, or set "
-                "sampling.name = 'all'.",
-                key="sampling.budget",
-                also=["clients.num_clients"],
-            )
+        for key in ("num_clients", "budget"):
+            given, number = getattr(self.sampling, key) or 0, self.clients.num_clients
+            if given > number:
+                raise ConfigError(
+                    f"it is {given:g}, but there are {number} clients (clients.num_clients). Lower "
+                    "the first, raise the second, or set sampling.name = 'all'.",
+                    key=f"sampling.{key}",
+                    also=["clients.num_clients"],
+                )
         return self
 
     @model_validator(mode="after")
