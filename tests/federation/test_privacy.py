@@ -154,7 +154,7 @@ def on_nodes(**evaluation):
     [
         ({"sampling": {"name": "ocs", "budget": 2.0}}, "sampling.name", "'ocs' depends on"),
         ({"sampling": {"name": "uniform", "num_clients": 2}}, "sampling.name", "'uniform' is not"),
-        ({"sampling": {"name": "all", "estimator": "unbiased"}}, "sampling.estimator", ""),
+        ({"sampling": {"name": "all", "estimator": "unbiased"}}, "sampling.estimator", "out"),
         ({"server": {"weights": "examples"}}, "server.weights", "'equal'"),
         ({"server": {"weights": "equal", "min_clients": 2}}, "server.min_clients", "0"),
         ({"server": {"aggregation": "median"}}, "server.aggregation", "'mean'.*'median'"),
