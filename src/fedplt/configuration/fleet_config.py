@@ -9,8 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from fedplt.configuration.section import ON_NODES, Section
 from fedplt.fleet import DeviceProfile, FleetTarget
+from fedplt.schema import Section
+
+ON_NODES = "nodes"
+"""Stands for data or devices that only the nodes of a deployment know."""
 
 
 class AnnouncedDevice(Section):
@@ -31,7 +34,7 @@ class AnnouncedDevice(Section):
         return DeviceProfile(f"client {client}", **self.model_dump())
 
 
-class FleetConfig(Section, FleetTarget):
+class FleetConfig(FleetTarget):
     """Device profiles of a run's clients (``docs/fleet.md``)."""
 
     devices: str

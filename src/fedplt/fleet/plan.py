@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
+from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
 from fedplt.fleet.workload import Work
+from fedplt.schema import Section
 from fedplt.text import brief, bytes_text, counted, flops_text, seconds_text, shortened, table
 
 TIME_TOLERANCE = 1e-9
@@ -18,14 +20,12 @@ TIME_TOLERANCE = 1e-9
 MAX_WARNINGS = 12
 
 
-class FleetTarget(BaseModel):
+class FleetTarget(Section):
     """The round time to plan for, by default the fastest device's, and what may be given up.
 
     These are the keys of ``[target]`` in a device file and of ``[fleet]`` in a run, the parameters
     of :func:`fedplt.plan_fleet`, and the options of ``fedplt fleet``.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     deadline_seconds: PositiveFloat | None = None
     """Plan for rounds of this length."""
@@ -40,7 +40,8 @@ class FleetTarget(BaseModel):
     @model_validator(mode="after")
     def _one_target(self) -> FleetTarget:
         if self.deadline_seconds is not None and self.percentile is not None:
-            raise ValueError("deadline_seconds and percentile: give one of them")
+            problem = "give either deadline_seconds or percentile"
+            raise FleetError(problem, key="deadline_seconds", also=["percentile"])
         return self
 
 

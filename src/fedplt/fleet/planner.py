@@ -17,7 +17,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +37,7 @@ from fedplt.fleet.plan import (
 )
 from fedplt.fleet.workload import Work, Workload
 from fedplt.planning import Turns
+from fedplt.schema import first_problem
 from fedplt.text import bytes_text, seconds_text
 
 
@@ -70,9 +70,7 @@ def plan_fleet(
     try:
         target = FleetTarget.model_validate(values, strict=False)
     except ValidationError as error:
-        first: Any = error.errors()[0]
-        key = "".join(f"{name} is {first['input']}: " for name in first["loc"])
-        raise FleetError(f"{key}{first['msg'].removeprefix('Value error, ')}.") from None
+        raise FleetError(first_problem(error)) from None
     if may_freeze and workload.num_layers == 1:
         raise FleetError(
             "freezing layers saves nothing in the paper's cost model, which knows only the ratio. "
