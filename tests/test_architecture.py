@@ -117,7 +117,7 @@ def test_nothing_but_root_modules_and_packages_lies_in_the_source():
     others = {"__init__.py", "__main__.py", "api.py", "py.typed", "configs"}
     assert found == {*others, *(f"{m}.py" for m in ROOT_MODULES), *PACKAGES} - {"api"}
     data = {SOURCE, SOURCE / "configs", SOURCE / "configs" / "fleets"}
-    data |= {SOURCE / "engines" / "flower" / "deployment" / "templates"}
+    data |= {SOURCE / "engines" / "flower" / room / "templates" for room in ("app", "deployment")}
     missing = [p for p in SOURCE.rglob("*/") if p.name != "__pycache__" and p not in data]
     assert not [p for p in missing if not (p / "__init__.py").is_file()]
 

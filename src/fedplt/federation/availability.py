@@ -93,8 +93,8 @@ class Availability:
         if not plan.costs_change:
             round = 0  # other slices may be trained, but of the same size in every round
         if self._predictions is None or self._predictions[0] != round:
-            everybody, assigned = range(plan.num_clients), assignments or plan.in_round(round)
-            times = [self._seconds(k, assigned[k], uploads=True) for k in everybody]
+            assigned = plan.in_round(round) if assignments is None else assignments
+            times = [self._seconds(k, assigned[k], True) for k in range(plan.num_clients)]
             self._predictions = round, np.array(times)
         return self._predictions[1]
 

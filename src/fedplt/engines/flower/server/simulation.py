@@ -1,0 +1,164 @@
+"""Flower's simulation of all clients on this machine, started and ended by the run."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedplt.configuration import FROM_PYTHON, dump_config
+from fedplt.engines.flower.app.scaffold import app_project, package_of
+from fedplt.engines.flower.node.local_state import KeptState
+from fedplt.engines.flower.processes import end_all, environment, free_port, run_flwr
+from fedplt.engines.flower.server.engine import FlowerEngine
+from fedplt.engines.flower.server.grid_socket import SocketWire
+from fedplt.errors import RunError
+from fedplt.federation import Interrupted, Job
+from fedplt.files import write_text
+from fedplt.kernels import read_state, take
+from fedplt.machine import available_cores
+
+START_SECONDS = 600.0
+"""Flower and Ray start within seconds, unless the machine has much else to do."""
+RESTORED = 2**30
+"""The round that files of states are named by which come from a checkpoint."""
+APP = "fedplt-simulation"
+
+
+class FlowerSimulation(FlowerEngine):
+    """Starts a SuperLink with Flower's simulation on a free port, for this run alone."""
+
+    def __init__(self, job: Job, stop: Callable[[], bool] = lambda: False) -> None:
+        if FROM_PYTHON in (job.config.model.name, job.config.data.name):
+            raise RunError(
+                "engine.name = 'flower' needs a model and data that its processes can make: name "
+                "functions by import path in a configuration (model.name, data.name) and use "
+                "fedplt.run."
+            )
+        if job.config.fleet is not None and job.config.fleet.replan != "never":
+            raise RunError(
+                "fleet.replan = 'on-change' is for deployments: simulated nodes neither join nor "
+                "leave, and have no devices. Leave it out."
+            )
+        workers = job.config.engine.workers or available_cores()
+        wire = SocketWire(2 * workers, job.config.engine.timeout_seconds)
+        super().__init__(job, wire, stop)
+        self._socket, self._workers = wire, workers
+        self.members.hello_seconds = START_SECONDS
+        self._folder = Path(tempfile.mkdtemp(prefix="fedplt-flower-"))
+        self._superlink: subprocess.Popen[bytes] | None = None
+        try:
+            self._start()
+            self.members.wait(job.plan.num_clients, START_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _states(self) -> Path:
+        return self._folder / "states"
+
+    def _start(self) -> None:
+        folder = self._folder
+        self._write_app(folder / "app")
+        home, port = folder / "home", free_port()
+        home.mkdir()
+        address = f"127.0.0.1:{port}"
+        write_text(
+            home / "config.toml",
+            f'[superlink]\ndefault = "run"\n\n[superlink.run]\naddress = "{address}"\n'
+            "insecure = true\n",
+        )
+        with (folder / "superlink.log").open("wb") as log:
+            self._superlink = subprocess.Popen(
+                [
+                    str(Path(sys.executable).with_name("flower-superlink")),
+                    "--insecure", "--simulation", "--disable-runtime-dependency-installation",
+                    "--host", "127.0.0.1", "--port", str(port),
+                ],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                env=environment(home), start_new_session=True,
+            )  # fmt: skip
+        self._wait_for(lambda: _answers(port), "Flower's SuperLink did not start")
+        number = self.job.plan.num_clients
+        settings = (
+            f"num-supernodes={number} client-resources-num-cpus=1 client-resources-num-gpus=0.0 "
+            f"init-args-num-cpus={self._workers}"
+        )
+        run_flwr(home, "run", str(folder / "app"), "run", "--federation-config", settings)
+        self._wait_for(lambda: self._socket.accept(0.5), "Flower did not start the simulation")
+
+    def _wait_for(self, ready: Callable[[], bool], otherwise: str) -> None:
+        ends = time.monotonic() + START_SECONDS
+        assert self._superlink is not None
+        while not ready():
+            if self.stop():
+                raise Interrupted
+            if self._superlink.poll() is not None or time.monotonic() > ends:
+                raise RunError(f"{otherwise}. Its last words:\n{self.log()[-2000:]}")
+            time.sleep(0.1)
+
+    def log(self) -> str:
+        """What Flower's processes printed."""
+        path = self._folder / "superlink.log"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    def _write_app(self, folder: Path) -> None:
+        package = folder / package_of(APP)
+        package.mkdir(parents=True)
+        config = self._folder / "run.toml"
+        write_text(config, dump_config(self.job.config))
+        about = "Relays orders between fedplt and Flower's simulated nodes"
+        write_text(folder / "pyproject.toml", app_project(APP, about))
+        write_text(folder / "LICENSE", "Written by fedplt for one run; same license.\n")
+        write_text(package / "__init__.py", "")
+        write_text(
+            package / "server_app.py",
+            "from fedplt.engines.flower.server.server_app import relay_app\n\n"
+            f"app = relay_app({self._socket.address!r}, {self._socket.token!r})\n",
+        )
+        write_text(
+            package / "client_app.py",
+            "from fedplt.engines.flower.node.client_app import simulated_client_app\n\n"
+            f"app = simulated_client_app({str(config)!r}, {str(self._states)!r})\n",
+        )
+
+    # Everything is on this machine: states that clients keep go into the run's checkpoint, so that
+    # a run can go on with another engine.
+
+    def local_tensors(self) -> dict[str, Tensor]:
+        if not self.job.plan.local:
+            return {}
+        own = take(read_state(self.job.model, self.job.layers), self.job.plan.local_index)
+        rows = [own] * self.job.plan.num_clients
+        for client, round in enumerate(self.kept_round.tolist()):
+            if round >= 0:
+                rows[client] = KeptState(self._states, client).load(round, len(own))
+        return {"local": torch.stack(rows)}
+
+    def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
+        if self.job.plan.local:
+            for client, values in enumerate(tensors["local"]):
+                KeptState(self._states, client).save(RESTORED, values.clone())
+            self.kept_round[:] = RESTORED
+
+    def close(self) -> None:
+        super().close()
+        if self._superlink is not None:
+            end_all(self._superlink, self._folder / "home")
+            self._superlink = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as connection:
+        connection.settimeout(0.5)
+        return connection.connect_ex(("127.0.0.1", port)) == 0
