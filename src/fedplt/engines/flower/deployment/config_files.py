@@ -24,6 +24,7 @@ import tomli_w
 from fedplt.configuration import (
     ON_NODES,
     RunConfig,
+    Source,
     csv_rows,
     make_absolute,
     parse_config,
@@ -147,7 +148,7 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
         make_absolute(values, path.parent)
         values.pop("code", None)  # the server and the nodes have their own
         values["engine"] = {**values.get("engine", {}), "name": "flower"}
-        _refuse_unsupported(parse_config(values, text, where), path)
+        _refuse_unsupported(parse_config(values, Source(text, where)), path)
         if "checkpoint_every" not in values:
             values["checkpoint_every"] = 1  # a round takes long, and a server may restart
     clients: dict[str, Any] = {"num_clients": len(nodes)}
@@ -160,7 +161,9 @@ def run_values(path: Path | None, nodes: tuple[Node, ...]) -> tuple[dict[str, An
         "server": {**_default_bounds(values, len(nodes)), **values.get("server", {})},
         "engine": {**engine, "name": "flower", "pin_nodes": True},
     }
-    return values, parse_config(values, where=f"{where}, with the nodes' clients" if where else "")
+    return values, parse_config(
+        values, Source(file=f"{where}, with the nodes' clients" if where else "")
+    )
 
 
 def _default_bounds(values: dict[str, Any], number: int) -> dict[str, Any]:
