@@ -19,7 +19,6 @@ from fedplt.planning.cost import (
     exact_flops,
     paper_flops_of,
 )
-from fedplt.planning.coupled_units import ChannelPad, Spaces, TensorUnits, Units
 from fedplt.planning.layers import (
     FlatIndex,
     Layer,
@@ -43,10 +42,17 @@ from fedplt.planning.messages import (
 )
 from fedplt.planning.plan import Plan, RoundAssignments, make_plan, sublayers_assignment
 from fedplt.planning.rounding import Turns, next_counts
-from fedplt.planning.submodel_assignment import SubmodelAssignment, read_assignment
 from fedplt.planning.submodel_plans import (
     closest_rates,
     expected_keep_rates,
     kept_units,
     submodel_plan,
+)
+from fedplt.planning.submodels import (
+    ChannelPad,
+    Spaces,
+    SubmodelAssignment,
+    TensorUnits,
+    Units,
+    read_assignment,
 )

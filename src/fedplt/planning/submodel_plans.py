@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from fedplt.errors import CutError
 from fedplt.planning.allocation import Allocation
 from fedplt.planning.assignment import Assignment, whole_assignment
-from fedplt.planning.coupled_units import Spaces, Units
 from fedplt.planning.layers import Layers
 from fedplt.planning.plan import Plan, Uncovered, make_plan
-from fedplt.planning.submodel_assignment import SubmodelAssignment
+from fedplt.planning.submodels import Spaces, SubmodelAssignment, Units
 
 _NEGLIGIBLE = 1e-9
 
@@ -170,19 +169,17 @@ class SubmodelPlan(Plan):
     def coverage(self) -> tuple[NDArray[np.int64], ...]:
         """Per layer, the number of clients that hold a row of each sub-layer in the first round."""
         result = tuple(np.zeros(layer.num_sublayers, dtype=np.int64) for layer in self.layers)
-        for number, client in zip(*self._representatives, strict=True):
+        if self.rule.is_random:
+            each, first = np.ones(self.num_clients, dtype=np.int64), np.arange(self.num_clients)
+        else:
+            first, inverse = self._clients_by_rate
+            each = np.bincount(inverse)
+        for number, client in zip(each, first, strict=True):
             slices = self.assignment(int(client)).slices
             for clients, ranges in zip(result, slices, strict=True):
                 for part in ranges:
                     clients[part.start : part.stop] += number
         return result
-
-    @property
-    def _representatives(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        if self.rule.is_random:
-            return np.ones(self.num_clients, dtype=np.int64), np.arange(self.num_clients)
-        first, inverse = self._clients_by_rate
-        return np.bincount(inverse), first
 
     @cached_property
     def uncovered(self) -> tuple[Uncovered, ...]:
@@ -225,34 +222,23 @@ def submodel_plan(
             f"a sub-model cannot be cut from this model: layer {always[0]!r} is always trained "
             "whole."
         )
-    asked = make_plan(layers, ratios)  # checks the ratios
-    if not spaces.widths and asked.ratios.min() < 1:
+    requested = make_plan(layers, ratios)  # checks the ratios
+    if not spaces.widths and requested.ratios.min() < 1:
         raise CutError(
             "a sub-model cannot be cut from this model: it has no hidden units to leave out, so "
-            f"every client must train all of it (ratio 1), not {asked.ratios.min():g}."
+            f"every client must train all of it (ratio 1), not {requested.ratios.min():g}."
         )
     # Widths depend on the rate alone, so one client represents all of the same rate.
     _, first, inverse = np.unique(rates, return_index=True, return_inverse=True)
-    counts = np.array([_counts(layers, spaces, rule, rates, seed, int(k)) for k in first])
-    counts = counts[inverse.reshape(-1)].astype(np.int32)
+    firsts = [
+        _assignment(layers, spaces, rule, float(rates[k]), seed=seed, round=0, client=int(k))
+        for k in first
+    ]
+    rows = [[sum(map(len, ranges)) for ranges in assignment.slices] for assignment in firsts]
+    counts = np.array(rows)[inverse.reshape(-1)].astype(np.int32)
     return SubmodelPlan(
-        layers, asked.ratios, counts, spaces=spaces, rates=rates, rule=rule, seed=seed
+        layers, requested.ratios, counts, spaces=spaces, rates=rates, rule=rule, seed=seed
     )
-
-
-def _counts(
-    layers: Layers,
-    spaces: Spaces,
-    rule: UnitRule,
-    rates: NDArray[np.float64],
-    seed: int,
-    client: int,
-) -> list[int]:
-    """Number of sub-layers of which a client holds a row in the first round, per layer."""
-    first = _assignment(
-        layers, spaces, rule, float(rates[client]), seed=seed, round=0, client=client
-    )
-    return [sum(len(part) for part in ranges) for ranges in first.slices]
 
 
 def _assignment(
