@@ -157,7 +157,7 @@ def announced(config):
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (None, "does not say what its device can do"),
+        (None, "set profile in its node.toml"),
         ({"flops_per_second": 1e30}, "flops_per_second"),
         ({"up_bits_per_second": float("nan")}, "up_bits_per_second"),
         ({"up_bits_per_second": "fast"}, "up_bits_per_second"),
