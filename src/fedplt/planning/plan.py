@@ -71,17 +71,19 @@ def _advice(covered: int, total: int, num_clients: int) -> str:
 FORMAT = 2
 
 
-class RoundAssignments:
+MAX_CACHED = 10_000
+"""Assignments that a plan holds in memory from one round to the next."""
+
+
+class RoundAssignments(dict[int, Assignment]):
     """The assignments of one round, by client; each is computed once, on first use."""
 
     def __init__(self, plan: Plan, round: int) -> None:
         self._plan, self._round = plan, round
-        self._known: dict[int, Assignment] = {}
 
-    def __getitem__(self, client: int) -> Assignment:
-        if client not in self._known:
-            self._known[client] = self._plan.assignment(client, self._round)
-        return self._known[client]
+    def __missing__(self, client: int) -> Assignment:
+        self[client] = found = self._plan.assignment(client, self._round)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +126,21 @@ class Plan:
         return SliceAssignment(self.layers, slices, self.local)
 
     def in_round(self, round: int) -> RoundAssignments:
-        """All clients' assignments of a round, each computed on first use."""
-        return RoundAssignments(self, round)
+        """All clients' assignments of a round; those of the last round, if they are the same."""
+        first = self.first_round_alike(round)
+        found = self._latest.get(first)
+        if found is None or len(found) > MAX_CACHED:
+            self._latest.clear()
+            found = self._latest[first] = RoundAssignments(self, first)
+        return found
+
+    def first_round_alike(self, round: int) -> int:
+        """The first round with the same assignments as this one."""
+        return round // self.rotate_every * self.rotate_every if self.rotate_every else 0
+
+    @cached_property
+    def _latest(self) -> dict[int, RoundAssignments]:
+        return {}
 
     def read(self, message: Mapping[str, Any]) -> Assignment:
         """An assignment of this plan, from ``Assignment.to_message``."""
@@ -349,21 +364,10 @@ def _groups(plan: Plan) -> str:
     rows = []
     for members in _similar_clients(plan.ratios):
         layer_ratios = plan.layer_ratios[members].mean(axis=0)
-        rows.append(
-            [
-                str(len(members)),
-                _spread(plan.ratios[members]),
-                _spread(plan.achieved_ratios[members]),
-                *(f"{q:.3f}" for q in layer_ratios),
-            ]
-        )
-    header = [
-        "clients",
-        "ratio",
-        "achieved",
-        *short_names([layer.name for layer in plan.layers], NAME),
-    ]
-    return table(header, rows)
+        ratios = _spread(plan.ratios[members]), _spread(plan.achieved_ratios[members])
+        rows.append([str(len(members)), *ratios, *(f"{q:.3f}" for q in layer_ratios)])
+    names = short_names([layer.name for layer in plan.layers], NAME)
+    return table(["clients", "ratio", "achieved", *names], rows)
 
 
 def _similar_clients(ratios: NDArray[np.float64]) -> list[NDArray[np.int64]]:

@@ -13,6 +13,7 @@ from fedplt.client import LocalTraining
 from fedplt.configuration import AnnouncedDevice
 from fedplt.errors import UpdateError
 from fedplt.planning import LocalRecipe
+from fedplt.schema import first_problem
 
 HELLO, TRAIN, UPLOAD, EVALUATE = "query.hello", "train", "train.upload", "evaluate"
 """Types of Flower messages. A user's app handles the second and fourth with ``@app.train()`` and
@@ -173,9 +174,7 @@ def read(kind: type[Kind], header: Any) -> Kind:
     try:
         return kind.model_validate(header)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the message"
-        raise UpdateError(f"{place}: {first['msg'].lower()}.") from error
+        raise UpdateError(first_problem(error)) from error
     except (RecursionError, OverflowError) as error:
         raise UpdateError("the message cannot be read.") from error
 

@@ -27,11 +27,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PositiveFloat, field_validator
 
-from fedplt.configuration import Section, parse_toml, read_text, validate
+from fedplt.configuration import load_section
 from fedplt.engines.flower.node.ledger import Moment, count_bytes
-from fedplt.engines.flower.power import on_mains
 from fedplt.errors import ConfigError, RunError
 from fedplt.fleet import MEMORY, parse_quantity
+from fedplt.machine import power_source
+from fedplt.schema import Section
 from fedplt.text import bytes_text, seconds_text
 
 CHECK_SECONDS = 5.0
@@ -76,9 +77,7 @@ def load_limits(path: str | Path) -> Limits:
         return Limits()
     if path.exists() and not path.is_file():  # reading a pipe could block for ever
         raise ConfigError(f"{path} cannot be read: it is not an ordinary file.")
-    text = read_text(path, ConfigError)
-    values = parse_toml(text, path, ConfigError)
-    return validate(Limits, values, ConfigError, text=text, where=str(path))
+    return load_section(Limits, path, ConfigError)
 
 
 def parse_hours(text: str) -> tuple[int, int]:
@@ -122,7 +121,7 @@ class AdmittedOrder:
         bytes_down: int = 0,
         ledger: Path | None = None,
         now: Callable[[], Moment] = Moment.now,
-        mains: Callable[[], bool] = on_mains,
+        mains: Callable[[], bool] = lambda: power_source().on_mains,
     ) -> None:
         """Raises :class:`RunError` for an order that is not allowed now."""
         self._limits, self._node, self._moved = limits, node, bytes_down

@@ -128,8 +128,8 @@ class FedPLT(Strategy):
         _refuse_recipe(config)
         if num_examples is not None and len(num_examples) != len(self.ratios):
             raise ConfigError(
-                f"num_examples: {len(num_examples)} numbers for {len(self.ratios)} clients; give "
-                "one per client."
+                f"{len(num_examples)} numbers for {len(self.ratios)} clients; give one per client.",
+                key="num_examples",
             )
         self._known = np.array(num_examples or [0] * len(self.ratios), dtype=np.int64)
         self.history: History | None = None
@@ -185,8 +185,9 @@ class FedPLT(Strategy):
     ) -> AppJob:
         if evaluate_fn is not None and self.plan.local:
             raise ConfigError(
-                "evaluate_fn: with this method the normalization layers stay on the clients, and "
-                "the server's model lacks them. Evaluate on the nodes: leave evaluate_fn out."
+                "with this method the normalization layers stay on the clients, and "
+                "the server's model lacks them. Evaluate on the nodes: leave evaluate_fn out.",
+                key="evaluate_fn",
             )
         on = "nodes" if evaluate_fn is None else "both" if self.evaluate_on_nodes else "server"
         sections = self._sections
@@ -221,7 +222,7 @@ class FedPLT(Strategy):
             self.model.load_state_dict(arrays.to_torch_state_dict())
         except RuntimeError as error:
             raise ConfigError(
-                f"initial_arrays: they are not of the model that FedPLT got: {error}"
+                f"they are not of the model that FedPLT got: {error}", key="initial_arrays"
             ) from error
 
     def summary(self) -> None:
@@ -266,19 +267,22 @@ def _ratio_list(
     given = as_list(ratios)
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         if num_clients is None or num_clients < 1:
-            raise ConfigError(f"ratios: {given} for how many clients? Give num_clients.")
+            raise ConfigError(f"{given} for how many clients? Give num_clients.", key="ratios")
         given = [given] * num_clients
     if isinstance(given, Mapping):
         if set(given) != set(range(len(given))):
             raise ConfigError(
-                f"ratios: clients are numbered 0 to {len(given) - 1} (the partition-id of their "
-                f"nodes); the mapping has {', '.join(map(repr, given))}."
+                f"clients are numbered 0 to {len(given) - 1} (the partition-id of their "
+                f"nodes); the mapping has {', '.join(map(repr, given))}.",
+                key="ratios",
             )
         given = [given[client] for client in range(len(given))]
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise ConfigError(f"ratios is a {described(ratios)}; give one number per client.")
     if num_clients not in (None, len(given)):
-        raise ConfigError(f"ratios: {len(given)} for {num_clients} clients; give one per client.")
+        raise ConfigError(
+            f"{len(given)} for {num_clients} clients; give one per client.", key="ratios"
+        )
     return [float(checked_ratio(client, ratio)) for client, ratio in enumerate(given)]
 
 
@@ -292,8 +296,9 @@ def _metric_of(given: str | MetricInfo) -> Metric:
         raise ConfigError(f"metric is a {described(given)}; give a name or a fedplt.MetricInfo.")
     if given not in METRICS:
         raise ConfigError(
-            f"metric: there is no {given!r}. {did_you_mean(given, METRICS)} For another one, "
-            "give a fedplt.MetricInfo(name=..., direction='higher' or 'lower')."
+            f"there is no {given!r}. {did_you_mean(given, METRICS)} For one of your own, "
+            "give a fedplt.MetricInfo(name=..., direction='higher' or 'lower').",
+            key="metric",
         )
     return METRICS[given]
 
@@ -308,5 +313,6 @@ def _refuse_recipe(config: RunConfig) -> None:
     for key, needs in (("masked_loss", "the labels"), ("static_norm", "the training data")):
         if getattr(recipe, key):
             raise ConfigError(
-                f"method.{key}: it needs {needs}, which only the app's code has; leave it out."
+                f"it needs {needs}, which is in the app's own code; leave it out.",
+                key=f"method.{key}",
             )
