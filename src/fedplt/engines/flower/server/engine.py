@@ -48,7 +48,8 @@ from fedplt.engines.flower.server.wire import Answer, Order, Wire, exchange
 from fedplt.errors import UpdateError
 from fedplt.federation import Job
 from fedplt.fleet import DeviceProfile
-from fedplt.kernels import bind_state, buffer_positions, copy_model, take
+from fedplt.kernels import bind_state, buffer_positions, take
+from fedplt.models import copy_model
 from fedplt.planning import Assignment
 from fedplt.server import read_each, validate_evaluation
 
