@@ -38,7 +38,7 @@ Progress = Callable[[str, int, int | None], None]
 
 
 class SourceError(Exception):
-    """This source cannot be used here; the message says why."""
+    """This source cannot be used here, and why."""
 
 
 @dataclass(frozen=True)

@@ -22,18 +22,8 @@ from fedplt.methods.method import Method, PlanRequest
 from fedplt.planning import Layers, Plan, Spaces
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind
-    for kind in (
-        FedPLT,
-        FedAvg,
-        FedPMT,
-        HeteroFL,
-        FedRolex,
-        FedDrop,
-        FedBN,
-    )
+    kind.name: kind for kind in (FedPLT, FedAvg, FedPMT, HeteroFL, FedRolex, FedDrop, FedBN)
 }
-
 
 _CLASSES = NamedClasses(
     key="method.name",
@@ -51,7 +41,7 @@ def make_method(
 ) -> Method:
     """The method of this name, or of ``package.module:Class``, with its options.
 
-    Where a file is only read, ``may_import=False``: it must not make this process run code.
+    ``may_import=False``: refuse names whose module would have to be imported.
     """
     if not may_import and ":" in name and imported_object(name) is None:
         raise PlanError(
@@ -68,7 +58,7 @@ def make_method(
 def read_plan(data: dict[str, Any]) -> Plan:
     """A plan from its JSON. Plans of sub-models are recomputed by their method and compared.
 
-    A method of the user's own must be imported already: reading a file runs no code it names.
+    A user's method must be imported already: reading a plan runs no code.
     """
     if "method" not in data:
         return Plan.from_json(data)
