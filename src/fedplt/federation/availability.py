@@ -47,8 +47,9 @@ class Availability:
         if limit is not None and not in_time(self.predicted(0).min(), limit):
             fastest = job.client_name(int(self.predicted(0).argmin()))
             raise ConfigError(
-                f"fleet.late_after_seconds: nobody finishes within {limit:g} s; the fastest, "
-                f"{fastest}, takes {self.predicted(0).min():.3g} s. Raise it."
+                f"nobody finishes within {limit:g} s; the fastest, "
+                f"{fastest}, takes {self.predicted(0).min():.3g} s. Raise it.",
+                key="fleet.late_after_seconds",
             )
 
     def attend(self, round: int, assignments: RoundAssignments | None = None) -> Attendance:

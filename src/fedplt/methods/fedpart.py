@@ -38,7 +38,10 @@ class TurnsPlan(Plan):
 
     def assignment(self, client: int, round: int = 0) -> Assignment:
         self._check(client)
-        return self._cycle[round % len(self._cycle)]
+        return self._cycle[self.first_round_alike(round)]
+
+    def first_round_alike(self, round: int) -> int:
+        return round % len(self._cycle)
 
     @cached_property
     def _cycle(self) -> list[SliceAssignment]:

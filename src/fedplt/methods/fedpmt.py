@@ -44,9 +44,10 @@ class FedPMT(Method):
     def refuse_static_norm(self) -> None:
         if self.static_norm:
             raise ConfigError(
-                f"method.static_norm: {self.name}'s frozen normalization layers use their running "
+                f"{self.name}'s frozen normalization layers use their running "
                 "statistics in training, so static_norm, which gathers them only for evaluation, "
-                "cannot be used. Leave it out."
+                "cannot be used. Leave it out.",
+                key="method.static_norm",
             )
 
     @property

@@ -3,15 +3,13 @@
 A width p keeps the first ceil(K p) units of a hidden layer with K units, so that a narrow sub-model
 is a part of every wider one. A client draws p uniformly from the widths that its device can train:
 ``rates`` up to its own rate (the paper's are [0.2, 0.4, 0.6, 0.8, 1]), or by default one to five
-fifths of its own rate, which is the one whose sub-model is closest to its ratio. Horváth et al.,
-"FjORD: Fair and Accurate Federated Learning under Heterogeneous Targets with Ordered Dropout",
-2021.
+fifths of its own rate, the one whose sub-model is closest to its ratio. Horváth et al., "FjORD:
+Fair and Accurate Federated Learning under Heterogeneous Targets with Ordered Dropout", 2021.
 
-Where we deviate: the paper draws p anew in every local step; here a client draws it once a round,
-so it also sends and receives less. Its self-distillation (a client's narrow sub-model learns from
-its widest) and its normalization statistics per width are left out. Updates are weighted by the
-clients' examples. As in the paper, a client of ratio 1 trains narrow sub-models too, so at ratio 1
-this is not FedAvg, and clients train less than their ratio on average.
+Where we deviate: the paper draws p in every local step; here a client draws it once a round, so it
+also sends and receives less. Self-distillation and normalization statistics per width are left out.
+As in the paper, clients of ratio 1 train narrow sub-models too: this is not FedAvg at ratio 1, and
+clients train less than their ratio on average.
 """
 
 from __future__ import annotations

@@ -15,15 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from fedplt.methods.method import Method, PlanRequest
-from fedplt.planning import (
-    LocalRecipe,
-    Plan,
-    SubmodelPlan,
-    Units,
-    closest_rates,
-    kept_units,
-    submodel_plan,
-)
+from fedplt.planning import LocalRecipe, Plan, Units, closest_rates, kept_units, submodel_plan
 
 SCALERS: dict[str, Any] = {"none": "none", "normed": "normed", "all": "outputs"}
 
@@ -36,7 +28,6 @@ class HeteroFL(Method):
     holds: ClassVar[str] = "the first units of every hidden layer"
     trains: ClassVar[str] = "all it holds"
     is_random: ClassVar[bool] = False
-    plan_kind: ClassVar[type[SubmodelPlan]] = SubmodelPlan
 
     rates: Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)] | None = None
     """Allowed width rates; default: any."""
@@ -47,8 +38,7 @@ class HeteroFL(Method):
     def plan(self, request: PlanRequest) -> Plan:
         layers, spaces = request.layers, request.find_spaces()
         rates = closest_rates(layers, spaces, request.ratio_array, self.rates)
-        kind = self.plan_kind
-        return submodel_plan(self, layers, spaces, request.ratios, rates, request.seed, kind)
+        return submodel_plan(self, layers, spaces, request.ratios, rates, request.seed)
 
     def select_units(
         self, width: int, rate: float, *, space: int, seed: int, round: int, client: int

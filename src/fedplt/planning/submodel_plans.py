@@ -144,13 +144,8 @@ class SubmodelPlan(Plan):
             for i, width in enumerate(self.spaces.widths)
         )
 
-    def first_counts(self) -> NDArray[np.int32]:
-        """The ``counts`` of the first round; one client represents all of the same rate."""
-        first, inverse = self._clients_by_rate
-        counts = [
-            [sum(map(len, ranges)) for ranges in self.assignment(int(k)).slices] for k in first
-        ]
-        return np.array(counts, dtype=np.int32)[inverse]
+    def first_round_alike(self, round: int) -> int:
+        return round  # a rule may select other units in every round
 
     def coupled_units(self) -> Spaces:
         return self.spaces
@@ -211,7 +206,8 @@ class SubmodelPlan(Plan):
     def uncovered(self) -> tuple[Uncovered, ...]:
         """Sub-layers that no client ever holds; none if units move or are drawn."""
         widest = int(np.argmax(self.rates))
-        if self.assignment(widest, round=1).slices != self.assignment(widest).slices:
+        now = self.assignment(widest).slices
+        if any(self.assignment(widest, round).slices != now for round in range(1, 9)):
             return ()
         result = []
         for layer, clients in zip(self.layers, self.coverage, strict=True):
@@ -240,9 +236,11 @@ def submodel_plan(
     ratios: Sequence[float | Allocation],
     rates: NDArray[np.float64],
     seed: int,
-    kind: type[SubmodelPlan] = SubmodelPlan,
 ) -> SubmodelPlan:
-    """A plan of sub-models, from one width rate per client."""
+    """A plan of sub-models, from one width rate per client.
+
+    A rule may name a subclass of :class:`SubmodelPlan` as its ``plan_kind``.
+    """
     always = [layer.name for layer in layers if layer.always]
     if always:
         raise CutError(
@@ -255,6 +253,9 @@ def submodel_plan(
             "a sub-model cannot be cut from this model: it has no hidden units to leave out, so "
             f"every client must train all of it (ratio 1), not {asked.ratios.min():g}."
         )
-    no_counts = np.zeros((len(rates), len(layers)), dtype=np.int32)
-    plan = kind(layers, asked.ratios, no_counts, spaces=spaces, rates=rates, rule=rule, seed=seed)
-    return replace(plan, counts=plan.first_counts())
+    kind: type[SubmodelPlan] = getattr(rule, "plan_kind", SubmodelPlan)
+    counts = np.zeros((len(rates), len(layers)), dtype=np.int32)
+    plan = kind(layers, asked.ratios, counts, spaces=spaces, rates=rates, rule=rule, seed=seed)
+    _, first, inverse = np.unique(rates, return_index=True, return_inverse=True)
+    each = [[sum(map(len, r)) for r in plan.assignment(int(k)).slices] for k in first]
+    return replace(plan, counts=np.array(each, dtype=np.int32)[inverse.reshape(-1)])
