@@ -112,8 +112,9 @@ def test_plans_survive_json_and_say_what_is_charged(method, model):
     plan = make_method(method).full_plan(plan_request(model))
     assert read_plan(json.loads(json.dumps(plan.to_json()))) == plan
     for client in range(plan.num_clients):
-        for round in range(3):
+        for round in range(8):
             assignment = plan.assignment(client, round)
+            assert plan.in_round(round)[client].to_message() == assignment.to_message()
             size = sum(stop - start for start, stop in segments(assignment.uploaded))
             assert size == assignment.update_size == assignment.uploaded.size
             assert size <= plan.update_sizes[client]
