@@ -187,17 +187,20 @@ class SubmodelPlan(Plan):
     def coverage(self) -> tuple[NDArray[np.int64], ...]:
         """Per layer, the number of clients that hold a row of each sub-layer in the first round."""
         result = tuple(np.zeros(layer.num_sublayers, dtype=np.int64) for layer in self.layers)
-        if self.rule.is_random:
-            each, first = np.ones(self.num_clients, dtype=np.int64), np.arange(self.num_clients)
-        else:
-            first, inverse = self._clients_by_rate
-            each = np.bincount(inverse)
-        for number, client in zip(each, first, strict=True):
+        for number, client in zip(*self._representatives, strict=True):
             slices = self.assignment(int(client)).slices
             for clients, ranges in zip(result, slices, strict=True):
                 for part in ranges:
                     clients[part.start : part.stop] += number
         return result
+
+    @property
+    def _representatives(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Numbers of clients, and for each number a client that stands for so many."""
+        if self.rule.is_random:
+            return np.ones(self.num_clients, dtype=np.int64), np.arange(self.num_clients)
+        first, inverse = self._clients_by_rate
+        return np.bincount(inverse), first
 
     @cached_property
     def uncovered(self) -> tuple[Uncovered, ...]:
