@@ -1,0 +1,191 @@
+"""Is partial training right for this model? One step of it against full gradients times mask.
+
+    print(fedplt.check(model, example, loss))
+
+For one client of each kind, a step on the user's own batch is compared tensor by tensor, in float64
+where the model allows, with the gradients of the whole model; what is not trained must keep its
+bits, and buffers change as they do without a block. Clients that hold sub-models are compared with
+the whole model with zeros for what they do not hold (:mod:`fedplt.client.self_check.submodels`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedplt.client.self_check.reference_step import (
+    LossOf,
+    ReferenceStep,
+    differences,
+    partial_step,
+    reference_step,
+)
+from fedplt.client.self_check.report import CheckReport, Difference
+from fedplt.client.self_check.submodels import SubmodelCheck
+from fedplt.cutting import cut
+from fedplt.models import call_model, copy_model
+from fedplt.planning import (
+    DEFAULT_RECIPE,
+    Assignment,
+    Layers,
+    LocalRecipe,
+    Plan,
+    SliceAssignment,
+    SubmodelAssignment,
+    make_plan,
+)
+
+RATIOS = (1.0, 0.3, 0.1)
+MAX_KINDS = 8
+
+
+def check(
+    model: nn.Module,
+    example: Any,
+    loss: LossOf | None = None,
+    *,
+    ratios: Sequence[float] = RATIOS,
+    plan: Plan | None = None,
+    recipe: LocalRecipe = DEFAULT_RECIPE,
+) -> CheckReport:
+    """Compare a step of partial training with full gradients times mask; the model is not changed.
+
+    Args:
+        model: any torch module that :func:`fedplt.cut` can cut.
+        example: a batch of inputs, as the model takes them.
+        loss: a scalar from the model's outputs (default: a fixed weighted sum of them).
+        ratios: of the clients to compare, where no plan is given.
+        plan: a plan for this model; one client of each kind is compared, of eight kinds at most.
+        recipe: of the plan's method; its scaler divides the activations of sub-models.
+    """
+    if plan is None:
+        plan = make_plan(cut(model, example), list(ratios))
+    clients, left_out = _kinds(plan)
+    assignments = [plan.assignment(client) for client in clients]
+    return _check(model, example, loss or _weighted_sum, plan.layers, assignments, recipe, left_out)
+
+
+def check_assignment(
+    model: nn.Module,
+    example: Any,
+    loss: LossOf,
+    assignment: Assignment,
+    recipe: LocalRecipe = DEFAULT_RECIPE,
+) -> CheckReport:
+    """The same for one client, which knows no plan."""
+    return _check(model, example, loss, assignment.layers, [assignment], recipe)
+
+
+def _check(
+    model: nn.Module,
+    example: Any,
+    loss: LossOf,
+    layers: Layers,
+    assignments: Sequence[Assignment],
+    recipe: LocalRecipe,
+    left_out: int = 0,
+) -> CheckReport:
+    try:
+        prepared, inputs, dtype = _in_float64(model, example, loss)
+    except Exception as error:  # the user's model may raise anything when it is copied
+        return CheckReport(torch.float64, (), (f"the model cannot be copied ({error}).",))
+    comparison = _Comparison(prepared, inputs, loss, layers, recipe)
+    for assignment in assignments:
+        assignment.build(comparison)
+    return CheckReport(
+        dtype,
+        tuple(comparison.found),
+        tuple(dict.fromkeys(comparison.undecided)),
+        left_out,
+        comparison.has_submodels,
+    )
+
+
+def _kinds(plan: Plan) -> tuple[list[int], int]:
+    """One client of each kind, from the largest ratio to the smallest, and how many are left out.
+
+    Where there are many, they are spread over all ratios.
+    """
+    kinds = sorted(plan.one_of_each_kind.tolist(), key=lambda client: -plan.ratios[client])
+    if len(kinds) <= MAX_KINDS:
+        return kinds, 0
+    places = np.linspace(0, len(kinds) - 1, MAX_KINDS).round().astype(int)
+    return [kinds[place] for place in places], len(kinds) - MAX_KINDS
+
+
+def _in_float64(model: nn.Module, example: Any, loss: LossOf) -> tuple[nn.Module, Any, torch.dtype]:
+    """A copy of the model in float64, if it and the loss run so; else as it is."""
+    doubled, inputs = copy_model(model).double(), _map(example, _double)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            loss(call_model(copy_model(doubled).train(), inputs))
+    except Exception:  # it insists on its own type
+        return copy_model(model), example, torch.float32
+    return doubled, inputs, torch.float64
+
+
+class _Comparison:
+    """Builds what one client after another holds, trains it, and compares."""
+
+    def __init__(
+        self, model: nn.Module, inputs: Any, loss: LossOf, layers: Layers, recipe: LocalRecipe
+    ) -> None:
+        self.model, self.inputs, self.loss = model.train(), inputs, loss
+        self.layers, self.recipe = layers, recipe
+        self.found: list[Difference] = []
+        self.undecided: list[str] = []
+        self.has_submodels = False
+
+    @cached_property
+    def _reference(self) -> ReferenceStep:
+        """The same for all clients that hold the whole model."""
+        return reference_step(copy_model(self.model), self.inputs, self.loss)
+
+    @cached_property
+    def _submodels(self) -> SubmodelCheck:
+        return SubmodelCheck(self.model, self.layers, self.inputs, self.loss, self.recipe)
+
+    def whole(self, assignment: SliceAssignment) -> None:
+        if not self._reference.gradients:
+            self.undecided.append("a copy of the model computes with the original's tensors.")
+            return
+        ours = copy_model(self.model)
+        after = partial_step(ours, self.inputs, self.loss, assignment, self._reference.rate)
+        self.found += differences(self._reference, after, assignment)
+
+    def smaller(self, assignment: SubmodelAssignment) -> None:
+        found, reason = self._submodels.compare(assignment)
+        self.found += found
+        self.undecided += [reason] if reason else []
+        self.has_submodels |= not reason
+
+
+def _weighted_sum(outputs: Any) -> Tensor:
+    """A loss that every output takes part in, each in another way."""
+    tensors: list[Tensor] = []
+    _map(outputs, lambda tensor: tensors.append(tensor) if tensor.is_floating_point() else None)
+    total = torch.zeros(())
+    for tensor in tensors:
+        weights = torch.linspace(0.5, 1.5, max(1, tensor.numel()), dtype=tensor.dtype)
+        flat = tensor.reshape(-1)
+        total = total + (weights[: flat.numel()].to(flat) * (flat + flat * flat)).mean()
+    return total
+
+
+def _double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _map(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _map(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_map(item, change) for item in value]
+    return value

@@ -1,0 +1,231 @@
+"""A step as torch itself does it, without a block: what partial training is compared with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from fedplt.client.self_check.report import Difference
+from fedplt.client.train_only import train_only
+from fedplt.errors import CutError
+from fedplt.kernels import has_running_statistics, keeps_statistics, original
+from fedplt.models import call_model
+from fedplt.planning import Assignment, Rows, SliceAssignment, TensorSpec, dotted
+from fedplt.seeds import seeded_globals
+
+LossOf = Callable[[Any], Tensor]
+"""A scalar from the model's outputs."""
+Around = Callable[[nn.Module], AbstractContextManager[Any]]
+"""What a method changes in a model while it is trained."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceStep:
+    """The gradients of a whole model, and what its forward pass did to it."""
+
+    old: dict[str, Tensor]
+    """Parameters and buffers before the forward pass."""
+    new: dict[str, Tensor]
+    """The same after it: running statistics move, and a model may write to its own weights."""
+    gradients: dict[str, Tensor]
+    buffers: frozenset[str]
+    statistics: frozenset[str]
+    """Buffers of normalization layers: they move in trained rows only."""
+    operations: dict[str, tuple[str, ...]]
+    """The functions of torch that were called with each tensor."""
+
+    @cached_property
+    def rate(self) -> float:
+        """A learning rate at which the largest change is 1: rounding is small beside it."""
+        sizes = (g.abs() for g in self.gradients.values())
+        largest = max((_largest_finite(size) for size in sizes), default=0.0)
+        return 1 / largest if largest else 1.0
+
+    def kept(self, name: str) -> Tensor:
+        """What a tensor is after a step that does not train it."""
+        return self.old[name] if name in self.statistics else self.new[name]
+
+    def trained(self, name: str) -> Tensor:
+        """What a tensor is after a step of plain SGD."""
+        if name in self.gradients:
+            return self.new[name] - self.rate * self.gradients[name]
+        return self.old[name] if name.endswith("num_batches_tracked") else self.new[name]
+
+    def scale(self, name: str, wanted: Tensor) -> float:
+        """Errors of a parameter are relative to the largest change, 1; of a buffer to itself."""
+        if name not in self.buffers or not wanted.numel():
+            return 1.0
+        return float(wanted.abs().nan_to_num().max()) or 1.0
+
+
+def _largest_finite(sizes: Tensor) -> float:
+    largest = float(sizes.max()) if sizes.numel() else 0.0
+    if math.isfinite(largest):  # so all of them are
+        return largest
+    finite = sizes[sizes.isfinite()]
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+@contextmanager
+def _seeded() -> Iterator[None]:
+    """Both steps draw the same random numbers."""
+    with torch.random.fork_rng(devices=[]), seeded_globals(0, "check"):
+        torch.manual_seed(0)
+        yield
+
+
+def reference_step(
+    model: nn.Module, inputs: Any, loss: LossOf, around: Around = nullcontext
+) -> ReferenceStep:
+    """The model gets gradients; its parameters keep their values, unless it writes to them."""
+    old = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
+    with_statistics = [name for name, m in model.named_modules() if has_running_statistics(m)]
+    for owner in with_statistics:
+        own = dict(model.get_submodule(owner).named_buffers(recurse=False))
+        if "num_batches_tracked" in own:
+            own["num_batches_tracked"].zero_()  # a block counts its own batches
+    operations = Operations(model)
+    with _seeded(), around(model):
+        try:
+            with operations:
+                result = loss(call_model(model, inputs))
+            result.backward()
+        except CutError:  # in our own words
+            raise
+        except Exception as error:  # the user's model and loss may raise anything
+            raise CutError(
+                "an ordinary training step of the whole model fails on this batch, without "
+                f"anything of fedplt: {type(error).__name__}: {error}"
+            ) from error
+    gradients = {
+        name: parameter.grad.to_dense()
+        if parameter.grad.layout is not torch.strided
+        else parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
+    return ReferenceStep(
+        old,
+        named_tensors(model),
+        gradients,
+        frozenset(name for name, _ in model.named_buffers()),
+        frozenset(_kept_statistics(model, with_statistics, operations)),
+        operations.by_name,
+    )
+
+
+def _kept_statistics(model: nn.Module, owners: list[str], operations: Operations) -> Iterator[str]:
+    """Buffers that a block keeps in untrained rows; a model may move others by hand."""
+    for owner in owners:
+        module = model.get_submodule(owner)
+        for key, _ in module.named_buffers(recurse=False):
+            name = dotted(owner, key)
+            done = operations.by_name.get(name, ())
+            counted = key == "num_batches_tracked"
+            if keeps_statistics(module) or counted or any(word.endswith("_norm") for word in done):
+                yield name
+
+
+def partial_step(
+    model: nn.Module,
+    inputs: Any,
+    loss: LossOf,
+    assignment: SliceAssignment,
+    rate: float,
+    around: Around = nullcontext,
+) -> dict[str, Tensor]:
+    """The model's tensors after a step of partial training."""
+    with _seeded(), around(model), train_only(model, assignment, keep_old=False) as part:
+        part.fuse_sgd(rate)
+        part.backward(loss(call_model(model, inputs)))
+        part.step()
+    return named_tensors(model)
+
+
+def differences(
+    reference: ReferenceStep, after: dict[str, Tensor], assignment: Assignment
+) -> list[Difference]:
+    """Of every parameter and buffer, planned or not, after a partial step at the plain's rate."""
+    planned = {placed.tensor.name: placed for placed in assignment.on_client.layers.placed}
+    rows = {tensor.name: found for tensor, found in assignment.on_client.trained_rows}
+    notes = {note.name: note.kind for note in assignment.layers.about}
+    result = []
+    for name, new in reference.new.items():
+        kind = notes.get(name, "buffer" if name in reference.buffers else "not trained")
+        mask = torch.zeros(new.shape, dtype=torch.bool, device=new.device)
+        if name in planned:
+            layer = assignment.layers[planned[name].layer_index].name
+            kind = notes.get(layer, layer)
+            is_local = name in reference.statistics and name in assignment.local
+            _fill(mask, planned[name].tensor, rows.get(name, ()), is_local)
+        wanted = torch.where(mask, reference.trained(name), reference.kept(name))
+        got = after.get(name, new.new_empty(0))
+        error, moved = float("inf"), False
+        if got.shape == wanted.shape:
+            gaps = _gaps(got, wanted)
+            error = (float(gaps.max()) if gaps.numel() else 0.0) / reference.scale(name, wanted)
+            moved = error != 0 and bool((gaps > 0).logical_and_(~mask).any())
+        done = reference.operations.get(name, ())
+        result.append(Difference(assignment.ratio, name, kind, error, moved, done))
+    return result
+
+
+def _fill(mask: Tensor, tensor: TensorSpec, rows: Rows, is_local: bool) -> None:
+    """True in the trained rows; statistics that stay on a client move as a whole."""
+    for start, stop in ((0, tensor.num_rows),) if is_local else rows:
+        (mask.narrow(tensor.axis, start, stop - start) if tensor.shape else mask).fill_(True)
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, without their gradients."""
+    found = [*model.named_parameters(), *model.named_buffers()]
+    return {name: tensor.detach() for name, tensor in found}
+
+
+def _gaps(one: Tensor, other: Tensor) -> Tensor:
+    """Absolute differences; NaN equals NaN."""
+    if not (one.is_floating_point() or one.is_complex()):
+        one, other = one.double(), other.double()
+    gaps = (one - other).abs()
+    if not gaps.numel() or math.isfinite(float(gaps.max())):
+        return gaps  # the rest is slow on large models, and only for what is not finite
+    same = (one == other) | (one.isnan() & other.isnan())
+    return gaps.masked_fill(same, 0)
+
+
+class Operations(TorchFunctionMode):
+    """Notes which functions of torch are called with the tensors of a model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        tensors = [*model.named_parameters(), *model.named_buffers()]
+        self._names = {id(tensor): name for name, tensor in tensors}
+        self.by_name: dict[str, tuple[str, ...]] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = original(func)(*args, **(kwargs or {}))
+        if isinstance(result, (Tensor, tuple)):  # others only tell about a tensor
+            self._note(func, [*args, *(kwargs or {}).values()])
+        return result
+
+    def _note(self, func: Any, values: Any) -> None:
+        for value in values:
+            if isinstance(value, (list, tuple)):
+                self._note(func, value)
+            elif id(value) in self._names:
+                name, word = self._names[id(value)], str(getattr(func, "__name__", func))
+                if word == "__get__":  # an attribute, such as .T
+                    word = func.__self__.__name__
+                known = self.by_name.get(name, ())
+                if word not in (*known, "data", "grad", "shape", "size"):
+                    self.by_name[name] = (*known, word)
