@@ -48,7 +48,7 @@ def accuracy_table(block: Block, selection: Selection) -> Table:
         own, printed = imbalance(block), IMBALANCE[block.pair]
         for row, name in zip(rows, selection.entries, strict=True):
             row[2:2] = [percent(e[name]) if name in e else NONE for e in (own, printed)]
-        found = balance(own, selection)
+        found = balance(paper_imbalance(block), selection)
         notes += [found.note] if found else []
     return Table(
         f"{block.experiment}-{block.pair}-accuracy",
@@ -106,6 +106,11 @@ def imbalance(block: Block) -> dict[str, float]:
         if contestant.layer_ratios
     }
     return {"balanced": 0.0, **found}
+
+
+def paper_imbalance(block: Block) -> dict[str, float]:
+    """E of the allocations that the paper has, too."""
+    return {name: e for name, e in imbalance(block).items() if name in IMBALANCE[block.pair]}
 
 
 @dataclass(frozen=True)

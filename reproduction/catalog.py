@@ -126,15 +126,17 @@ def _uniform(number: int) -> dict[str, Any]:
     return {"name": "uniform", "num_clients": number}
 
 
-def _study(pair: str, method: Mapping[str, Any], deep: Any, shallow: Any) -> Block:
+def _study(pair: str, method: Mapping[str, Any], deep: Any, shallow: Any, every: int = 1) -> Block:
+    """``every``: evaluate after this many rounds."""
+    sections = {**_DYNAMICS, "evaluation": {"every": every}}
     return Block(
         "study",
         pair,
         SETTINGS[pair],
         (
             _fedavg(method),
-            _given("deep-heavy", "Deep-heavy", deep, method, **_DYNAMICS),
-            _given("shallow-dominant", "Shallow-dominant", shallow, method, **_DYNAMICS),
+            _given("deep-heavy", "Deep-heavy", deep, method, **sections),
+            _given("shallow-dominant", "Shallow-dominant", shallow, method, **sections),
         ),
     )
 
@@ -182,6 +184,7 @@ EXPERIMENTS = {
                     _LOCAL,
                     (1 / 16, 1 / 16, 1 / 8, 27 / 64, 1.0),
                     (1.0, 1.0, 0.5, 0.25, 1.0),
+                    every=10,
                 ),
             ],
         ),
@@ -196,6 +199,7 @@ EXPERIMENTS = {
                         ("mild", "mildly unbalanced", (0.2, 0.45, 0.76, 0.8)),
                         ("moderate", "moderately unbalanced", (0.1, 0.73, 0.86, 0.9)),
                         ("large", "largely unbalanced", (0.25, 0.29, 0.78, 1.0)),
+                        ("uniform-layers", "every layer alike", (0.29,) * 4),  # not in the paper
                     ],
                     {},
                 ),
@@ -205,6 +209,7 @@ EXPERIMENTS = {
                     [
                         ("mild", "mildly unbalanced", (0.17, 0.81, 1.0, 1.0)),
                         ("large", "largely unbalanced", (0.2, 0.45, 0.76, 0.8)),
+                        ("uniform-layers", "every layer alike", (0.23,) * 4),
                     ],
                     {},
                 ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from reproduction.accuracy_tables import imbalance
+from reproduction.accuracy_tables import paper_imbalance
 from reproduction.catalog import EXPERIMENTS
 from reproduction.measurements import (
     AtEqualCost,
@@ -76,7 +76,7 @@ def above_fedavg() -> Iterator[Case]:
 
 def balance() -> tuple[Case, ...]:
     def paper(pair: str) -> str:
-        values = imbalance(EXPERIMENTS["exp1"].blocks[pair])
+        values = paper_imbalance(EXPERIMENTS["exp1"].blocks[pair])
         accuracy = FINAL_ACCURACY["exp1", pair]
         return f"{spearman([*values.values()], [accuracy[name][0] for name in values]):+.2f}"
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from fedplt.comparison import MEASURES
 from fedplt.statistics import Interval, spread
-from reproduction.accuracy_tables import balance, imbalance
+from reproduction.accuracy_tables import balance, paper_imbalance
 from reproduction.catalog import EXPERIMENTS
 from reproduction.selection import Entry, Selection, select
 from reproduction.statistics import std_ratio
@@ -119,7 +119,7 @@ class FallsWithImbalance(Measurement):
 
     def evidence(self, results: Results) -> Evidence | None:
         block = EXPERIMENTS[self.experiment].blocks[self.pair]
-        values = imbalance(block)
+        values = paper_imbalance(block)
         selection = self.select(results, *values)
         if selection is None:
             return None

@@ -51,7 +51,7 @@ def load():
 """
 
 
-def images(name, *, progress=None):
+def images(name, *, scaling=None, progress=None):
     generator = torch.Generator().manual_seed(0)
 
     def some(number):

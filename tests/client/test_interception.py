@@ -390,7 +390,7 @@ def test_writing_to_parameters_is_noticed(name):
 def test_a_client_that_fails_leaves_nothing_behind():
     job = blob_job()
     state = read_state(job.model, job.layers)
-    trainer = ClientTrainer(job.model, job.layers, state, job.plan.local_places)
+    trainer = ClientTrainer(job.model, job.layers, state, job.plan.local_index)
     trainer.refresh()
 
     def fails(outputs, targets):

@@ -73,6 +73,8 @@ ratio = {ratio}
         ('[training]\nschedule = "cosine"', ["training.schedule", "'1/t'"]),
         ('[data]\nsplit = "dirichelt"', ["data.split", "'dirichlet'"]),
         ('[data]\nsplit = "given"', ["split_file"]),
+        ('[data]\nscaling = "sym"', ["data.scaling", "'symmetric'", "line 2"]),
+        ('[data]\nname = "my:data"\nscaling = "unit"', ["scaling", "'my:data'", "built-in"]),
         ("[data]\nalpha = -1.0", ["data.alpha", "greater than 0"]),
         ("[method]\nratio = 1", ["method.name is missing"]),
         ("rounds = = 3", ["not valid TOML", "line 1"]),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fedplt
 from fedplt import DataError
 from fedplt.data import catalog, decode
 from fedplt.data.downloads import SourceError
@@ -85,6 +86,45 @@ def test_from_a_folder_then_from_the_cache(stand_in, fashion):
     assert inputs.shape == (10, 1, 28, 28)
     assert inputs.min() >= -1
     assert inputs.max() <= 1
+
+
+def test_scaling_of_pixels(stand_in, fashion):
+    stand_in()
+    catalog.fetch_data_set("fashion-mnist", folder=fashion)
+    pixels = decode.decode_idx(fashion)["test_images"].astype(np.float32) / np.float32(255)
+    expected = {
+        "unit": pixels,
+        "symmetric": (pixels - np.float32(0.5)) / np.float32(0.5),
+        "standard": (pixels - np.float32(0.2860)) / np.float32(0.3530),
+        None: (pixels - np.float32(0.5)) / np.float32(0.5),  # the default of Fashion-MNIST
+    }
+    for scaling, numbers in expected.items():
+        test = catalog.load_data_set("fashion-mnist", scaling=scaling).test
+        assert test.inputs.numpy().tobytes() == numbers.tobytes()
+    cifar = catalog.CATALOG["cifar10"]
+    assert cifar.scaling == "standard"
+    assert (cifar.mean, cifar.std) == ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
+
+
+def test_the_scaling_of_a_run(stand_in, fashion, tmp_path):
+    stand_in()
+    catalog.fetch_data_set("fashion-mnist", folder=fashion)
+    out = tmp_path / "run"
+    settings = {
+        "data": {"scaling": "unit"},
+        "model": {"options": {"hidden": [4]}},
+        "clients": {"num_clients": 2},
+        "rounds": 1,
+        "engine": {"workers": 1},
+    }
+    history = fedplt.run(settings, out=out)
+    # Data sets by name are scaled as in the run.
+    assert fedplt.evaluate(out, "fashion-mnist").loss == history.test_loss
+    with pytest.raises(fedplt.FedpltError, match=r"data\.scaling"):
+        fedplt.resume(out, changes={"data": {"scaling": "symmetric"}, "rounds": 2})
+    default = fedplt.run({**settings, "data": {}}, out=tmp_path / "default")
+    assert "scaling" not in (tmp_path / "default" / "config.toml").read_text()
+    assert default.test_loss != history.test_loss
 
 
 def test_tries_sources_in_order(stand_in, fashion):

@@ -201,7 +201,7 @@ def test_the_aggregates_objective_divides_by_those_who_are_there(devices):
     client = there[0]
     part = job.plan.assignment(client, round)
     state = read_state(job.model, job.layers)
-    trainer = ClientTrainer(job.model, job.layers, state, job.plan.local_places)
+    trainer = ClientTrainer(job.model, job.layers, state, job.plan.local_index)
     order = TrainOrder(
         client=client, round=round, seed=0, assignment=part, training=job.training,
         learning_rate=0.1, block_weights=take(weights, part.uploaded),

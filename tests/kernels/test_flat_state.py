@@ -11,7 +11,7 @@ from torch import nn
 
 from fedplt import CutError, cut
 from fedplt.kernels.flat_state import add_at, bind_state, named_tensors, parts_of, put, take
-from fedplt.planning import Places
+from fedplt.planning import FlatIndex
 from tests.support.layers import segments
 
 SIZE = 24
@@ -20,8 +20,8 @@ SIZE = 24
 def both_forms(mask):
     """The places where a mask is set, as segments and as positions."""
     where = np.flatnonzero(mask)
-    found = segments(Places(positions=where))
-    return Places(found), Places(positions=where)
+    found = segments(FlatIndex(positions=where))
+    return FlatIndex(found), FlatIndex(positions=where)
 
 
 def test_bound_state_and_model_are_the_same_memory():

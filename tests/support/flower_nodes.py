@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 
-from fedplt.engines.flower.client_app import client_app_of
-from fedplt.engines.flower.engine import FlowerEngine
-from fedplt.engines.flower.node_client import NodeClient
+from fedplt.engines.flower.node.client import NodeClient
+from fedplt.engines.flower.node.client_app import client_app_of
 from fedplt.engines.flower.records import answer_of, from_records, to_records
+from fedplt.engines.flower.server.engine import FlowerEngine
 from tests.support import flower_identity  # noqa: F401 (messages need one)
 
 

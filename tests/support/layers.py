@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedplt.planning import Places
+from fedplt.planning import FlatIndex
 from fedplt.planning.layers import Layer, Layers, TensorSpec
 
 
@@ -25,8 +25,8 @@ def fcn_layers(num_inputs: int = 784) -> Layers:
     )
 
 
-def segments(places: Places) -> list[tuple[int, int]]:
-    """Places as (start, stop) pairs, also if they are single positions."""
+def segments(places: FlatIndex) -> list[tuple[int, int]]:
+    """FlatIndex as (start, stop) pairs, also if they are single positions."""
     where = places.positions
     if where is None:
         return list(places.segments)

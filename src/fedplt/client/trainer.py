@@ -23,7 +23,7 @@ from fedplt.client.submodels import HeldModels
 from fedplt.client.update import change_since, update_norm, weighted_norm
 from fedplt.data import Samples
 from fedplt.kernels import bind_state, parts_of, put, take
-from fedplt.planning import Assignment, Layers, Places, dotted
+from fedplt.planning import Assignment, FlatIndex, Layers, dotted
 from fedplt.text import brief
 
 
@@ -64,7 +64,7 @@ class ClientTrainer:
     """
 
     def __init__(
-        self, model: nn.Module, layers: Layers, global_state: Tensor, local: Places
+        self, model: nn.Module, layers: Layers, global_state: Tensor, local: FlatIndex
     ) -> None:
         """``global_state`` is read, never written; ``local`` is the part that stays on the client.
 
@@ -161,7 +161,7 @@ class ClientTrainer:
     def _refresh_later(self) -> None:
         self._must_refresh = True
 
-    def _put_back(self, places: Places) -> None:
+    def _put_back(self, places: FlatIndex) -> None:
         parts = (parts_of(flat, places) for flat in (self.state, self.global_state))
         for new, old in zip(*parts, strict=True):
             new.copy_(old)

@@ -11,9 +11,10 @@ from pydantic import Field, field_validator, model_validator
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.configuration.fleet_config import FleetConfig
 from fedplt.configuration.sampling_config import SamplingConfig
-from fedplt.configuration.section import ON_NODES, FolderName, Section
+from fedplt.configuration.section import FROM_PYTHON, ON_NODES, FolderName, Section
 from fedplt.configuration.server_config import ServerConfig
 from fedplt.configuration.training_config import TrainingConfig
+from fedplt.data import Scaling
 from fedplt.errors import ConfigError
 
 
@@ -96,6 +97,10 @@ class DataConfig(Section):
     name: str = "fashion-mnist"
     """``fashion-mnist``, ``cifar10``, ``package.module:function`` that returns TrainingData, or
     ``nodes``: in a deployment the nodes have the data, and the server has none."""
+    scaling: Scaling | None = None
+    """Of a built-in data set's images: ``unit`` (pixels in [0, 1]), ``symmetric`` (in [-1, 1]) or
+    ``standard`` (mean 0 and standard deviation 1 per channel). Default: ``symmetric`` for
+    ``fashion-mnist``, ``standard`` for ``cifar10``."""
     split: Literal["iid", "dirichlet", "shards", "given"] = "iid"
     """Default: the split that the other keys belong to (``alpha``: ``dirichlet``), else ``iid``."""
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.2
@@ -121,6 +126,13 @@ class DataConfig(Section):
     def _split_file(self) -> DataConfig:
         if (self.split == "given") != (self.split_file is not None):
             raise ValueError("split = 'given' and split_file go together: set both or neither")
+        return self
+
+    @model_validator(mode="after")
+    def _scaled_images(self) -> DataConfig:
+        if ":" in self.name or self.name in (FROM_PYTHON, ON_NODES):
+            instead = "or name a built-in data set"
+            self.refuse_unused(["scaling"], f"name = {self.name!r}", instead)
         return self
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from fedplt.data.catalog import CATALOG, fetch_data_set, load_data_set
+from fedplt.data.catalog import CATALOG, Scaling, fetch_data_set, load_data_set
 from fedplt.data.dataset_samples import CheckTargets, Collate, DatasetSamples
 from fedplt.data.downloads import Progress
 from fedplt.data.samples import (

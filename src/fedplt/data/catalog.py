@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import platformdirs
@@ -32,6 +33,9 @@ from fedplt.data.sources import DebianPackage, NpmPackage, Official, Source
 from fedplt.data.training_data import TrainingData
 from fedplt.errors import DataError, did_you_mean
 from fedplt.files import write_atomically
+
+Scaling = Literal["unit", "symmetric", "standard"]
+"""Of images: pixels in [0, 1], in [-1, 1], or with mean 0 and standard deviation 1 per channel."""
 
 _FASHION = {
     "train-images-idx3-ubyte.gz": (
@@ -62,6 +66,7 @@ class Catalogued:
     shape: tuple[int, int, int]  # channels, height, width
     mean: Sequence[float]  # per channel, of pixels in [0, 1]
     std: Sequence[float]
+    scaling: Scaling  # the default
     validation_per_class: int  # of the training images, in file order; 0: validate on the test set
     num_train: int = 50_000  # without validation
 
@@ -91,8 +96,9 @@ CATALOG = {
         system_folders=[Path("/usr/share/datasets/fashion-mnist")],
         file_names="train-images-idx3-ubyte.gz and its three companions",
         shape=(1, 28, 28),
-        mean=[0.5],
-        std=[0.5],
+        mean=[0.2860],
+        std=[0.3530],
+        scaling="symmetric",
         validation_per_class=1000,
     ),
     "cifar10": Catalogued(
@@ -128,6 +134,7 @@ CATALOG = {
         shape=(3, 32, 32),
         mean=[0.4914, 0.4822, 0.4465],
         std=[0.2470, 0.2435, 0.2616],
+        scaling="standard",
         validation_per_class=0,
     ),
 }  # fmt: skip
@@ -186,9 +193,21 @@ def fetch_data_set(
     )
 
 
-def load_data_set(name: str, *, progress: Progress | None = None) -> TrainingData:
-    """A built-in data set, normalized, in its training, validation and test parts."""
+def load_data_set(
+    name: str, *, scaling: Scaling | None = None, progress: Progress | None = None
+) -> TrainingData:
+    """A built-in data set, in its training, validation and test parts.
+
+    Pixels x in [0, 1] become (x - mean) / std: ``unit`` has mean 0 and std 1, ``symmetric`` 0.5 and
+    0.5, ``standard`` those of each channel. The default is the data set's.
+    """
     wanted = catalogued(name)
+    mean, std = {
+        "unit": ([0.0], [1.0]),
+        "symmetric": ([0.5], [0.5]),
+        "standard": (wanted.mean, wanted.std),
+    }[scaling or wanted.scaling]
+    shift, scale = (torch.tensor(values).view(-1, 1, 1) for values in (mean, std))
     path = fetch_data_set(name, progress=progress)
     arrays = load_file(path)
     labels = arrays["train_labels"].astype(np.int64)
@@ -198,9 +217,7 @@ def load_data_set(name: str, *, progress: Progress | None = None) -> TrainingDat
 
     def samples(images: str, labels: np.ndarray, rows: np.ndarray | slice) -> Samples:
         pixels = torch.from_numpy(arrays[images][rows]).to(torch.float32).div_(255)
-        mean = torch.tensor(wanted.mean).view(-1, 1, 1)
-        std = torch.tensor(wanted.std).view(-1, 1, 1)
-        return TensorSamples(pixels.sub_(mean).div_(std), torch.from_numpy(labels[rows]))
+        return TensorSamples(pixels.sub_(shift).div_(scale), torch.from_numpy(labels[rows]))
 
     test = samples("test_images", arrays["test_labels"].astype(np.int64), slice(None))
     train = samples("train_images", labels, ~held_out)

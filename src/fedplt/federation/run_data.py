@@ -27,7 +27,7 @@ def load_data(config: RunConfig, progress: Progress | None = None) -> TrainingDa
     """A built-in data set, or the result of the user's function."""
     name = config.data.name
     if name in CATALOG:
-        return load_data_set(name, progress=progress)
+        return load_data_set(name, scaling=config.data.scaling, progress=progress)
     if ":" not in name:
         raise ConfigError(
             f"data.name: there is no data set {name!r}. {did_you_mean(name, CATALOG)} "

@@ -65,13 +65,14 @@ def evaluate(
     Args:
         run, model, best, client: as of :func:`load`.
         data: what ``fedplt.train`` takes; the import path of a function that returns it; or the
-            name of a built-in data set. Of TrainingData, the test part (else the validation part).
+            name of a built-in data set, scaled as in the run. Of TrainingData, the test part (else
+            the validation part).
         task: where the run had a task from Python: that task.
     """
     folder = RunFolder.open(run)
     config = folder.config()
     find_code_of(folder)
-    samples = _samples(data)
+    samples = _samples(data, config)
     trained = load(run, model=model, best=best, client=client)
     task = task or _task(config, folder)
     if not isinstance(task, Task):
@@ -155,7 +156,7 @@ def _take_kept(folder: RunFolder, model: nn.Module, client: int, best: bool) -> 
             "they stay on the nodes."
         )
     kept = extras["local"][client]
-    put(bind_state(model, plan.layers), plan.local_places, kept)
+    put(bind_state(model, plan.layers), plan.local_index, kept)
 
 
 def _called(path: str) -> Any:
@@ -168,9 +169,9 @@ def _called(path: str) -> Any:
         raise DataError(f"data: {path!r} failed: {type(error).__name__}: {error}") from error
 
 
-def _samples(data: Any) -> Any:
+def _samples(data: Any, config: RunConfig) -> Any:
     if isinstance(data, str) and data in CATALOG:
-        data = load_data_set(data)
+        data = load_data_set(data, scaling=config.data.scaling)
     elif isinstance(data, str) and ":" in data:
         data = _called(data)
     elif isinstance(data, str):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedplt.errors import CutError
-from fedplt.planning import Layers, PlacedTensor, Places, dotted
+from fedplt.planning import FlatIndex, Layers, PlacedTensor, dotted
 
 
 def bind_state(model: nn.Module, layers: Layers) -> Tensor:
@@ -89,42 +89,42 @@ def named_tensors(layers: Layers, flat: Tensor) -> dict[str, Tensor]:
     }
 
 
-def parts_of(flat: Tensor, places: Places) -> Iterator[Tensor]:
-    """The values at some places, part by part; views if the places are segments."""
-    if places.positions is not None:
-        yield flat[torch.from_numpy(places.positions).to(flat.device)]
+def parts_of(flat: Tensor, index: FlatIndex) -> Iterator[Tensor]:
+    """The indexed values, part by part; views if the index has segments."""
+    if index.positions is not None:
+        yield flat[torch.from_numpy(index.positions).to(flat.device)]
     else:
-        for start, stop in places.segments:
+        for start, stop in index.segments:
             yield flat[start:stop]
 
 
-def take(flat: Tensor, places: Places, out: Tensor | None = None) -> Tensor:
-    """A copy of the values at some places."""
-    if places.positions is not None:
-        positions = torch.from_numpy(places.positions).to(flat.device)
+def take(flat: Tensor, index: FlatIndex, out: Tensor | None = None) -> Tensor:
+    """A copy of the indexed values."""
+    if index.positions is not None:
+        positions = torch.from_numpy(index.positions).to(flat.device)
         return torch.index_select(flat, 0, positions, out=out)
-    parts = list(parts_of(flat, places))
+    parts = list(parts_of(flat, index))
     return torch.cat(parts, out=out) if parts else flat.new_empty(0)
 
 
-def put(flat: Tensor, places: Places, values: Tensor) -> None:
-    """Write values to some places."""
-    if places.positions is not None:
-        flat[torch.from_numpy(places.positions).to(flat.device)] = values
+def put(flat: Tensor, index: FlatIndex, values: Tensor) -> None:
+    """Write the indexed values."""
+    if index.positions is not None:
+        flat[torch.from_numpy(index.positions).to(flat.device)] = values
         return
     done = 0
-    for part in parts_of(flat, places):
+    for part in parts_of(flat, index):
         part.copy_(values[done : done + len(part)])
         done += len(part)
 
 
-def add_at(flat: Tensor, places: Places, values: Tensor, weight: float) -> None:
-    """Add weighted values at some places."""
-    if places.positions is not None:
-        flat.index_add_(0, torch.from_numpy(places.positions), values, alpha=weight)
+def add_at(flat: Tensor, index: FlatIndex, values: Tensor, weight: float) -> None:
+    """Add ``weight * values`` to the indexed values."""
+    if index.positions is not None:
+        flat.index_add_(0, torch.from_numpy(index.positions), values, alpha=weight)
         return
     done = 0
-    for part in parts_of(flat, places):
+    for part in parts_of(flat, index):
         part.add_(values[done : done + len(part)], alpha=weight)
         done += len(part)
 

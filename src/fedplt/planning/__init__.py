@@ -25,12 +25,12 @@ from fedplt.planning.cost import (
 )
 from fedplt.planning.coupled_units import ChannelPad, Spaces, TensorUnits, Units
 from fedplt.planning.layers import (
+    FlatIndex,
     Layer,
     LayerNote,
     Layers,
     ModuleFlow,
     PlacedTensor,
-    Places,
     Product,
     Ranges,
     TensorSpec,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.planning.layers import Layers, Places, Ranges, Segments, TensorSpec, merge
+from fedplt.planning.layers import FlatIndex, Layers, Ranges, Segments, TensorSpec, merge
 
 if TYPE_CHECKING:
     from fedplt.planning.coupled_units import Spaces
@@ -113,11 +113,11 @@ class Assignment(Protocol):
         """The same assignment in the layers of the model that the client holds."""
 
     @property
-    def received(self) -> Places:
+    def received(self) -> FlatIndex:
         """Where the values that the client receives are in the whole model's flat state."""
 
     @property
-    def uploaded(self) -> Places:
+    def uploaded(self) -> FlatIndex:
         """Where the values that it uploads are in the whole model's flat state."""
 
     @property
@@ -224,8 +224,8 @@ class SliceAssignment:
         return builder.whole(self)
 
     @property
-    def received(self) -> Places:
-        return Places([(0, self.layers.state_size)])
+    def received(self) -> FlatIndex:
+        return FlatIndex([(0, self.layers.state_size)])
 
     @cached_property
     def trained_rows(self) -> tuple[tuple[TensorSpec, Rows], ...]:
@@ -255,13 +255,13 @@ class SliceAssignment:
         return tuple(parts)
 
     @cached_property
-    def uploaded(self) -> Places:
+    def uploaded(self) -> FlatIndex:
         leaving = (
             (begin, begin + (stop - start) * tensor.row_size)
             for tensor, start, stop, begin in self.layers.tensor_segments(self.slices)
             if tensor.name not in self.local
         )
-        return Places(merge(leaving))
+        return FlatIndex(merge(leaving))
 
     @cached_property
     def parameter_segments(self) -> Segments:

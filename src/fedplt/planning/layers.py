@@ -29,8 +29,8 @@ Segments = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
-    """Ascending places in a flat state: segments, or positions if segments would be short.
+class FlatIndex:
+    """Ascending indices into a flat state: segments, or positions if segments would be short.
 
     :mod:`fedplt.kernels.flat_state` reads and writes the values.
     """
@@ -295,9 +295,9 @@ class Layers(Sequence[Layer]):
         text = json.dumps(self.identity()["layers"], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def places_of(self, names: Collection[str]) -> Places:
+    def flat_index(self, names: Collection[str]) -> FlatIndex:
         """Where these tensors are in the flat state."""
-        return Places(merge((p.offset, p.stop) for p in self.placed if p.tensor.name in names))
+        return FlatIndex(merge((p.offset, p.stop) for p in self.placed if p.tensor.name in names))
 
     def identity(self) -> dict[str, Any]:
         """Everything except the notes: the input of a plan's fingerprint."""

@@ -21,7 +21,7 @@ from fedplt.errors import PlanError
 from fedplt.planning.allocation import Allocation
 from fedplt.planning.assignment import Assignment, SliceAssignment
 from fedplt.planning.coupled_units import Spaces
-from fedplt.planning.layers import Layers, Places, Ranges
+from fedplt.planning.layers import FlatIndex, Layers, Ranges
 from fedplt.planning.rounding import spread_ratios, whole_sublayers
 from fedplt.planning.submodel_assignment import read_assignment
 from fedplt.text import counted, html_text, short_names, table
@@ -194,9 +194,9 @@ class Plan:
         return np.asarray(self.counts / np.asarray(self.layers.num_sublayers))
 
     @cached_property
-    def local_places(self) -> Places:
+    def local_index(self) -> FlatIndex:
         """The places in the flat state of the tensors that stay on the clients."""
-        return self.layers.places_of(self.local)
+        return self.layers.flat_index(self.local)
 
     @cached_property
     def coverage(self) -> tuple[NDArray[np.int64], ...]:

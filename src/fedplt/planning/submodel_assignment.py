@@ -26,7 +26,7 @@ from fedplt.planning.assignment import (
     whole_assignment,
 )
 from fedplt.planning.coupled_units import Spaces, Units
-from fedplt.planning.layers import Layers, Places, Ranges, Segments, merge
+from fedplt.planning.layers import FlatIndex, Layers, Ranges, Segments, merge
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,16 +66,16 @@ class SubmodelAssignment:
         return self.spaces.positions(self.layers, self.held)  # large: not cached
 
     @property
-    def received(self) -> Places:
-        return Places(positions=self._positions)
+    def received(self) -> FlatIndex:
+        return FlatIndex(positions=self._positions)
 
     @property
-    def uploaded(self) -> Places:
+    def uploaded(self) -> FlatIndex:
         positions = self._positions
         if self.local:
             segments = self.on_client.uploaded.segments
             positions = np.concatenate([positions[start:stop] for start, stop in segments])
-        return Places(positions=positions)
+        return FlatIndex(positions=positions)
 
     @property
     def parameter_segments(self) -> Segments:

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedplt.client import ClientUpdate
 from fedplt.errors import RunError
 from fedplt.kernels import add_at
-from fedplt.planning import Assignment, Layers, Normalizer, Places
+from fedplt.planning import Assignment, FlatIndex, Layers, Normalizer
 from fedplt.server.aggregation import Aggregator
 from fedplt.server.diagnostics import CHUNK
 
@@ -82,7 +82,7 @@ class OrderAggregator(Aggregator):
 class _Sent:
     """A client's values, by their places in the flat state."""
 
-    def __init__(self, places: Places, values: Floats) -> None:
+    def __init__(self, places: FlatIndex, values: Floats) -> None:
         self.positions, self.values = places.positions, values
         pairs = np.array(places.segments, dtype=np.int64).reshape(-1, 2)
         self.starts, self.stops = pairs[:, 0], pairs[:, 1]

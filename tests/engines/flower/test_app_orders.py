@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from fedplt.engines.flower.app_orders import find_metric, metric_names
+from fedplt.engines.flower.app_messages import find_metric, metric_names
 from fedplt.engines.flower.records import answer_of, from_records, to_records
 from tests.support.app_nodes import (
     MemoryGrid,

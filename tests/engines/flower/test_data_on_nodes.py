@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from fedplt.api import run
 from fedplt.configuration import dump_config, load_config, override, parse_config
-from fedplt.engines.flower.server_app import run_on
+from fedplt.engines.flower.server.server_app import run_on
 from fedplt.errors import DivergedError
 from fedplt.federation.start import job_of
 from fedplt.kernels import linear
@@ -67,7 +67,7 @@ def test_nodes_refuse_to_train_wrongly(tmp_path, monkeypatch):
 
 def test_a_node_checks_once(tmp_path, monkeypatch):
     checks = []
-    counted = "fedplt.engines.flower.node_client.check_job"
+    counted = "fedplt.engines.flower.node.client.check_job"
     monkeypatch.setattr(counted, lambda job, assignment: checks.append(assignment))
     run_without_data(tmp_path)
     assert len(checks) == 3

@@ -24,8 +24,8 @@ from fedplt.configuration import load_config
 from fedplt.engines.flower.deployment import make_address, read_record
 from fedplt.engines.flower.deployment.nodes_file import client_groups, read_nodes
 from fedplt.engines.flower.deployment.scripts import node_port
-from fedplt.engines.flower.node import load_node
-from fedplt.engines.flower.server_app import registered_clients
+from fedplt.engines.flower.node.node_config import load_node
+from fedplt.engines.flower.server.server_app import registered_clients
 from fedplt.errors import ConfigError, RunError
 from tests.support.deployments import CONFIG, make_deployment
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedplt.engines.flower import members
-from fedplt.engines.flower.engine import FlowerEngine
-from fedplt.engines.flower.members import announcements
+from fedplt.engines.flower.server import connected_nodes
+from fedplt.engines.flower.server.connected_nodes import announcements
+from fedplt.engines.flower.server.engine import FlowerEngine
 from fedplt.errors import RunError
 from tests.support.flower_nodes import MemoryWire, memory_engine
 from tests.support.image_jobs import image_job
@@ -137,7 +137,7 @@ def asked_rounds(wire, node, action):
 
 def test_a_mute_node_is_asked_less_and_less_often(tmp_path, monkeypatch):
     """Else it costs every round a deadline; it takes part again when it answers."""
-    monkeypatch.setattr(members, "MAX_SKIPPED", 4)
+    monkeypatch.setattr(connected_nodes, "MAX_SKIPPED", 4)
     wires = []
     make = memory_engine(tmp_path, wires)
 

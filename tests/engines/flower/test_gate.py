@@ -16,14 +16,14 @@ from flwr.app import Context, Message, RecordDict
 from fedplt.client import LocalTraining, TrainOrder, num_steps
 from fedplt.client.local_training import batches
 from fedplt.data import TensorSamples
-from fedplt.engines.flower import gate as gate_module
-from fedplt.engines.flower.client_app import client_app
-from fedplt.engines.flower.gate import Work
-from fedplt.engines.flower.ledger import AWAY_SECONDS, JUMP_SECONDS, Moment, count_bytes
-from fedplt.engines.flower.limits import Limits
-from fedplt.engines.flower.node import load_node
-from fedplt.engines.flower.node_job import node_job
-from fedplt.engines.flower.orders import EvaluateHeader, UploadHeader, train_header
+from fedplt.engines.flower.messages import EvaluateHeader, UploadHeader, train_header
+from fedplt.engines.flower.node import gate as gate_module
+from fedplt.engines.flower.node.client_app import client_app
+from fedplt.engines.flower.node.gate import Work
+from fedplt.engines.flower.node.ledger import AWAY_SECONDS, JUMP_SECONDS, Moment, count_bytes
+from fedplt.engines.flower.node.node_config import load_node
+from fedplt.engines.flower.node.node_job import node_job
+from fedplt.engines.flower.node.owner_limits import Limits
 from fedplt.engines.flower.records import from_records, to_records
 from fedplt.engines.flower.wire import EVALUATE, HELLO, TRAIN, UPLOAD
 from fedplt.errors import RunError
@@ -297,7 +297,7 @@ def test_a_pipe_in_the_ledgers_place_makes_no_order_wait(tmp_path, name):
 
 
 def test_a_ledger_that_stays_locked_makes_no_order_wait_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedplt.engines.flower.ledger.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("fedplt.engines.flower.node.ledger.LOCK_SECONDS", 0.05)
     path = tmp_path / "bytes.json"
     count_bytes(path, 1, BOOT)
     with (tmp_path / ".bytes.json.lock").open() as file:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from fedplt.engines.flower import grid_wire
-from fedplt.engines.flower.grid_wire import GridWire
 from fedplt.engines.flower.records import to_records
+from fedplt.engines.flower.server import grid_wire
+from fedplt.engines.flower.server.grid_wire import GridWire
 from tests.support import flower_identity  # noqa: F401 (messages need one)
 
 

@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from fedplt.client import METRICS
-from fedplt.engines.flower.engine import FlowerEngine
-from fedplt.engines.flower.grid_wire import GridWire
+from fedplt.engines.flower.server.engine import FlowerEngine
+from fedplt.engines.flower.server.grid_wire import GridWire
 from fedplt.federation import Federation, RoundRecord
 from tests.support.app_nodes import MemoryGrid, app_of, small_strategy, started
 from tests.support.flower_nodes import MemoryWire

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedplt.engines.flower.gate import Work
-from fedplt.engines.flower.ledger import Moment
-from fedplt.engines.flower.limits import Limits, load_limits, within
+from fedplt.engines.flower.node.gate import Work
+from fedplt.engines.flower.node.ledger import Moment
+from fedplt.engines.flower.node.owner_limits import Limits, load_limits, within
 from fedplt.engines.flower.power import on_mains, power
 from fedplt.errors import ConfigError, RunError
 

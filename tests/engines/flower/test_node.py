@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedplt.configuration import parse_config
-from fedplt.engines.flower.node import load_node, node_data, node_model, node_task
+from fedplt.engines.flower.node.node_config import load_node, node_data, node_model, node_task
 from fedplt.errors import ConfigError
 from fedplt.federation import job_from_config
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from fedplt.api import run
 from fedplt.configuration import AnnouncedDevice, dump_config, override, parse_config
-from fedplt.engines.flower.server_app import run_on
+from fedplt.engines.flower.server.server_app import run_on
 from fedplt.errors import ConfigError, RunError, UntrainedWarning
 from fedplt.federation import RunFolder
 from fedplt.federation.start import job_of

@@ -88,7 +88,7 @@ STUCK = """
 import sys, time
 from flwr.app import Context, RecordDict
 from fedplt.engines.flower import server_app
-sys.modules["fedplt.engines.flower.server_app"].STOP_SECONDS = 0.5
+sys.modules["fedplt.engines.flower.server.server_app"].STOP_SECONDS = 0.5
 
 class Grid:
     def get_node_ids(self):

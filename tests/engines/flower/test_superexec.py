@@ -12,7 +12,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus
 
 import fedplt
-from fedplt.engines.flower import node_app
+from fedplt.engines.flower.node import flwr_clientapp as node_app
 from fedplt.engines.flower.superexec import QuietExecutor
 from fedplt.errors import RunError
 

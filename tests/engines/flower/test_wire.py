@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedplt.engines.flower.orders import EvaluateAnswer
+from fedplt.engines.flower.messages import EvaluateAnswer
 from fedplt.engines.flower.wire import MAX_DEPTH, dump_header, load_header
 from fedplt.errors import UpdateError
 

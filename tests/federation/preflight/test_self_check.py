@@ -16,7 +16,7 @@ from fedplt.client import ClientTrainer
 from fedplt.federation import check_job
 from fedplt.federation.preflight import self_check
 from fedplt.kernels import read_state
-from fedplt.planning import Places
+from fedplt.planning import FlatIndex
 from tests.support.jobs import blob_job, blobs, small_model
 
 
@@ -205,7 +205,7 @@ def test_a_list_that_modules_share_stays_shared():
     model = RarelyInAList()
     model.inner.seen = model.many
     layers = fedplt.cut(model)
-    trainer = ClientTrainer(model, layers, read_state(model, layers), Places())
+    trainer = ClientTrainer(model, layers, read_state(model, layers), FlatIndex())
     model.many.append(3)
     model.calls = torch.ones(2)
     model.inner.seen = [1, 2]

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from fedplt.engines.flower.client_app import client_app
-from fedplt.engines.flower.engine import FlowerEngine
-from fedplt.engines.flower.server_app import server_app
-from fedplt.engines.flower.simulation import FlowerSimulation
-from fedplt.engines.flower.slices_app import ClientSlices, SlicesApp, train_slices
-from fedplt.engines.flower.strategy import FedPLT
+from fedplt.engines.flower.app.slices_app import ClientSlices, SlicesApp, train_slices
+from fedplt.engines.flower.node.client_app import client_app
+from fedplt.engines.flower.server.engine import FlowerEngine
+from fedplt.engines.flower.server.server_app import server_app
+from fedplt.engines.flower.server.simulation import FlowerSimulation
+from fedplt.engines.flower.server.strategy import FedPLT

@@ -3,9 +3,9 @@
     python3 -P superexec.py server|node [arguments of flower-superexec]
 
 Two things differ from Flower's own. A task's token is not on its command line, where every account
-of the machine reads it. And a node runs :mod:`fedplt.engines.flower.node_app`, not code of the
-server. Scripts run this module by its file: importing its package loads torch, which only tasks
-need.
+of the machine reads it. And a node runs :mod:`fedplt.engines.flower.node.flwr_clientapp`, not code
+of the server. Scripts run this module by its file: importing its package loads torch, which only
+tasks need.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROGRAMS = {
     "server": (TaskType.SERVER_APP, ["flwr-serverapp"]),
     "node": (
         TaskType.CLIENT_APP,
-        [sys.executable, "-P", "-m", "fedplt.engines.flower.node_app"],
+        [sys.executable, "-P", "-m", "fedplt.engines.flower.node.flwr_clientapp"],
     ),
 }
 """The one kind of task that each side starts, and its program."""

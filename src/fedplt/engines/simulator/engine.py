@@ -25,7 +25,7 @@ from fedplt.client import (
 )
 from fedplt.engines.simulator.pool import WorkerPool
 from fedplt.engines.simulator.shared import SharedMemory
-from fedplt.engines.simulator.worker import EvaluateTask, StatisticsTask, TrainTask
+from fedplt.engines.simulator.worker import EvaluateWork, StatisticsWork, TrainWork
 from fedplt.federation import Job, evaluation_chunks, most_clients
 from fedplt.machine import available_cores
 from fedplt.planning import Assignment
@@ -78,12 +78,12 @@ class SimulatorEngine:
             self._results[result.client] = result
         return [self._results[client] for client in assignments]
 
-    def _train_tasks(self, round: int, assignments: Mapping[int, Assignment]) -> list[TrainTask]:
+    def _train_tasks(self, round: int, assignments: Mapping[int, Assignment]) -> list[TrainWork]:
         """Longest first, so that the workers finish at about the same time."""
         clients, job = list(assignments), self.job
         work = job.num_examples[clients] * (1 + 2 * job.plan.achieved_ratios[clients])
         return [
-            TrainTask(
+            TrainWork(
                 self._version, round, client, self._places[client][0],
                 assignments[client].to_message(),
             )
@@ -115,7 +115,7 @@ class SimulatorEngine:
         assert samples is not None
         number = num_chunks(samples)
         chunks = {client: evaluation_chunks(self.job, number, client) for client in clients}
-        tasks = [EvaluateTask(self._version, part, c, k) for k in clients for c in chunks[k]]
+        tasks = [EvaluateWork(self._version, part, c, k) for k in clients for c in chunks[k]]
         answers = {(task.client, task.chunk): answer for task, answer in self._pool.do(tasks)}
         metric = self.job.metric
         return [combine((answers[k, chunk] for chunk in chunks[k]), metric) for k in clients]
@@ -123,7 +123,7 @@ class SimulatorEngine:
     def statistics(self, state: Tensor) -> Tensor:
         self._publish(state)
         chunks = range(statistics_chunks(self.job.samples))
-        tasks = [StatisticsTask(self._version, chunk) for chunk in chunks]
+        tasks = [StatisticsWork(self._version, chunk) for chunk in chunks]
         answers = {task.chunk: answer for task, answer in self._pool.do(tasks)}
         gathered = [(number, torch.from_numpy(v)) for number, v in (answers[c] for c in chunks)]
         return combine_statistics(gathered)

@@ -24,11 +24,11 @@ import torch.multiprocessing as torch_multiprocessing
 from fedplt.engines.simulator.channel import POLL_SECONDS, Channel, encode
 from fedplt.engines.simulator.handover import Handover
 from fedplt.engines.simulator.shared import SharedMemory
-from fedplt.engines.simulator.worker import Failure, Task, worker_main
+from fedplt.engines.simulator.worker import Failure, Work, worker_main
 from fedplt.errors import DataError, RunError
 from fedplt.federation import Interrupted, Job
 
-AnyTask = TypeVar("AnyTask", bound=Task)
+AnyWork = TypeVar("AnyWork", bound=Work)
 EXIT_SECONDS = 1.0
 """How long a worker may take from closing its connection to its end."""
 KILL_SECONDS = 5.0
@@ -47,7 +47,7 @@ SPAWNED = (
 class _Worker:
     process: multiprocessing.process.BaseProcess
     channel: Channel
-    tasks: deque[Task] = field(default_factory=deque)
+    tasks: deque[Work] = field(default_factory=deque)
     """Sent and not yet answered; answers come in this order."""
     answered: bool = False
     last_sign: float = 0.0
@@ -82,7 +82,7 @@ class WorkerPool:
     def processes(self) -> list[multiprocessing.process.BaseProcess]:
         return [worker.process for worker in self._workers]
 
-    def do(self, tasks: Sequence[AnyTask]) -> Iterator[tuple[AnyTask, Any]]:
+    def do(self, tasks: Sequence[AnyWork]) -> Iterator[tuple[AnyWork, Any]]:
         """Send tasks to the workers; yield (task, answer) as answers arrive."""
         todo: deque[Any] = deque(tasks)
         self._deaths.clear()

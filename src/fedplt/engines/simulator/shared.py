@@ -38,7 +38,7 @@ class SharedMemory:
     @classmethod
     def make(cls, job: Job) -> SharedMemory:
         size, by_block = job.layers.state_size, job.config.sampling.weighs_blocks
-        kept = 2 * job.plan.num_clients * job.plan.local_places.size if job.plan.local else 0
+        kept = 2 * job.plan.num_clients * job.plan.local_index.size if job.plan.local else 0
         _refuse_too_much(4 * (size + most_numbers(job) + (size if by_block else 0) + kept))
         return cls(
             torch.empty(size).share_memory_(),
@@ -50,7 +50,7 @@ class SharedMemory:
 
 def _local_state(job: Job) -> LocalState:
     """Each client starts with the model's initial values."""
-    own = take(read_state(job.model, job.layers), job.plan.local_places)
+    own = take(read_state(job.model, job.layers), job.plan.local_index)
     kept = own.expand(job.plan.num_clients, -1).clone().share_memory_()
     return LocalState(kept, torch.empty_like(kept).share_memory_())
 

@@ -28,7 +28,7 @@ PARENT_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class TrainTask:
+class TrainWork:
     """Train a client and write its update into the shared array, starting at ``place``."""
 
     version: int
@@ -44,7 +44,7 @@ class TrainTask:
 
 
 @dataclass(frozen=True)
-class EvaluateTask:
+class EvaluateWork:
     """Evaluate one chunk of the validation or test data, for a client with the state it keeps."""
 
     version: int
@@ -59,7 +59,7 @@ class EvaluateTask:
 
 
 @dataclass(frozen=True)
-class StatisticsTask:
+class StatisticsWork:
     """Gather running statistics over one chunk of the training data."""
 
     version: int
@@ -70,7 +70,7 @@ class StatisticsTask:
         return f"gathering the running statistics (method.static_norm), chunk {self.chunk}"
 
 
-Task = TrainTask | EvaluateTask | StatisticsTask
+Work = TrainWork | EvaluateWork | StatisticsWork
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,15 @@ class Worker:
         self.test = None if job.test is None else job.test.to(device)
         _leave_shared_memory(job.model)
         self.trainer = ClientTrainer(
-            job.model.to(device), job.layers, shared.state, job.plan.local_places
+            job.model.to(device), job.layers, shared.state, job.plan.local_index
         )
         self.version = -1
 
-    def do(self, task: Task) -> Any:
+    def do(self, task: Work) -> Any:
         if task.version != self.version:  # the server has a new global state
             self.trainer.refresh()
             self.version = task.version
-        if isinstance(task, EvaluateTask):
+        if isinstance(task, EvaluateWork):
             samples = self.test if task.part == "test" else self.validation
             assert samples is not None
             if task.client is not None:
@@ -111,11 +111,11 @@ class Worker:
                 return evaluate_chunk(model, samples, task.chunk, job.training.loss, job.metric)
             finally:
                 self.trainer.put_state_back(warn=False)
-        if isinstance(task, StatisticsTask):
+        if isinstance(task, StatisticsWork):
             return self._statistics(task.chunk)
         return self._train(task)
 
-    def _train(self, task: TrainTask) -> ClientResult:
+    def _train(self, task: TrainWork) -> ClientResult:
         job, client, shared = self.job, task.client, self.shared
         assignment = job.plan.read(task.assignment)
         weights = shared.block_weights

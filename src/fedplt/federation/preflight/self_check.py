@@ -109,7 +109,7 @@ def _updates(job: Job, orders: Sequence[TrainOrder], *, put_back: bool = False) 
     """
     model = copy_model(job.model)
     trainer = ClientTrainer(
-        model, job.layers, read_state(job.model, job.layers), job.plan.local_places
+        model, job.layers, read_state(job.model, job.layers), job.plan.local_index
     )
     if not put_back:
         trainer.attributes.clear()

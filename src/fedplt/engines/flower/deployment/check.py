@@ -28,8 +28,7 @@ from fedplt.engines.flower.deployment.findings import (
 from fedplt.engines.flower.deployment.reach import check_node_registered, check_reach, unregistered
 from fedplt.engines.flower.deployment.record import Record, layers_of, read_record
 from fedplt.engines.flower.deployment.scripts import CONNECTION
-from fedplt.engines.flower.limits import load_limits
-from fedplt.engines.flower.node import (
+from fedplt.engines.flower.node.node_config import (
     NodeConfig,
     load_node,
     node_data,
@@ -37,6 +36,7 @@ from fedplt.engines.flower.node import (
     node_model,
     node_task,
 )
+from fedplt.engines.flower.node.owner_limits import load_limits
 from fedplt.engines.flower.power import power
 from fedplt.errors import FedpltError, RunError, did_you_mean
 from fedplt.federation import participants_warning, plan_from_config, try_model

@@ -8,7 +8,7 @@ seconds_per_round = 300.0         # of one order, by this node's clock
 hours = ["22:00-06:00"]           # local time
 mains_power_only = true
 
-:mod:`fedplt.engines.flower.gate` enforces it.
+:mod:`fedplt.engines.flower.node.gate` enforces it.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from fedplt.configuration import FROM_PYTHON, dump_config
 from fedplt.engines.flower.app_project import app_project, package_of
-from fedplt.engines.flower.engine import FlowerEngine
-from fedplt.engines.flower.kept import KeptState
+from fedplt.engines.flower.node.local_state import KeptState
 from fedplt.engines.flower.processes import end_all, environment, free_port, run_flwr
 from fedplt.engines.flower.relay import RelayWire
+from fedplt.engines.flower.server.engine import FlowerEngine
 from fedplt.errors import RunError
 from fedplt.federation import Interrupted, Job
 from fedplt.files import write_text
@@ -122,12 +122,12 @@ class FlowerSimulation(FlowerEngine):
         write_text(package / "__init__.py", "")
         write_text(
             package / "server_app.py",
-            "from fedplt.engines.flower.server_app import relay_app\n\n"
+            "from fedplt.engines.flower.server.server_app import relay_app\n\n"
             f"app = relay_app({self._relay.address!r}, {self._relay.token!r})\n",
         )
         write_text(
             package / "client_app.py",
-            "from fedplt.engines.flower.client_app import simulated_client_app\n\n"
+            "from fedplt.engines.flower.node.client_app import simulated_client_app\n\n"
             f"app = simulated_client_app({str(config)!r}, {str(self._states)!r})\n",
         )
 
@@ -137,7 +137,7 @@ class FlowerSimulation(FlowerEngine):
     def local_tensors(self) -> dict[str, Tensor]:
         if not self.job.plan.local:
             return {}
-        own = take(read_state(self.job.model, self.job.layers), self.job.plan.local_places)
+        own = take(read_state(self.job.model, self.job.layers), self.job.plan.local_index)
         rows = [own] * self.job.plan.num_clients
         for client, round in enumerate(self.kept_round.tolist()):
             if round >= 0:

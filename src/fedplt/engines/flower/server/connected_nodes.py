@@ -6,8 +6,8 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 
-from fedplt.engines.flower.exchange import exchange
-from fedplt.engines.flower.orders import HelloAnswer, read
+from fedplt.engines.flower.messages import HelloAnswer, read
+from fedplt.engines.flower.server.exchange import exchange
 from fedplt.engines.flower.wire import HELLO, Answer, Order, Wire
 from fedplt.errors import FleetError, RunError, UpdateError
 from fedplt.federation import Interrupted, Job

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import nn
 
-from fedplt.engines.flower.orders import (
+from fedplt.engines.flower.messages import (
     MAX_EXAMPLES,
     Index,
     Name,

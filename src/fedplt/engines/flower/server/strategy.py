@@ -16,7 +16,7 @@ from torch import nn
 
 from fedplt.client import MetricInfo
 from fedplt.configuration import FROM_PYTHON, parse_config
-from fedplt.engines.flower.app_engine import (
+from fedplt.engines.flower.server.app_engine import (
     DEFAULT_MAX_EXAMPLES,
     AppCalls,
     AppEngine,
@@ -24,8 +24,8 @@ from fedplt.engines.flower.app_engine import (
     AppWire,
     weighted_mean,
 )
-from fedplt.engines.flower.server_app import say_rounds
-from fedplt.engines.flower.strategy_arguments import metric_of, ratio_list, refuse_recipe
+from fedplt.engines.flower.server.server_app import say_rounds
+from fedplt.engines.flower.server.strategy_arguments import metric_of, ratio_list, refuse_recipe
 from fedplt.errors import ConfigError, RunError
 from fedplt.federation import (
     DataOnNodes,

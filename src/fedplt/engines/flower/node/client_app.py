@@ -14,11 +14,11 @@ from flwr.clientapp import ClientApp
 
 from fedplt import __version__
 from fedplt.configuration import AnnouncedDevice, load_config
-from fedplt.engines.flower.gate import Work
-from fedplt.engines.flower.node import load_node
-from fedplt.engines.flower.node_client import UNLIMITED, NodeClient
-from fedplt.engines.flower.node_job import node_client, node_work
-from fedplt.engines.flower.orders import HelloAnswer, TrainHeader, UploadHeader, read
+from fedplt.engines.flower.messages import HelloAnswer, TrainHeader, UploadHeader, read
+from fedplt.engines.flower.node.client import UNLIMITED, NodeClient
+from fedplt.engines.flower.node.gate import Work
+from fedplt.engines.flower.node.node_config import load_node
+from fedplt.engines.flower.node.node_job import node_client, node_work
 from fedplt.engines.flower.records import from_records, to_records
 from fedplt.engines.flower.wire import (
     EVALUATE,

@@ -11,7 +11,7 @@ from typing import Any
 from flwr.supernode.cli import flwr_clientapp
 from flwr.supernode.runtime import run_clientapp as flower
 
-from fedplt.engines.flower.client_app import client_app
+from fedplt.engines.flower.node.client_app import client_app
 from fedplt.errors import RunError
 
 OURS: dict[str, Any] = {

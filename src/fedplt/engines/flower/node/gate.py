@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedplt.engines.flower.ledger import Moment, count_bytes
-from fedplt.engines.flower.limits import Limits, within
+from fedplt.engines.flower.node.ledger import Moment, count_bytes
+from fedplt.engines.flower.node.owner_limits import Limits, within
 from fedplt.engines.flower.power import on_mains
 from fedplt.errors import RunError
 from fedplt.text import bytes_text, seconds_text

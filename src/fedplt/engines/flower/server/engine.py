@@ -20,10 +20,7 @@ from fedplt.client import (
     weighted_norm,
 )
 from fedplt.configuration import ON_NODES
-from fedplt.engines.flower.evaluation import ServerModel, evaluation_of
-from fedplt.engines.flower.exchange import exchange
-from fedplt.engines.flower.members import Members, Registered
-from fedplt.engines.flower.orders import (
+from fedplt.engines.flower.messages import (
     EvaluateAnswer,
     EvaluateHeader,
     TrainAnswer,
@@ -31,6 +28,9 @@ from fedplt.engines.flower.orders import (
     read,
     train_header,
 )
+from fedplt.engines.flower.server.connected_nodes import Members, Registered
+from fedplt.engines.flower.server.evaluation import ServerModel, evaluation_of
+from fedplt.engines.flower.server.exchange import exchange
 from fedplt.engines.flower.wire import EVALUATE, TRAIN, UPLOAD, Answer, Arrays, Order, Wire
 from fedplt.errors import UpdateError
 from fedplt.federation import Job

@@ -26,10 +26,7 @@ from fedplt.client import (
 )
 from fedplt.cutting import find_spaces
 from fedplt.data import first_examples
-from fedplt.engines.flower.gate import Work
-from fedplt.engines.flower.kept import KeptState
-from fedplt.engines.flower.limits import Limits
-from fedplt.engines.flower.orders import (
+from fedplt.engines.flower.messages import (
     EvaluateAnswer,
     EvaluateHeader,
     TrainAnswer,
@@ -37,13 +34,16 @@ from fedplt.engines.flower.orders import (
     Training,
     read,
 )
+from fedplt.engines.flower.node.gate import Work
+from fedplt.engines.flower.node.local_state import KeptState
+from fedplt.engines.flower.node.owner_limits import Limits
 from fedplt.engines.flower.wire import Arrays
 from fedplt.errors import UpdateError
 from fedplt.federation import Job, check_job, evaluation_chunks
 from fedplt.files import write_text
 from fedplt.fleet import DeviceProfile
 from fedplt.kernels import put
-from fedplt.planning import Assignment, Places, read_assignment
+from fedplt.planning import Assignment, FlatIndex, read_assignment
 
 FLOAT_BYTES = 4
 CHECKED = "checked.txt"
@@ -117,7 +117,7 @@ class NodeClient:
         self._refuse_other(asked.client)
         job, local = self.job, self._local(asked.local)
         trainer = self._trainer(local)
-        self._receive(trainer, Places([(0, job.layers.state_size)]), arrays.get("state"))
+        self._receive(trainer, FlatIndex([(0, job.layers.state_size)]), arrays.get("state"))
         if asked.kept >= 0:
             trainer.take_kept(self.kept.load(asked.kept, local.size))
         samples = job.test if asked.part == "test" and job.test is not None else job.validation
@@ -153,16 +153,16 @@ class NodeClient:
         if client != self.client:
             raise UpdateError(f"this is client {self.client}; the order is for client {client}.")
 
-    def _local(self, names: list[str]) -> Places:
+    def _local(self, names: list[str]) -> FlatIndex:
         known = {tensor.name for tensor in self.job.layers.tensors}
         if unknown := sorted(set(names) - known):
             raise UpdateError(f"there is no tensor {unknown[0]!r} in this node's model.")
-        return self.job.layers.places_of(frozenset(names))
+        return self.job.layers.flat_index(frozenset(names))
 
-    def _trainer(self, local: Places) -> ClientTrainer:
+    def _trainer(self, local: FlatIndex) -> ClientTrainer:
         return ClientTrainer(self.job.model, self.job.layers, self._global, local)
 
-    def _receive(self, trainer: ClientTrainer, places: Places, numbers: Any) -> None:
+    def _receive(self, trainer: ClientTrainer, places: FlatIndex, numbers: Any) -> None:
         receive(self._global, places, numbers)
         trainer.refresh()
 
@@ -185,7 +185,7 @@ class NodeClient:
         return find_spaces(self.job.model, self.job.layers, example)
 
 
-def receive(state: Tensor, places: Places, numbers: Any) -> None:
+def receive(state: Tensor, places: FlatIndex, numbers: Any) -> None:
     """Put what came into a flat state; zero where nothing is held."""
     if numbers is None or len(numbers) != places.size:
         found = "no" if numbers is None else str(len(numbers))

@@ -6,11 +6,17 @@ from pathlib import Path
 
 from fedplt.configuration import ClientsConfig
 from fedplt.data import split_given
-from fedplt.engines.flower.gate import Work
-from fedplt.engines.flower.ledger import LEDGER
-from fedplt.engines.flower.limits import load_limits
-from fedplt.engines.flower.node import NodeConfig, node_data, node_device, node_model, node_task
-from fedplt.engines.flower.node_client import NodeClient
+from fedplt.engines.flower.node.client import NodeClient
+from fedplt.engines.flower.node.gate import Work
+from fedplt.engines.flower.node.ledger import LEDGER
+from fedplt.engines.flower.node.node_config import (
+    NodeConfig,
+    node_data,
+    node_device,
+    node_model,
+    node_task,
+)
+from fedplt.engines.flower.node.owner_limits import load_limits
 from fedplt.federation import Job, make_job
 
 

@@ -20,10 +20,10 @@ from flwr.serverapp import Grid, ServerApp
 from fedplt.client import MetricInfo
 from fedplt.configuration import ON_NODES, AnnouncedDevice, RunConfig, load_config
 from fedplt.engines.flower.deployment.record import RECORD, read_record
-from fedplt.engines.flower.engine import FlowerEngine
-from fedplt.engines.flower.grid_wire import GridWire
-from fedplt.engines.flower.members import Registered, announcements
 from fedplt.engines.flower.relay import relay
+from fedplt.engines.flower.server.connected_nodes import Registered, announcements
+from fedplt.engines.flower.server.engine import FlowerEngine
+from fedplt.engines.flower.server.grid_wire import GridWire
 from fedplt.engines.flower.wire import Wire
 from fedplt.errors import ConfigError, RunError
 from fedplt.federation import (

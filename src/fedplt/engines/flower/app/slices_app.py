@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedplt import __version__
 from fedplt.client import HeldModels, TrainableSlices, train_held, weighted_norm
-from fedplt.engines.flower.app_orders import (
+from fedplt.engines.flower.app_messages import (
     EVALUATE,
     SlicesAnswer,
     SlicesHeader,
@@ -25,11 +25,11 @@ from fedplt.engines.flower.app_orders import (
     read_recipe,
     read_spaces,
 )
-from fedplt.engines.flower.client_app import answering, park, upload_parked
-from fedplt.engines.flower.gate import Work
-from fedplt.engines.flower.kept import not_needed
-from fedplt.engines.flower.node_client import receive
-from fedplt.engines.flower.orders import EvaluateHeader, HelloAnswer, read
+from fedplt.engines.flower.messages import EvaluateHeader, HelloAnswer, read
+from fedplt.engines.flower.node.client import receive
+from fedplt.engines.flower.node.client_app import answering, park, upload_parked
+from fedplt.engines.flower.node.gate import Work
+from fedplt.engines.flower.node.local_state import not_needed
 from fedplt.engines.flower.records import from_records, to_records
 from fedplt.errors import ConfigError, FedpltError, RunError, UpdateError
 from fedplt.kernels import bind_state

@@ -17,7 +17,7 @@ from fedplt.client import (
     num_chunks,
     statistics_chunks,
 )
-from fedplt.engines.flower.orders import EvaluateAnswer
+from fedplt.engines.flower.messages import EvaluateAnswer
 from fedplt.errors import UpdateError
 from fedplt.federation import Job
 from fedplt.kernels import bind_state, buffer_positions, copy_model

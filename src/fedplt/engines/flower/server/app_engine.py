@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedplt.client import ClientResult, Evaluation
-from fedplt.engines.flower.app_orders import (
+from fedplt.engines.flower.app_messages import (
     EVALUATE,
     TRAIN,
     MetricsAnswer,
@@ -25,11 +25,11 @@ from fedplt.engines.flower.app_orders import (
     find_metric,
     metric_names,
 )
-from fedplt.engines.flower.engine import FlowerEngine
-from fedplt.engines.flower.grid_wire import GridWire
-from fedplt.engines.flower.members import Members
-from fedplt.engines.flower.orders import MAX_EXAMPLES, HelloAnswer, read
+from fedplt.engines.flower.messages import MAX_EXAMPLES, HelloAnswer, read
 from fedplt.engines.flower.records import answer_of
+from fedplt.engines.flower.server.connected_nodes import Members
+from fedplt.engines.flower.server.engine import FlowerEngine
+from fedplt.engines.flower.server.grid_wire import GridWire
 from fedplt.engines.flower.wire import Answer, Order
 from fedplt.errors import UpdateError
 from fedplt.federation import Job, most_believed

@@ -1,0 +1,1 @@
+"""The server's side: the engine, its connection to the nodes, and Flower server apps."""
