@@ -163,23 +163,23 @@ def balance(values: Mapping[str, float], selection: Selection) -> Balance | None
     )
 
 
-PLAIN = {
-    "fedavg-relu": ("exp1", "fedavg"),
-    "balanced-relu": ("exp1", "balanced"),
-    "fedplt-relu": ("exp2", "fedplt"),
-}
-"""By contestant with the ReLU: the experiment and the contestant without it."""
+SUFFIXES = {"relu-logits": "relu", "input-scaling": "symmetric"}
+"""By experiment with a setting of the authors' code: how its contestants' names end."""
+_WORDS = {"relu-logits": "A ReLU behind the logits", "input-scaling": "Inputs from -1 to 1"}
+_PLAIN = {"fedavg": "exp1", "balanced": "exp1", "fedplt": "exp2"}
+"""By contestant without that setting: its experiment."""
 
 
 def with_plain(recorded: Recorded, results: Results) -> Recorded:
-    """The runs with a ReLU and those without, side by side."""
+    """The runs with a setting of the authors' code and those without, side by side."""
     runs: dict[str, Mapping[int, RecordedRun]] = {}
     labels: dict[str, str] = {}
     known = by_id(results.values())
     seeds = sorted({seed for found in recorded.runs.values() for seed in found})
-    for name, (experiment, plain) in PLAIN.items():
+    for plain, experiment in _PLAIN.items():
         block = EXPERIMENTS[experiment].blocks[recorded.pair]
         (contestant,) = (c for c in block.contestants if c.name == plain)
+        name = f"{plain}-{SUFFIXES[recorded.experiment]}"
         others = {s: known[id] for s in seeds if (id := block.run_id(contestant, s)) in known}
         if others:
             runs[plain], labels[plain] = others, contestant.label
@@ -188,34 +188,34 @@ def with_plain(recorded: Recorded, results: Results) -> Recorded:
     return Recorded(recorded.experiment, recorded.pair, recorded.setting, runs, labels)
 
 
-def relu_table(block: Block, results: Results) -> Table:
-    """Final accuracy with and without the ReLU, and the paper's beside those with it."""
+def variant_table(block: Block, results: Results) -> Table:
+    """Final accuracy with and without the setting, and the paper's beside those with it."""
     recorded = with_plain(results[block.experiment, block.pair], results)
     selection = select(recorded)
+    ending = f"-{SUFFIXES[block.experiment]}"
     paper = {
-        name: FINAL_ACCURACY[experiment, block.pair][plain]
-        for name, (experiment, plain) in PLAIN.items()
+        f"{plain}{ending}": FINAL_ACCURACY[experiment, block.pair][plain]
+        for plain, experiment in _PLAIN.items()
     }
     labels = {contestant.name: contestant.label for contestant in block.contestants}
     header, rows = accuracy_columns(selection, (), labels, paper)
-    header[4:4] = ["minus without ReLU", "minus FedAvg of the same kind"]
+    header[4:4] = ["minus without it", "minus FedAvg of the same kind"]
     for row, name in zip(rows, selection.entries, strict=True):
-        plain = PLAIN[name][1] if name in PLAIN else ""
-        fedavg = "fedavg-relu" if plain else "fedavg"
+        plain = name.removesuffix(ending)
+        fedavg = "fedavg" if name == plain else f"fedavg{ending}"
         row[4:4] = [
-            interval_cell(selection.difference(name, plain)) if plain else NONE,
+            interval_cell(selection.difference(name, plain)) if name != plain else NONE,
             interval_cell(selection.difference(name, fedavg)) if name != fedavg else NONE,
         ]
     return Table(
         f"{block.experiment}-{block.pair}-accuracy",
-        f"A ReLU behind the logits: final accuracy in % ({block.setting.title}; "
+        f"{_WORDS[block.experiment]}: final accuracy in % ({block.setting.title}; "
         f"{basis(selection)})",
         tuple(header),
         tuple(tuple(row) for row in rows),
         (
-            "Mean ± sample standard deviation over seeds. Differences in points, paired by seed, "
-            "with their 95 % interval (mean of the last 10 evaluations). The paper's numbers stand "
-            "beside the runs with the ReLU: the authors' public code has it.",
+            f"{_explain(selection)} The paper's numbers stand beside the runs with this setting of "
+            "the authors' public code.",
             *run_notes(selection, labels),
         ),
     )

@@ -141,28 +141,51 @@ def _study(pair: str, method: Mapping[str, Any], deep: Any, shallow: Any, every:
     )
 
 
-def _relu() -> Block:
-    """Models with a ReLU after the logits, as in the authors' public code."""
-    model = {"options": {"relu_logits": True}}
+def _variant(
+    experiment: str,
+    pair: str,
+    ratio: float,
+    suffix: str,
+    words: str,
+    changed: Mapping[str, Any],
+    method: Mapping[str, Any] | None = None,
+) -> Block:
+    """FedAvg and FedPLT of experiments 1 and 2 with one setting of the authors' public code."""
     fleets = (
-        ("fedavg", "FedAvg", _FULL),
-        ("fedplt", "FedPLT, all at 29 %", _groups((1.0, 0.29))),
-        ("fedplt", "FedPLT, 10/30/60 %", _groups((0.1, 1.0), (0.3, 0.29), (0.6, 0.06))),
-    )
-    names = ("fedavg-relu", "balanced-relu", "fedplt-relu")
-    return Block(
-        "relu-logits",
-        "fashion-fcn",
-        SETTINGS["fashion-fcn"],
-        tuple(
-            Contestant(
-                name,
-                f"{label}, ReLU on the logits",
-                {"clients": clients, "method": {"name": method}, "model": model},
-            )
-            for name, (method, label, clients) in zip(names, fleets, strict=True)
+        ("fedavg", "fedavg", "FedAvg", _FULL),
+        ("balanced", "fedplt", f"FedPLT, all at {100 * ratio:.0f} %", _groups((1.0, ratio))),
+        (
+            "fedplt",
+            "fedplt",
+            "FedPLT, 10/30/60 %",
+            _groups((0.1, 1.0), (0.3, ratio), (0.6, 0.06)),
         ),
     )
+    return Block(
+        experiment,
+        pair,
+        SETTINGS[pair],
+        tuple(
+            Contestant(
+                f"{name}-{suffix}",
+                f"{label}, {words}",
+                {"clients": clients, "method": {"name": kind, **(method or {})}, **changed},
+            )
+            for name, kind, label, clients in fleets
+        ),
+    )
+
+
+def _relu() -> Block:
+    changed = {"model": {"options": {"relu_logits": True}}}
+    return _variant("relu-logits", "fashion-fcn", 0.29, "relu", "ReLU on the logits", changed)
+
+
+def _scaled(pair: str, ratio: float, method: Mapping[str, Any]) -> Block:
+    """Inputs (x - 0.5) / 0.5, where ours are standardized by channel."""
+    changed = {"data": {"scaling": "symmetric"}}
+    words = "inputs from -1 to 1"
+    return _variant("input-scaling", pair, ratio, "symmetric", words, changed, method)
 
 
 _LOCAL = {"local_norms": True}
@@ -235,6 +258,11 @@ EXPERIMENTS = {
         ),
         ("exp3", "experiment 3: optimal client sampling", [_exp3()]),
         ("relu-logits", "the authors' code: a ReLU on the logits", [_relu()]),
+        (
+            "input-scaling",
+            "the authors' code: inputs from -1 to 1",
+            [_scaled("cifar-fcn", 0.23, {}), _scaled("cifar-resnet", 0.18, _LOCAL)],
+        ),
     )
 }
 

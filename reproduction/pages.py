@@ -12,7 +12,7 @@ from fedplt.files import write_text
 from fedplt.report.page import Content, ShownRun, content_of
 from fedplt.report.page.content import Part
 from fedplt.tables import Table, latex, markdown
-from reproduction.accuracy_tables import accuracy_table, overview_table, relu_table, with_plain
+from reproduction.accuracy_tables import accuracy_table, overview_table, variant_table, with_plain
 from reproduction.catalog import EXPERIMENTS
 from reproduction.claims import claims_tables
 from reproduction.sampling_tables import BUDGET, EQUAL, FLEETS, sampling_tables
@@ -59,7 +59,7 @@ def page_of(results: Results, experiment: str, pair: str) -> Page:
         case "study":
             tables = study_tables(block, selection)
         case _:
-            tables = [relu_table(block, results)]
+            tables = [variant_table(block, results)]
             figures = {"accuracy": select(with_plain(recorded, results))}
     title = f"{EXPERIMENTS[experiment].title} ({block.setting.title})"
     found = tuple(table for table in tables if table is not None and table.rows)

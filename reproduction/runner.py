@@ -147,12 +147,22 @@ def record(block: Block, place: Place) -> Recorded:
                 continue
             found = _read(block, contestant, int(seed), path)
             known = runs.setdefault(contestant.name, {}).get(int(seed))
-            if found and (known is None or found.rounds >= known.rounds):
+            if found and (known is None or _replaces(found, known)):
                 runs[contestant.name][int(seed)] = found
     new = Recorded(block.experiment, block.pair, block.setting.id, runs, {**old.labels, **labels})
     if any(new.runs.values()):
         new.save(place.runs_file(block))
     return new
+
+
+def _replaces(found: RecordedRun, known: RecordedRun) -> bool:
+    """Whether a folder's run replaces the recorded one.
+
+    The same run on another kind of processor does not: the block's other runs are paired with the
+    recorded one.
+    """
+    same = found.processor == known.processor
+    return found.rounds > known.rounds or (same and found.rounds == known.rounds)
 
 
 def _read(block: Block, contestant: Contestant, seed: int, path: Path) -> RecordedRun | None:
@@ -227,13 +237,20 @@ def by_id(results: Iterable[Recorded]) -> dict[str, RecordedRun]:
 def with_shared(block: Block, recorded: Recorded, runs: Mapping[str, RecordedRun]) -> Recorded:
     """Every run of this block that any experiment has recorded.
 
-    A shared contestant is shown for the seeds that the block's own contestants have.
+    A shared contestant is shown for the seeds that the block's own contestants have. The block's
+    own record is preferred to one as long of another experiment: it may be of another processor.
     """
+
+    def best(contestant: Contestant, seed: int) -> RecordedRun | None:
+        own = recorded.runs.get(contestant.name, {}).get(seed)
+        shared = runs.get(block.run_id(contestant, seed))
+        return own if own and (shared is None or own.rounds >= shared.rounds) else shared
+
     found = {
         contestant.name: {
-            seed: runs[id]
+            seed: run
             for seed in _seeds(block, recorded, contestant.name)
-            if (id := block.run_id(contestant, seed)) in runs
+            if (run := best(contestant, seed))
         }
         for contestant in block.contestants
     }

@@ -7,10 +7,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load
 
 from fedplt import ClientUpdate, UpdateError, cut, make_plan, train_only
 from fedplt.client import Origin
 from fedplt.models import MODELS, fcn, resnet8
+from fedplt.planning import REPORT_BYTES, upload_bytes
 from fedplt.server.validation import validate
 
 
@@ -26,6 +28,15 @@ def test_survives_bytes():
     assert len(sent.to_bytes()) == sent.num_bytes
 
 
+@pytest.mark.parametrize("largest", [False, True])
+def test_header_has_one_length(largest):
+    number, norm = (10**12, -1.2345678901234567e-308) if largest else (1, 0.0)
+    origin = Origin(2**63 - 1, 2**63 - 1, "0123456789abcdef") if largest else None
+    sent = ClientUpdate(np.zeros(3, np.float32), number, norm, {"loss": norm}, origin)
+    assert len(sent.to_bytes()) == sent.num_bytes == 72 + 12 + REPORT_BYTES
+    assert load(sent.to_bytes())["update"].tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("ratio", [1.0, 0.29, 0.06])
 @pytest.mark.parametrize("name", ["fcn", "resnet8"])
 def test_size_is_the_trained_share_of_the_model(name, ratio):
@@ -35,8 +46,9 @@ def test_size_is_the_trained_share_of_the_model(name, ratio):
         with train_only(model, plan.assignment(client)) as part:
             pass
         size = len(part.update().to_bytes())
+        assert size == upload_bytes(plan.assignment(client)) + REPORT_BYTES
         numbers = 4 * plan.achieved_ratios[client] * plan.layers.size
-        assert numbers < size <= 1.02 * numbers + 200  # running statistics; what describes it
+        assert numbers < size <= 1.02 * numbers + 420  # running statistics; what describes it
 
 
 HEADER = {"format": 1, "num_examples": 5, "norm": 1.0, "metrics": {}}

@@ -20,7 +20,7 @@ from fedplt.federation.run_folder.records import RoundRecord
 from fedplt.federation.sampler import ClientSampler
 from fedplt.fleet import ExactWorkload, Work, plan_fleet, round_time
 from fedplt.kernels.flat_state import read_state, take
-from fedplt.planning.cost import download_bytes, exact_flops, safetensors_bytes
+from fedplt.planning import download_bytes, exact_flops, upload_bytes
 from fedplt.sampling import sampling_variance
 from tests.support.engines import FakeEngine, run_fake
 from tests.support.jobs import blob_data, blob_job, run_folder
@@ -92,7 +92,7 @@ def test_simulated_time_is_the_slowest_clients(devices):
 def by_hand(job, client, round, uploads):
     """The time of a client's round from what it is really sent, trains and sends."""
     part, examples = job.plan.assignment(client, round), job.examples_seen(client)
-    flops, up = exact_flops(part), safetensors_bytes("update", part.update_size)
+    flops, up = exact_flops(part), upload_bytes(part)
     work = Work(
         examples * flops.forward,
         examples * (flops.input_gradients + flops.weight_gradients),

@@ -12,7 +12,7 @@ import torch
 from fedplt import RunError
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
-from fedplt.planning.cost import download_bytes
+from fedplt.planning import download_bytes, upload_bytes
 from fedplt.sampling import RULES, sampling_probabilities
 from tests.support.engines import NORMS, NormsEngine, sampling_federation
 from tests.support.jobs import RATIOS, blob_job, run_folder
@@ -39,14 +39,14 @@ def test_what_is_sent_is_charged():
     run = sampling_federation(name="fedplt-ocs", budget=1.0)
     cost = run.run().rounds[0].cost
     (chosen,) = run.engine.collected
-    updates = sum(update.num_bytes for _, update in NormsEngine(run.job).collect(chosen))
+    updates = sum(upload_bytes(run.job.plan.assignment(client)) for client in chosen)
     assert cost.bytes_up == updates + 5 * 8  # everybody's norm
     model = download_bytes(run.job.plan.assignment(0))
     assert cost.bytes_down == 5 * model + 5  # the model; upload or not
     last = sampling_federation(name="fedplt-ocs", budget=1.0, norms="last")
     cost = last.run().rounds[0].cost
     (chosen,) = last.engine.collected
-    updates = sum(update.num_bytes for _, update in NormsEngine(run.job).collect(chosen))
+    updates = sum(upload_bytes(run.job.plan.assignment(client)) for client in chosen)
     assert cost.bytes_up == updates
     assert cost.bytes_down == len(chosen) * model
     everybody = sampling_federation(name="all").run().rounds[0].cost

@@ -382,7 +382,7 @@ def test_planned_times_are_those_of_the_fleets_plan(name, devices, percentile, m
     """Client by client, with whole sub-layers and turns as ``make_plan`` gives them."""
     from fedplt import make_plan
     from fedplt.fleet import Work, planned_share
-    from fedplt.planning.cost import download_bytes, exact_flops, safetensors_bytes
+    from fedplt.planning import download_bytes, exact_flops, upload_bytes
 
     workload = exact_model(name)
     layers = workload.layers
@@ -394,7 +394,7 @@ def test_planned_times_are_those_of_the_fleets_plan(name, devices, percentile, m
     made, seconds = make_plan(layers, shares), {}
     for client, entry in enumerate(clients):
         part = made.assignment(client)
-        flops, sent = exact_flops(part), safetensors_bytes("update", part.update_size)
+        flops, sent = exact_flops(part), upload_bytes(part)
         backward = flops.input_gradients + flops.weight_gradients
         work = Work(24 * flops.forward, 24 * backward, download_bytes(part), sent)
         seconds.setdefault(id(entry), []).append(round_time(entry.device, work).total)
@@ -420,13 +420,13 @@ def test_exact_costs_grow_with_the_ratio_and_save_less_than_the_paper_says(exact
 
 def test_exact_costs_are_those_of_the_plan(exact):
     from fedplt import make_plan
-    from fedplt.planning.cost import exact_flops, safetensors_bytes
+    from fedplt.planning import exact_flops, upload_bytes
 
     for ratio in (1.0, 0.29, 0.06):
         assignment = make_plan(exact.layers, [ratio]).assignment(0)
         counted = 16 * 64 * exact_flops(assignment).total
         assert exact.work(ratio).flops == counted
-        assert exact.work(ratio).bytes_up == safetensors_bytes("update", assignment.update_size)
+        assert exact.work(ratio).bytes_up == upload_bytes(assignment)
 
 
 def test_freezing_and_fewer_steps_are_said(exact):

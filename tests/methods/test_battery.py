@@ -12,7 +12,7 @@ from fedplt import ConfigError, make_plan
 from fedplt.federation.engine import Interrupted
 from fedplt.methods import METHODS, PlanRequest, make_method, read_plan
 from fedplt.models import MODELS
-from fedplt.planning.cost import download_bytes, exact_flops
+from fedplt.planning import download_bytes, exact_flops
 from tests.support.image_jobs import (
     SMALL,
     TRAINS_SUBMODELS,

@@ -10,7 +10,8 @@ from torch import nn
 
 from fedplt import CutError, allocation_of, cut, make_plan, train_only
 from fedplt.models import MODELS, cnn, fcn, resnet8
-from fedplt.planning.cost import download_bytes, exact_flops, module_flops, paper_flops
+from fedplt.planning.cost import exact_flops, module_flops, paper_flops
+from fedplt.planning.messages import download_bytes
 from tests.support.flops import flop_counter
 
 

@@ -17,7 +17,7 @@ def test_the_list_fits_a_terminal(reproduction, tmp_path):
     lines = [line for line in done.stdout.splitlines() if str(tmp_path) not in line]
     assert max(map(len, lines)) <= 100
     row = next(line for line in lines if line.startswith("exp1") and "fashion-fcn" in line)
-    assert "2 of 10" in row and "about" in row
+    assert "2 of 12" in row and "about" in row
     assert any("feddrop-unscaled" in line for line in lines)
 
 

@@ -25,6 +25,7 @@ FIGURES = {
     "exp2": ["accuracy"],
     "exp3": ["accuracy-low", "accuracy-moderate"],
     "relu-logits": ["accuracy"],
+    "input-scaling": ["accuracy"],
     "study": ["accuracy", "model", "layers"],
 }
 

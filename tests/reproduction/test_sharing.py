@@ -52,10 +52,20 @@ def test_tables_show_it_for_the_seeds_of_the_others(place):
     assert sorted(results["exp2", PAIR].runs["fedplt"]) == [2]
 
 
+def test_a_block_prefers_its_own_record_of_a_run(place):
+    """The same run on another kind of processor: each block pairs it with its own others."""
+    again = flat([0.70, 0.71], processor="another")
+    own = fake_recorded("exp2", PAIR, {"fedavg": again, "fedplt": again})
+    own.save(place.runs_file(EXP2))
+    results = load_results(place.results)
+    assert results["exp1", PAIR].runs["fedavg"][1].processor != "another"
+    assert results["exp2", PAIR].runs["fedavg"][1].processor == "another"
+
+
 def test_runs_of_another_version_count_no_more(place, monkeypatch):
     newer = replace(EXP1, setting=replace(EXP1.setting, version=2))
     monkeypatch.setitem(EXPERIMENTS["exp1"].blocks, PAIR, newer)
-    assert len(missing_runs(newer, place, [1, 2, 3], 300)) == 15
+    assert len(missing_runs(newer, place, [1, 2, 3], 300)) == 3 * len(EXP1.contestants)
     assert not any(load_results(place.results)["exp1", PAIR].runs.values())
     assert sorted(load_results(place.results)["exp2", PAIR].runs["fedavg"]) == [2]
 

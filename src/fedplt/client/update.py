@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import save
 from torch import Tensor
 
 from fedplt.client.update_bytes import read_update
 from fedplt.errors import UpdateError
-from fedplt.planning import Assignment, safetensors_bytes
+from fedplt.planning import BYTES_PER_NUMBER, Assignment, update_header
 from fedplt.text import brief
 
 FORMAT = 1
@@ -50,17 +49,18 @@ class ClientUpdate:
 
     def to_bytes(self) -> bytes:
         """As safetensors: one array and a small header."""
-        return bytes(save({"update": self.values}, metadata=self._metadata()))
+        return self._header() + self.values.astype("<f4").tobytes()
 
     @property
     def num_bytes(self) -> int:
         """``len(self.to_bytes())``, without serializing."""
-        return safetensors_bytes("update", len(self.values), self._metadata())
+        return len(self._header()) + BYTES_PER_NUMBER * len(self.values)
 
-    def _metadata(self) -> dict[str, str]:
-        header = {"format": FORMAT, "num_examples": self.num_examples, "norm": self.norm}
+    def _header(self) -> bytes:
+        values = {"format": FORMAT, "num_examples": self.num_examples, "norm": self.norm}
         origin = {} if self.origin is None else {"origin": vars(self.origin)}
-        return {"fedplt": json.dumps({**header, "metrics": self.metrics, **origin})}
+        metadata = json.dumps({**values, "metrics": self.metrics, **origin}, separators=(",", ":"))
+        return update_header(len(self.values), metadata)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ClientUpdate:

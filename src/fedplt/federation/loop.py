@@ -28,7 +28,7 @@ from fedplt.federation.run_folder.records import History, RoundRecord, Totals
 from fedplt.federation.sampler import ClientSampler, Selection
 from fedplt.kernels import bind_state
 from fedplt.methods import calling_own
-from fedplt.planning import Assignment, RoundAssignments
+from fedplt.planning import Assignment, RoundAssignments, upload_bytes
 from fedplt.server import Aggregator, Diagnostics, Memory, refusal, validate
 
 OnRound = Callable[[RoundRecord], None]
@@ -270,8 +270,8 @@ class Federation:
         added, server, known = [], self.job.config.server, self.job.num_examples
         weights = self.sampler.weights(selection)
         for client, update in self.engine.collect(selection.clients):
+            bytes_up += upload_bytes(assignments[client])
             try:
-                bytes_up += update.num_bytes
                 validate(
                     update, assignments[client], num_examples=int(known[client]),
                     max_rms=server.max_rms,

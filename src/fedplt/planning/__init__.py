@@ -14,14 +14,10 @@ from fedplt.planning.assignment import (
 )
 from fedplt.planning.cost import (
     BACKWARD_FLOPS_PER_PARAMETER,
-    BYTES_PER_NUMBER,
     FORWARD_FLOPS_PER_PARAMETER,
     Flops,
-    download_bytes,
     exact_flops,
     paper_flops_of,
-    safetensors_bytes,
-    upload_bytes,
 )
 from fedplt.planning.coupled_units import ChannelPad, Spaces, TensorUnits, Units
 from fedplt.planning.layers import (
@@ -37,6 +33,13 @@ from fedplt.planning.layers import (
     dotted,
     merge,
     split_name,
+)
+from fedplt.planning.messages import (
+    BYTES_PER_NUMBER,
+    REPORT_BYTES,
+    download_bytes,
+    update_header,
+    upload_bytes,
 )
 from fedplt.planning.plan import Plan, RoundAssignments, make_plan, sublayers_assignment
 from fedplt.planning.rounding import Turns, next_counts

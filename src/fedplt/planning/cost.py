@@ -1,4 +1,4 @@
-"""The costs of training: exact FLOPs, FLOPs by the paper's model, and bytes as sent.
+"""The costs of training: exact FLOPs, and FLOPs by the paper's model.
 
 Exact FLOPs count multiplications and additions of matrix products and convolutions, as torch's own
 counter does. A backward pass has two halves: weight gradients, which shrink with the ratio, and
@@ -11,7 +11,6 @@ pass scales with the ratio (``docs/errata.md``, 2). Output always says which of 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +22,6 @@ FORWARD_FLOPS_PER_PARAMETER = 2
 """The paper's alpha, per example."""
 BACKWARD_FLOPS_PER_PARAMETER = 4
 """The paper's beta, per example."""
-BYTES_PER_NUMBER = 4
 
 
 @dataclass(frozen=True)
@@ -155,25 +153,3 @@ def paper_flops(num_parameters: int, ratio: float, num_examples: int) -> float:
     r"""The paper's :math:`(\alpha + \beta r)\,\tau P`, with :math:`\tau` counted in examples."""
     per_parameter = FORWARD_FLOPS_PER_PARAMETER + BACKWARD_FLOPS_PER_PARAMETER * ratio
     return per_parameter * num_parameters * num_examples
-
-
-def download_bytes(assignment: Assignment) -> int:
-    """Size of the model that the client receives, as one safetensors array."""
-    tensors = (tensor for tensor in assignment.on_client.layers.tensors)
-    return safetensors_bytes(
-        "model", sum(t.num_elements for t in tensors if t.name not in assignment.local)
-    )
-
-
-def upload_bytes(assignment: Assignment) -> int:
-    """Size of the update that the client sends, as one safetensors array."""
-    return safetensors_bytes("update", assignment.update_size)
-
-
-def safetensors_bytes(name: str, numbers: int, metadata: dict[str, str] | None = None) -> int:
-    """Size of one flat float32 array in safetensors, header and padding included."""
-    size = numbers * BYTES_PER_NUMBER
-    header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
-    header[name] = {"dtype": "F32", "shape": [numbers], "data_offsets": [0, size]}
-    length = len(json.dumps(header, separators=(",", ":")).encode())
-    return 8 + -(-length // 8) * 8 + size

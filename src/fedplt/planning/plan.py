@@ -83,6 +83,14 @@ class RoundAssignments:
             self._known[client] = self._plan.assignment(client, self._round)
         return self._known[client]
 
+    def __len__(self) -> int:
+        """The number of assignments in memory."""
+        return len(self._known)
+
+
+MAX_CACHED = 10_000
+"""Assignments that a plan holds in memory from one round to the next."""
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -124,8 +132,22 @@ class Plan:
         return SliceAssignment(self.layers, slices, self.local)
 
     def in_round(self, round: int) -> RoundAssignments:
-        """All clients' assignments of a round, each computed on first use."""
-        return RoundAssignments(self, round)
+        """All clients' assignments of a round; those of the last round, if they are the same."""
+        first = self.first_round_alike(round)
+        found = self._latest.get(first)
+        if found is None or len(found) > MAX_CACHED:
+            self._latest.clear()
+            found = self._latest[first] = RoundAssignments(self, first)
+        return found
+
+    def first_round_alike(self, round: int) -> int:
+        """The first round with the same assignments as this one."""
+        return round // self.rotate_every * self.rotate_every if self.rotate_every else 0
+
+    @cached_property
+    def _latest(self) -> dict[int, RoundAssignments]:
+        """The assignments that :meth:`in_round` returned last, by their first round."""
+        return {}
 
     def read(self, message: Mapping[str, Any]) -> Assignment:
         """An assignment of this plan, from ``Assignment.to_message``."""

@@ -126,6 +126,9 @@ class SubmodelPlan(Plan):
             seed=self.seed, round=round, client=client, local=self.local,
         )  # fmt: skip
 
+    def first_round_alike(self, round: int) -> int:
+        return round  # a rule may select other units in every round
+
     def coupled_units(self) -> Spaces:
         return self.spaces
 

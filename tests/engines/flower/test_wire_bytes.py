@@ -8,7 +8,7 @@ import pytest
 
 from fedplt.configuration.config_file import load_config
 from fedplt.federation.start import job_of
-from fedplt.planning import download_bytes
+from fedplt.planning import download_bytes, upload_bytes
 from tests.support.counting_proxy import CountingProxy
 from tests.support.deployments import (
     free_ports,
@@ -54,7 +54,7 @@ def test_bytes_are_what_the_cost_model_says(tmp_path, capsys):
     for client, proxy in enumerate(proxies):
         proxy.close()
         assignment = job.plan.assignment(client)
-        up, down = 4 * assignment.update_size, download_bytes(assignment)
+        up, down = upload_bytes(assignment), download_bytes(assignment)
         with capsys.disabled():
             told = {"ratio": assignment.ratio, "up": [up, proxy.up], "down": [down, proxy.down]}
             print(json.dumps(told))
