@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedplt.encoding import BITS, BLOCK, decode, encode, encode_with_feedback, encoded_size
+from fedplt.encoding import BITS, BLOCK, Packing, decode, encode, encoded_size
 from fedplt.errors import UpdateError
 
 ENCODINGS = list(BITS)
@@ -78,15 +78,44 @@ def test_any_bytes_are_read_or_refused(encoding, data, number):
             decode(data, number, encoding)
 
 
-@pytest.mark.parametrize("encoding", ["float16", "int8", "int4"])
-def test_error_feedback_loses_nothing(encoding):
+@given(some_values.filter(len))
+def test_two_bits_lose_a_part_of_the_energy_of_a_block(values):
+    """What is left over is smaller than what was there, so error feedback converges."""
+    values = values[:BLOCK].astype(np.float64)
+    lost = values - decode(encode(values.astype(np.float32), "int2"), len(values), "int2")
+    energy = float(values @ values)
+    assert float(lost @ lost) <= (1 - 1 / (10 * BLOCK)) * energy + 1e-30
+
+
+def test_two_bits_of_normal_values_lose_an_eighth():
+    values = np.random.default_rng(0).normal(size=100 * BLOCK).astype(np.float32)
+    lost = values - decode(encode(values, "int2"), len(values), "int2")
+    assert 0.10 < float(lost @ lost) / float(values @ values) < 0.13
+
+
+@pytest.mark.parametrize("encoding", ["float16", "int8", "int4", "int2"])
+def test_error_feedback_loses_nothing_for_good(encoding):
     """The sum of what was read stays within one message's error of the sum of what was sent."""
-    random, residual = np.random.default_rng(0), None
+    random, residual = np.random.default_rng(0), np.zeros(300, np.float32)
     sent, received = np.zeros(300), np.zeros(300)
     for _ in range(50):
         values = random.normal(size=300).astype(np.float32)
-        data, read, residual = encode_with_feedback(values, residual, encoding)
-        assert read.tobytes() == decode(data, 300, encoding).tobytes()
+        read = decode(encode(values + residual, encoding), 300, encoding)
+        residual = values + residual - read
         sent, received = sent + values, received + read
         np.testing.assert_allclose(sent, received + residual, atol=1e-4)
-    assert np.abs(residual).max() < 0.5
+    assert np.abs(residual).max() < 3
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_running_statistics_are_exact(encoding):
+    values = np.random.default_rng(0).normal(size=400).astype(np.float32)
+    packing = Packing(400, ((0, 150), (200, 390)), encoding)
+    data = packing.encode(values)
+    assert len(data) == packing.size == encoded_size(340, encoding) + 4 * 60
+    read = packing.decode(data)
+    assert (read[150:200] == values[150:200]).all() and (read[390:] == values[390:]).all()
+    together = np.concatenate([values[:150], values[200:390]])
+    assert (read[:150] == decode(encode(together, encoding), 340, encoding)[:150]).all()
+    with pytest.raises(UpdateError, match=str(len(data) - 1)):
+        packing.decode(data[:-1])

@@ -69,13 +69,21 @@ def test_a_new_update_of_a_block_replaces_the_old_one():
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-@given(st.integers(0, 2**31), st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), st.integers(1, 4), st.booleans())
+@given(
+    st.integers(0, 2**31),
+    st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]),
+    st.integers(1, 4),
+    st.booleans(),
+)
 def test_equals_the_equation(precision, seed, decay, horizon, forgets):
     """Against a table of every client's last update of every value and its round."""
     random = np.random.default_rng(seed)
     plan = make_plan(MIXED, [1.0, 0.5, 0.2, 0.1])
     plan = type(plan)(plan.layers, plan.ratios, plan.counts, rotate_every=1)
-    memory = UpdateMemory(MIXED, MemorySettings(decay, horizon if forgets else None, precision))
+    memory = UpdateMemory(
+        MIXED,
+        MemorySettings(decay=decay, horizon=horizon if forgets else None, precision=precision),
+    )
     size = MIXED.state_size
     state = torch.from_numpy(random.normal(size=size).astype(np.float32))
     last, when = np.zeros((4, size)), np.full((4, size), -1)
@@ -135,7 +143,7 @@ def test_what_is_not_committed_leaves_no_trace():
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_a_restored_memory_goes_on_to_the_same_bits(precision):
     random = np.random.default_rng(0)
-    settings = MemorySettings(0.9, 3, precision)
+    settings = MemorySettings(horizon=3, precision=precision)
     memory, state = UpdateMemory(MIXED, settings), torch.zeros(MIXED.state_size)
     plan = make_plan(MIXED, [1.0, 0.3])
     for round in range(5):
@@ -202,7 +210,7 @@ def test_a_block_needs_contributors_new_or_remembered():
 
 
 def test_the_horizon_forgets_clients():
-    memory = UpdateMemory(THREE, MemorySettings(0.9, horizon=2))
+    memory = UpdateMemory(THREE, MemorySettings(horizon=2))
     one_round(memory, 0, torch.zeros(3), [(7, rows(range(1)), [1.0], 1)])
     for round in (1, 2, 3):
         assert 7 in memory.clients

@@ -15,6 +15,7 @@ from fedplt.configuration.section import FROM_PYTHON, ON_NODES, FolderName, Sect
 from fedplt.configuration.server_config import ServerConfig
 from fedplt.configuration.training_config import TrainingConfig
 from fedplt.data import Scaling
+from fedplt.encoding import Encoding
 from fedplt.errors import ConfigError
 
 
@@ -78,6 +79,38 @@ def refuse_unprivate(config: RunConfig) -> None:
                 "their scores have no noise, and which model is released would depend on them. "
                 "Leave it out, or evaluate on data of the server (evaluation.on = 'server')."
             )
+
+
+class MessagesConfig(Section):
+    """How models and updates are sent (``docs/beyond.md``)."""
+
+    up: Encoding = "float32"
+    """Updates: ``float32``, ``float16``, or ``int8``, ``int4``, ``int2`` in blocks of 128 values
+    with a scale; what an upload loses is added to the client's next one."""
+    down: Encoding = "float32"
+    """The model: ``float32``, ``float16`` or ``int8``; ``int4`` and ``int2`` send differences to
+    what the clients of the last round have."""
+
+
+def refuse_memory(config: RunConfig) -> None:
+    """Raise ValueError where a memory of updates or encoded messages do not fit."""
+    server, messages, sampling = config.server, config.messages, config.sampling
+    if server.memory is not None and config.privacy:
+        raise ValueError(
+            "server.memory cannot be used with [privacy]: an update that is added again in later "
+            "rounds changes more than the noise covers. Leave out one of them."
+        )
+    if server.memory is not None and (sampling.by_norm or sampling.estimator_used == "unbiased"):
+        raise ValueError(
+            f"server.memory cannot be used with sampling.name = {sampling.name!r} and the "
+            f"estimator {sampling.estimator_used!r}: their weights hold for the clients of one "
+            "round. Sample with 'uniform' or 'all', or leave out server.memory."
+        )
+    if messages.up != "float32" and config.privacy:
+        raise ValueError(
+            f"messages.up = {messages.up!r} cannot be used with [privacy]: what an upload loses is "
+            "added to the next one, which the noise does not cover. Set messages.up = 'float32'."
+        )
 
 
 Ratio = Annotated[float, Field(gt=0, le=1)]
@@ -306,6 +339,7 @@ class RunConfig(Section):
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
     server: ServerConfig = ServerConfig()
+    messages: MessagesConfig = MessagesConfig()
     privacy: PrivacyConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
@@ -347,6 +381,7 @@ class RunConfig(Section):
         if ":" not in self.server.aggregation:
             self.refuse_weighted_votes()
         refuse_unprivate(self)
+        refuse_memory(self)
         return self
 
     def refuse_weighted_votes(self) -> None:

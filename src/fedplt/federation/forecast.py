@@ -78,8 +78,9 @@ def forecast(job: Job, workers: int) -> Forecast:
     assignments = {int(client): assigned[int(client)] for client in clients}
     scale = number / len(assignments)
     everybody = costs.of_round(assignments, 0, 0)
-    uploads = scale * sum(map(upload_bytes, assignments.values()))
-    whole = max(map(download_bytes, assignments.values()))
+    up = config.messages.up
+    uploads = scale * sum(upload_bytes(part, up) for part in assignments.values())
+    whole = max(download_bytes(part, up) for part in assignments.values())
     train, bytes_up = _sampled(config.sampling, number, uploads, whole)
     flops = scale * train * everybody.flops
     bytes_down = scale * train * everybody.bytes_down

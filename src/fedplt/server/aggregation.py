@@ -33,7 +33,7 @@ class BlockSums:
         self.total = 0.0
         number = sum(layers.num_sublayers)
         self._flat = torch.zeros(number, dtype=torch.float64)
-        self._sublayers = self._flat.split(list(layers.num_sublayers))
+        self._sublayers: tuple[Tensor, ...] = self._flat.split(list(layers.num_sublayers))
         self._elements: Tensor | None = None  # one per coordinate, for sub-models
         if weights is not None:
             self._flat.copy_(torch.from_numpy(weights[:number]))

@@ -7,18 +7,30 @@ r"""Averages of the global models of past rounds, evaluated and shipped beside t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class AverageSettings:
-    """Which models are averaged: give one of the two."""
+class AverageSettings(BaseModel):
+    """Which models are averaged: give ``decay`` or ``window``."""
 
-    decay: float | None = None
-    window: int | None = None
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Weight of the average so far, such as 0.9."""
+    window: Annotated[int, Field(ge=1)] | None = None
+    """Number of models."""
+    ship: bool = True
+    """``model.safetensors`` is the average; else it is the last round's model."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> AverageSettings:
+        if (self.decay is None) == (self.window is None):
+            raise ValueError("give decay or window, such as decay = 0.9")
+        return self
 
 
 class ModelAverage:

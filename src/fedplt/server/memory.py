@@ -19,10 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedplt.client import ClientUpdate
@@ -36,13 +38,14 @@ NEVER = -1
 """The last round of a block that a client has not trained."""
 
 
-@dataclass(frozen=True)
-class MemorySettings:
+class MemorySettings(BaseModel):
     """How long and how exactly the server remembers updates."""
 
-    decay: float = 0.9
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    decay: Annotated[float, Field(ge=0, le=1)] = 0.9
     """Factor of an update's weight per round."""
-    horizon: int | None = None
+    horizon: Annotated[int, Field(ge=0)] | None = None
     """Updates older than this many rounds are forgotten; None: when their factor is below 1e-6."""
     precision: Encoding = "float32"
     """How remembered updates are stored. Those of the current round are exact."""
@@ -191,7 +194,9 @@ class MemoryAggregator(Aggregator):
             if self._contributors is not None:
                 self._contributors.plus(BlockSums(self.layers, (each > 0).astype(np.float64)))
             is_new = client in self._updated
-            fresh = BlockSums(self.layers, (remembered.last_rounds == self.round) * remembered.weight)
+            fresh = BlockSums(
+                self.layers, (remembered.last_rounds == self.round) * remembered.weight
+            )
             for placed in self.layers.placed:
                 if placed.tensor.is_buffer and not is_new:
                     continue

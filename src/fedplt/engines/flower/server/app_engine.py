@@ -35,7 +35,7 @@ from fedplt.errors import UpdateError
 from fedplt.federation import Job, most_believed
 from fedplt.kernels import named_tensors
 from fedplt.planning import Assignment
-from fedplt.server import MAX_LOSS, refusal, validate_evaluation
+from fedplt.server import MAX_LOSS, Broadcast, refusal, validate_evaluation
 
 DEFAULT_MAX_EXAMPLES = 1_000_000
 """Of a client that has not said before how many it has."""
@@ -156,7 +156,7 @@ class AppEngine(FlowerEngine):
     def train(
         self,
         round: int,
-        state: Tensor,
+        sent: Broadcast,
         assignments: Mapping[int, Assignment],
         block_weights: Tensor | None = None,
         *,
@@ -165,7 +165,7 @@ class AppEngine(FlowerEngine):
         config = self.calls.config(self.calls.train_config, round + 1)
         self.wire.extra[TRAIN] = {"config": config}
         self.train_metrics = {}
-        return super().train(round, state, assignments, block_weights, upload=upload)
+        return super().train(round, sent, assignments, block_weights, upload=upload)
 
     def train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
         header = SlicesHeader(

@@ -37,7 +37,7 @@ from fedplt.federation import Job
 from fedplt.fleet import DeviceProfile
 from fedplt.kernels import take
 from fedplt.planning import Assignment
-from fedplt.server import read_each
+from fedplt.server import Broadcast, read_each
 
 Found = TypeVar("Found")
 
@@ -89,7 +89,7 @@ class FlowerEngine:
     def train(
         self,
         round: int,
-        state: Tensor,
+        sent: Broadcast,
         assignments: Mapping[int, Assignment],
         block_weights: Tensor | None = None,
         *,
@@ -101,7 +101,7 @@ class FlowerEngine:
         self.failures, self._results, self._updates = {}, {}, {}
         orders = {}
         for client, assignment in assignments.items():
-            arrays = {"state": take(state, assignment.received).numpy()}
+            arrays = {"state": take(sent.state_of(client), assignment.received).numpy()}
             if block_weights is not None:
                 arrays["weights"] = take(block_weights, assignment.uploaded).numpy()
             header = self.train_header(client, assignment, upload)
