@@ -20,7 +20,7 @@ from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
 from fedplt.federation.model import all_tensors
 from fedplt.federation.outcome import RoundOutcome, refuse_too_few, stop_if_all_are_bad
-from fedplt.federation.preflight.model import check_window
+from fedplt.federation.preflight.model import check_messages, check_window
 from fedplt.federation.privacy import PrivateRounds
 from fedplt.federation.robust import clipped_clients, rule_of
 from fedplt.federation.run_folder.folder import RunFolder
@@ -75,6 +75,7 @@ class Federation:
         self.diagnostics = Diagnostics(job.layers, settings.window) if settings.enabled else None
         self.server = job.config.server.build()
         self.memory = self.server.start(job.layers)
+        check_messages(job.config, job.plan, job.recipe)
         server = job.config.server
         self.updates = UpdateMemory(job.layers, server.memory) if server.memory else None
         self.average = ModelAverage(server.average) if server.average else None

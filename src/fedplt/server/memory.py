@@ -90,7 +90,8 @@ class UpdateMemory:
         return torch.from_numpy(decode(remembered.values.data, size, self.settings.precision))
 
     def encoded(self, values: Tensor) -> NDArray[np.uint8]:
-        return np.frombuffer(encode(values.numpy(), self.settings.precision), np.uint8)
+        data = bytearray(encode(values.numpy(), self.settings.precision))  # torch wants it writable
+        return np.frombuffer(data, np.uint8)
 
     def factors(self, round: int) -> NDArray[np.float64]:
         """The weight of a block by the round it was last trained in; at the end that of NEVER."""
@@ -102,25 +103,25 @@ class UpdateMemory:
     def tensors(self) -> dict[str, Tensor]:
         """For a checkpoint; :meth:`restore` reads it."""
         clients = sorted(self.clients)
-        if not clients:
-            return {"memory_clients": torch.empty(0, dtype=torch.int64)}
-        all_of = [self.clients[client] for client in clients]
-        return {
-            "memory_clients": torch.tensor(clients),
-            "memory_weights": torch.tensor([r.weight for r in all_of], dtype=torch.float64),
-            "memory_rounds": torch.from_numpy(np.stack([r.last_rounds for r in all_of])),
-            "memory_values": torch.from_numpy(np.stack([r.values for r in all_of])),
+        weights = [self.clients[client].weight for client in clients]
+        found = {
+            "memory.clients": torch.tensor(clients, dtype=torch.int64),
+            "memory.weights": torch.tensor(weights, dtype=torch.float64),
         }
+        for client, remembered in self.clients.items():
+            found[f"memory.{client}.values"] = torch.from_numpy(remembered.values)
+            found[f"memory.{client}.rounds"] = torch.from_numpy(remembered.last_rounds)
+        return found
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        clients = tensors["memory_clients"].tolist()
+        clients, weights = tensors["memory.clients"].tolist(), tensors["memory.weights"].tolist()
         self.clients = {
             client: Remembered(
-                tensors["memory_values"][index].numpy(),
-                tensors["memory_rounds"][index].numpy(),
-                float(tensors["memory_weights"][index]),
+                tensors[f"memory.{client}.values"].numpy(),
+                tensors[f"memory.{client}.rounds"].numpy(),
+                weight,
             )
-            for index, client in enumerate(clients)
+            for client, weight in zip(clients, weights, strict=True)
         }
 
 
