@@ -48,8 +48,9 @@ class Availability:
         if limit is not None and not in_time(self.predicted(0).min(), limit):
             fastest = job.client_name(int(self.predicted(0).argmin()))
             raise ConfigError(
-                f"fleet.late_after_seconds: nobody finishes within {limit:g} s; the fastest, "
-                f"{fastest}, takes {self.predicted(0).min():.3g} s. Raise it."
+                f"nobody finishes within {limit:g} s; the fastest, "
+                f"{fastest}, takes {self.predicted(0).min():.3g} s. Raise it.",
+                key="fleet.late_after_seconds",
             )
 
     def attend(self, round: int, assignments: RoundAssignments | None = None) -> Attendance:
@@ -94,8 +95,8 @@ class Availability:
         if not plan.costs_change:
             round = 0  # other slices may be trained, but of the same size in every round
         if self._predictions is None or self._predictions[0] != round:
-            everybody, assigned = range(plan.num_clients), assignments or plan.in_round(round)
-            times = [self._seconds(k, assigned[k], uploads=True) for k in everybody]
+            assigned = plan.in_round(round) if assignments is None else assignments
+            times = [self._seconds(k, assigned[k], True) for k in range(plan.num_clients)]
             self._predictions = round, np.array(times)
         return self._predictions[1]
 

@@ -36,8 +36,9 @@ class ChangingFleet:
     def __init__(self, job: Job, engine: Engine) -> None:
         if not isinstance(engine, NodesEngine):
             raise ConfigError(
-                f"fleet.replan: {type(engine).__name__} does not tell which nodes are there. Leave "
-                "it out, or use an engine with roster() and use()."
+                f"{type(engine).__name__} does not tell which nodes are there. Leave "
+                "it out, or use an engine with roster() and use().",
+                key="fleet.replan",
             )
         self.first, self.engine = job, engine
         self.roster: Roster = {}

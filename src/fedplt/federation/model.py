@@ -45,7 +45,9 @@ def load_weights(model: nn.Module, path: Path, key: str) -> None:
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError, ValueError) as error:
-        raise ConfigError(f"{key}: {path} cannot be read as a safetensors file: {error}") from error
+        raise ConfigError(
+            f"{path} cannot be read as a safetensors file: {error}", key=key
+        ) from error
     own = model.state_dict()
     shared = {name for name in own if name not in tensors and _has_twin(own, tensors, name)}
     problems = [f"{name!r} is missing" for name in own if name not in tensors.keys() | shared]
@@ -61,7 +63,7 @@ def load_weights(model: nn.Module, path: Path, key: str) -> None:
     ]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ConfigError(f"{key}: {path} does not fit the model: {problems[0]}{more}.")
+        raise ConfigError(f"{path} does not fit the model: {problems[0]}{more}.", key=key)
     model.load_state_dict(tensors, strict=False)
 
 

@@ -22,9 +22,10 @@ def rule_of(job: Job) -> AggregationRule:
     rule = job.config.server.rule
     if rule.counts_clients and job.recipe.normalizer == "participants":
         raise ConfigError(
-            f"server.aggregation: {job.config.server.aggregation!r} is over the clients that "
+            f"{job.config.server.aggregation!r} is over the clients that "
             "trained a sub-layer, but method.normalizer is 'participants'. Set it to "
-            "'contributors', or use 'clipped-mean'."
+            "'contributors', or use 'clipped-mean'.",
+            key="server.aggregation",
         )
     return rule
 

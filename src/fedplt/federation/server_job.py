@@ -54,8 +54,9 @@ def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
     number = config.clients.num_clients
     if len(num_examples) != number or min(num_examples) < 1:
         raise ConfigError(
-            f"clients.num_examples: {len(num_examples)} numbers for {number} clients; give each "
-            "client's number of examples, at least 1."
+            f"{len(num_examples)} numbers for {number} clients; give each "
+            "client's number of examples, at least 1.",
+            key="clients.num_examples",
         )
     find_code(config)
     model = model_from_config(config)
@@ -89,7 +90,8 @@ def example_input(config: RunConfig) -> torch.Tensor:
     spec = MODELS.get(settings.name)
     if spec is None or spec.example is None:
         raise ConfigError(
-            "model.input_shape: the server has no data to learn it from; give the shape of one "
-            "example, such as input_shape = [3, 32, 32]."
+            "the server has no data to learn it from; give the shape of one "
+            "example, such as input_shape = [3, 32, 32].",
+            key="model.input_shape",
         )
     return spec.example()

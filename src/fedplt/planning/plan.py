@@ -71,25 +71,19 @@ def _advice(covered: int, total: int, num_clients: int) -> str:
 FORMAT = 2
 
 
-class RoundAssignments:
+MAX_CACHED = 10_000
+"""Assignments that a plan holds in memory from one round to the next."""
+
+
+class RoundAssignments(dict[int, Assignment]):
     """The assignments of one round, by client; each is computed once, on first use."""
 
     def __init__(self, plan: Plan, round: int) -> None:
         self._plan, self._round = plan, round
-        self._known: dict[int, Assignment] = {}
 
-    def __getitem__(self, client: int) -> Assignment:
-        if client not in self._known:
-            self._known[client] = self._plan.assignment(client, self._round)
-        return self._known[client]
-
-    def __len__(self) -> int:
-        """The number of assignments in memory."""
-        return len(self._known)
-
-
-MAX_CACHED = 10_000
-"""Assignments that a plan holds in memory from one round to the next."""
+    def __missing__(self, client: int) -> Assignment:
+        self[client] = found = self._plan.assignment(client, self._round)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +140,6 @@ class Plan:
 
     @cached_property
     def _latest(self) -> dict[int, RoundAssignments]:
-        """The assignments that :meth:`in_round` returned last, by their first round."""
         return {}
 
     def read(self, message: Mapping[str, Any]) -> Assignment:
@@ -371,21 +364,10 @@ def _groups(plan: Plan) -> str:
     rows = []
     for members in _similar_clients(plan.ratios):
         layer_ratios = plan.layer_ratios[members].mean(axis=0)
-        rows.append(
-            [
-                str(len(members)),
-                _spread(plan.ratios[members]),
-                _spread(plan.achieved_ratios[members]),
-                *(f"{q:.3f}" for q in layer_ratios),
-            ]
-        )
-    header = [
-        "clients",
-        "ratio",
-        "achieved",
-        *short_names([layer.name for layer in plan.layers], NAME),
-    ]
-    return table(header, rows)
+        ratios = _spread(plan.ratios[members]), _spread(plan.achieved_ratios[members])
+        rows.append([str(len(members)), *ratios, *(f"{q:.3f}" for q in layer_ratios)])
+    names = short_names([layer.name for layer in plan.layers], NAME)
+    return table(["clients", "ratio", "achieved", *names], rows)
 
 
 def _similar_clients(ratios: NDArray[np.float64]) -> list[NDArray[np.int64]]:

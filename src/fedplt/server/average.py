@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
+from fedplt.schema import Section
 
-class AverageSettings(BaseModel):
+
+class AverageSettings(Section):
     """Which models are averaged: give ``decay`` or ``window``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Weight of the average so far, such as 0.9."""

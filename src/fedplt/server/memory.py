@@ -24,7 +24,7 @@ from typing import Annotated
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from fedplt.client import ClientUpdate
@@ -32,16 +32,15 @@ from fedplt.encoding import Encoding, decode, encode, encoded_size
 from fedplt.errors import UpdateError
 from fedplt.kernels import put
 from fedplt.planning import Assignment, Layers, PlacedTensor, Ranges
+from fedplt.schema import Section
 from fedplt.server.aggregation import Aggregator, BlockSums
 
 NEVER = -1
 """The last round of a block that a client has not trained."""
 
 
-class MemorySettings(BaseModel):
+class MemorySettings(Section):
     """How long and how exactly the server remembers updates."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     decay: Annotated[float, Field(ge=0, le=1)] = 0.9
     """Factor of an update's weight per round."""

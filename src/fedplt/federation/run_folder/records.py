@@ -23,6 +23,7 @@ from fedplt.federation.run_folder.record_fields import (
     Sampling,
 )
 from fedplt.imports import optional_module
+from fedplt.schema import first_problem
 from fedplt.text import brief, bytes_text, html_text, table
 
 FORMAT: Literal[2] = 2
@@ -130,9 +131,7 @@ class RoundRecord:
         except (TypeError, ValueError, RecursionError) as error:
             if not isinstance(error, ValidationError):
                 raise DamagedError(f"this is no record: {error}") from error
-            first: Any = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise DamagedError(f"{place}: {first['msg']}") from None
+            raise DamagedError(first_problem(error)) from None
 
 
 _RECORD = TypeAdapter(RoundRecord)

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from fedplt.configuration import Section
 from fedplt.federation.run_folder.record_fields import Finite
 from fedplt.federation.run_folder.records import is_nothing
 from fedplt.federation.run_folder.sealed import damaged_field, open_json, read_sealed, seal_json
 from fedplt.files import write_text
+from fedplt.schema import Section
 
 FORMAT = 2
 KIND = "result"

@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from fedplt.configuration import Section
 from fedplt.errors import DamagedError
 from fedplt.federation.run_folder.processor import processor_name
 from fedplt.federation.run_folder.sealed import (
@@ -29,6 +28,7 @@ from fedplt.federation.run_folder.sealed import (
 )
 from fedplt.files import write_text
 from fedplt.machine import physical_memory
+from fedplt.schema import Section
 
 FORMAT = 2
 KIND = "sessions"
