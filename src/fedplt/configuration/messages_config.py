@@ -45,3 +45,8 @@ def refuse_memory(config: RunConfig) -> None:
             "next one, and the noise does not cover it. Set 'float32'.",
             key="messages.up",
         )
+    if config.engine.name == "flower" and config.messages != MessagesConfig():
+        raise ConfigError(
+            "engine.name = 'flower' sends float32. Leave [messages] out, or use the simulator.",
+            key="messages",
+        )

@@ -13,7 +13,7 @@ import torch
 from fedplt.configuration import SamplingConfig
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import Job
-from fedplt.kernels import call_model, copy_model
+from fedplt.models import call_model, copy_model
 from fedplt.planning import (
     BYTES_PER_NUMBER,
     download_bytes,
