@@ -110,7 +110,7 @@ class Worker:
             try:
                 return evaluate_chunk(model, samples, task.chunk, job.training.loss, job.metric)
             finally:
-                self.trainer.put_state_back(warn=False)
+                self.trainer.reset_buffers(warn=False)
         if isinstance(task, StatisticsWork):
             return self._statistics(task.chunk)
         return self._train(task)
@@ -132,12 +132,12 @@ class Worker:
         update = shared.updates[task.place : task.place + assignment.update_size]
         result = self.trainer.train(order, self.samples, job.examples(client), update)
         if shared.local:
-            shared.local.trained[client] = self.trainer.kept()
+            shared.local.trained[client] = self.trainer.local_state()
         return result
 
     def _take_kept(self, client: int) -> None:
         if self.shared.local:
-            self.trainer.take_kept(self.shared.local.kept[client])
+            self.trainer.load_local_state(self.shared.local.kept[client])
 
     def _statistics(self, chunk: int) -> tuple[int, NDArray[np.float64]]:
         """Number of examples and running statistics of a chunk of the training data."""
@@ -145,7 +145,7 @@ class Worker:
         number = gather_statistics(trainer.model, self.samples, chunk)
         gathered = trainer.state.cpu()[buffer_positions(self.job.layers)].double()
         trainer.refresh()
-        trainer.put_state_back(warn=False)  # such as num_batches_tracked
+        trainer.reset_buffers(warn=False)  # such as num_batches_tracked
         return number, gathered.numpy()  # a tensor would not outlive this process
 
 

@@ -91,7 +91,7 @@ class NodeClient:
             self._check(assignment, asked)
             work.check()
         if asked.kept >= 0:
-            trainer.take_kept(self.kept.load(asked.kept, local.size))
+            trainer.load_local_state(self.kept.load(asked.kept, local.size))
         weights = arrays.get("weights")
         order = TrainOrder(
             client=asked.client, round=asked.round, seed=asked.seed, assignment=assignment,
@@ -102,7 +102,7 @@ class NodeClient:
         result = trainer.train(order, self.job.samples, self.examples, update, work.on_step)
         if local.size:
             self.kept.forget_before(asked.oldest)
-            self.kept.save(asked.round, trainer.kept())
+            self.kept.save(asked.round, trainer.local_state())
         answer = TrainAnswer(
             client=asked.client, round=asked.round, plan=asked.plan,
             num_examples=result.num_examples, norm=result.norm, loss=result.loss,
@@ -119,7 +119,7 @@ class NodeClient:
         trainer = self._trainer(local)
         self._receive(trainer, FlatIndex([(0, job.layers.state_size)]), arrays.get("state"))
         if asked.kept >= 0:
-            trainer.take_kept(self.kept.load(asked.kept, local.size))
+            trainer.load_local_state(self.kept.load(asked.kept, local.size))
         samples = job.test if asked.part == "test" and job.test is not None else job.validation
         chunks = evaluation_chunks(job, num_chunks(samples), self.client)
         results = []
@@ -128,7 +128,7 @@ class NodeClient:
             loss, metric = job.training.loss, job.metric
             results.append(evaluate_chunk(trainer.model, samples, chunk, loss, metric))
         found = combine(results, job.metric)
-        trainer.put_state_back(warn=False)
+        trainer.reset_buffers(warn=False)
         counts, scores = found.label_counts, found.label_scores
         assert found.sums is not None
         return EvaluateAnswer(
