@@ -82,7 +82,7 @@ class NodeClient:
             self._check(assignment, training, order.recipe)
             admitted.check()
         if order.local_state_round >= 0:
-            trainer.take_kept(self.states.load(order.local_state_round, local.size))
+            trainer.load_local_state(self.states.load(order.local_state_round, local.size))
         weights = arrays.get("weights")
         settings = TrainOrder(
             client=order.client, round=order.round, seed=order.seed, assignment=assignment,
@@ -93,7 +93,7 @@ class NodeClient:
         result = trainer.train(settings, self.job.samples, self.examples, update, admitted.on_step)
         if local.size:
             self.states.forget_before(order.oldest_state_round)
-            self.states.save(order.round, trainer.kept())
+            self.states.save(order.round, trainer.local_state())
         answer = TrainAnswer(
             client=order.client, round=order.round, plan=order.plan,
             num_examples=result.num_examples, norm=result.norm, loss=result.loss,
@@ -109,7 +109,7 @@ class NodeClient:
         job, local = self.job, self._local(order.local)
         trainer = self._trainer(local, FlatIndex([(0, job.layers.state_size)]), arrays)
         if order.local_state_round >= 0:
-            trainer.take_kept(self.states.load(order.local_state_round, local.size))
+            trainer.load_local_state(self.states.load(order.local_state_round, local.size))
         samples = job.test if order.part == "test" and job.test is not None else job.validation
         results = []
         for chunk in evaluation_chunks(job, num_chunks(samples), self.client):
@@ -117,7 +117,7 @@ class NodeClient:
             loss, metric = job.training.loss, job.metric
             results.append(evaluate_chunk(trainer.model, samples, chunk, loss, metric))
         found = combine(results, job.metric)
-        trainer.put_state_back(warn=False)
+        trainer.reset_buffers(warn=False)
         counts, scores = found.label_counts, found.label_scores
         assert found.sums is not None
         return EvaluateAnswer(
