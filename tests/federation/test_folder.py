@@ -101,7 +101,7 @@ def test_a_record_cut_short_is_left_out(folder):
     with (folder.path / "rounds.jsonl").open("a") as out:
         out.write('{"round": 5, "num_cl')
     assert [r.round for r in folder.rounds()] == [1, 2, 3, 4]
-    assert [r.round for r in folder.keep_rounds(3)] == [1, 2, 3]
+    assert [r.round for r in folder.records_file.keep(3)] == [1, 2, 3]
     assert len((folder.path / "rounds.jsonl").read_text().splitlines()) == 3
     assert folder.rounds()[0] == record(1)
 
@@ -114,7 +114,7 @@ def test_damaged_records_are_named_and_resume_goes_on_without_them(folder):
     with pytest.raises(DamagedError, match="line 2 is not what fedplt wrote"):
         folder.rounds()
     with pytest.warns(UserWarning, match=r"no record of round 2 .*line 2"):
-        assert [r.round for r in folder.keep_rounds(3)] == [1, 3]
+        assert [r.round for r in folder.records_file.keep(3)] == [1, 3]
     assert [r.round for r in folder.rounds()] == [1, 3]
 
 
@@ -286,7 +286,7 @@ def test_runs_that_end_with_the_same_bits_say_so(tmp_path):
 def test_overwrite_deletes_a_run_and_nothing_else(folder, job):
     folder.append(record(1))
     folder.finish({"a.weight": torch.ones(2)}, {"rounds": 3})
-    folder.save_best({"a.weight": torch.ones(2)}, 1)
+    folder.save_model("best.safetensors", {"a.weight": torch.ones(2)}, 1)
     (folder.path / "notes.txt").write_text("mine")
     first = folder.run
     new = RunFolder.create(folder.path, job, overwrite=True)

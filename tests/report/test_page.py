@@ -14,7 +14,7 @@ import pytest
 from fedplt import History, RunError, make_plan
 from fedplt.comparison import default_target
 from fedplt.configuration.config_file import parse_config
-from fedplt.federation.device_times import DeviceTimes
+from fedplt.federation.costs import DeviceTimes
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.run_folder.sealed import seal_json

@@ -46,7 +46,7 @@ def plan(
     from fedplt.configuration.config_errors import placing
     from fedplt.configuration.config_file import load_config
     from fedplt.federation.job import plan_without_data
-    from fedplt.federation.robust import coverage_warnings
+    from fedplt.federation.planning import coverage_warnings
 
     with placing(config, set_ or []):
         settings = load_config(config, set_ or [])
@@ -81,10 +81,10 @@ def run(
     from fedplt.configuration.config_errors import placing
     from fedplt.configuration.config_file import load_config
     from fedplt.engines.by_name import engine_of
-    from fedplt.federation.forecast import forecast
+    from fedplt.federation.costs import forecast
     from fedplt.federation.job import job_from_config
+    from fedplt.federation.planning import coverage_warnings
     from fedplt.federation.progress import rounds_progress
-    from fedplt.federation.robust import coverage_warnings
     from fedplt.federation.run_folder.folder import RunFolder
     from fedplt.federation.start import run_job
     from fedplt.fleet import fleet_summary

@@ -4,6 +4,12 @@
 from __future__ import annotations
 
 from fedplt.server.aggregation import Aggregator
+from fedplt.server.client_weights import (
+    claim_cap,
+    claim_factors,
+    client_weights,
+    over_probabilities,
+)
 from fedplt.server.diagnostics import Diagnostics
 from fedplt.server.optimizers import Memory, ServerOptimizer
 from fedplt.server.private import PrivateAggregator, SecretStream

@@ -16,6 +16,7 @@ from fedplt.errors import ConfigError, DataError
 from fedplt.kernels import call_model, evaluation_mode
 from fedplt.machine import physical_memory
 from fedplt.models import MODELS
+from fedplt.planning import Normalizer
 from fedplt.text import bytes_text
 
 
@@ -202,3 +203,14 @@ def try_optimizer(training: LocalTraining) -> None:
             f"training.optimizer_options: {training.optimizer} does not take "
             f"{training.optimizer_options}: {error or type(error).__name__}"
         ) from error
+
+
+def refuse_votes_of_absent(config: RunConfig, normalizer: Normalizer) -> None:
+    """Refuse a rule that counts clients with a divisor that counts those that did not train."""
+    server = config.server
+    if server.rule.counts_clients and normalizer == "participants":
+        raise ConfigError(
+            f"server.aggregation: {server.aggregation!r} is over the clients that trained a "
+            "sub-layer, but method.normalizer is 'participants'. Set it to 'contributors', or use "
+            "'clipped-mean'."
+        )

@@ -32,10 +32,10 @@ from fedplt.engines.flower.server.engine import FlowerEngine
 from fedplt.engines.flower.server.grid_wire import GridWire
 from fedplt.engines.flower.wire import Answer, Order
 from fedplt.errors import UpdateError
-from fedplt.federation import Job, most_believed
+from fedplt.federation import Job
 from fedplt.kernels import named_tensors
 from fedplt.planning import Assignment
-from fedplt.server import MAX_LOSS, refusal, validate_evaluation
+from fedplt.server import MAX_LOSS, claim_cap, refusal, validate_evaluation
 
 DEFAULT_MAX_EXAMPLES = 1_000_000
 """Of a client that has not said before how many it has."""
@@ -64,7 +64,7 @@ class AppJob(Job):
     @property
     def _most(self) -> int:
         told = self.known[self.known > 0].tolist()
-        return most_believed(told) if told and self.are_claims else MAX_EXAMPLES
+        return claim_cap(told) if told and self.are_claims else MAX_EXAMPLES
 
     def examples(self, client: int) -> range:
         return range(int(self.num_examples[client]))
@@ -246,7 +246,7 @@ class AppEngine(FlowerEngine):
 
         found = self.ask_to_evaluate(EVALUATE, part, clients, {}, take_metrics)
         if found:
-            most = most_believed([number for number, _, _ in found.values()])
+            most = claim_cap([number for number, _, _ in found.values()])
             means = {k: (min(number, most), metrics) for k, (number, metrics, _) in found.items()}
             self.node_metrics[self.round + 1] = weighted_mean(means)
         evaluations = {k: each for k, (_, _, each) in found.items()}

@@ -83,6 +83,9 @@ class FlowerEngine:
         self.members.gather(self.job.config.server.min_clients or 1, self.seconds)
         return {client: self.members.devices[client] for client in sorted(self.members.node_of)}
 
+    def resume_after(self, rounds_done: int) -> None:
+        self.round = max(0, rounds_done - 1)
+
     def use(self, job: Job) -> None:
         self.job = job
 
