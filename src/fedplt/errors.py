@@ -25,7 +25,24 @@ from collections.abc import Iterable
 
 
 class FedpltError(Exception):
-    """Base of all errors that are about the user's input or environment."""
+    """Base of all errors that are about the user's input or environment.
+
+    ``key`` is the setting or argument that the error is about, and ``also`` are other settings
+    that conflict with it. ``place`` is filled in by whoever knows the file and the line.
+
+    >>> print(ConfigError("must be at least 1, but it is 0.", key="rounds"))
+    rounds: must be at least 1, but it is 0.
+    """
+
+    def __init__(
+        self, message: str = "", *, key: str = "", also: Iterable[str] = (), place: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.message, self.key, self.also, self.place = message, key, tuple(also), place
+
+    def __str__(self) -> str:
+        key = f"{self.key}: " if self.key else ""
+        return f"{key}{self.message}" + (f" ({self.place})" if self.place else "")
 
 
 class ConfigError(FedpltError, ValueError):

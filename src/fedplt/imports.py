@@ -57,10 +57,10 @@ def import_object(path: str, key: str, wanted: str = "a function", kind: type | 
         found = getattr(module, attribute)
     except Exception as error:  # the user's module may raise anything while it is imported
         raise ConfigError(
-            f"{key}: {path!r} cannot be imported ({type(error).__name__}: {error}). {hint}"
+            f"{path!r} cannot be imported ({type(error).__name__}: {error}). {hint}", key=key
         ) from error
     if not (callable(found) if kind is None else isinstance(found, kind)):
-        raise ConfigError(f"{key}: {path!r} is a {type(found).__name__}; name {wanted} instead.")
+        raise ConfigError(f"{path!r} is a {type(found).__name__}; name {wanted} instead.", key=key)
     return found
 
 
@@ -73,14 +73,16 @@ def _refuse_other(module_name: str, path: str, key: str) -> None:
     mine = PathFinder.find_spec(top, _own)
     if mine and mine.origin and _is_of_package(spec.origin):
         raise ConfigError(
-            f"{key}: {path!r} is the installed {spec.origin}, which comes before {mine.origin}. "
-            "Rename yours, so that it is clear which one is meant."
+            f"{path!r} is the installed {spec.origin}, which comes before {mine.origin}. "
+            "Rename yours, so that it is clear which one is meant.",
+            key=key,
         )
     loaded = getattr(sys.modules.get(top), "__file__", None)
     if loaded and not _same(spec.origin, loaded):
         raise ConfigError(
-            f"{key}: {path!r} is {spec.origin} here, but this process has already imported another "
-            f"module of that name, {loaded}. Rename one of them, or use a process of its own."
+            f"{path!r} is {spec.origin} here, but this process has already imported another "
+            f"module of that name, {loaded}. Rename one of them, or use a process of its own.",
+            key=key,
         )
 
 
@@ -123,8 +125,9 @@ def returns(function: Any, kind: type) -> bool:
 def _refuse_python_itself(module: str, path: str, key: str, wanted: str) -> None:
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ConfigError(
-            f"{key}: {path!r} is part of Python itself and is not called; name {wanted} of your "
-            "own or of an installed package instead."
+            f"{path!r} is part of Python itself and is not called; name {wanted} of your "
+            "own or of an installed package instead.",
+            key=key,
         )
 
 

@@ -1,9 +1,11 @@
-"""What this machine has: cores and memory."""
+"""What this machine has: cores, memory, mains power."""
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
+from typing import NamedTuple
 
 
 def available_cores() -> int:
@@ -19,3 +21,42 @@ def physical_memory() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return None
+
+
+POWER_SUPPLIES = Path("/sys/class/power_supply")
+
+
+class PowerSource(NamedTuple):
+    """Whether the machine is on mains power, and how that is known."""
+
+    on_mains: bool
+    reason: str
+
+
+def power_source(supplies: Path = POWER_SUPPLIES) -> PowerSource:
+    """Read from Linux's power supplies; mains power is assumed where they give no answer."""
+    found = sorted(supplies.iterdir()) if supplies.is_dir() else []
+    if not found:
+        return PowerSource(True, f"no battery is known ({supplies} is empty): taken as mains power")
+    # Mice and headsets have batteries, too: their scope is "Device".
+    ours = [supply for supply in found if _content(supply / "scope") != "Device"]
+    plugs = [supply for supply in ours if _content(supply / "type") in ("Mains", "USB")]
+    batteries = [supply for supply in ours if _content(supply / "type") in ("Battery", "UPS")]
+    if not batteries:
+        return PowerSource(True, "there is no battery: mains power")
+    online = {_content(plug / "online") for plug in plugs}
+    status = {_content(battery / "status") for battery in batteries}
+    if "1" in online:
+        return PowerSource(True, "the power supply is online: mains power")
+    if "Discharging" in status or online == {"0"}:
+        return PowerSource(False, "it runs on its battery")
+    if status & {"Charging", "Full"}:
+        return PowerSource(True, "the battery is charging or full: mains power")
+    return PowerSource(True, "the battery's state is unknown: taken as mains power")
+
+
+def _content(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -88,7 +88,7 @@ def test_functions_of_runs(run):
         (lambda: fedplt.load(5), "5 is a int; give a path"),
         (lambda: fedplt.load_history(5), "5 is a int; give a path"),
         (lambda: fedplt.load(run, model=5), "model is 5"),
-        (lambda: fedplt.resume(run, changes={"rounds": None}), "rounds is None; give a number"),
+        (lambda: fedplt.resume(run, changes={"rounds": None}), "rounds: it is None"),
         (lambda: fedplt.resume(run, changes="rounds=3"), r"fedplt\.train with the same arguments"),
         (lambda: fedplt.evaluate(run, (X, Y), model=own, task="regression"), "give a fedplt.Task"),
         (lambda: fedplt.evaluate(run, (X[:0], Y[:0]), model=own), "the data is empty"),

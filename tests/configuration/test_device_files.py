@@ -74,39 +74,39 @@ HEADER = "name,gflops,mbps_down,mbps_up\n"
     ("text", "expected"),
     [
         ("", "is empty"),
-        (HEADER, "has no devices: add a row"),
-        ("name,gflops,mbps_down\nphone,1,2\n", "line 1: the upload bandwidth is missing. Add one"),
+        (HEADER, "has no devices"),
+        ("name,gflops,mbps_down\nphone,1,2\n", "line 1: the upload bandwidth"),
         ("gflops,mbps_down,mbps_up\n1,2,3\n", "column 'name' is missing"),
         (HEADER + "phone,80,120\n", "line 2: 3 values for 4 columns"),
-        (HEADER + "phone,fast,120,40\n", "line 2, device 'phone', column gflops: 'fast' is not a"),
-        (HEADER + "phone,80,0,40\n", "column mbps_down: a download bandwidth of 0 bit/s"),
-        (HEADER + "phone,-80,120,40\n", "column gflops: a speed of -8e\\+10 FLOP/s is negative"),
-        (HEADER + "phone,80,120,nan\n", "column mbps_up: .* is not a number"),
-        (HEADER + "phone,80,,40\n", "line 2, device 'phone': its download bandwidth is missing"),
+        (HEADER + "phone,fast,120,40\n", "line 2, device 'phone', column gflops: 'fast'"),
+        (HEADER + "phone,80,0,40\n", "column mbps_down: .*0 bit/s"),
+        (HEADER + "phone,-80,120,40\n", "column gflops: .*-8e\\+10 FLOP/s"),
+        (HEADER + "phone,80,120,nan\n", "column mbps_up: .*nan"),
+        (HEADER + "phone,80,,40\n", "line 2, device 'phone': .*download bandwidth"),
         (HEADER + "phone,80,1,2\nphone,8,1,2\n", r"line 3: the name 'phone' is taken .*line 2\)"),
         (HEADER + ",80,1,2\n", "line 2, column name"),
-        (HEADER + "phone,1e9,120,40\n", "more than any device's .* is the unit right"),
+        (HEADER + "phone,1e9,120,40\n", "column gflops: .*1e\\+18"),
         (HEADER + 'phone,"1,5",120,40\n', "Decimals take a point"),
-        ("name,gflops,bps_down,mbps_up\nphone,80,20,40\n", "20 bit/s is less than any device's"),
-        ("name,speed,down,up\nphone,80,1 Mbit/s,1 Mbit/s\n", "column speed: '80' has no unit"),
-        ("name,speed,down,up\nphone,80 GHz,1 Mbit/s,1 Mbit/s\n", "'GHz' is not a unit of speed"),
-        ("name,gflops,mbps_dwon,mbps_up\nphone,1,2,3\n", "Did you mean 'mbps_down'"),
+        ("name,gflops,bps_down,mbps_up\nphone,80,20,40\n", "column bps_down: .*20 bit/s"),
+        ("name,speed,down,up\nphone,80,1 Mbit/s,1 Mbit/s\n", "column speed: '80'"),
+        ("name,speed,down,up\nphone,80 GHz,1 Mbit/s,1 Mbit/s\n", "column speed: .*'GHz'"),
+        ("name,gflops,mbps_dwon,mbps_up\nphone,1,2,3\n", "'mbps_dwon'.*'mbps_down'"),
         ("name,gflops,MBps_dwon,mbps_up\nphone,1,2,3\n", "in megabits .* in megabytes"),
         # A unit that is not known is never corrected to another one.
-        ("name,gflops,MBPS_DOWN,mbps_up\n", "unit is not known. Name it mbps_down .megabits"),
+        ("name,gflops,MBPS_DOWN,mbps_up\n", "'MBPS_DOWN'.*mbps_down .megabits"),
         ("name,gflops,mB_down,mbps_up\n", r"MBps_down \(megabytes"),
         ("name,gflops,mbps_down,upload_mb\n", r"MBps_up \(megabytes"),
         (HEADER[:-1] + ",memory_Mb\n", r"memory_mb \(1e6 bytes\)"),
         (HEADER[:-1] + ",latency_h\n", "latency_ms, latency_s, or latency with units"),
-        ("name,pflops,mbps_down,mbps_up\n", "there is no column 'pflops'"),
-        ("name,gflops,mbps_down,mbps_up,colour\nphone,1,2,3,4\n", "no column 'colour'. Known"),
-        ("name,gflops,speed,mbps_down,mbps_up\n", "gflops and speed say the same thing"),
-        ("name,name,speed,mbps_down,mbps_up\n", "'name' is there twice"),
+        ("name,pflops,mbps_down,mbps_up\n", "'pflops'"),
+        ("name,gflops,mbps_down,mbps_up,colour\nphone,1,2,3,4\n", "'colour'. Known"),
+        ("name,gflops,speed,mbps_down,mbps_up\n", "gflops and speed"),
+        ("name,name,speed,mbps_down,mbps_up\n", "column 'name'"),
         ("name,count,gflops,mbps_down,mbps_up\nphone,2.5,1,2,3\n", "column count: '2.5'"),
         ("name,count,gflops,mbps_down,mbps_up\nphone,99999999,1,2,3\n", "from 1 to 1,000,000"),
     ],
 )
-def test_wrong_csv_is_said(tmp_path, text, expected):
+def test_wrong_csv_is_refused(tmp_path, text, expected):
     with pytest.raises(FleetError, match=expected) as caught:
         csv(tmp_path, text)
     assert str(tmp_path / "fleet.csv") in str(caught.value)
@@ -123,28 +123,28 @@ DEVICE = '[[device]]\nname = "phone"\nspeed = "1 GFLOP/s"\ndown = "1 Mbit/s"\n'
         ("name = [\n", "not valid TOML"),
         ("[fleet]\n", "fleet: there is no such key"),
         ("work = 3\n" + DEVICE + 'up = "1 Mbit/s"\n', r"write \[work\]"),
-        (DEVICE, "fleet.toml, line 1: the upload bandwidth is missing"),
-        ("\n" + DEVICE + "up = 20\n", "line 2, device 'phone', column up: '20' has no unit"),
-        (DEVICE + "up = true\n", "True is not a number"),
-        (DEVICE + 'up = "20 bit/s"\n', "is the unit right"),
-        (DEVICE + 'up = "very fast"\n', "not a number with a unit"),
-        (DEVICE + 'up = "1 Mbit/s"\nlatency = "2 days"\n', "'days' is not a unit of latency"),
-        (DEVICE + "mbps_up = 1\nlatency_seconds = -1\n", "negative"),
+        (DEVICE, "fleet.toml, line 1: the upload bandwidth"),
+        ("\n" + DEVICE + "up = 20\n", "line 2, device 'phone', column up: '20'"),
+        (DEVICE + "up = true\n", "column up: True"),
+        (DEVICE + 'up = "20 bit/s"\n', "column up: .*20 bit/s"),
+        (DEVICE + 'up = "very fast"\n', "column up: .*very fast"),
+        (DEVICE + 'up = "1 Mbit/s"\nlatency = "2 days"\n', "column latency: .*'days'"),
+        (DEVICE + "mbps_up = 1\nlatency_seconds = -1\n", "column latency_seconds: .*-1"),
     ],
 )
-def test_wrong_toml_is_said(tmp_path, text, expected):
+def test_wrong_toml_is_refused(tmp_path, text, expected):
     with pytest.raises(FleetError, match=expected):
         toml(tmp_path, text)
 
 
 def test_other_files(tmp_path):
-    with pytest.raises(FleetError, match="cannot be read"):
+    with pytest.raises(FleetError, match=r"none\.csv"):
         read_fleet(tmp_path / "none.csv")
     (tmp_path / "fleet.json").write_text("{}")
-    with pytest.raises(FleetError, match=r"a \.toml or a \.csv"):
+    with pytest.raises(FleetError, match=r"fleet\.json.*\.toml.*\.csv"):
         read_fleet(tmp_path / "fleet.json")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(FleetError, match="cannot be read"):
+    with pytest.raises(FleetError, match=r"binary\.csv"):
         read_fleet(tmp_path / "binary.csv")
 
 

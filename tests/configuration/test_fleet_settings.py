@@ -44,44 +44,47 @@ def test_settings_are_read(read):
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("line", "key", "shown"),
     [
-        ('modle = "fcn"', "work.modle: there is no such key. Did you mean 'model'"),
-        ("local_steps = 0", "work.local_steps: must be a number greater than 0, but it is 0."),
-        ("num_parameters = 5", "cost = 'paper'"),
-        ('num_parameters = 5\ncost = "paper"\nmodel = "cnn"', "does not use model: leave it out"),
-        ('cost = "papr"', "work.cost: must be 'exact' or 'paper', but it is 'papr'"),
-        ('shape = "3x3"', r"work.shape: .* it is '3x3'. Write it like \[3, 32, 32\]"),
-        ("shape = [3, true]", r"work.shape.1: .* it is true. Write it like \[3, 32, 32\]"),
-        ("model = 3", "work.model: .* it is 3. Write it like 'fcn'"),
-        ("options = 3", "work.options: .* it is 3. Write it like {'num_inputs': 3072}"),
-        ("local_steps = true", "work.local_steps: .* a whole number, but it is true"),
-        ('cost = "paper"\nbytes_per_parameter = -1', "greater than 0, but it is -1"),
+        ('modle = "fcn"', "modle", "'model'"),
+        ("local_steps = 0", "local_steps", "it is 0"),
+        ("num_parameters = 5", "num_parameters", "cost = 'paper'"),
+        ('num_parameters = 5\ncost = "paper"\nmodel = "cnn"', "model", "num_parameters"),
+        ('cost = "papr"', "cost", "'exact' or 'paper', but it is 'papr'"),
+        ('shape = "3x3"', "shape", "it is '3x3'. Write it like [3, 32, 32]"),
+        ("shape = [3, true]", "shape.1", "it is true. Write it like [3, 32, 32]"),
+        ("model = 3", "model", "it is 3. Write it like 'fcn'"),
+        ("options = 3", "options", "it is 3. Write it like {'num_inputs': 3072}"),
+        ("local_steps = true", "local_steps", "a whole number, but it is true"),
+        ('cost = "paper"\nbytes_per_parameter = -1', "bytes_per_parameter", "it is -1"),
     ],
 )
-def test_wrong_work_is_said(read, line, expected):
-    with pytest.raises(FleetError, match=expected) as caught:
+def test_wrong_work_is_refused(read, line, key, shown):
+    with pytest.raises(FleetError) as caught:
         read(f"[work]\n{line}\n")
-    place = str(caught.value).rpartition(" (in ")[2]
-    assert "fleet.toml, line" in place
+    assert caught.value.key == f"work.{key}"
+    assert shown in caught.value.message
+    assert "fleet.toml, line" in caught.value.place
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("line", "key", "shown"),
     [
-        ("deadline_seconds = -1", "target.deadline_seconds: .* greater than 0, but it is -1"),
-        ('deadline_seconds = "5"', "target.deadline_seconds: .* a number, but it is '5'"),
-        ("deadline_seconds = 3\npercentile = 5", "target: deadline_seconds and percentile: give"),
-        ("percentile = 101", "target.percentile: .* less than or equal to 100, but it is 101"),
-        ("min_ratio = 0", "target.min_ratio: .* greater than 0, but it is 0"),
-        ('may_freeze = "yes"', "target.may_freeze: .* true or false, but it is 'yes'"),
-        ("seconds = 3", "target.seconds: there is no such key. Did you mean 'deadline_seconds'"),
-        ('rule = "fastest"', "target.rule: there is no such key. Known: deadline_seconds, may_"),
+        ("deadline_seconds = -1", "deadline_seconds", "it is -1"),
+        ('deadline_seconds = "5"', "deadline_seconds", "a number, but it is '5'"),
+        ("deadline_seconds = 3\npercentile = 5", "deadline_seconds", "percentile"),
+        ("percentile = 101", "percentile", "100, but it is 101"),
+        ("min_ratio = 0", "min_ratio", "it is 0"),
+        ('may_freeze = "yes"', "may_freeze", "true or false, but it is 'yes'"),
+        ("seconds = 3", "seconds", "'deadline_seconds'"),
+        ('rule = "fastest"', "rule", "Known: deadline_seconds, may_"),
     ],
 )
-def test_wrong_targets_are_said(read, line, expected):
-    with pytest.raises(FleetError, match=expected):
+def test_wrong_targets_are_refused(read, line, key, shown):
+    with pytest.raises(FleetError) as caught:
         read(f"[target]\n{line}\n")
+    assert caught.value.key == f"target.{key}"
+    assert shown in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -92,26 +95,28 @@ def test_wrong_targets_are_said(read, line, expected):
     ],
 )
 def test_keys_of_before_are_unknown(old, new):
-    with pytest.raises(ConfigError, match=f"fleet.{old}: there is no such key. .*{new}"):
+    with pytest.raises(ConfigError, match=new) as caught:
         parse_config({"fleet": {"devices": "x.csv", old: 3.0}})
+    assert caught.value.key == f"fleet.{old}"
 
 
 def test_sections_that_are_no_tables():
-    with pytest.raises(ConfigError, match=r"training: this is a table: write \[training\], not"):
+    with pytest.raises(ConfigError, match=r"\[training\], not training = 3") as caught:
         parse_config({"training": 3})
+    assert caught.value.key == "training"
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"deadline_seconds": 0.0}, "deadline_seconds is 0; give more than 0"),
+        ({"deadline_seconds": 0.0}, "deadline_seconds is 0"),
         ({"deadline_seconds": float("nan")}, "deadline_seconds is nan"),
-        ({"percentile": -1.0}, "percentile is -1; it lies between 0 and 100"),
-        ({"deadline_seconds": 1.0, "percentile": 5.0}, "give one of them"),
-        ({"min_ratio": 2.0}, r"min_ratio is 2; it lies in \(0, 1\]"),
+        ({"percentile": -1.0}, "percentile is -1"),
+        ({"deadline_seconds": 1.0, "percentile": 5.0}, "deadline_seconds.*percentile"),
+        ({"min_ratio": 2.0}, "min_ratio is 2"),
     ],
 )
-def test_python_callers_are_told_too(read, settings, expected):
+def test_python_callers_get_the_same_checks(read, settings, expected):
     from fedplt.fleet import PaperWorkload
 
     with pytest.raises(FleetError, match=expected):

@@ -64,8 +64,7 @@ def compare(
     from fedplt.cli.data import fetch_progress
     from fedplt.comparison.progress import comparison_progress
     from fedplt.comparison.run import compare as run_comparison
-    from fedplt.configuration.config_errors import placing
-    from fedplt.configuration.config_file import load_config
+    from fedplt.configuration import load_config, placing
     from fedplt.files import write_text
     from fedplt.methods import METHODS
     from fedplt.report.page import content_of, read_run, write_page
@@ -117,7 +116,7 @@ def _with_options(
     names: list[str], configured: dict[str, Any], options: list[str]
 ) -> dict[str, dict[str, Any]]:
     """The methods to compare; options under ``[method]`` apply to the method named there only."""
-    from fedplt.configuration.config_file import parse_value
+    from fedplt.configuration import parse_value
 
     chosen: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(names):
@@ -131,8 +130,9 @@ def _with_options(
     elif len(configured) > 1:
         keys = ", ".join(f"method.{key}" for key in configured if key != "name")
         raise ConfigError(
-            f"{keys}: set for {own}, which is not compared. Add {own} to --methods, or take it out "
-            "of the configuration and give options with --option METHOD.KEY=VALUE."
+            f"set for {own}, which is not compared. Add {own} to --methods, or take it out "
+            "of the configuration and give options with --option METHOD.KEY=VALUE.",
+            key=keys,
         )
     for option in options:
         key, equals, raw = option.partition("=")

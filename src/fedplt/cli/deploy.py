@@ -38,13 +38,13 @@ def deploy_init(
     """Write certificates, keys, scripts and a README for a federation on Flower."""
     deployment = _deployment()
     address = deployment.make_address(host or [], port)
-    record, notes = deployment.init_deployment(folder, nodes, address, config)
-    nodes_text = f"{counted(len(record.nodes), 'node')} ({_some(list(record.nodes))})"
+    manifest, notes = deployment.init_deployment(folder, nodes, address, config)
+    nodes_text = f"{counted(len(manifest.nodes), 'node')} ({_some(list(manifest.nodes))})"
     out.print(f"{folder} is ready: a server at {address.public}, {nodes_text}.")
     for text in notes:
         out.print(text)
     out.print(f"What to do next: {folder / 'README.md'}")
-    names = {"folder": str(folder), "server": address.public, "nodes": list(record.nodes)}
+    names = {"folder": str(folder), "server": address.public, "nodes": list(manifest.nodes)}
     print_json({**names, "notes": notes})
 
 
@@ -103,7 +103,7 @@ def flower_init(
     of Flower's quickstart: task.py (model, data, training loop), client_app.py, server_app.py.
     """
     try:
-        from fedplt.engines.flower.app_files import init_app
+        from fedplt.engines.flower.app.scaffold import init_app
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "flwr":
             raise

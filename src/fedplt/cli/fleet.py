@@ -14,8 +14,7 @@ from fedplt.cli.model import key_values
 from fedplt.errors import ConfigError, CutError, ExampleError, FleetError
 
 if TYPE_CHECKING:
-    from fedplt.configuration.config import RunConfig
-    from fedplt.configuration.fleet_config import WorkConfig
+    from fedplt.configuration import RunConfig, WorkConfig
     from fedplt.fleet import Workload
 
 Model = Annotated[
@@ -61,7 +60,7 @@ def fleet(
     ] = None,
 ) -> None:
     """Plan what each device trains, so that all devices meet the round time."""
-    from fedplt.configuration.device_files import read_fleet
+    from fedplt.configuration import read_fleet
     from fedplt.federation.fleet import plan_devices
     from fedplt.fleet import fleet_json, fleet_summary, plan_deadlines
 
@@ -197,15 +196,14 @@ def _shape_is_asked_for() -> Iterator[None]:
 
 
 def _run_config(path: Path) -> RunConfig:
-    from fedplt.configuration.config_errors import placing
-    from fedplt.configuration.config_file import load_config
+    from fedplt.configuration import load_config, placing
 
     with placing(path):
         return load_config(path)
 
 
 def _run_workload(path: Path, config: RunConfig) -> Workload:
-    from fedplt.configuration.config_errors import placing
+    from fedplt.configuration import placing
     from fedplt.federation.job import workload_without_data
 
     with placing(path):

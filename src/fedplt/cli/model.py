@@ -143,6 +143,6 @@ def _pairs(flag: str, given: list[str] | None) -> list[tuple[str, str]]:
 
 
 def key_values(flag: str, given: list[str] | None) -> dict[str, Any]:
-    from fedplt.configuration.config_file import parse_value
+    from fedplt.configuration import parse_value
 
     return {key: parse_value(raw) for key, raw in _pairs(flag, given)}

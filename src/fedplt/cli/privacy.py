@@ -20,7 +20,7 @@ def privacy(
     ] = None,
 ) -> None:
     """Tell which (epsilon, delta) a run with [privacy] would spend, before any training."""
-    from fedplt.configuration.config_file import load_config
+    from fedplt.configuration import load_config
     from fedplt.federation.privacy import noise_multiplier_for, privacy_record, privacy_text
 
     settings = load_config(config, set_ or [])

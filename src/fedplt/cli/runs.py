@@ -43,8 +43,7 @@ def plan(
     ] = None,
 ) -> None:
     """Show which client would train what, before any training."""
-    from fedplt.configuration.config_errors import placing
-    from fedplt.configuration.config_file import load_config
+    from fedplt.configuration import load_config, placing
     from fedplt.federation.job import plan_without_data
     from fedplt.federation.planning import coverage_warnings
 
@@ -77,9 +76,7 @@ def run(
 ) -> None:
     """Train as a configuration describes and write a report."""
     from fedplt.cli.data import fetch_progress
-    from fedplt.configuration.config import default_folder
-    from fedplt.configuration.config_errors import placing
-    from fedplt.configuration.config_file import load_config
+    from fedplt.configuration import default_folder, load_config, placing
     from fedplt.engines.by_name import engine_of
     from fedplt.federation.costs import forecast
     from fedplt.federation.job import job_from_config
@@ -120,9 +117,7 @@ def run(
 def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
     from fedplt.cli.data import fetch_progress
-    from fedplt.configuration.config import RunConfig
-    from fedplt.configuration.config_errors import placing
-    from fedplt.configuration.config_file import override
+    from fedplt.configuration import RunConfig, override, placing
     from fedplt.engines.by_name import engine_of
     from fedplt.federation.progress import rounds_progress
     from fedplt.federation.run_folder.folder import RunFolder

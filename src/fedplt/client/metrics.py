@@ -151,7 +151,8 @@ def as_metric(given: Any) -> Metric:
         return given
     name = getattr(given, "__name__", "mine").strip("<>")
     raise ConfigError(
-        f"metric: {name!r} is a {type(given).__name__}, which does not say whether higher scores "
+        f"{name!r} is a {type(given).__name__}, which does not say whether higher scores "
         f"are better. Write fedplt.Metric({name}, name={name!r}, direction='higher') or 'lower'; "
-        "the function gives one number per example."
+        "the function gives one number per example.",
+        key="metric",
     )

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedplt.errors import UpdateError
+from fedplt.schema import first_problem
+from fedplt.text import printable
 
 MAX_HEADER = 1_000_000
 """Bytes of a header."""
@@ -82,7 +84,5 @@ def _parse(kind: type[Kind], text: str | bytes) -> Kind:
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        place = ".".join(str(part)[:40] for part in first["loc"])
-        reason = f"{place}: {first['msg']}" if place else first["msg"]
-        raise UpdateError(f"these bytes are not a client update: {reason[:200]}") from None
+        reason = printable(first_problem(error), 200)
+        raise UpdateError(f"these bytes are not a client update: {reason}") from None

@@ -1,5 +1,5 @@
 # mypy: implicit-reexport
-"""What a run is told: its sections, and the files that users write."""
+"""The sections of a configuration, and the files that users write."""
 
 from __future__ import annotations
 
@@ -10,29 +10,41 @@ from fedplt.configuration.config import (
     EngineConfig,
     GroupConfig,
     ModelConfig,
-    PrivacyConfig,
     RunConfig,
+    default_folder,
 )
-from fedplt.configuration.config_errors import parse_toml, placing, read_text, validate
 from fedplt.configuration.config_file import (
     SAME_CALL,
     Changes,
     ConfigLike,
+    Source,
     as_config,
     dump_config,
     flatten,
     how_to_continue,
     load_config,
+    load_section,
     make_absolute,
     override,
     overrides_of,
     parse_config,
+    parse_toml,
+    parse_value,
+    placing,
     read_config,
+    read_text,
+    validate,
 )
 from fedplt.configuration.device_files import Chances, csv_rows, read_availability, read_fleet
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
-from fedplt.configuration.fleet_config import AnnouncedDevice, FleetConfig, TargetConfig, WorkConfig
+from fedplt.configuration.fleet_config import (
+    ON_NODES,
+    AnnouncedDevice,
+    FleetConfig,
+    TargetConfig,
+    WorkConfig,
+)
+from fedplt.configuration.privacy_config import PrivacyConfig
 from fedplt.configuration.sampling_config import SamplingConfig
-from fedplt.configuration.section import FROM_PYTHON, ON_NODES, Section
 from fedplt.configuration.server_config import ServerConfig
-from fedplt.configuration.training_config import TrainingConfig
+from fedplt.configuration.training_config import FROM_PYTHON, TrainingConfig

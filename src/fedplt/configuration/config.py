@@ -3,87 +3,35 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
-from fedplt.configuration.fleet_config import FleetConfig
+from fedplt.configuration.fleet_config import ON_NODES, FleetConfig
+from fedplt.configuration.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.configuration.sampling_config import SamplingConfig
-from fedplt.configuration.section import FROM_PYTHON, ON_NODES, FolderName, Section
 from fedplt.configuration.server_config import ServerConfig
-from fedplt.configuration.training_config import TrainingConfig
+from fedplt.configuration.training_config import FROM_PYTHON, TrainingConfig
 from fedplt.data import Scaling
 from fedplt.errors import ConfigError
+from fedplt.schema import Section
 
 
-class PrivacyConfig(Section):
-    """Client-level differential privacy of the released models (``docs/privacy.md``)."""
-
-    clip: Annotated[float, Field(gt=0)]
-    """Updates are scaled down to at most this Euclidean norm, over the client's whole slice."""
-    noise_multiplier: Annotated[float, Field(ge=0.1)]
-    """Standard deviation of the noise on the sum of the updates, in clips; far below 1 it protects
-    nobody."""
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """The delta for which epsilon is stated; less than one over the number of clients."""
-    noise_seed: Annotated[int, Field(ge=0)] | None = None
-    """Draw the noise and the clients from this seed, to repeat a run. Whoever knows it can remove
-    the noise. Default: a secret key from the operating system, kept in the checkpoint."""
-
-
-def refuse_unprivate(config: RunConfig) -> None:
-    """Raise ValueError where something in the configuration would void the guarantee."""
-    settings = config.privacy
-    if settings is None:
-        return
-    sampling, server, number = config.sampling, config.server, config.clients.num_clients
-    if settings.delta * number >= 1:
+def _folder_name(name: str) -> str:
+    if not name.strip() or not name.isprintable() or not re.fullmatch(r"(?!\.)[^/\\]{1,100}", name):
         raise ValueError(
-            f"privacy.delta is {settings.delta:g}; with {number} clients it must be below "
-            f"{1 / number:g} (one over the number of clients)."
+            f"{name!r:.60}: a name becomes the name of a folder: not empty, at most 100 "
+            "characters, no slash, no dot at its start"
         )
-    needs = "[privacy] needs"
-    if sampling.name not in ("all", "bernoulli"):
-        why = "depends on the clients' data" if sampling.by_norm else "is not independent"
-        raise ValueError(
-            f"{needs} sampling.name = 'bernoulli' (with sampling.probability) or 'all': the choice "
-            f"of {sampling.name!r} {why}."
-        )
-    if sampling.estimator is not None:
-        raise ValueError(
-            f"{needs} no sampling.estimator: it divides by fixed numbers, the clients that the "
-            "plan assigns to a block times the probability. Leave it out."
-        )
-    if server.aggregation != "mean":
-        raise ValueError(
-            f"{needs} server.aggregation = 'mean': how much one client can change the result of "
-            f"{server.aggregation!r} depends on the other clients' data."
-        )
-    if server.weights != "equal":
-        raise ValueError(
-            f"{needs} server.weights = 'equal': numbers of examples are the clients' data, and as "
-            "weights they would be in the result."
-        )
-    if server.min_clients:
-        raise ValueError(
-            f"{needs} server.min_clients = 0: whether a round counts would tell who took part."
-        )
-    for key in ("keep_best", "stop_after"):
-        given = getattr(config.evaluation, key)
-        if given and "nodes" in (config.evaluation.on, config.data.name):
-            raise ValueError(
-                f"{needs} no evaluation.{key} ({given!r} was given) where the nodes evaluate: "
-                "their scores have no noise, and which model is released would depend on them. "
-                "Leave it out, or evaluate on data of the server (evaluation.on = 'server')."
-            )
+    return name
 
 
+FolderName = Annotated[str, AfterValidator(_folder_name)]
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
 _KEYS_OF_SPLIT = {
     "given": ["split_file"],
     "shards": ["shards_per_client"],
@@ -125,7 +73,8 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _split_file(self) -> DataConfig:
         if (self.split == "given") != (self.split_file is not None):
-            raise ValueError("split = 'given' and split_file go together: set both or neither")
+            problem = "split = 'given' and split_file go together: set both or neither"
+            raise ConfigError(problem, key="split_file", also=["split"])
         return self
 
     @model_validator(mode="after")
@@ -180,9 +129,9 @@ class GroupConfig(Section):
     @model_validator(mode="after")
     def _one_of(self) -> GroupConfig:
         if (self.share is None) == (self.num_clients is None):
-            raise ValueError("give either share or num_clients")
+            raise ConfigError("give either share or num_clients", key="share")
         if (self.ratio is None) == (self.layer_ratios is None):
-            raise ValueError("give either ratio or layer_ratios")
+            raise ConfigError("give either ratio or layer_ratios", key="ratio")
         return self
 
 
@@ -201,12 +150,15 @@ class ClientsConfig(Section):
     def _one_rate_each(self) -> ClientsConfig:
         rates = self.learning_rates
         if rates is not None and len(rates) != self.num_clients:
-            raise ValueError(
-                f"learning_rates: {len(rates)} were given for {self.num_clients} clients "
-                "(clients.num_clients); give one per client"
+            raise ConfigError(
+                f"{len(rates)} were given for {self.num_clients} clients (clients.num_clients); "
+                "give one per client",
+                key="learning_rates",
+                also=["clients.num_clients"],
             )
         if rates is not None and any(group.learning_rate for group in self.groups):
-            raise ValueError("learning_rates: the groups have a learning_rate; set one of the two")
+            problem = "the groups have a learning_rate; set one of the two"
+            raise ConfigError(problem, key="learning_rates")
         return self
 
     @model_validator(mode="after")
@@ -214,15 +166,19 @@ class ClientsConfig(Section):
         counted = sum(group.num_clients or 0 for group in self.groups)
         shares = [group.share for group in self.groups if group.share is not None]
         if shares and counted:
-            raise ValueError("give every group a share, or every group num_clients, not both")
+            problem = "give every group a share, or every group num_clients, not both"
+            raise ConfigError(problem, key="groups")
         if shares and not math.isclose(math.fsum(shares), 1, abs_tol=1e-6):
             total = math.fsum(shares)
             do = f"Add a group for the remaining {1 - total:.6g}." if total < 1 else "Lower some."
-            raise ValueError(f"groups: shares add up to {total:.6g}, they must add up to 1. {do}")
+            problem = f"shares add up to {total:.6g}, they must add up to 1. {do}"
+            raise ConfigError(problem, key="groups")
         if counted and counted != self.num_clients:
-            raise ValueError(
-                f"groups: their num_clients add up to {counted}, "
-                f"but clients.num_clients is {self.num_clients}"
+            raise ConfigError(
+                f"their num_clients add up to {counted}, but clients.num_clients is "
+                f"{self.num_clients}",
+                key="groups",
+                also=["clients.num_clients"],
             )
         return self
 
@@ -242,10 +198,10 @@ class ClientsConfig(Section):
         sizes = self.group_sizes()
         if 0 in sizes:
             index = sizes.index(0)
-            raise ValueError(
-                f"groups.{index}: a share of {self.groups[index].share} of {self.num_clients} "
-                "clients is less than one client. Raise the share or num_clients, or remove the "
-                "group."
+            raise ConfigError(
+                f"a share of {self.groups[index].share} of {self.num_clients} clients is less than "
+                "one client. Raise the share or num_clients, or remove the group.",
+                key=f"groups.{index}",
             )
         return self
 
@@ -320,26 +276,25 @@ class RunConfig(Section):
             ("fleet.replan", replan, replan != "never"),
         ):
             if on_nodes and self.engine.name == "simulator":
-                raise ValueError(
-                    f"{key} is {value!r}, but the simulator has no nodes: set engine.name = "
-                    "'flower', or another value here."
+                raise ConfigError(
+                    f"it is {value!r}, but the simulator has no nodes: set engine.name = "
+                    "'flower', or another value here.",
+                    key=key,
+                    also=["engine.name"],
                 )
         return self
 
     @model_validator(mode="after")
     def _enough_clients(self) -> RunConfig:
-        asked, there = self.sampling.num_clients or 1, self.clients.num_clients
-        if asked > there:
-            raise ValueError(
-                f"sampling.num_clients is {asked}, but there are {there} clients "
-                "(clients.num_clients). Lower the first or raise the second."
-            )
-        if (self.sampling.budget or 0) > there:
-            raise ValueError(
-                f"sampling.budget is {self.sampling.budget:g}, but there are {there} clients "
-                "(clients.num_clients): each would always be chosen. Lower the budget, or set "
-                "sampling.name = 'all'."
-            )
+        for key in ("num_clients", "budget"):
+            given, number = getattr(self.sampling, key) or 0, self.clients.num_clients
+            if given > number:
+                raise ConfigError(
+                    f"it is {given:g}, but there are {number} clients (clients.num_clients). Lower "
+                    "the first, raise the second, or set sampling.name = 'all'.",
+                    key=f"sampling.{key}",
+                    also=["clients.num_clients"],
+                )
         return self
 
     @model_validator(mode="after")
@@ -355,17 +310,19 @@ class RunConfig(Section):
         weighs = sampling.by_norm or sampling.estimator_used == "unbiased"
         if weighs and server.rule.counts_clients:
             raise ConfigError(
-                f"server.aggregation = {server.aggregation!r} counts every client once, but "
-                f"sampling.name = {sampling.name!r} with the estimator {sampling.estimator_used!r} "
-                "weighs each by one over its probability. Set server.aggregation = 'clipped-mean', "
-                "or sample with 'uniform' or 'all'."
+                f"{server.aggregation!r} counts every client once, but sampling.name = "
+                f"{sampling.name!r} with the estimator {sampling.estimator_used!r} weighs each by "
+                "one over its probability. Set server.aggregation = 'clipped-mean', or sample with "
+                "'uniform' or 'all'.",
+                key="server.aggregation",
+                also=["sampling.name"],
             )
 
     @field_validator("method")
     @classmethod
     def _named(cls, method: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(method.get("name"), str):
-            raise ValueError("method.name is missing, such as name = 'fedplt'")
+            raise ConfigError("this key is missing, such as name = 'fedplt'", key="name")
         return method
 
 

@@ -1,20 +1,146 @@
-"""Read a TOML configuration, apply ``--set`` overrides and validate the result."""
+"""Read a TOML configuration, apply ``--set`` overrides and validate the result.
+
+Errors name the key, the file and the line, what was given and what is allowed.
+"""
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tomli_w
+from pydantic import BaseModel, ValidationError
 
 from fedplt.builtin import builtin_fleets, find_config
 from fedplt.configuration.config import RunConfig
-from fedplt.configuration.config_errors import keys_of, parse_toml, read_text, unknown_key, validate
-from fedplt.configuration.section import FROM_PYTHON, ON_NODES
-from fedplt.errors import ConfigError, RunError
+from fedplt.configuration.fleet_config import ON_NODES
+from fedplt.configuration.training_config import FROM_PYTHON
+from fedplt.errors import ConfigError, FedpltError, RunError
 from fedplt.files import a_path
+from fedplt.schema import problems
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_text(path: str | Path, error_type: type[FedpltError]) -> str:
+    try:
+        if Path(path).is_char_device():  # such as /dev/zero, which never ends
+            raise error_type(f"{path} cannot be read: it is not an ordinary file.")
+        return Path(path).read_text(encoding="utf-8-sig")
+    except FedpltError:
+        raise
+    except (OSError, ValueError) as error:  # no text, or NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise error_type(f"{path} cannot be read: {reason}") from error
+
+
+def parse_toml(text: str, path: str | Path, error_type: type[FedpltError]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise error_type(f"{path} is not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
+        raise error_type(f"{path} cannot be read: {error}") from error
+
+
+def line_of(text: str, location: Sequence[Any]) -> int | None:
+    """The line of the TOML text that sets this key, or that opens its table."""
+    wanted = [str(part) for part in location]
+    table: list[str] = []
+    arrays: dict[str, int] = {}
+    inside: int | None = None
+    around: int | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*(\[\[?)\s*([\w.\-]+)\s*\]", line):
+            table = header[2].split(".")
+            if header[1] == "[[":
+                arrays[header[2]] = arrays.get(header[2], -1) + 1
+                table.append(str(arrays[header[2]]))
+            if table[: len(wanted)] == wanted:
+                inside = inside or number
+            elif table == wanted[: len(table)]:
+                around = number
+        elif (assigned := re.match(r"\s*([\w.\-]+)\s*=", line)) and (
+            table + assigned[1].split(".") == wanted[: len(table) + len(assigned[1].split("."))]
+        ):
+            return number
+    return inside or around
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the values of a configuration come from."""
+
+    text: str = ""
+    """The TOML text."""
+    file: str = ""
+    """Its file name; empty: the values come from Python."""
+    overrides: Sequence[str] = ()
+    """``key=value`` from the command line."""
+
+    def add_place(self, error: FedpltError) -> None:
+        """Set the place of an error: those of its key and of the keys that conflict with it."""
+        overridden = [override.partition("=")[0].strip() for override in self.overrides]
+        inside = [key for key in overridden if error.key and key.startswith(f"{error.key}.")]
+        keys = dict.fromkeys(filter(None, [error.key, *inside, *error.also]))
+        places = {key: self._place(key, overridden) for key in keys}
+        known = {key: place for key, place in places.items() if place}
+        if len(keys) == 1:
+            error.place = next(iter(known.values()), "")
+        else:
+            error.place = "; ".join(f"{key} {place}" for key, place in known.items())
+        if not error.place and self.file:
+            error.place = f"in {self.file}"
+
+    def _place(self, key: str, overridden: Sequence[str]) -> str:
+        if any(f"{key}.".startswith(f"{given}.") for given in overridden):
+            return "set by --set"
+        line = line_of(self.text, key.split("."))
+        return "" if line is None or not self.file else f"in {self.file}, line {line}"
+
+
+@contextmanager
+def placing(path: str | Path, overrides: Sequence[str] = ()) -> Iterator[None]:
+    """Add the place of the key to errors that are found after validation."""
+    try:
+        yield
+    except ConfigError as error:
+        if error.key.partition(".")[0] in RunConfig.model_fields and not error.place:
+            file = find_config(path)
+            text = file.read_text(encoding="utf-8-sig") if file.is_file() else ""
+            Source(text, str(path), overrides).add_place(error)
+        raise
+
+
+def validate(
+    kind: type[Model],
+    values: dict[str, Any],
+    error_type: type[FedpltError],
+    source: Source = Source(),  # noqa: B008 (it is frozen)
+) -> Model:
+    """Validate the values as a pydantic model; one error names every wrong key."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        found = problems(error, kind, values)
+        for problem in found:
+            source.add_place(problem)
+        if len(found) > 1:
+            raise error_type("\n".join(map(str, found))) from None
+        one = found[0]
+        raise error_type(one.message, key=one.key, also=one.also, place=one.place) from None
+
+
+def load_section(kind: type[Model], path: str | Path, error_type: type[FedpltError]) -> Model:
+    """Read a TOML file that holds the keys of one section."""
+    text = read_text(path, error_type)
+    values = parse_toml(text, path, error_type)
+    return validate(kind, values, error_type, Source(text, str(path)))
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -37,7 +163,7 @@ def read_config(
     for override in overrides:
         _apply(values, override)
     make_absolute(values)
-    return parse_config(values, text, str(path), keys_of(overrides))
+    return parse_config(values, Source(text, str(path), overrides))
 
 
 ConfigLike = RunConfig | Mapping[str, Any] | str | Path
@@ -62,7 +188,7 @@ def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     for entry in overrides:
         _apply(values, entry)
     make_absolute(values)
-    return parse_config(values, overridden=keys_of(overrides))
+    return parse_config(values, Source(overrides=overrides))
 
 
 Changes = Mapping[str, Any] | Sequence[str]
@@ -85,17 +211,15 @@ def overrides_of(changes: Changes) -> list[str]:
             text = tomli_w.dumps({"value": value}).partition("=")[2].strip()
         except TypeError as error:
             raise ConfigError(
-                f"{key} is {value!r:.60}; give a number, a text, true, false or a list."
+                f"it is {value!r:.60}; give a number, a text, true, false or a list.", key=key
             ) from error
         result.append(f"{key}={text}")
     return result
 
 
-def parse_config(
-    values: dict[str, Any], text: str = "", where: str = "", overridden: Sequence[str] = ()
-) -> RunConfig:
+def parse_config(values: dict[str, Any], source: Source = Source()) -> RunConfig:  # noqa: B008
     """Validate plain values; one :class:`ConfigError` names every wrong key."""
-    return validate(RunConfig, values, ConfigError, text=text, where=where, overridden=overridden)
+    return validate(RunConfig, values, ConfigError, source)
 
 
 def dump_config(config: RunConfig) -> str:
@@ -151,9 +275,22 @@ def _unset(values: dict[str, Any], path: Sequence[str], last: str) -> None:
         target = target.get(part, {}) if isinstance(target, dict) else target
     if not isinstance(target, dict):
         raise ConfigError(f"--set {key}=: an entry of a list cannot be unset; set the whole list.")
-    if last not in target and (problem := unknown_key(RunConfig, [*path, last])):
-        raise ConfigError(f"--set {key}=: {problem}")
+    if last not in target:
+        _refuse_unknown_key([*path, last])
     target.pop(last, None)
+
+
+def _refuse_unknown_key(path: Sequence[str]) -> None:
+    values: Any = None
+    for part in reversed(path):
+        values = {part: values}
+    try:
+        RunConfig.model_validate(values)
+    except ValidationError as error:
+        if any(one["type"] == "extra_forbidden" for one in error.errors()):
+            found = {one.key: one for one in problems(error, RunConfig, values)}
+            key = ".".join(path)
+            raise ConfigError(found[key].message, key=f"--set {key}=") from None
 
 
 FILES = (

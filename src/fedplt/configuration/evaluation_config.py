@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from fedplt.client import METRICS, TASKS, Loss, Metric, Task
-from fedplt.configuration.section import Section
 from fedplt.errors import ConfigError, did_you_mean
 from fedplt.imports import import_object
+from fedplt.schema import Section
 
 
 class TaskConfig(Section):
@@ -41,8 +41,9 @@ def _named(key: str, name: str, known: dict[str, Any], kind: type) -> Any:
         return known[name]
     if ":" not in name:
         raise ConfigError(
-            f"task.{key}: there is no {name!r}. {did_you_mean(name, known)} Your own "
-            f"fedplt.{kind.__name__} is named by import path: 'my_package.tasks:mine'."
+            f"there is no {name!r}. {did_you_mean(name, known)} Your own "
+            f"fedplt.{kind.__name__} is named by import path: 'my_package.tasks:mine'.",
+            key=f"task.{key}",
         )
     return import_object(name, f"task.{key}", f"a fedplt.{kind.__name__}", kind)
 

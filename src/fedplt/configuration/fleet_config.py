@@ -10,8 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from fedplt.configuration.section import ON_NODES, Section
+from fedplt.errors import ConfigError
 from fedplt.fleet import DeviceProfile
+from fedplt.schema import Section
+
+ON_NODES = "nodes"
+"""Stands for data or devices that only the nodes of a deployment know."""
 
 
 class TargetConfig(Section):
@@ -30,7 +34,8 @@ class TargetConfig(Section):
     @model_validator(mode="after")
     def _one_target(self) -> TargetConfig:
         if self.deadline_seconds is not None and self.percentile is not None:
-            raise ValueError("deadline_seconds and percentile: give one of them")
+            problem = "give either deadline_seconds or percentile"
+            raise ConfigError(problem, key="deadline_seconds", also=["percentile"])
         return self
 
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fedplt.configuration.section import Section
 from fedplt.errors import ConfigError, did_you_mean
 from fedplt.imports import import_object
 from fedplt.methods import NamedClasses
 from fedplt.sampling import RULES, SAMPLERS, Rule, Sampler
+from fedplt.schema import Section
 
 Estimator = Literal["unbiased", "renormalized"]
 _CLASSES = NamedClasses(
@@ -79,8 +79,9 @@ class SamplingConfig(Section):
         found = import_object(self.name, "sampling.name", "a function of norms")
         if isinstance(found, type):
             raise ConfigError(
-                f"sampling.name: {self.name!r} is a class, which takes no sampling.budget: leave "
-                "it out (its options go under sampling.options), or name a function of norms."
+                f"{self.name!r} is a class, which takes no sampling.budget: leave "
+                "it out (its options go under sampling.options), or name a function of norms.",
+                key="sampling.name",
             )
         return found if isinstance(found, Rule) else Rule(found)
 
@@ -90,7 +91,9 @@ class SamplingConfig(Section):
         known = {field.name for field in fields(_CLASSES.find(self.name))}
         given = {key: value for key in _OPTIONS if (value := getattr(self, key)) is not None}
         for key in given.keys() - known:
-            raise ConfigError(f"sampling.{key}: {self.name} has no such option; leave it out.")
+            raise ConfigError(
+                f"{self.name} has no such option; leave it out.", key=f"sampling.{key}"
+            )
         return _CLASSES.make(self.name, {**given, **self.options})
 
     @property
@@ -114,12 +117,15 @@ class SamplingConfig(Section):
             owners = [name for name in SAMPLERS if key in _fields_of(name)]
             if ":" not in self.name and (self.name in owners) != (getattr(self, key) is not None):
                 named = " or ".join(map(repr, owners))
-                raise ValueError(f"name = {named} and {key} go together: set both or neither")
+                problem = f"name = {named} and {key} go together: set both or neither"
+                raise ConfigError(problem, key=key, also=["name"])
         if self.by_norm and self.budget is None:
             unit = "whole models" if self.in_models else "clients"
-            raise ValueError(
+            raise ConfigError(
                 f"name = {self.name!r} needs a budget, the expected uploads per round in {unit}, "
-                "such as budget = 5.0"
+                "such as budget = 5.0",
+                key="budget",
+                also=["name"],
             )
         if not self.by_norm:
             keys = ("budget", "match_budget", "floor", "norms", "objective")
@@ -131,9 +137,10 @@ class SamplingConfig(Section):
             self.refuse_unused(["options"], f"name = {self.name!r}", "or name a class")
         if self.match_budget and (":" in self.name or self.rule.scores is None):
             others = [name for name, rule in RULES.items() if rule.scores is not None]
-            raise ValueError(
-                f"match_budget: name = {self.name!r} spends the budget as it is; leave it out, or "
-                f"choose one of {', '.join(others)}"
+            raise ConfigError(
+                f"name = {self.name!r} spends its whole budget; leave match_budget out, or choose "
+                f"one of {', '.join(others)}",
+                key="match_budget",
             )
         if self.by_norm and self.norms == "fresh":
             self.refuse_unused(["floor"], "norms = 'fresh'", "or set norms = 'last'")

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fedplt.configuration.section import Section
-from fedplt.errors import did_you_mean
+from fedplt.errors import ConfigError, did_you_mean
 from fedplt.methods import NamedClasses
+from fedplt.schema import Section
 from fedplt.server import RULES, AggregationRule, ServerOptimizer
 
 _CLASSES = NamedClasses(
@@ -76,7 +76,8 @@ class ServerConfig(Section):
             if self.aggregation not in names:
                 self.refuse_unused([key], because, f"or set aggregation = {names[-1]!r}")
         for key in self.options.keys() & self._own_options():
-            raise ValueError(f"options.{key}: {key} is a key of [server] itself; write it there")
+            problem = f"{key} is a key of [server] itself; write it there"
+            raise ConfigError(problem, key=f"options.{key}")
         if ":" not in self.aggregation and self.rule.counts_clients:
             instead = "or set aggregation = 'clipped-mean'"
             self.refuse_unused(["weights", "max_examples"], because, instead)

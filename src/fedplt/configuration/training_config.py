@@ -7,10 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedplt.client import OPTIMIZERS
-from fedplt.configuration.section import FROM_PYTHON, Section
 from fedplt.data import Augment
-from fedplt.errors import did_you_mean
+from fedplt.errors import ConfigError, did_you_mean
 from fedplt.imports import import_object
+from fedplt.schema import Section
+
+FROM_PYTHON = "(given from Python)"
+"""Stands for an object that was given to ``fedplt.train``: a model, data, a loss, a function."""
 
 
 class TrainingConfig(Section):
@@ -41,7 +44,8 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _one_of(self) -> TrainingConfig:
         if self.local_epochs is not None and self.local_steps is not None:
-            raise ValueError("give either local_epochs or local_steps")
+            problem = "give either local_epochs or local_steps"
+            raise ConfigError(problem, key="local_epochs", also=["local_steps"])
         return self
 
     @field_validator("optimizer")

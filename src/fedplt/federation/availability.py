@@ -57,8 +57,9 @@ class Availability:
         if limit is not None and not in_time(self.predicted(0).min(), limit):
             fastest = job.client_name(int(self.predicted(0).argmin()))
             raise ConfigError(
-                f"fleet.late_after_seconds: nobody finishes within {limit:g} s; the fastest, "
-                f"{fastest}, takes {self.predicted(0).min():.3g} s. Raise it."
+                f"nobody finishes within {limit:g} s; the fastest, "
+                f"{fastest}, takes {self.predicted(0).min():.3g} s. Raise it.",
+                key="fleet.late_after_seconds",
             )
 
     def attend(self, round: int, assignments: RoundAssignments | None = None) -> Attendance:
@@ -131,8 +132,9 @@ class ChangingFleet:
     def __init__(self, job: Job, engine: Engine) -> None:
         if not isinstance(engine, NodesEngine):
             raise ConfigError(
-                f"fleet.replan: {type(engine).__name__} does not tell which nodes are there. Leave "
-                "it out, or use an engine with roster() and use()."
+                f"{type(engine).__name__} does not know which nodes are connected. Leave it out, "
+                "or use an engine with roster() and use().",
+                key="fleet.replan",
             )
         self.first, self.engine = job, engine
         self.roster: Roster = {}

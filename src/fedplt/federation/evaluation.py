@@ -95,13 +95,14 @@ class Evaluator:
         key = "method.local_norms" if self._is_local else "evaluation.per_client"
         if not self.job.metric.is_mean:
             raise ConfigError(
-                f"{key}: clients are scored by their labels, which needs a metric that is a mean "
-                f"over examples, such as accuracy; {self.job.metric.name} is not."
+                f"clients are scored by their labels, which needs a metric that is a mean "
+                f"over examples, such as accuracy; {self.job.metric.name} is not.",
+                key=key,
             )
         try:
             return label_shares(self.job.samples.labels(), self.job.offsets)
         except DataError as error:
-            raise ConfigError(f"{key}: {error}") from error
+            raise ConfigError(str(error), key=key) from error
 
 
 def evaluation_chunks(job: Job, number: int, client: int | None) -> list[int]:

@@ -79,14 +79,14 @@ def client_devices(
         else:
             clients = _planned(devices, config, settings, layers, num_examples)
     except FleetError as error:
-        raise ConfigError(f"fleet.devices: {error}") from error
+        raise ConfigError(str(error), key="fleet.devices") from error
     if settings.availability is None:
         return clients
     try:
         names = [profile.name for profile in clients.profiles]
         chances = read_availability(Path(settings.availability), names)
     except FleetError as error:
-        raise ConfigError(f"fleet.availability: {error}") from error
+        raise ConfigError(str(error), key="fleet.availability") from error
     return replace(clients, availability=chances)
 
 
@@ -223,8 +223,9 @@ def nominal_workload(
         return ExactWorkload(layers, settings.local_steps, settings.batch_size)
     if num_examples is None:
         raise ConfigError(
-            f"training: the work of a round depends on the unknown size of {config.data.name!r}. "
-            "Set training.local_steps and training.batch_size."
+            f"the work of a round depends on the unknown size of {config.data.name!r}. "
+            "Set training.local_steps and training.batch_size.",
+            key="training",
         )
     each = -(-num_examples // config.clients.num_clients)  # the most of an even split
     batch = each if settings.batch_size == "full" else min(settings.batch_size, each)

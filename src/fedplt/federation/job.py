@@ -156,8 +156,8 @@ def make_job(
     split = split or split_data(config, data.train)
     if split.num_clients != plan.num_clients:
         raise ConfigError(
-            f"clients.num_clients: there are {plan.num_clients} clients, "
-            f"but the split is for {split.num_clients}."
+            f"there are {plan.num_clients} clients, but the split is for {split.num_clients}.",
+            key="clients.num_clients",
         )
     training = local_training_of(config, task.loss, augment)
     try_augment(training, data.train)
@@ -215,8 +215,9 @@ def local_training_of(
     settings = config.training
     if settings.augment == FROM_PYTHON and augment is None:
         raise ConfigError(
-            f"training.augment: {FROM_PYTHON!r} stands for a function that was given to "
-            "fedplt.train. Name it by import path ('my_package.images:augment'), or leave it out."
+            f"{FROM_PYTHON!r} stands for a function that was given to "
+            "fedplt.train. Name it by import path ('my_package.images:augment'), or leave it out.",
+            key="training.augment",
         )
     options: dict[str, Any] = dict(settings.optimizer_options)
     for name in ("momentum", "weight_decay"):
@@ -240,13 +241,13 @@ def local_training_of(
 def _refuse_without_labels(data: TrainingData, outputs: Any) -> None:
     if not isinstance(outputs, Tensor):
         raise ConfigError(
-            "method.masked_loss: it needs a model that returns a tensor, not a "
-            f"{type(outputs).__name__}."
+            f"it needs a model that returns a tensor, not a {type(outputs).__name__}.",
+            key="method.masked_loss",
         )
     try:
         data.train.labels()
     except DataError as error:
-        raise ConfigError(f"method.masked_loss: {error}") from error
+        raise ConfigError(str(error), key="method.masked_loss") from error
 
 
 def plan_without_data(config: RunConfig) -> Plan:
@@ -286,8 +287,9 @@ def learning_rates_of(
         given = np.repeat(rates, config.clients.group_sizes()).tolist()
     if len(given) != num_clients or not min(given) > 0:
         raise ConfigError(
-            f"learning_rates: {len(given)} were given for {num_clients} clients; "
-            "give one per client, all positive."
+            f"{len(given)} were given for {num_clients} clients; "
+            "give one per client, all positive.",
+            key="learning_rates",
         )
     return np.asarray(given, dtype=np.float64)
 
@@ -328,8 +330,9 @@ def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
     number = config.clients.num_clients
     if len(num_examples) != number or min(num_examples) < 1:
         raise ConfigError(
-            f"clients.num_examples: {len(num_examples)} numbers for {number} clients; give each "
-            "client's number of examples, at least 1."
+            f"{len(num_examples)} numbers for {number} clients; give each client's number of "
+            "examples, at least 1.",
+            key="clients.num_examples",
         )
     find_code(config)
     model = model_from_config(config)
@@ -363,8 +366,9 @@ def example_input(config: RunConfig) -> torch.Tensor:
     spec = MODELS.get(settings.name)
     if spec is None or spec.example is None:
         raise ConfigError(
-            "model.input_shape: the server has no data to learn it from; give the shape of one "
-            "example, such as input_shape = [3, 32, 32]."
+            "the server has no data to learn it from; give the shape of one example, such as "
+            "input_shape = [3, 32, 32].",
+            key="model.input_shape",
         )
     return spec.example()
 

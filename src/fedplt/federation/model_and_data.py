@@ -59,7 +59,8 @@ def load_weights(model: nn.Module, path: Path, key: str) -> None:
     try:
         tensors = load_file(path)
     except (OSError, SafetensorError, ValueError) as error:
-        raise ConfigError(f"{key}: {path} cannot be read as a safetensors file: {error}") from error
+        text = f"{path} cannot be read as a safetensors file: {error}"
+        raise ConfigError(text, key=key) from error
     own = model.state_dict()
     shared = {name for name in own if name not in tensors and _has_twin(own, tensors, name)}
     problems = [f"{name!r} is missing" for name in own if name not in tensors.keys() | shared]
@@ -75,7 +76,7 @@ def load_weights(model: nn.Module, path: Path, key: str) -> None:
     ]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ConfigError(f"{key}: {path} does not fit the model: {problems[0]}{more}.")
+        raise ConfigError(f"{path} does not fit the model: {problems[0]}{more}.", key=key)
     model.load_state_dict(tensors, strict=False)
 
 
@@ -91,24 +92,30 @@ def load_data(config: RunConfig, progress: Progress | None = None) -> TrainingDa
         return load_data_set(name, scaling=config.data.scaling, progress=progress)
     if ":" not in name:
         raise ConfigError(
-            f"data.name: there is no data set {name!r}. {did_you_mean(name, CATALOG)} "
-            "Your own is named by import path: 'my_package.data:load'."
+            f"there is no data set {name!r}. {did_you_mean(name, CATALOG)} "
+            "Your own is named by import path: 'my_package.data:load'.",
+            key="data.name",
         )
     load = import_object(name, "data.name")
     if not returns(load, TrainingData):
         raise ConfigError(
-            f"data.name: {name!r} is from an installed package and does not say that it returns "
+            f"{name!r} is from an installed package and does not say that it returns "
             "TrainingData (def ...() -> fedplt.TrainingData), so it is not called. Call it in a "
-            "function of your own, and name that."
+            "function of your own, and name that.",
+            key="data.name",
         )
     try:
         data = load()
     except FedpltError:
         raise
     except Exception as error:  # the user's function may raise anything
-        raise ConfigError(f"data.name: {name!r} failed: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"{name!r} failed: {type(error).__name__}: {error}", key="data.name"
+        ) from error
     if not isinstance(data, TrainingData):
-        raise ConfigError(f"data.name: {name!r} gave a {type(data).__name__}, not a TrainingData.")
+        raise ConfigError(
+            f"{name!r} gave a {type(data).__name__}, not a TrainingData.", key="data.name"
+        )
     return data
 
 
@@ -139,4 +146,4 @@ def _given(file: str) -> Any:
             raise OSError("it is not an ordinary file")
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"data.split_file: {file} cannot be read: {error}") from error
+        raise ConfigError(f"{file} cannot be read: {error}", key="data.split_file") from error

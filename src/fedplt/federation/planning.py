@@ -40,13 +40,14 @@ def plan_from_config(
             fused=settings.fused, max_sublayers=settings.max_sublayers,
         )  # fmt: skip
     except CutError as error:
-        raise ConfigError(f"model: {error}") from error
+        raise ConfigError(str(error), key="model") from error
     try:
         check_dtypes(model, layers)
     except CutError as error:
         raise ConfigError(
-            f"model: {error} Call model.float() first. (fedplt.train_only in a loop of your own "
-            "takes any type.)"
+            f"{error} Call model.float() first. (fedplt.train_only in a loop of your own "
+            "takes any type.)",
+            key="model",
         ) from error
     devices = client_devices(config, layers, num_examples)
     if ratios is None:
@@ -57,7 +58,9 @@ def plan_from_config(
 
     def spaces() -> Spaces:
         if example is None:
-            raise ConfigError("method.name: methods that train sub-models need an example input.")
+            raise ConfigError(
+                "methods that train sub-models need an example input.", key="method.name"
+            )
         found = find_spaces(model, layers, example)
         try_submodel(model, layers, found, example)
         return found
@@ -94,7 +97,7 @@ def _ratios(config: RunConfig, layers: Layers) -> list[float | Allocation]:
         try:
             result += [allocation_of(layers.sizes, group.layer_ratios or [])] * number
         except FedpltError as error:
-            raise ConfigError(f"clients.groups.{index}.layer_ratios: {error}") from error
+            raise ConfigError(str(error), key=f"clients.groups.{index}.layer_ratios") from error
     return result
 
 

@@ -164,12 +164,14 @@ def _refuse_leaks(job: Job) -> None:
     for key in ("static_norm", "local_norms"):
         if getattr(job.recipe, key):
             raise ConfigError(
-                f"method.{key}: statistics of the clients' data would be gathered or evaluated "
-                "without noise; leave it out with [privacy]."
+                "statistics of the clients' data would be gathered or evaluated "
+                "without noise; leave it out with [privacy].",
+                key=f"method.{key}",
             )
     buffers = [tensor.name for tensor in job.layers.tensors if tensor.is_buffer]
     if buffers:
         raise ConfigError(
-            f"model: {buffers[0]} is a running statistic, and with noise a variance may become "
-            "negative. With [privacy] use layers without running statistics (GroupNorm, LayerNorm)."
+            f"{buffers[0]} is a running statistic, and with noise a variance may become negative. "
+            "With [privacy] use layers without running statistics (GroupNorm, LayerNorm).",
+            key="model",
         )

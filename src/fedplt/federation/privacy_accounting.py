@@ -52,8 +52,9 @@ def noise_for(epsilon: float, rounds: int, *, probability: float, delta: float) 
         )
     except (ValueError, NoBracketIntervalFoundError) as error:
         raise ConfigError(
-            f"privacy: no noise multiplier from {LEAST_NOISE} to {MOST_NOISE:g} gives epsilon "
-            f"{epsilon:g} in {counted(rounds, 'round')}."
+            f"no noise multiplier from {LEAST_NOISE} to {MOST_NOISE:g} gives epsilon "
+            f"{epsilon:g} in {counted(rounds, 'round')}.",
+            key="privacy",
         ) from error
     return float(found)
 

@@ -46,7 +46,9 @@ def run_job(
     """
     out = None if out is None else a_path(out, "out", RunError)
     if out is None and job.config.evaluation.keep_best:
-        raise ConfigError("evaluation.keep_best: the best model is kept in a folder; give out=.")
+        raise ConfigError(
+            "the best model is kept in a folder; give out=.", key="evaluation.keep_best"
+        )
     on_round = both(on_round, _named(job.config.engine.on_round))
     folder = None
     if out:
@@ -106,8 +108,9 @@ def job_of(config: RunConfig, progress: Progress | None = None) -> Job:
         return job_from_config(config, progress)
     if config.clients.num_examples is None:
         raise ConfigError(
-            "clients.num_examples: the data is on the nodes; give each client's number of "
-            "examples (a deployment learns them when its nodes join)."
+            "the data is on the nodes; give each client's number of "
+            "examples (a deployment learns them when its nodes join).",
+            key="clients.num_examples",
         )
     return make_server_job(config, config.clients.num_examples)
 

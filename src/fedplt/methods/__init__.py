@@ -61,7 +61,7 @@ def make_method(
         )
     method = _CLASSES.make(name, options)
     if method.local_norms and method.static_norm:
-        raise ConfigError("method: local_norms and static_norm exclude each other; set one.")
+        raise ConfigError("local_norms and static_norm exclude each other; set one.", key="method")
     return method
 
 

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedplt.errors import ConfigError, FedpltError, did_you_mean
 from fedplt.imports import import_object, imported_object
+from fedplt.schema import problems
 
 Kind = TypeVar("Kind")
 
@@ -46,15 +47,16 @@ class NamedClasses(Generic[Kind]):
         for option in options:
             if option not in known:
                 hint = did_you_mean(option, known) if known else "It has none."
-                raise ConfigError(f"{self.options_key}.{option}: {name} has no such option. {hint}")
+                raise ConfigError(
+                    f"{name} has no such option. {hint}", key=f"{self.options_key}.{option}"
+                )
         try:
             text = json.dumps(options, default=str)  # strict mode reads dataclasses from JSON alone
             return TypeAdapter(kind).validate_json(text, strict=True)
         except ValidationError as error:
-            first: Any = error.errors()[0]
-            key = ".".join(map(str, [self.options_key, *first["loc"]]))
-            given = "" if first["type"] == "missing" else f", but it is {first['input']!r}"
-            raise ConfigError(f"{key}: {first['msg']}{given}.") from None
+            first = problems(error)[0]
+            key = ".".join(filter(None, [self.options_key, first.key]))
+            raise ConfigError(first.message, key=key) from None
 
     def find(self, name: str) -> type[Kind]:
         """The class of this name; one by import path is imported."""
@@ -62,8 +64,9 @@ class NamedClasses(Generic[Kind]):
             return self.known[name]
         if ":" not in name:
             raise ConfigError(
-                f"{self.key}: there is no {name!r}. {did_you_mean(name, self.known)} "
-                f"Your own is named by import path: 'my_module:My{self.base.__name__}'."
+                f"there is no {name!r}. {did_you_mean(name, self.known)} "
+                f"Your own is named by import path: 'my_module:My{self.base.__name__}'.",
+                key=self.key,
             )
         kind: Any = imported_object(name)
         if kind is None:
@@ -72,7 +75,7 @@ class NamedClasses(Generic[Kind]):
             what = f"class {kind.__name__}" if isinstance(kind, type) else type(kind).__name__
             article = "the" if isinstance(kind, type) else "a"
             raise ConfigError(
-                f"{self.key}: {name!r} is {article} {what}; name {self.wanted} instead."
+                f"{name!r} is {article} {what}; name {self.wanted} instead.", key=self.key
             )
         self._refuse_incomplete(name, kind)
         return kind
@@ -87,18 +90,21 @@ class NamedClasses(Generic[Kind]):
             )
         ]
         if missing:
-            raise ConfigError(f"{self.key}: {name!r} lacks {', '.join(missing)}: see {self.page}.")
+            raise ConfigError(
+                f"{name!r} lacks {', '.join(missing)}: see {self.page}.", key=self.key
+            )
         if getattr(sys.modules[kind.__module__], kind.__qualname__, None) is not kind:
             raise ConfigError(
-                f"{self.key}: {name!r} is {kind.__qualname__} of {kind.__module__}, which other "
-                "processes would not find there: define it at the top level of its module."
+                f"{name!r} is {kind.__qualname__} of {kind.__module__}, which other "
+                "processes would not find there: define it at the top level of its module.",
+                key=self.key,
             )
         try:
             TypeAdapter(kind)
         except Exception as error:  # the user's annotations may raise anything
             reason = str(error).partition("\n")[0]
             raise ConfigError(
-                f"{self.key}: {name!r} has a field that is no option: {reason}"
+                f"{name!r} has a field that is no option: {reason}", key=self.key
             ) from error
 
 

@@ -31,9 +31,10 @@ class FedPMT(Method):
     def plan(self, request: PlanRequest) -> Plan:
         if self.static_norm:
             raise ConfigError(
-                "method.static_norm: fedpmt's frozen normalization layers use their running "
+                "fedpmt's frozen normalization layers use their running "
                 "statistics in training, so static_norm, which gathers them only for evaluation, "
-                "cannot be used. Leave it out."
+                "cannot be used. Leave it out.",
+                key="method.static_norm",
             )
         layers = request.layers
         asked = make_plan(layers, request.ratios)

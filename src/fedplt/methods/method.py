@@ -76,9 +76,10 @@ class Method:
         plan = self._planned(request)
         if self.local_norms and not plan.clients_hold_everything:
             raise ConfigError(
-                f"method.local_norms: with {self.name} a client holds only a part of the model, so "
+                f"with {self.name} a client holds only a part of the model, so "
                 "it cannot keep normalization layers for the rest, which is evaluated too. Use it "
-                "with fedplt, fedavg or fedpmt."
+                "with fedplt, fedavg or fedpmt.",
+                key="method.local_norms",
             )
         return replace(plan, local=norm_tensors(plan.layers)) if self.local_norms else plan
 
@@ -87,11 +88,14 @@ class Method:
             with calling_own(self, "method.name: the plan"):
                 plan = self.plan(request)
         except CutError as error:  # the model is already cut: this error is about a sub-model
-            raise ConfigError(f"method.name: {error} {_instead_of_submodels(request)}") from error
+            raise ConfigError(
+                f"{error} {_instead_of_submodels(request)}", key="method.name"
+            ) from error
         if not isinstance(plan, Plan):
             raise ConfigError(
-                f"method.name: the plan of {self.reference!r} is a {type(plan).__name__}, not a "
-                "Plan: make one with fedplt.make_plan or submodel_plan."
+                f"the plan of {self.reference!r} is a {type(plan).__name__}, not a "
+                "Plan: make one with fedplt.make_plan or submodel_plan.",
+                key="method.name",
             )
         return plan
 

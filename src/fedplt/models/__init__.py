@@ -59,15 +59,17 @@ def model_spec(name: str) -> ModelSpec:
         return MODELS[name]
     if ":" not in name:
         raise ConfigError(
-            f"model.name: there is no built-in model {name!r}. {did_you_mean(name, MODELS)} "
-            "Your own is named by import path: 'my_package.models:build'."
+            f"there is no built-in model {name!r}. {did_you_mean(name, MODELS)} "
+            "Your own is named by import path: 'my_package.models:build'.",
+            key="model.name",
         )
     build = import_object(name, "model.name")
     if not returns(build, nn.Module):
         raise ConfigError(
-            f"model.name: {name!r} is from an installed package and does not say that it builds a "
+            f"{name!r} is from an installed package and does not say that it builds a "
             "torch module (class ...(nn.Module), or def ...() -> nn.Module), so it is not called. "
-            "Call it in a function of your own, and name that."
+            "Call it in a function of your own, and name that.",
+            key="model.name",
         )
     return ModelSpec(build)
 
@@ -84,8 +86,9 @@ def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
     build = model_spec(name).build
     if isinstance(build, nn.Module):
         raise ConfigError(
-            f"model.name: {name!r} is a model; name a function that builds one, so that its "
-            "initial weights follow from the seed."
+            f"{name!r} is a model; name a function that builds one, so that its "
+            "initial weights follow from the seed.",
+            key="model.name",
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "model"))
@@ -95,9 +98,12 @@ def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
             raise
         except Exception as error:  # the user's function may raise anything
             raise ConfigError(
-                f"model.options: {name!r} was called with {dict(options)} "
-                f"({type(error).__name__}: {error}). It takes: {_parameters(build)}."
+                f"{name!r} was called with {dict(options)} "
+                f"({type(error).__name__}: {error}). It takes: {_parameters(build)}.",
+                key="model.options",
             ) from error
     if not isinstance(model, nn.Module):
-        raise ConfigError(f"model.name: {name!r} gave a {type(model).__name__}, not a torch module")
+        raise ConfigError(
+            f"{name!r} gave a {type(model).__name__}, not a torch module", key="model.name"
+        )
     return model

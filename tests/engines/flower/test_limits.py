@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fedplt.engines.flower.node.gate import Work
 from fedplt.engines.flower.node.ledger import Moment
 from fedplt.engines.flower.node.owner_limits import Limits, load_limits, within
-from fedplt.engines.flower.power import on_mains, power
 from fedplt.errors import ConfigError, RunError
+from fedplt.machine import power_source
 
 pytestmark = pytest.mark.slow
 
@@ -140,11 +140,11 @@ def test_mains_power(tmp_path, supplies, expected):
         (tmp_path / name).mkdir()
         for key, value in values.items():
             (tmp_path / name / key).write_text(value + "\n")
-    assert on_mains(tmp_path) is expected
-    assert power(tmp_path).reason
+    assert power_source(tmp_path).on_mains is expected
+    assert power_source(tmp_path).reason
 
 
 def test_where_linux_says_nothing_mains_power_is_assumed_and_said(tmp_path):
-    assert power(tmp_path / "missing") == (
+    assert power_source(tmp_path / "missing") == (
         True, f"no battery is known ({tmp_path / 'missing'} is empty): taken as mains power",
     )  # fmt: skip

@@ -11,6 +11,7 @@ from fedplt.client import LocalTraining, TrainOrder
 from fedplt.configuration import AnnouncedDevice
 from fedplt.errors import UpdateError
 from fedplt.planning import LocalRecipe
+from fedplt.schema import first_problem
 
 Index = Annotated[int, Field(ge=0, le=2**31)]
 Name = Annotated[str, Field(max_length=1000)]
@@ -136,9 +137,7 @@ def read(kind: type[Kind], header: Any) -> Kind:
     try:
         return kind.model_validate(header)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the message"
-        raise UpdateError(f"{place}: {first['msg'].lower()}.") from error
+        raise UpdateError(first_problem(error)) from error
     except (RecursionError, OverflowError) as error:
         raise UpdateError("the message cannot be read.") from error
 

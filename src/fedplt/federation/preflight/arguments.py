@@ -66,7 +66,7 @@ def clients_section(
         )
     if ratios is None and not isinstance(fleet.get("devices"), str):
         said = repr(fleet["devices"]) if "devices" in fleet else "missing"
-        raise ConfigError(f"fleet: devices is {said}; give the path of a .csv or .toml file.")
+        raise ConfigError(f"devices is {said}; give the path of a .csv or .toml file.", key="fleet")
     if ratios is None:
         devices = read_fleet(Path(str(fleet.get("devices", "")))).devices
         number = sum(device.count for device in devices)
@@ -94,8 +94,9 @@ def checked_ratio(client: int, given: Any) -> Any:
     """Refuse what is not a fraction of the model."""
     if not isinstance(given, numbers.Real) or not 0 < float(given) <= 1:
         raise ConfigError(
-            f"ratios: that of client {client} is {given!r}; it is the fraction of the model that "
-            "the client trains, above 0 and at most 1."
+            f"that of client {client} is {given!r}; it is the fraction of the model that "
+            "the client trains, above 0 and at most 1.",
+            key="ratios",
         )
     return given
 

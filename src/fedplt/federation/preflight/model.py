@@ -33,7 +33,7 @@ def on_device(config: RunConfig) -> RunConfig:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"engine.device: {device!r} cannot be used here ({reason}). Use 'cpu' or 'auto'."
+            f"{device!r} cannot be used here ({reason}). Use 'cpu' or 'auto'.", key="engine.device"
         ) from error
     return config
 
@@ -50,8 +50,9 @@ def uncompiled(model: nn.Module) -> nn.Module:
     for name, module in model.named_modules():
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             raise ConfigError(
-                f"model: {name or 'the model'} is compiled (torch.compile), which hides what is "
-                "trained inside. Give the model uncompiled, and compile it after training."
+                f"{name or 'the model'} is compiled (torch.compile), which hides what is "
+                "trained inside. Give the model uncompiled, and compile it after training.",
+                key="model",
             )
     return model
 
@@ -88,9 +89,10 @@ def try_task(config: RunConfig, outputs: Any, targets: Any, task: Task) -> None:
             task.metric.rows(outputs, targets, num_examples(targets))
     except Exception as error:  # the user's loss and metric may raise anything
         raise ConfigError(
-            f"task: the loss or the metric of {task.name!r} fails on the outputs of "
+            f"the loss or the metric of {task.name!r} fails on the outputs of "
             f"{config.model.name!r}, {_shape(outputs)} per example, with targets "
-            f"{_shape(targets)} per example: {first_line(error)}. {_TASK}"
+            f"{_shape(targets)} per example: {first_line(error)}. {_TASK}",
+            key="task",
         ) from error
 
 
@@ -103,13 +105,15 @@ def try_augment(training: LocalTraining, samples: Samples) -> None:
         changed = training.augment(inputs, torch.Generator().manual_seed(0))
     except Exception as error:  # the user's function may raise anything
         raise ConfigError(
-            f"augment: it fails on inputs of {kind_of(inputs)}: {first_line(error)}. It is called "
-            "with the inputs of a batch and a torch.Generator, and returns the inputs."
+            f"it fails on inputs of {kind_of(inputs)}: {first_line(error)}. It is called "
+            "with the inputs of a batch and a torch.Generator, and returns the inputs.",
+            key="training.augment",
         ) from error
     if type(changed) is not type(inputs):
         raise ConfigError(
-            f"augment: it gives a {type(changed).__name__} for inputs that are a "
-            f"{type(inputs).__name__}; it must return the changed inputs."
+            f"it gives a {type(changed).__name__} for inputs that are a "
+            f"{type(inputs).__name__}; it must return the changed inputs.",
+            key="training.augment",
         )
 
 
@@ -186,8 +190,9 @@ def check_window(window: int, state_size: int) -> None:
     needed, there = 4 * window * state_size, physical_memory()
     if there is not None and needed > there:
         raise ConfigError(
-            f"diagnostics.window: {window} copies of this model need {bytes_text(needed)}, but "
-            f"this machine has {bytes_text(there)}. Set at most {there // (4 * state_size)}."
+            f"{window} copies of this model need {bytes_text(needed)}, but "
+            f"this machine has {bytes_text(there)}. Set at most {there // (4 * state_size)}.",
+            key="diagnostics.window",
         )
 
 
@@ -200,8 +205,9 @@ def try_optimizer(training: LocalTraining) -> None:
         optimizer.step()
     except Exception as error:  # torch checks some options only when it steps
         raise ConfigError(
-            f"training.optimizer_options: {training.optimizer} does not take "
-            f"{training.optimizer_options}: {error or type(error).__name__}"
+            f"{training.optimizer} does not take "
+            f"{training.optimizer_options}: {error or type(error).__name__}",
+            key="training.optimizer_options",
         ) from error
 
 
@@ -210,7 +216,7 @@ def refuse_votes_of_absent(config: RunConfig, normalizer: Normalizer) -> None:
     server = config.server
     if server.rule.counts_clients and normalizer == "participants":
         raise ConfigError(
-            f"server.aggregation: {server.aggregation!r} is over the clients that trained a "
-            "sub-layer, but method.normalizer is 'participants'. Set it to 'contributors', or use "
-            "'clipped-mean'."
+            f"{server.aggregation!r} is over the clients that trained a sub-layer, but "
+            "method.normalizer is 'participants'. Set it to 'contributors', or use 'clipped-mean'.",
+            key="server.aggregation",
         )

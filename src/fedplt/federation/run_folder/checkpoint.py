@@ -13,7 +13,7 @@ import torch
 from pydantic import Field, ValidationError
 from torch import Tensor
 
-from fedplt.configuration import RunConfig, Section, dump_config, flatten, read_config
+from fedplt.configuration import RunConfig, dump_config, flatten, read_config
 from fedplt.errors import DamagedError, RunError
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.records import RoundRecord, Totals, WrittenTotals
@@ -23,6 +23,7 @@ from fedplt.federation.run_folder.sealed import (
     read_about,
     save_tensors,
 )
+from fedplt.schema import Section
 
 FORMAT = 2
 KIND = "checkpoint"

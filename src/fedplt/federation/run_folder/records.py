@@ -21,6 +21,7 @@ from pydantic import (
 from fedplt.client import MetricInfo, accuracy
 from fedplt.errors import DamagedError, RunError, did_you_mean
 from fedplt.imports import optional_module
+from fedplt.schema import first_problem
 from fedplt.text import brief, bytes_text, html_text, table
 
 STRICT = ConfigDict(extra="forbid", strict=True)
@@ -187,9 +188,7 @@ class RoundRecord:
         except (TypeError, ValueError, RecursionError) as error:
             if not isinstance(error, ValidationError):
                 raise DamagedError(f"this is no record: {error}") from error
-            first: Any = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise DamagedError(f"{place}: {first['msg']}") from None
+            raise DamagedError(first_problem(error)) from None
 
 
 _RECORD = TypeAdapter(RoundRecord)

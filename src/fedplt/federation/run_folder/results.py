@@ -11,7 +11,6 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from fedplt.client import MetricInfo
-from fedplt.configuration import Section
 from fedplt.errors import DamagedError, FedpltError, RunError
 from fedplt.federation.run_folder.records import Finite, History, RoundRecord, is_nothing
 from fedplt.federation.run_folder.sealed import (
@@ -23,6 +22,7 @@ from fedplt.federation.run_folder.sealed import (
     tensors_digest,
 )
 from fedplt.files import append_text, read_file, sync, write_text
+from fedplt.schema import Section
 
 METRIC_FILE = "metric.json"
 FINAL_MODEL, BEST_MODEL = "model.safetensors", "best.safetensors"

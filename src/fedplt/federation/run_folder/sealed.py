@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fedplt.errors import DamagedError, FedpltError, RunError
 from fedplt.files import open_ordinary, read_file, write_atomically
+from fedplt.schema import first_problem
 
 SEAL = re.compile(r'seal"?: "?([0-9a-f]{16}):([0-9a-f]{64})')
 UNSEALED = "0" * 64
@@ -85,9 +86,7 @@ def parse_json(text: str, path: Path | str) -> Any:
 
 def damaged_field(path: Path, error: ValidationError) -> DamagedError:
     """The first field that is not what a run writes, in words."""
-    first: Any = error.errors()[0]
-    place = ".".join(map(str, first["loc"]))
-    return DamagedError(f"{path} is damaged: {place}: {first['msg']}.")
+    return DamagedError(f"{path} is damaged: {first_problem(error)}")
 
 
 def read_sealed(path: Path) -> str:

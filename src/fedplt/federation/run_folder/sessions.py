@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, ValidationError
 
-from fedplt.configuration import Section
 from fedplt.errors import DamagedError
 from fedplt.federation.run_folder.sealed import (
     damaged_field,
@@ -29,6 +28,7 @@ from fedplt.federation.run_folder.sealed import (
 )
 from fedplt.files import write_text
 from fedplt.machine import physical_memory
+from fedplt.schema import Section
 
 SESSIONS_FILE = "sessions.json"
 PACKAGES = ("fedplt", "torch", "numpy", "safetensors", "pydantic", "flwr")

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
-from fedplt.engines.flower.deployment.address import Address, make_address
 from fedplt.engines.flower.deployment.check import check_deployment
-from fedplt.engines.flower.deployment.findings import Finding
-from fedplt.engines.flower.deployment.record import Record, read_record
-from fedplt.engines.flower.deployment.write import init_deployment
+from fedplt.engines.flower.deployment.check_files import Finding
+from fedplt.engines.flower.deployment.create import init_deployment
+from fedplt.engines.flower.deployment.manifest import (
+    MANIFEST,
+    Address,
+    Manifest,
+    make_address,
+    read_manifest,
+)

@@ -1,4 +1,4 @@
-"""``fedplt deploy check``: what is wrong on this machine, before anything runs."""
+"""``fedplt deploy check``: find problems on the server or a node before anything runs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,30 @@ from pathlib import Path
 
 from fedplt.configuration import load_config
 from fedplt.data import first_examples
-from fedplt.engines.flower.deployment.address import LOCAL, Address
-from fedplt.engines.flower.deployment.certificates import (
+from fedplt.engines.flower.deployment.check_connection import (
+    check_node_registered,
+    check_nodes_registered,
+    check_server_reachable,
+)
+from fedplt.engines.flower.deployment.check_files import (
+    Finding,
     check_ca,
     check_certificate,
     check_node_key,
-)
-from fedplt.engines.flower.deployment.findings import (
-    Finding,
     note,
     ok,
     private_file,
     problem,
     versions,
 )
-from fedplt.engines.flower.deployment.reach import check_node_registered, check_reach, unregistered
-from fedplt.engines.flower.deployment.record import Record, layers_of, read_record
-from fedplt.engines.flower.deployment.scripts import CONNECTION
+from fedplt.engines.flower.deployment.manifest import (
+    CONNECTION,
+    LOCAL,
+    Address,
+    Manifest,
+    layers_of,
+    read_manifest,
+)
 from fedplt.engines.flower.node.node_config import (
     NodeConfig,
     load_node,
@@ -37,49 +44,49 @@ from fedplt.engines.flower.node.node_config import (
     node_task,
 )
 from fedplt.engines.flower.node.owner_limits import load_limits
-from fedplt.engines.flower.power import power
 from fedplt.errors import FedpltError, RunError, did_you_mean
 from fedplt.federation import participants_warning, plan_from_config, try_model
+from fedplt.machine import power_source
 
 
 def check_deployment(folder: Path, node: str | None = None) -> Iterator[Finding]:
     """Check a node's folder (also ``nodes/NAME`` of a whole deployment), or the server's."""
     if (folder / "node.toml").is_file():
-        record = read_record(folder)
-        if node is not None and node not in record.nodes:
-            raise RunError(f"{folder} is the folder of {', '.join(record.nodes)}, not of {node}.")
-        return check_node(folder, record)
+        manifest = read_manifest(folder)
+        if node is not None and node not in manifest.nodes:
+            raise RunError(f"{folder} is the folder of {', '.join(manifest.nodes)}, not of {node}.")
+        return check_node(folder, manifest)
     if node is not None:
         own = folder / "nodes" / node
         if not (own / "node.toml").is_file():
             known = [path.parent.name for path in folder.glob("nodes/*/node.toml")]
             hint = did_you_mean(node, known) if known else "Is this the folder of a deployment?"
             raise RunError(f"{folder} has no node {node!r}. {hint}")
-        return check_node(own, read_record(own))
+        return check_node(own, read_manifest(own))
     server = folder if (folder / "superlink.sh").is_file() else folder / "server"
     if not (server / "superlink.sh").is_file():
         raise RunError(
             f"{folder} is not a deployment: it has neither server/ nor node.toml. 'fedplt deploy "
             "init' makes one."
         )
-    return check_server(server, read_record(server))
+    return check_server(server, read_manifest(server))
 
 
-def check_server(folder: Path, record: Record) -> Iterator[Finding]:
-    yield from versions(record.versions)
+def check_server(folder: Path, manifest: Manifest) -> Iterator[Finding]:
+    yield from versions(manifest.versions)
     yield from _programs("flower-superlink", "flower-superexec", "flwr")
     yield from check_ca(folder / "ca.crt")
-    yield from check_certificate(folder, record.address)
+    yield from check_certificate(folder, manifest.address)
     for name in ("server.key", "superexec.secret"):
         yield private_file(folder / name)
-    yield from _kept_elsewhere(folder.parent, record)
+    yield from _misplaced_keys(folder.parent, manifest)
     yield _connection(folder)
-    ca, address = folder / "ca.crt", record.address
-    yield from check_reach(LOCAL[0], address.superlink_port, ca, expected=False)
-    yield from unregistered(folder, address)
+    ca, address = folder / "ca.crt", manifest.address
+    yield from check_server_reachable(LOCAL[0], address.superlink_port, ca, expected=False)
+    yield from check_nodes_registered(folder, address)
     if not address.on_this_machine:
-        yield from check_reach(address.hosts[0], address.port, ca, expected=False)
-    yield from _run(folder.parent / "run.toml", record)
+        yield from check_server_reachable(address.hosts[0], address.port, ca, expected=False)
+    yield from _run(folder.parent / "run.toml", manifest)
 
 
 def _programs(*names: str) -> Iterator[Finding]:
@@ -89,8 +96,8 @@ def _programs(*names: str) -> Iterator[Finding]:
             yield problem(f"{name} is not installed", "pip install 'fedplt[flower]'")
 
 
-def _kept_elsewhere(folder: Path, record: Record) -> Iterator[Finding]:
-    if record.address.on_this_machine:
+def _misplaced_keys(folder: Path, manifest: Manifest) -> Iterator[Finding]:
+    if manifest.address.on_this_machine:
         return
     if (folder / "ca" / "ca.key").exists():
         yield note("ca/ca.key is on this machine", "move ca/ to a safe place")
@@ -114,49 +121,51 @@ def _connection(folder: Path) -> Finding:
     return ok("flwr-home/config.toml leads to this deployment")
 
 
-def _run(path: Path, record: Record) -> Iterator[Finding]:
+def _run(path: Path, manifest: Manifest) -> Iterator[Finding]:
     try:
         config = load_config(path)
         layers = layers_of(config)
     except FedpltError as error:
         yield problem(f"{path} cannot be run: {error}", "correct it")
         return
-    if config.clients.num_clients != len(record.nodes):
-        text = f"{path} has {config.clients.num_clients} clients for {len(record.nodes)} nodes"
+    if config.clients.num_clients != len(manifest.nodes):
+        text = f"{path} has {config.clients.num_clients} clients for {len(manifest.nodes)} nodes"
         yield problem(text, "set clients.num_clients and its groups back")
-    if record.layers is not None and layers.fingerprint != record.layers:
+    if manifest.layers is not None and layers.fingerprint != manifest.layers:
         text = "run.toml's model is not cut as it was when the deployment was made"
         yield problem(text, "set [model] back, or make the deployment anew: nodes refuse the run")
     if few := participants_warning(config):
         yield note(few.removeprefix("WARNING: "))
-    yield ok(f"run.toml: {len(record.nodes)} clients, {layers.size:,} parameters")
+    yield ok(f"run.toml: {len(manifest.nodes)} clients, {layers.size:,} parameters")
 
 
-def check_node(folder: Path, record: Record) -> Iterator[Finding]:
-    yield from versions(record.versions)
+def check_node(folder: Path, manifest: Manifest) -> Iterator[Finding]:
+    yield from versions(manifest.versions)
     yield from _programs("flower-supernode", "flower-superexec")
     yield from check_ca(folder / "ca.crt")
     for name in ("node.key", "runtime.key", "superexec.secret"):
         yield private_file(folder / name)
     yield check_node_key(folder)
-    address = record.address
+    address = manifest.address
     here = Address(LOCAL[:1], address.port)
     yield from check_certificate(folder, here, "runtime", "runtime-ca.crt")
-    yield from check_reach(address.hosts[0], address.port, folder / "ca.crt", expected=True)
+    yield from check_server_reachable(
+        address.hosts[0], address.port, folder / "ca.crt", expected=True
+    )
     yield from check_node_registered(folder, address)
     try:
         node = load_node(folder / "node.toml")
     except FedpltError as error:
         yield problem(str(error), "correct node.toml")
         return
-    if record.nodes.get(node.name) != node.client:
+    if manifest.nodes.get(node.name) != node.client:
         text = f"node.toml is of {node.name}, client {node.client}; this folder is of "
-        of = ", ".join(f"{name}, client {client}" for name, client in record.nodes.items())
+        of = ", ".join(f"{name}, client {client}" for name, client in manifest.nodes.items())
         yield problem(text + of, "set name and client back: the server expects them")
     yield _writable(Path(node.state))
     yield _limits(node)
     yield from _profile(node)
-    yield from _data_and_model(node, record)
+    yield from _data_and_model(node, manifest)
 
 
 def _writable(state: Path) -> Finding:
@@ -179,7 +188,7 @@ def _limits(node: NodeConfig) -> Finding:
     given = limits.model_dump(exclude_defaults=True)
     said = ", ".join(f"{key} = {value}" for key, value in given.items())
     if limits.mains_power_only:
-        said += f" ({power().reason})"
+        said += f" ({power_source().reason})"
     return ok(f"limits: {said}" if said else "limits.toml sets no limits")
 
 
@@ -193,7 +202,7 @@ def _profile(node: NodeConfig) -> Iterator[Finding]:
         yield ok(f"profile: {device.flops_per_second / 1e9:.3g} GFLOP/s")
 
 
-def _data_and_model(node: NodeConfig, record: Record) -> Iterator[Finding]:
+def _data_and_model(node: NodeConfig, manifest: Manifest) -> Iterator[Finding]:
     try:
         data = node_data(node)
         yield ok(f"data: {len(data.train):,} examples of this node")
@@ -205,9 +214,9 @@ def _data_and_model(node: NodeConfig, record: Record) -> Iterator[Finding]:
     except FedpltError as error:
         yield problem(str(error), "correct node.toml, or install what it names")
         return
-    if record.layers is None:
+    if manifest.layers is None:
         yield note("the model can be built; the server's was not recorded to compare with")
-    elif layers.fingerprint == record.layers:
+    elif layers.fingerprint == manifest.layers:
         yield ok("the model is the server's")
     else:
         text = "the model's layers are not the server's"

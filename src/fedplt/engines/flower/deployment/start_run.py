@@ -1,4 +1,4 @@
-"""``start-run.sh``: start a deployment's run, show its log, and exit with what became of it."""
+"""``start-run.sh``: start or continue a deployment's run and show its log until it ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedplt.engines.flower.deployment.scripts import CONNECTION
+from fedplt.engines.flower.deployment.manifest import CONNECTION
 from fedplt.engines.flower.processes import environment, run_flwr
 from fedplt.errors import RunError
 
@@ -24,16 +24,15 @@ def start_run(server: Path) -> int:
     home = server / "flwr-home"
     config = f"config='{server.parent / 'run.toml'}' out='{server / 'run'}'"
     try:
-        told = _json(run_flwr(home, "run", str(server / "app"), CONNECTION, "--run-config", config,
-                              "--format", "json"))  # fmt: skip
-        number = str(told["run-id"])
+        arguments = ("run", str(server / "app"), CONNECTION, "--run-config", config)
+        number = str(_json(run_flwr(home, *arguments, "--format", "json"))["run-id"])
     except (RunError, LookupError, TypeError) as error:
-        _say(f"the run was not started: {error}\nIs superlink.sh running?")
+        _print(f"the run was not started: {error}\nIs superlink.sh running?")
         return FAILED
     try:
         return _follow(home, number, server / "run")
     except KeyboardInterrupt:
-        _say(f"the run goes on; its log: flwr log {number} {CONNECTION} (FLWR_HOME={home})")
+        _print(f"the run goes on; its log: flwr log {number} {CONNECTION} (FLWR_HOME={home})")
         return UNKNOWN
 
 
@@ -42,31 +41,31 @@ def _follow(home: Path, number: str, out: Path) -> int:
         _show_log(home, number)
         status, details = _wait_for_status(home, number)
         if status == "finished:completed":
-            _say(f"the run is finished: fedplt report {out}")
+            _print(f"the run is finished: fedplt report {out}")
             return FINISHED
         if status.startswith("finished"):
-            _say(f"the run has ended early ({status.partition(':')[2]}): {details}")
-            _say("What it has done is saved; start-run.sh continues it.")
+            _print(f"the run has ended early ({status.partition(':')[2]}): {details}")
+            _print("What it has done is saved; start-run.sh continues it.")
             return FAILED
         if not status:
-            _say(
+            _print(
                 f"the SuperLink has not answered for {AWAY_SECONDS:g} s. The run goes on while "
                 "superexec.sh does, and is finished when the SuperLink is back: start "
                 f"superlink.sh again. How far it is: fedplt report {out}"
             )
             return UNKNOWN
-        _say("the run goes on; its log, from the beginning:")
+        _print("the run goes on; its log, from the beginning:")
         time.sleep(PAUSE)
 
 
 def _show_log(home: Path, number: str) -> None:
-    """Until the run ends, or the SuperLink."""
+    """Show the log until the run or the SuperLink ends."""
     command = [str(Path(sys.executable).with_name("flwr")), "log", number, CONNECTION, "--stream"]
     subprocess.run(command, env=environment(home), stdin=subprocess.DEVNULL, check=False)
 
 
 def _wait_for_status(home: Path, number: str) -> tuple[str, str]:
-    """Flower's status of the run and its words; empty: the SuperLink does not answer."""
+    """The run's status and details from Flower; empty if the SuperLink does not answer."""
     ends = time.monotonic() + AWAY_SECONDS
     waits = False
     while time.monotonic() < ends:
@@ -76,21 +75,21 @@ def _wait_for_status(home: Path, number: str) -> tuple[str, str]:
             return str(found["status"]), str(found.get("status-details") or "")
         except (RunError, LookupError, TypeError, ValueError):
             if not waits:
-                _say("the SuperLink does not answer; the run goes on without it. Waiting for it.")
+                _print("the SuperLink does not answer; the run goes on without it. Waiting for it.")
             waits = True
             time.sleep(PAUSE)
     return "", ""
 
 
 def _json(text: str) -> Any:
-    """What Flower prints last, after words of its own."""
+    """The JSON that Flower prints after other lines."""
     try:
         return json.loads(text[text.index("{") :])
     except ValueError as error:
         raise RunError(f"Flower printed no JSON: {text.strip()[-500:]}") from error
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stderr.write(f"fedplt: {text}\n")
     sys.stderr.flush()
 

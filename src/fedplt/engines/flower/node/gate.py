@@ -17,8 +17,8 @@ from typing import Any
 
 from fedplt.engines.flower.node.ledger import Moment, count_bytes
 from fedplt.engines.flower.node.owner_limits import Limits, within
-from fedplt.engines.flower.power import on_mains
 from fedplt.errors import RunError
+from fedplt.machine import power_source
 from fedplt.text import bytes_text, seconds_text
 
 LOOK_SECONDS = 5.0
@@ -39,7 +39,7 @@ class Work:
         bytes_down: int = 0,
         ledger: Path | None = None,
         now: Callable[[], Moment] = Moment.now,
-        mains: Callable[[], bool] = on_mains,
+        mains: Callable[[], bool] = lambda: power_source().on_mains,
     ) -> None:
         """Refuses, as :class:`RunError`, an order that is not allowed here and now."""
         self._limits, self._node, self._moved = limits, node, bytes_down

@@ -29,12 +29,9 @@ from fedplt.configuration import (
     DataConfig,
     ModelConfig,
     RunConfig,
-    Section,
     TaskConfig,
-    parse_toml,
+    load_section,
     read_fleet,
-    read_text,
-    validate,
 )
 from fedplt.data import Progress, TrainingData
 from fedplt.errors import ConfigError, FleetError
@@ -42,6 +39,7 @@ from fedplt.federation import load_data, split_data
 from fedplt.fleet import DeviceProfile
 from fedplt.imports import search_also
 from fedplt.models import build_model
+from fedplt.schema import Section
 
 SPLIT_KEYS = ("split", "alpha", "min_examples", "shards_per_client", "split_file", "seed")
 
@@ -111,9 +109,7 @@ class NodeConfig(Section):
 def load_node(path: str | Path) -> NodeConfig:
     """Read ``node.toml``; the paths of the result are absolute."""
     path = Path(path).absolute()
-    text = read_text(path, ConfigError)
-    values = parse_toml(text, path, ConfigError)
-    node = validate(NodeConfig, values, ConfigError, text=text, where=str(path))
+    node = load_section(NodeConfig, path, ConfigError)
     given = {key: getattr(node, key) for key in ("code", "state", "limits", "profile")}
     update = {key: str(path.parent / value) for key, value in given.items() if value is not None}
     if node.data.split_file is not None:
@@ -132,7 +128,7 @@ def node_data(node: NodeConfig, progress: Progress | None = None) -> TrainingDat
         mine = split_data(config, data.train).client(node.client)
         data = TrainingData(data.train.arranged(mine), data.validation, data.test)
     if not len(data.train):
-        raise ConfigError(f"data.name: node {node.name} has no training examples.")
+        raise ConfigError(f"node {node.name} has no training examples.", key="data.name")
     return data
 
 
@@ -149,11 +145,12 @@ def node_device(node: NodeConfig) -> DeviceProfile | None:
     try:
         devices = read_fleet(Path(node.profile)).devices
     except FleetError as error:
-        raise ConfigError(f"profile: {error}") from error
+        raise ConfigError(str(error), key="profile") from error
     if len(devices) != 1 or devices[0].count != 1:
         raise ConfigError(
-            f"profile: {node.profile} must describe one device, this one; 'fedplt probe --out' "
-            "writes such a file."
+            f"{node.profile} must describe one device, this one; 'fedplt probe --out' "
+            "writes such a file.",
+            key="profile",
         )
     return devices[0]
 

@@ -20,9 +20,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PositiveFloat, field_validator
 
-from fedplt.configuration import Section, parse_toml, read_text, validate
+from fedplt.configuration import load_section
 from fedplt.errors import ConfigError
 from fedplt.fleet import MEMORY, parse_quantity
+from fedplt.schema import Section
 
 
 def _bytes(value: Any) -> Any:
@@ -63,9 +64,7 @@ def load_limits(path: str | Path) -> Limits:
         return Limits()
     if path.exists() and not path.is_file():  # nobody may write into a pipe
         raise ConfigError(f"{path} cannot be read: it is not an ordinary file.")
-    text = read_text(path, ConfigError)
-    values = parse_toml(text, path, ConfigError)
-    return validate(Limits, values, ConfigError, text=text, where=str(path))
+    return load_section(Limits, path, ConfigError)
 
 
 def parse_hours(text: str) -> tuple[int, int]:

@@ -19,10 +19,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedplt.client import MetricInfo
 from fedplt.configuration import ON_NODES, AnnouncedDevice, RunConfig, load_config
-from fedplt.engines.flower.deployment.record import RECORD, read_record
-from fedplt.engines.flower.relay import relay
+from fedplt.engines.flower.deployment.manifest import MANIFEST, read_manifest
 from fedplt.engines.flower.server.connected_nodes import Registered, announcements
 from fedplt.engines.flower.server.engine import FlowerEngine
+from fedplt.engines.flower.server.grid_socket import serve_grid
 from fedplt.engines.flower.server.grid_wire import GridWire
 from fedplt.engines.flower.wire import Wire
 from fedplt.errors import ConfigError, RunError
@@ -49,7 +49,7 @@ def relay_app(address: str, token: str) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        relay(GridWire(grid), address, token)
+        serve_grid(GridWire(grid), address, token)
 
     return app
 
@@ -163,9 +163,9 @@ def registered_clients(folder: Path, keys: Keys) -> Registered | None:
 
     None if the folder is not that of a deployment.
     """
-    if not (folder / RECORD).is_file():
+    if not (folder / MANIFEST).is_file():
         return None
-    nodes = read_record(folder).nodes
+    nodes = read_manifest(folder).nodes
 
     def find() -> dict[int, int]:
         known = {}

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from fedplt.configuration import FROM_PYTHON, dump_config
-from fedplt.engines.flower.app_project import app_project, package_of
+from fedplt.engines.flower.app.scaffold import app_project, package_of
 from fedplt.engines.flower.node.local_state import KeptState
 from fedplt.engines.flower.processes import end_all, environment, free_port, run_flwr
-from fedplt.engines.flower.relay import RelayWire
 from fedplt.engines.flower.server.engine import FlowerEngine
+from fedplt.engines.flower.server.grid_socket import SocketWire
 from fedplt.errors import RunError
 from fedplt.federation import Interrupted, Job
 from fedplt.files import write_text
@@ -49,9 +49,9 @@ class FlowerSimulation(FlowerEngine):
                 "leave, and have no devices. Leave it out."
             )
         workers = job.config.engine.workers or available_cores()
-        wire = RelayWire(2 * workers, job.config.engine.timeout_seconds)
+        wire = SocketWire(2 * workers, job.config.engine.timeout_seconds)
         super().__init__(job, wire, stop)
-        self._relay, self._workers = wire, workers
+        self._socket, self._workers = wire, workers
         self.members.hello_seconds = START_SECONDS
         self._folder = Path(tempfile.mkdtemp(prefix="fedplt-flower-"))
         self._superlink: subprocess.Popen[bytes] | None = None
@@ -94,7 +94,7 @@ class FlowerSimulation(FlowerEngine):
             f"init-args-num-cpus={self._workers}"
         )
         run_flwr(home, "run", str(folder / "app"), "run", "--federation-config", settings)
-        self._wait_for(lambda: self._relay.accept(0.5), "Flower did not start the simulation")
+        self._wait_for(lambda: self._socket.accept(0.5), "Flower did not start the simulation")
 
     def _wait_for(self, ready: Callable[[], bool], otherwise: str) -> None:
         ends = time.monotonic() + START_SECONDS
@@ -123,7 +123,7 @@ class FlowerSimulation(FlowerEngine):
         write_text(
             package / "server_app.py",
             "from fedplt.engines.flower.server.server_app import relay_app\n\n"
-            f"app = relay_app({self._relay.address!r}, {self._relay.token!r})\n",
+            f"app = relay_app({self._socket.address!r}, {self._socket.token!r})\n",
         )
         write_text(
             package / "client_app.py",

@@ -129,8 +129,8 @@ class FedPLT(Strategy):
         refuse_recipe(config)
         if num_examples is not None and len(num_examples) != len(self.ratios):
             raise ConfigError(
-                f"num_examples: {len(num_examples)} numbers for {len(self.ratios)} clients; give "
-                "one per client."
+                f"{len(num_examples)} numbers for {len(self.ratios)} clients; give one per client.",
+                key="num_examples",
             )
         self._known = np.array(num_examples or [0] * len(self.ratios), dtype=np.int64)
         self.history: History | None = None
@@ -186,8 +186,9 @@ class FedPLT(Strategy):
     ) -> AppJob:
         if evaluate_fn is not None and self.plan.local:
             raise ConfigError(
-                "evaluate_fn: with this method the normalization layers stay on the clients, and "
-                "the server's model lacks them. Evaluate on the nodes: leave evaluate_fn out."
+                "with this method the normalization layers stay on the clients, and "
+                "the server's model lacks them. Evaluate on the nodes: leave evaluate_fn out.",
+                key="evaluate_fn",
             )
         on = "nodes" if evaluate_fn is None else "both" if self.evaluate_on_nodes else "server"
         sections = self._sections
@@ -222,7 +223,7 @@ class FedPLT(Strategy):
             self.model.load_state_dict(arrays.to_torch_state_dict())
         except RuntimeError as error:
             raise ConfigError(
-                f"initial_arrays: they are not of the model that FedPLT got: {error}"
+                f"they are not of the model that FedPLT got: {error}", key="initial_arrays"
             ) from error
 
     def summary(self) -> None:

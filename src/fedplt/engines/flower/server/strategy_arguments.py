@@ -18,19 +18,22 @@ def ratio_list(
     given = as_list(ratios)
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         if num_clients is None or num_clients < 1:
-            raise ConfigError(f"ratios: {given} for how many clients? Give num_clients.")
+            raise ConfigError(f"{given} for how many clients? Give num_clients.", key="ratios")
         given = [given] * num_clients
     if isinstance(given, Mapping):
         if set(given) != set(range(len(given))):
             raise ConfigError(
-                f"ratios: clients are numbered 0 to {len(given) - 1} (the partition-id of their "
-                f"nodes); the mapping has {', '.join(map(repr, given))}."
+                f"clients are numbered 0 to {len(given) - 1} (the partition-id of their "
+                f"nodes); the mapping has {', '.join(map(repr, given))}.",
+                key="ratios",
             )
         given = [given[client] for client in range(len(given))]
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
         raise ConfigError(f"ratios is a {described(ratios)}; give one number per client.")
     if num_clients not in (None, len(given)):
-        raise ConfigError(f"ratios: {len(given)} for {num_clients} clients; give one per client.")
+        raise ConfigError(
+            f"{len(given)} for {num_clients} clients; give one per client.", key="ratios"
+        )
     return [float(checked_ratio(client, ratio)) for client, ratio in enumerate(given)]
 
 
@@ -44,8 +47,9 @@ def metric_of(given: str | MetricInfo) -> Metric:
         raise ConfigError(f"metric is a {described(given)}; give a name or a fedplt.MetricInfo.")
     if given not in METRICS:
         raise ConfigError(
-            f"metric: there is no {given!r}. {did_you_mean(given, METRICS)} For one of your own, "
-            "give a fedplt.MetricInfo(name=..., direction='higher' or 'lower')."
+            f"there is no {given!r}. {did_you_mean(given, METRICS)} For one of your own, "
+            "give a fedplt.MetricInfo(name=..., direction='higher' or 'lower').",
+            key="metric",
         )
     return METRICS[given]
 
@@ -60,5 +64,6 @@ def refuse_recipe(config: RunConfig) -> None:
     for key, needs in (("masked_loss", "the labels"), ("static_norm", "the training data")):
         if getattr(recipe, key):
             raise ConfigError(
-                f"method.{key}: it needs {needs}, which is in the app's own code; leave it out."
+                f"it needs {needs}, which is in the app's own code; leave it out.",
+                key=f"method.{key}",
             )

@@ -1,4 +1,4 @@
-"""Reach the server from this machine: TCP, TLS with the deployment's CA, and its clock."""
+"""Checks of the connection to the server: TCP, TLS, clocks, and whether the node is registered."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fedplt.engines.flower.deployment.address import Address, join
-from fedplt.engines.flower.deployment.findings import Finding, note, ok, problem
+from fedplt.engines.flower.deployment.check_files import Finding, note, ok, problem
+from fedplt.engines.flower.deployment.manifest import Address, join
 
 DEADLINE_SECONDS = 5.0
 AHEAD_SECONDS = 4.0
 BEHIND_SECONDS = 300.0
-"""The SuperLink refuses what a node signs more than 5 s ahead of its own clock, or 305 s behind."""
+"""The SuperLink refuses signatures from more than 5 s ahead of its clock, or 305 s behind it."""
 
 
-def check_reach(host: str, port: int, ca: Path, *, expected: bool) -> Iterator[Finding]:
-    """``expected``: whether the server must be running; else its absence is only noted."""
+def check_server_reachable(host: str, port: int, ca: Path, *, expected: bool) -> Iterator[Finding]:
+    """Connect with TLS and compare clocks; a server that is not ``expected`` to run may be down."""
     address = join(host, port)
     try:
         context = ssl.create_default_context(cafile=str(ca))
     except (OSError, ssl.SSLError):
-        return  # the certificate's own check says it
+        return  # the check of the certificate reports it
     try:
         raw = socket.create_connection((host, port), timeout=DEADLINE_SECONDS)
     except OSError as error:
@@ -47,7 +47,7 @@ def check_reach(host: str, port: int, ca: Path, *, expected: bool) -> Iterator[F
         if expected:
             yield problem(text, "start the server (superlink.sh), open the port, check the name")
         else:
-            yield note(text, "start superlink.sh; before that, this is as it should be")
+            yield note(text, "start superlink.sh; before that, this is expected")
         return
     try:
         with raw, context.wrap_socket(raw, server_hostname=host) as secured:
@@ -65,8 +65,8 @@ def check_reach(host: str, port: int, ca: Path, *, expected: bool) -> Iterator[F
         yield compare_clocks(date, datetime.now(UTC))
 
 
-def unregistered(folder: Path, address: Address) -> Iterator[Finding]:
-    """On the server: keys of nodes that the SuperLink does not know, if it runs."""
+def check_nodes_registered(folder: Path, address: Address) -> Iterator[Finding]:
+    """On the server: whether the SuperLink, if it runs, knows the keys of all nodes."""
     found = sorted(folder.glob("keys/*.pub"))
     try:
         ca = (folder / "ca.crt").read_bytes()
@@ -75,7 +75,7 @@ def unregistered(folder: Path, address: Address) -> Iterator[Finding]:
             nodes = control.ListNodes(ListNodesRequest()).nodes_info
         known = {bytes(node.public_key) for node in nodes}
     except (OSError, ValueError, UnsupportedAlgorithm, httpx.HTTPError):
-        return  # it does not run, or the checks of its files say what is wrong
+        return  # it does not run, or the checks of its files report the problem
     missing = [
         name
         for name, key in given.items()
@@ -90,25 +90,27 @@ def unregistered(folder: Path, address: Address) -> Iterator[Finding]:
 def check_node_registered(folder: Path, address: Address) -> Iterator[Finding]:
     """On a node: whether the server knows its key.
 
-    Asks with a heartbeat interval that is not allowed: a SuperLink that knows the key refuses the
-    interval, and nothing changes there. It refuses an unknown key before that.
+    Sends a heartbeat interval that is not allowed. A SuperLink refuses unknown keys first, and this
+    interval second; either way its state does not change.
     """
     try:
         ca = (folder / "ca.crt").read_bytes()
         key = load_ssh_private_key((folder / "node.key").read_bytes(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         public = key.public_key()
-        asked = ActivateNodeRequest(public_key=public_key_to_bytes(public), heartbeat_interval=0.0)
+        request = ActivateNodeRequest(
+            public_key=public_key_to_bytes(public), heartbeat_interval=0.0
+        )
         interceptors: list[ProtobufClientInterceptor] = [
             RuntimeVersionHttpInterceptor(component_name="SuperNode"),
             NodeAuthHttpInterceptor(key, public),
         ]
         with FleetHttpClient.from_server_address(address.public, False, ca, interceptors) as fleet:
-            fleet.ActivateNode(asked)
+            fleet.ActivateNode(request)
     except httpx.HTTPStatusError as error:
         yield from _refusal(error.response)
     except (OSError, ValueError, AssertionError, UnsupportedAlgorithm, httpx.HTTPError):
-        return  # no connection, or no key: said by other checks
+        return  # no connection, or no key: other checks report it
 
 
 def _refusal(response: httpx.Response) -> Iterator[Finding]:
@@ -120,24 +122,30 @@ def _refusal(response: httpx.Response) -> Iterator[Finding]:
         do = "run register-nodes.sh on the server, with this node's node.pub in its keys/"
         yield problem("the server does not know this node's key", do)
     else:
-        yield note(f"the server does not say if it knows this key (HTTP {response.status_code})")
+        yield note(
+            f"the server did not answer whether it knows this key (HTTP {response.status_code})"
+        )
 
 
 def compare_clocks(server: datetime, here: datetime) -> Finding:
-    """Nodes sign with the time of day: a clock that is wrong is refused."""
+    """Nodes sign with the time of day, so the server refuses nodes with a wrong clock."""
     ahead = (here - server).total_seconds()  # up to a second too much: the header has whole ones
     do = "set the clocks, such as with 'timedatectl set-ntp true' on both"
     if ahead > AHEAD_SECONDS:
-        return problem(f"this clock is {ahead:.0f} s ahead of the server's: it refuses that", do)
+        return problem(
+            f"this clock is {ahead:.0f} s ahead of the server's: it refuses this node", do
+        )
     if ahead < -BEHIND_SECONDS:
-        return problem(f"this clock is {-ahead:.0f} s behind the server's: it refuses that", do)
+        return problem(
+            f"this clock is {-ahead:.0f} s behind the server's: it refuses this node", do
+        )
     if ahead < -AHEAD_SECONDS:
         return note(f"this clock is {-ahead:.0f} s behind the server's", do)
     return ok("the clocks agree within seconds")
 
 
 def _server_date(secured: ssl.SSLSocket) -> datetime | None:
-    """The ``Date`` of any answer; None: there is none."""
+    """The ``Date`` header of an answer."""
     request = b"HEAD / HTTP/1.1\r\nHost: fedplt\r\nConnection: close\r\n\r\n"
     try:
         secured.sendall(request)

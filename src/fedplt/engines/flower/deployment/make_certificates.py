@@ -1,4 +1,4 @@
-"""Keys and certificates: a certificate authority, the server's certificate, a key per node."""
+"""Make keys and certificates: a certificate authority, the server's certificate, a key per node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedplt.engines.flower.deployment.address import LOCAL, Address, is_ip
+from fedplt.engines.flower.deployment.manifest import LOCAL, Address, is_ip
 
 CA_DAYS = 3650
 SERVER_DAYS = 730

@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from fedplt.cli import app as cli
-from fedplt.engines.flower.app_files import init_app
+from fedplt.engines.flower.app.scaffold import init_app
 from fedplt.engines.flower.processes import environment
 from fedplt.errors import RunError
 from tests.support.flower_runs import simulate

@@ -2,10 +2,10 @@
 
     python3 -P superexec.py server|node [arguments of flower-superexec]
 
-Two things differ from Flower's own. A task's token is not on its command line, where every account
-of the machine reads it. And a node runs :mod:`fedplt.engines.flower.node.flwr_clientapp`, not code
-of the server. Scripts run this module by its file: importing its package loads torch, which only
-tasks need.
+It differs from Flower's in two ways. A task's token is not on the command line, where every account
+of the machine could read it. And a node runs :mod:`fedplt.engines.flower.node.flwr_clientapp`, not
+code that the server sends. Scripts run this file by its path: importing its package would load
+torch, which only the tasks need.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PROGRAMS = {
         [sys.executable, "-P", "-m", "fedplt.engines.flower.node.flwr_clientapp"],
     ),
 }
-"""The one kind of task that each side starts, and its program."""
+"""The kind of task that each side starts, and its program."""
 
 
-class QuietExecutor(SubprocessExecutor):
-    """Starts tasks of one kind; a token is read from an open file that has no name."""
+class HiddenTokenExecutor(SubprocessExecutor):
+    """Starts tasks of one kind, which read their token from an unnamed open file."""
 
     def __init__(self, side: str) -> None:
         self.kind, self.program = PROGRAMS[side]
@@ -67,7 +67,7 @@ def main() -> None:
         sys.exit("usage: superexec.py server|node [arguments of flower-superexec]")
     if not hasattr(flower, "get_executor"):
         sys.exit("this version of Flower does not fit: install the one of deployment.json.")
-    flower.get_executor = lambda *_, **__: QuietExecutor(side)
+    flower.get_executor = lambda *_, **__: HiddenTokenExecutor(side)
     # A shell ignores Ctrl-C for jobs in the background; Flower uses it to end them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     flower_superexec()

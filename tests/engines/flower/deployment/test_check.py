@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from fedplt.engines.flower.deployment import Finding, check_deployment, keys, make_address
-from fedplt.engines.flower.deployment.certificates import check_ca, check_certificate
-from fedplt.engines.flower.deployment.findings import versions
-from fedplt.engines.flower.deployment.reach import check_reach, compare_clocks
+from fedplt.engines.flower.deployment import Finding, check_deployment, make_address
+from fedplt.engines.flower.deployment import make_certificates as keys
+from fedplt.engines.flower.deployment.check_connection import (
+    check_server_reachable,
+    compare_clocks,
+)
+from fedplt.engines.flower.deployment.check_files import check_ca, check_certificate, versions
 from fedplt.errors import RunError
 from tests.support.deployments import free_ports, make_deployment
 
@@ -215,35 +218,44 @@ def test_reaching_the_server(folder, tmp_path):
     ca = folder / "server" / "ca.crt"
     late = b"HTTP/1.1 404 Not Found\r\nDate: Sun, 31 Dec 2045 00:00:00 GMT\r\n\r\n"
     with server(folder / "server", late) as port:
-        found = list(check_reach("127.0.0.1", port, ca, expected=True))
+        found = list(check_server_reachable("127.0.0.1", port, ca, expected=True))
     assert [finding.level for finding in found] == ["ok", "problem"]
     assert "behind the server's" in found[1].text
     with server(folder / "server") as port:  # no HTTP: nothing is known of its clock
-        assert [f.level for f in check_reach("127.0.0.1", port, ca, expected=True)] == ["ok"]
+        assert [f.level for f in check_server_reachable("127.0.0.1", port, ca, expected=True)] == [
+            "ok"
+        ]
     with server(None) as port:
-        (one,) = problems(check_reach("127.0.0.1", port, ca, expected=False))
+        (one,) = problems(check_server_reachable("127.0.0.1", port, ca, expected=False))
     assert "does not speak TLS" in one
     (tmp_path / "other").mkdir()
     other = make_deployment(tmp_path / "other", config="")
     with server(other / "server") as port:
-        (one,) = problems(check_reach("127.0.0.1", port, ca, expected=True))
+        (one,) = problems(check_server_reachable("127.0.0.1", port, ca, expected=True))
     assert "a certificate that is refused" in one
 
 
 def test_a_server_that_says_nothing_is_given_up_in_time(folder, monkeypatch):
-    monkeypatch.setattr("fedplt.engines.flower.deployment.reach.DEADLINE_SECONDS", 0.2)
+    monkeypatch.setattr("fedplt.engines.flower.deployment.check_connection.DEADLINE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         (one,) = problems(
-            check_reach("127.0.0.1", port, folder / "server" / "ca.crt", expected=True)
+            check_server_reachable("127.0.0.1", port, folder / "server" / "ca.crt", expected=True)
         )
     assert "does not speak TLS" in one
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', '{"format": 1, "nodes": 3}'])
-def test_a_damaged_record(folder, text):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        *((text, "copy the folder again") for text in ("", "{}", "[]", '{"format": 2}')),
+        ('{"format": 2, "nodes": 3}', "copy the folder again"),
+        ('{"format": 1}', "another version of fedplt"),
+    ],
+)
+def test_a_damaged_manifest(folder, text, words):
     (folder / "server" / "deployment.json").write_text(text)
-    with pytest.raises(RunError, match="copy the folder again"):
+    with pytest.raises(RunError, match=words):
         list(check_deployment(folder))
 
 

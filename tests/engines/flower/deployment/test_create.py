@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.serialization import (
 from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 
 from fedplt.configuration import load_config
-from fedplt.engines.flower.deployment import make_address, read_record
-from fedplt.engines.flower.deployment.nodes_file import client_groups, read_nodes
-from fedplt.engines.flower.deployment.scripts import node_port
+from fedplt.engines.flower.deployment import make_address, read_manifest
+from fedplt.engines.flower.deployment.config_files import client_groups, read_nodes
+from fedplt.engines.flower.deployment.create import node_port
 from fedplt.engines.flower.node.node_config import load_node
 from fedplt.engines.flower.server.server_app import registered_clients
 from fedplt.errors import ConfigError, RunError
@@ -102,7 +102,7 @@ def test_a_server_that_plans_by_devices_asks_the_nodes_for_them(tmp_path):
     own = made / "nodes" / "n1"
     assert load_node(own / "node.toml").profile == str(own / "profile.toml")
     assert "fedplt probe" in (made / "README.md").read_text()
-    assert read_record(made).layers is not None
+    assert read_manifest(made).layers is not None
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_node_knows_itself_alone(folder):
     assert (node.data.name, node.data.alpha, node.data.seed) == ("tests.support.tiny:data", 0.5, 3)
     assert node.model.name == "tests.support.tiny:model"
     assert node.state == str(folder / "nodes" / "n2" / "state")
-    assert read_record(folder / "nodes" / "n2").nodes == {"n2": 1}
+    assert read_manifest(folder / "nodes" / "n2").nodes == {"n2": 1}
     for path in (folder / "nodes" / "n2").iterdir():
         assert not {"n1", "n3"} & set(path.read_text().replace(",", " ").split()), path
 
@@ -188,7 +188,7 @@ def test_start_run_continues_by_itself_and_takes_no_argument(folder):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
     assert done.returncode == 2
     assert "continues a run that has begun" in done.stderr
-    page = Path(__file__).parents[3] / "docs" / "deploy.md"
+    page = Path(__file__).parents[4] / "docs" / "deploy.md"
     for text in ((folder / "README.md").read_text(), page.read_text()):
         assert "--resume" not in text
         assert "start-run.sh" in text

@@ -14,7 +14,8 @@ from flwr.supercore.interceptors import (
 )
 from flwr.supercore.runtime import RuntimeHttpClient
 
-from fedplt.engines.flower.deployment import check_deployment, keys
+from fedplt.engines.flower.deployment import check_deployment
+from fedplt.engines.flower.deployment import make_certificates as keys
 from tests.support.deployments import answers, free_ports, make_deployment, nodes_online, parts
 
 

@@ -12,8 +12,8 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus
 
 import fedplt
+from fedplt.engines.flower.deployment.superexec import HiddenTokenExecutor
 from fedplt.engines.flower.node import flwr_clientapp as node_app
-from fedplt.engines.flower.superexec import QuietExecutor
 from fedplt.errors import RunError
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ def spec(kind: TaskType) -> ExecutionSpec:
 
 def test_a_task_reads_its_token_and_nobody_sees_it(tmp_path, monkeypatch):
     out, started = tmp_path / "out.json", []
-    executor = QuietExecutor("server")
+    executor = HiddenTokenExecutor("server")
     executor.program = [sys.executable, "-c", TASK, str(out)]
     popen = subprocess.Popen
 
@@ -45,7 +45,7 @@ def test_a_task_reads_its_token_and_nobody_sees_it(tmp_path, monkeypatch):
         started.append(popen(*arguments, **options))
         return started[0]
 
-    monkeypatch.setattr("fedplt.engines.flower.superexec.subprocess.Popen", start)
+    monkeypatch.setattr("fedplt.engines.flower.deployment.superexec.subprocess.Popen", start)
     assert executor.launch(spec(TaskType.SERVER_APP)).status == LaunchResultStatus.ACCEPTED
     assert started[0].wait(30) == 0
     command, is_file, token = json.loads(out.read_text())
@@ -56,7 +56,7 @@ def test_a_task_reads_its_token_and_nobody_sees_it(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("side", ["server", "node"])
 def test_a_machine_starts_tasks_of_one_kind(side):
-    executor = QuietExecutor(side)
+    executor = HiddenTokenExecutor(side)
     others = set(TaskType) - {executor.kind}
     assert executor.get_eligible_capacity(set(TaskType)) == ({executor.kind}, set())
     for kind in others:
@@ -71,6 +71,6 @@ def test_a_flower_that_does_not_fit_runs_nothing(monkeypatch):
 
 
 def test_what_waits_for_tasks_does_not_load_torch():
-    path = Path(fedplt.__file__).parent / "engines" / "flower" / "superexec.py"
+    path = Path(fedplt.__file__).parent / "engines" / "flower" / "deployment" / "superexec.py"
     script = f"import runpy, sys; runpy.run_path({str(path)!r}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-P", "-c", script], timeout=60).returncode == 0

@@ -1,16 +1,16 @@
-"""Between ``fedplt run`` and the server app that Flower starts for its simulation.
+"""Flower's grid over a local socket: a simulation's round loop is not in Flower's server process.
 
-Flower gives its grid only to a server app, in a process that it starts itself. The round loop stays
-where the user started it: the server app relays orders and answers over a local socket. Frames are
-safetensors; nothing is pickled.
+Flower gives its grid only to a server app, in a process that it starts. The round loop runs in the
+user's process and sends orders over the socket; the server app passes them on to the grid and sends
+the answers back. Frames are safetensors; nothing is pickled.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
+import shutil
 import socket
 import struct
 import tempfile
@@ -28,8 +28,8 @@ MAX_FRAME = 2**36
 HANDSHAKE_SECONDS = 10.0
 
 
-class Channel:
-    """Frames over a connected socket: a JSON value and arrays."""
+class FramedSocket:
+    """A connected socket that sends and receives frames of a JSON value and arrays."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -61,35 +61,35 @@ class Channel:
         self.connection.close()
 
 
-class RelayWire:
-    """The side of the round loop."""
+class SocketWire:
+    """The round loop's end of the socket."""
 
     def __init__(self, max_in_flight: int, timeout: float) -> None:
         self.max_in_flight: int | None = max_in_flight
         self.timeout = timeout
         self.interruptions = 0
-        self.folder = tempfile.mkdtemp(prefix="fedplt-relay-")  # only this user may enter it
-        self.address = str(Path(self.folder) / "relay")
+        self.folder = tempfile.mkdtemp(prefix="fedplt-grid-")  # only this user may enter it
+        self.address = str(Path(self.folder) / "socket")
         self.token = secrets.token_hex(16)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.address)
         self._listener.listen(1)
-        self._channel: Channel | None = None
+        self._peer: FramedSocket | None = None
 
     def accept(self, seconds: float) -> bool:
-        """Whether the server app has connected; waits this long for it."""
+        """Wait this long for the server app; return whether it has connected."""
         self._listener.settimeout(seconds)
         try:
             connection, _ = self._listener.accept()
         except TimeoutError:
             return False
         connection.settimeout(HANDSHAKE_SECONDS)
-        channel = Channel(connection)
-        if channel.receive()[0] != self.token:
-            channel.close()
+        peer = FramedSocket(connection)
+        if peer.receive()[0] != self.token:
+            peer.close()
             return False
         connection.settimeout(self.timeout)
-        self._channel = channel
+        self._peer = peer
         return True
 
     def nodes(self) -> list[int]:
@@ -113,42 +113,41 @@ class RelayWire:
         }
 
     def _call(self, value: Any, arrays: Any = None) -> tuple[Any, Any]:
-        if self._channel is None:
+        if self._peer is None:
             raise RunError("Flower's server app has not connected.")
         try:
-            self._channel.send(value, arrays)
-            return self._channel.receive()
+            self._peer.send(value, arrays)
+            return self._peer.receive()
         except (OSError, ConnectionError) as error:
             raise RunError(f"Flower's server app has ended ({error}).") from error
 
     def close(self) -> None:
-        if self._channel is not None:
+        if self._peer is not None:
             with contextlib.suppress(OSError):
-                self._channel.send(["end"])
-            self._channel.close()
-            self._channel = None
+                self._peer.send(["end"])
+            self._peer.close()
+            self._peer = None
         self._listener.close()
-        for path in (self.address, self.folder):
-            _remove(path)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def relay(wire: Wire, address: str, token: str) -> None:
-    """The side of the server app: do what the round loop asks until it says that it has ended."""
+def serve_grid(wire: Wire, address: str, token: str) -> None:
+    """The server app's end of the socket: carry out calls until the round loop ends."""
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(HANDSHAKE_SECONDS)
     connection.connect(address)
-    connection.settimeout(None)  # the round loop ends this process if it ends itself
-    channel = Channel(connection)
-    channel.send(token)
+    connection.settimeout(None)  # the round loop ends this process when it ends
+    peer = FramedSocket(connection)
+    peer.send(token)
     while True:
         try:
-            (action, *rest), arrays = channel.receive()
+            (action, *rest), arrays = peer.receive()
         except (OSError, ConnectionError):
             return
         if action == "end":
             return
         if action == "nodes":
-            channel.send([str(node) for node in wire.nodes()])
+            peer.send([str(node) for node in wire.nodes()])
         elif action == "push":
             heads, seconds = rest
             parts = _by_index(arrays)
@@ -156,7 +155,7 @@ def relay(wire: Wire, address: str, token: str) -> None:
                 Order(node, kind, header, parts.get(index, {}))
                 for index, (node, kind, header) in enumerate(heads)
             ]
-            channel.send(wire.push(orders, seconds))
+            peer.send(wire.push(orders, seconds))
         else:
             answers = wire.pull(rest[0])
             found = [[name, dict(a.header), a.error] for name, a in answers.items()]
@@ -165,7 +164,7 @@ def relay(wire: Wire, address: str, token: str) -> None:
                 for index, answer in enumerate(answers.values())
                 for name, array in answer.arrays.items()
             }
-            channel.send(found, numbers)
+            peer.send(found, numbers)
 
 
 def _by_index(arrays: dict[str, Any]) -> dict[int, dict[str, Any]]:
@@ -174,8 +173,3 @@ def _by_index(arrays: dict[str, Any]) -> dict[int, dict[str, Any]]:
         index, _, name = key.partition("/")
         result.setdefault(int(index), {})[name] = array
     return result
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(OSError):
-        (os.rmdir if Path(path).is_dir() else os.unlink)(path)

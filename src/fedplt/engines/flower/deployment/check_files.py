@@ -1,10 +1,13 @@
-"""Check certificates and keys that are on this machine."""
+"""Checks of files on this machine: versions, private files, certificates and keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -16,8 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
-from fedplt.engines.flower.deployment.address import Address
-from fedplt.engines.flower.deployment.findings import Finding, note, ok, problem
+from fedplt.engines.flower.deployment.manifest import Address, installed_versions
 
 RENEW = (
     "sign a new server certificate with ca/, or make the deployment anew with 'fedplt deploy init'"
@@ -25,8 +27,68 @@ RENEW = (
 SOON = timedelta(days=30)
 
 
+@dataclass(frozen=True)
+class Finding:
+    """One line of a check: good, worth knowing, or a problem and what to do about it."""
+
+    level: Literal["ok", "note", "problem"]
+    text: str
+    do: str = ""
+
+
+def ok(text: str) -> Finding:
+    return Finding("ok", text)
+
+
+def note(text: str, do: str = "") -> Finding:
+    return Finding("note", text, do)
+
+
+def problem(text: str, do: str) -> Finding:
+    return Finding("problem", text, do)
+
+
+def private_file(path: Path) -> Finding:
+    """Only the owner may read a key."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        return problem(f"{path} cannot be read: {error.strerror}", "copy the folder again")
+    if mode & 0o077:
+        text = f"{path} can be read by others (mode {mode:o})"
+        return problem(text, f"chmod 600 {path}; if others may have read it, make new keys")
+    return ok(f"{path.name} is private")
+
+
+def versions(wanted: Mapping[str, str], here: Mapping[str, str] | None = None) -> Iterator[Finding]:
+    """Compare installed versions with those that the deployment was made with."""
+    here = here or installed_versions()
+    for package, expected in wanted.items():
+        found = here.get(package, "(not installed)")
+        text = f"{package} {found}"
+        if found == expected:
+            yield ok(text)
+        elif package in ("fedplt", "flwr"):
+            install = f"pip install '{package}=={expected}'"
+            yield problem(f"{text}, but the deployment was made with {expected}", install)
+        elif _minor(found) != _minor(expected):
+            differs = (
+                f"{text}, but the deployment was made with {expected}: results may differ in bits"
+            )
+            if package == "torch":
+                yield problem(differs, f"pip install 'torch=={expected.partition('+')[0]}'")
+            else:
+                yield note(differs)
+        else:
+            yield note(f"{text} (the deployment was made with {expected})")
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
 def check_ca(path: Path, now: datetime | None = None) -> Iterator[Finding]:
-    """The certificate of the authority, as every machine has it."""
+    """Check the certificate of the authority, which every machine has."""
     ca = _load(path)
     if isinstance(ca, Finding):
         yield ca
@@ -47,7 +109,7 @@ def check_certificate(
     authority: str = "ca.crt",
     now: datetime | None = None,
 ) -> Iterator[Finding]:
-    """``server.pem`` or ``runtime.pem``: its time, its names, its key, and who signed it."""
+    """Check validity, names, key and signature of ``server.pem`` or ``runtime.pem``."""
     path = folder / f"{name}.pem"
     certificate, ca = _load(path), _load(folder / authority)
     if isinstance(certificate, Finding):
@@ -57,7 +119,7 @@ def check_certificate(
     yield _names(certificate, path, address)
     yield _key_matches(certificate, folder / f"{name}.key")
     if isinstance(ca, Finding):
-        return  # said by check_ca
+        return  # check_ca reports it
     try:
         certificate.verify_directly_issued_by(ca)
         yield ok(f"{path.name} is signed by {authority}")
@@ -67,7 +129,7 @@ def check_certificate(
 
 
 def check_node_key(folder: Path) -> Finding:
-    """``node.key``: in the form that Flower reads, and the one that was registered."""
+    """Check that ``node.key`` has the format that Flower reads, and belongs to ``node.pub``."""
     path = folder / "node.key"
     do = "copy the node's folder again"
     try:
@@ -100,7 +162,7 @@ def _reason(error: Exception) -> str:
 def _validity(certificate: x509.Certificate, path: Path, now: datetime | None) -> Finding:
     now = now or datetime.now(UTC)
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    clock = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC"
+    clock = f"this machine's clock is at {now:%Y-%m-%d %H:%M} UTC"
     if now < start:
         text = f"{path} is not valid before {start:%Y-%m-%d %H:%M} UTC; {clock}"
         return problem(text, "set the clock")
