@@ -9,10 +9,13 @@ from reproduction.accuracy_tables import paper_imbalance
 from reproduction.catalog import EXPERIMENTS
 from reproduction.measurements import (
     AtEqualCost,
+    CurveDifference,
     Difference,
     FallsWithImbalance,
     Measurement,
+    SamplingRatio,
     Saving,
+    SimulatedTime,
     SmallerSpread,
     TrainsLess,
 )
@@ -175,6 +178,80 @@ def equal_costs() -> Iterator[Case]:
             f"{gained:+.2f} at {budgets.communication / 1e9:.2f} GB",
             AtEqualCost("exp2", pair, "fedplt", "fedavg", BYTES, budgets.communication),
         )
+
+
+def equal_computation() -> Iterator[Case]:
+    """By the count that the paper's numbers stand beside, and by exact FLOPs."""
+    for pair in PAIRS:
+        paper, counted = GAINS[pair][2], COMPUTATION.get(pair, PAPER_FLOPS)
+        for measure, words in ((PAPER_FLOPS, "by the paper's formula"), (EXACT_FLOPS, "exact")):
+            printed = measure == counted
+            yield _case(
+                f"{_title(pair)}, {words}",
+                f"{paper.accuracy:+.2f} at {paper.target / 1e12:.2f} TFLOP" if printed else "-",
+                AtEqualCost("exp1", pair, "balanced", "fedavg", measure,
+                            paper.target if printed else None),
+            )  # fmt: skip
+
+
+def similar_curves() -> Iterator[Case]:
+    for pair in PAIRS:
+        yield _case(_title(pair), "similar (figure)", CurveDifference("exp1", pair, "balanced",
+                                                                      "fedavg"))  # fmt: skip
+
+
+def spreads_by_balance() -> Iterator[Case]:
+    for pair in PAIRS:
+        paper = FINAL_ACCURACY["exp1", pair]
+        yield _case(
+            _title(pair),
+            f"{paper['balanced'][1]:.2f} against {paper['large'][1]:.2f}",
+            SmallerSpread("exp1", pair, "balanced", "large"),
+        )
+
+
+def stragglers() -> Iterator[Case]:
+    """The paper has a numerical example alone; here, the fleet of README.md."""
+    for target in (0.75, 0.8):
+        yield _case(
+            f"{_title('fashion-fcn')} (exp2), devices of the fleet `kitchen`",
+            "a round of 4.35 s for 17.65 s (its example)",
+            SimulatedTime("exp2", "fashion-fcn", "fedplt", "fedavg", target),
+        )
+
+
+def original_ocs() -> Iterator[Case]:
+    """The paper has FedPLT behind in the low fleet, and ahead in the moderate one."""
+    for where, first, second in (
+        ("full model ahead, low fleet", "full-ocs", "low-ocs"),
+        ("FedPLT ahead, moderate fleet", "moderate-ocs", "full-ocs"),
+    ):
+        gains = {"full-ocs": 0.0, **SAMPLING_GAIN}
+        yield Case(
+            where,
+            f"{gains[first] - gains[second]:+.2f}",
+            Difference("exp3", "cifar-fcn", first, second),
+            SETTINGS["cifar-fcn-sampling"].rounds,
+        )
+
+
+def sampling_ratios(of: str) -> Iterator[Case]:
+    """FedPLT-aware OCS divided by the original OCS."""
+    for fleet in ("low", "moderate"):
+        for second, words in _OCS.items():
+            yield Case(
+                f"{fleet} fleet, {words}",
+                "-",
+                SamplingRatio("exp3", "cifar-fcn", f"{fleet}-aware", f"{fleet}-{second}", of),
+                SETTINGS["cifar-fcn-sampling"].rounds,
+            )
+
+
+_OCS = {"ocs": "5 models against 5 clients", "ocs-equal": "equal expected uploads"}
+
+
+def aware_ocs() -> Iterator[Case]:
+    return sampling("aware", _OCS)
 
 
 def sampling(first: str, seconds: Mapping[str, str], rule: Rule = beats) -> Iterator[Case]:

@@ -40,10 +40,7 @@ _CLAIMS = (
     ("FedPLT is more accurate than FedAvg at equal communication", cases.equal_costs()),
     (
         "FedPLT-aware OCS beats the original OCS at equal budget",
-        cases.sampling(
-            "aware",
-            {"ocs": "5 models against 5 clients", "ocs-equal": "equal expected uploads"},
-        ),
+        cases.aware_ocs(),
     ),
     (
         "The sampling rule as printed is on par with the true optimum (our question)",
@@ -66,6 +63,28 @@ _CLAIMS = (
         cases.sampling("aware", {"full-ocs": "5 models"}),
     ),
     ("FedPLT beats full training where the paper has it ahead", cases.above_fedavg()),
+    ("FedPLT is more accurate than FedAvg at equal computation", cases.equal_computation()),
+    (
+        "FedPLT and FedAvg have similar curves by round (mean difference over all rounds)",
+        cases.similar_curves(),
+    ),
+    (
+        "The spread over seeds grows with imbalance (most balanced, largely unbalanced)",
+        cases.spreads_by_balance(),
+    ),
+    (
+        "With the original OCS, FedPLT is behind full-model OCS (low fleet) and ahead (moderate)",
+        cases.original_ocs(),
+    ),
+    (
+        "FedPLT-aware OCS has less sampling variance than the original OCS",
+        cases.sampling_ratios("variance"),
+    ),
+    (
+        "With FedPLT-aware OCS participation is fairer (Jain's index of the probabilities)",
+        cases.sampling_ratios("fairness"),
+    ),
+    ("FedPLT suffers less from stragglers (simulated time)", cases.stragglers()),
 )
 
 CLAIMS = tuple(

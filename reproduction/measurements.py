@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 
 from fedplt.comparison import MEASURES
-from fedplt.statistics import Interval, spread
+from fedplt.statistics import Interval, mean_interval, spread
 from reproduction.accuracy_tables import balance, paper_imbalance
 from reproduction.catalog import EXPERIMENTS
 from reproduction.selection import Entry, Selection, select
@@ -111,6 +113,83 @@ class Difference(Versus):
             for name, interval in found.items()
             if interval is not None
         }
+
+
+@dataclass(frozen=True)
+class CurveDifference(Versus):
+    """Accuracy of the first minus that of the second by round, mean over all rounds."""
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        if selection is None:
+            return None
+        found = selection.difference(self.first, self.second, last=selection.rounds)
+        if found is None:
+            return _nothing(_NO_PAIR, selection)
+        evidence = _from(found, on_par, selection.rounds, "points")
+        return replace(evidence, instead=better_or_worse(found), apart=apart(found))
+
+
+@dataclass(frozen=True)
+class SamplingRatio(Versus):
+    """A property of the first sampler divided by that of the second, paired by seed."""
+
+    of: str
+    """``variance`` (smaller is better) or ``fairness`` (larger is better)."""
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        if selection is None:
+            return None
+        runs = [selection.entries[name].runs for name in (self.first, self.second)]
+        values = [
+            [getattr(run.sampled, self.of) for seed in selection.pairs(self.first, self.second)
+             if (run := found[seed]).sampled]
+            for found in runs
+        ]  # fmt: skip
+        first, second = values
+        if not first or len(first) != len(second):
+            return _nothing("not recorded", selection)
+        ratios = mean_interval([a / b for a, b in zip(first, second, strict=True)])
+        sign = -1 if self.of == "variance" else 1
+        away = mean_interval([sign * (a / b - 1) for a, b in zip(first, second, strict=True)])
+        decision, towards = beats(away)
+        ends = f"[{ratios.low:.2f}, {ratios.high:.2f}]" if away.low is not None else NONE
+        shown = ", ".join(f"{fmean(v):.3g}" for v in values)
+        return Evidence(f"{ratios.estimate:.2f} times ({shown})", ends, decision, towards,
+                        len(first), selection.rounds)  # fmt: skip
+
+
+TIMES = Path(__file__).parents[1] / "results" / "why" / "times.json"
+"""Predicted seconds of a round on the devices of the built-in fleet ``kitchen``."""
+
+
+@dataclass(frozen=True)
+class SimulatedTime(Versus):
+    """Simulated time to an accuracy: hours of the second minus those of the first."""
+
+    wanted: float
+
+    def evidence(self, results: Results) -> Evidence | None:
+        selection = self.both(results)
+        if selection is None or not TIMES.is_file():
+            return None
+        seconds = json.loads(TIMES.read_text(encoding="utf-8"))["round_seconds"]
+        names = self.first, self.second
+        hours = []
+        for seed in selection.pairs(*names):
+            runs = [selection.entries[name].histories[seed] for name in names]
+            rounds = [next((r.round for r in h.evaluated if (r.score or 0) >= self.wanted), None)
+                      for h in runs]  # fmt: skip
+            if all(rounds) and all(str(seed) in seconds[name] for name in names):
+                pairs = zip(names, rounds, strict=True)
+                own, other = (seconds[name][str(seed)] * (r or 0) / 3600 for name, r in pairs)
+                hours.append(other - own)
+        if not hours:
+            return _nothing(f"not all reach {100 * self.wanted:.0f} %", selection)
+        at = f"{100 * self.wanted:.0f} %"
+        evidence = _from(mean_interval(hours), beats, selection.rounds, "h saved", at)
+        return replace(evidence, target_reached=True)
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,43 @@ def _layers(numbers: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """How a sampler treated the clients, mean over the rounds."""
+
+    variance: float
+    """Variance of the sampled sum of n U."""
+    variance_ratio: float
+    """The same, divided by that of uniform sampling of equal expected cost."""
+    probabilities: tuple[float, ...]
+    """Probability of every client."""
+
+    @property
+    def fairness(self) -> float:
+        """Jain's index of the probabilities: 1 if all are equal, 1 / clients if one has all."""
+        values = np.asarray(self.probabilities)
+        return float(values.sum() ** 2 / (len(values) * (values**2).sum()))
+
+    def to_json(self) -> dict[str, Any]:
+        rest = {"variance": self.variance, "variance_ratio": self.variance_ratio}
+        return {**rest, "probabilities": list(self.probabilities)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Sampled:
+        return cls(data["variance"], data["variance_ratio"], tuple(data["probabilities"]))
+
+
+def sampled_of(history: History) -> Sampled | None:
+    """None if clients were not sampled by their norms."""
+    keys = ("variance", "variance_ratio", "probabilities")
+    found = [r.sampling for r in history.rounds if r.sampling and {*keys} <= r.sampling.keys()]
+    if not found:
+        return None
+    variance, ratio = (float(f"{fmean(s[key] for s in found):.5g}") for key in keys[:2])
+    clients = zip(*(sampling["probabilities"] for sampling in found), strict=True)
+    return Sampled(variance, ratio, tuple(float(f"{fmean(values):.4g}") for values in clients))
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RecordedRun:
     """One run: accuracy, loss and costs by round."""
@@ -121,6 +158,7 @@ class RecordedRun:
     """Number of updates refused because they were not finite: local training diverged."""
     test_accuracy: float | None = None
     dynamics: Series = field(default_factory=Series)
+    sampled: Sampled | None = None
 
     @property
     def rounds(self) -> int:
@@ -146,6 +184,8 @@ class RecordedRun:
             values["test_accuracy"] = self.test_accuracy
         if self.dynamics:
             values["dynamics"] = self.dynamics.to_json()
+        if self.sampled:
+            values["sampled"] = self.sampled.to_json()
         return values
 
     @classmethod
@@ -164,6 +204,7 @@ class RecordedRun:
             refused=data.get("refused", 0),
             test_accuracy=data.get("test_accuracy"),
             dynamics=Series.from_json(data["dynamics"]) if "dynamics" in data else Series(),
+            sampled=Sampled.from_json(data["sampled"]) if "sampled" in data else None,
         )
 
     @classmethod
@@ -188,6 +229,7 @@ class RecordedRun:
             refused=sum(len(record.rejected) for record in history.rounds),
             test_accuracy=history.test_score,
             dynamics=series_of(history),
+            sampled=sampled_of(history),
         )
 
 

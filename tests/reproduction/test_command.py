@@ -46,7 +46,7 @@ def test_mistakes_are_said_in_words(reproduction, tmp_path, monkeypatch, argumen
     ("arguments", "expected"),
     [
         (["exp2", "--quick"], ("fashion-fcn", 7, [1, 2], 30, "runs/reproduce-quick")),
-        (["exp1", "--quick", "--seeds", "5"], ("fashion-fcn", 5, [5], 30, "runs/reproduce-quick")),
+        (["exp1", "--quick", "--seeds", "5"], ("fashion-fcn", 6, [5], 30, "runs/reproduce-quick")),
         (["exp3", "--quick"], ("cifar-fcn", 16, [1, 2], 30, "runs/reproduce-quick")),
         (["exp2", "--pair", "cifar-fcn", "--methods", "fedavg, fedplt"],
          ("cifar-fcn", 2, [1, 2, 3], None, "runs/reproduce")),

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from fedplt.statistics import Interval
+from reproduction import measurements
 from reproduction.claims import CLAIMS, claims_tables
 from reproduction.measurements import (
     AtEqualCost,
+    CurveDifference,
     Difference,
     FallsWithImbalance,
+    SamplingRatio,
     Saving,
+    SimulatedTime,
     SmallerSpread,
     TrainsLess,
 )
+from reproduction.recorded import RecordedRun, Sampled
 from reproduction.verdicts import Verdict, beats, judge, on_par
 from tests.support.recorded import fake_recorded, fake_run, flat
 
@@ -179,6 +185,51 @@ def test_fewer_parameters_need_an_accuracy_on_par():
     assert verdict(less, found).verdict == Verdict.HOLDS
     worse = results("exp1", balanced=ours, fedavg=flat([0.85, 0.86, 0.87]))
     assert verdict(less, worse).text == "does not hold (worse)"
+
+
+def test_curves_are_compared_over_all_rounds():
+    late = {seed: fake_run([0.2] * 150 + [0.8 + seed / 1000] * 150) for seed in (1, 2, 3)}
+    curves = CurveDifference("exp1", PAIR, "balanced", "fedavg")
+    found = results("exp1", balanced=late, fedavg=flat([0.801, 0.802, 0.803]))
+    assert curves.evidence(found).ours == "-30.10 points"
+    assert verdict(curves, found).text == "does not hold (worse)"
+
+
+def sampled(variance, probabilities):
+    return {
+        seed: replace(run, sampled=Sampled(variance + seed / 100, 1.0, probabilities))
+        for seed, run in flat([0.4, 0.41, 0.42]).items()
+    }
+
+
+def test_samplers_are_compared_by_variance_and_fairness():
+    found = results(
+        "exp3",
+        "cifar-fcn",
+        **{"low-aware": sampled(1, (0.5, 0.5)), "low-ocs": sampled(2, (1.0, 0.0))},
+    )
+    for of, ours in (("variance", "0.50 times (1.02, 2.02)"), ("fairness", "2.00 times (1, 0.5)")):
+        compared = SamplingRatio("exp3", "cifar-fcn", "low-aware", "low-ocs", of)
+        assert compared.evidence(found).ours == ours
+        assert verdict(compared, found).verdict == Verdict.HOLDS
+        reverse = SamplingRatio("exp3", "cifar-fcn", "low-ocs", "low-aware", of)
+        assert verdict(reverse, found).verdict == Verdict.FAILS
+    run = found["exp3", "cifar-fcn"].runs["low-aware"][1]
+    assert RecordedRun.from_json(run.to_json()).sampled == run.sampled
+
+
+def test_simulated_time_to_an_accuracy(monkeypatch, tmp_path):
+    rounds = {"fedplt": 36, "fedavg": 72}
+    times = {name: dict.fromkeys("123", seconds) for name, seconds in rounds.items()}
+    (tmp_path / "times.json").write_text(json.dumps({"round_seconds": times}))
+    monkeypatch.setattr(measurements, "TIMES", tmp_path / "times.json")
+    rising = {seed: fake_run([0.5] * (98 + seed) + [0.8] * 100) for seed in (1, 2, 3)}
+    found = results(fedplt=rising, fedavg=rising)
+    time = SimulatedTime("exp2", PAIR, "fedplt", "fedavg", 0.75)
+    assert time.evidence(found).ours == "+1.01 h saved at 75 %"  # 101 rounds of 36 s more
+    assert verdict(time, found).verdict == Verdict.HOLDS
+    never = SimulatedTime("exp2", PAIR, "fedplt", "fedavg", 0.9)
+    assert verdict(never, found).verdict == Verdict.OPEN
 
 
 def test_the_claims_of_the_paper():

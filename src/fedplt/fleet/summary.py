@@ -96,7 +96,8 @@ def _times(plan: FleetPlan) -> str:
 
 
 def _costs(plan: FleetPlan) -> str:
-    header = ["device", "down", "up full", "up", "FLOPs full", "FLOPs", "saved"]
+    header = ["device", "down", "up full", "up", "up saved", "bytes saved",
+              "FLOPs full", "FLOPs", "FLOPs saved"]  # fmt: skip
     rows = []
     for entry in plan.devices:
         whole, work = entry.full_work, entry.work
@@ -106,12 +107,18 @@ def _costs(plan: FleetPlan) -> str:
                 bytes_text(work.bytes_down),
                 bytes_text(whole.bytes_up),
                 bytes_text(work.bytes_up),
+                _saved(work.bytes_up, whole.bytes_up),
+                _saved(work.bytes_up + work.bytes_down, whole.bytes_up + whole.bytes_down),
                 flops_text(whole.flops),
                 flops_text(work.flops),
-                f"{100 * (1 - work.flops / whole.flops):.1f} %",
+                _saved(work.flops, whole.flops),
             ]
         )
     return "cost per round\n" + table(header, rows)
+
+
+def _saved(planned: float, full: float) -> str:
+    return f"{100 * (1 - planned / full):.1f} %"
 
 
 def fleet_json(plan: FleetPlan, choices: Sequence[DeadlineChoice] = ()) -> dict[str, Any]:
