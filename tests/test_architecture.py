@@ -22,7 +22,7 @@ TESTS = Path(__file__).parent
 
 ROOT_MODULES = [
     "errors", "seeds", "files", "text", "imports", "statistics", "tables", "builtin", "machine",
-    "schema",
+    "schema", "torch_internals",
 ]  # fmt: skip
 PACKAGES = [
     "planning", "sampling", "fleet", "data", "models", "kernels", "cutting", "client",
@@ -34,6 +34,8 @@ module; its tests are in a folder."""
 LEVEL = {None: -1} | {package: level for level, package in enumerate(PACKAGES)}
 PLAIN = {None: {"pydantic"}, "planning": set(), "sampling": set(), "fleet": set()}
 """What needs NumPy and the standard library alone, and what each may use besides."""
+INTERNALS = "fedplt.torch_internals"
+"""The one root module that imports torch."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ def test_the_plain_packages_need_numpy_alone():
     broken = [
         f"{where(module, found.line)} imports {found.target}"
         for module, found in all_imports()
-        if (package := package_of(module)) in PLAIN
+        if (package := package_of(module)) in PLAIN and module != INTERNALS
         if (top := found.target.split(".")[0]) not in sys.stdlib_module_names
         if top not in {"numpy", "fedplt", *PLAIN[package]}
     ]
@@ -215,9 +217,21 @@ def test_the_plain_packages_need_numpy_alone():
 
 def test_planning_does_not_import_torch():
     """Nor do all modules of the plain packages, in a process of their own."""
-    modules = [module for module in FILES if package_of(module) in PLAIN]
+    modules = [module for module in FILES if package_of(module) in PLAIN and module != INTERNALS]
     script = f"import sys, {', '.join(modules)}; fedplt.make_plan; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_private_parts_of_torch_are_used_in_one_module():
+    private = re.compile(r"\btorch\._|\btorch(?:\.\w+)*\._|from torch[\w.]* import .*\b_[A-Za-z]")
+    broken = [
+        f"{where(module, number)}: {line.strip()}"
+        for module, path in FILES.items()
+        if module != INTERNALS
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if private.search(line) and "torch.__version__" not in line
+    ]
+    assert not broken, "\n".join(broken)
 
 
 def test_only_reports_draw_and_only_flower_speaks_flower():

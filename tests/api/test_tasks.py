@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedplt
-from fedplt.client.builtin_metrics import METRICS
+from fedplt.client.metrics import METRICS
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.report.figures import comparison_figure, score_figure
 from tests.support.jobs import blobs

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedplt import ConfigError, DataError
-from fedplt.client.builtin_metrics import METRICS, accuracy
 from fedplt.client.evaluation import (
     CHUNK,
     Evaluation,
@@ -18,7 +17,7 @@ from fedplt.client.evaluation import (
     label_shares,
     num_chunks,
 )
-from fedplt.client.metrics import Metric
+from fedplt.client.metrics import METRICS, Metric, accuracy
 from fedplt.client.tasks import TASKS
 from fedplt.data.samples import TensorSamples
 

@@ -381,10 +381,10 @@ def test_writing_to_parameters_is_noticed(name):
         optimizer = torch.optim.Adam(part.parameters())
         square(model, torch.randn(2, 6)).backward()
         optimizer.step()
-        assert not part.own_writes.happened
+        assert part.untrained_before is None
         with torch.no_grad():
             WRITES[name](model.weight)
-        assert part.own_writes.happened
+        assert part.untrained_before is not None
 
 
 def test_a_client_that_fails_leaves_nothing_behind():

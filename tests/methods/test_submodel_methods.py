@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedplt import ConfigError, cut
-from fedplt.client.local_training import train_client
-from fedplt.client.recipe_blocks import scaled
+from fedplt.client.local_training import scaled, train_client
 from fedplt.client.submodels import HeldModels
 from fedplt.configuration.config import ModelConfig
 from fedplt.data.training_data import TrainingData

@@ -19,9 +19,8 @@ from torch import nn
 
 from fedplt import Aggregator, ClientUpdate, check, cut, make_plan, train_only
 from fedplt.client import CheckReport, TrainableSlices, interception
-from fedplt.client.ways import Ways
-from fedplt.cutting import find_spaces
-from fedplt.kernels import Slices, TrainedRows, linear, mlp, norm
+from fedplt.cutting import ChannelPaths, find_spaces
+from fedplt.kernels import Slices, TrainedRows, linear, norm
 from fedplt.methods import PlanRequest, make_method
 from fedplt.models import MODELS, build_model
 from fedplt.planning import balanced_allocation, exact_flops
@@ -118,8 +117,8 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "gradients of a Linear": (
         linear, "move_rows", lambda right: lambda rows, grad, x: right(rows, 1.01 * grad, x),
     ),
-    "gradients of a chain": (
-        mlp, "move_rows", lambda right: lambda rows, grad, x: right(rows, 1.01 * grad, x),
+    "outputs of a chain": (
+        linear, "_run_chain", lambda right: lambda links, x: 1.01 * right(links, x),
     ),
     "gradients of inputs": (
         linear, "input_gradient", lambda right: lambda *given: 1.01 * right(*given),
@@ -127,10 +126,11 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "columns left out that are needed": (
         TrainedRows, "needed", lambda right: lambda rows, columns: columns,
     ),
-    "ways taken for certain": (Ways, "is_certain", lambda right: lambda *given: True),
+    "permuted channels": (ChannelPaths, "is_unpermuted", lambda right: lambda *given: True),
     "steps fused too early": (TrainedRows, "is_used_once", lambda right: True),
     "statistics of rows that are not trained": (
-        norm, "_keep", lambda right: lambda statistics, mean, var: statistics.mean.copy_(mean),
+        norm, "_copy_trained",
+        lambda right: lambda statistics, mean, var: statistics.mean.copy_(mean),
     ),
     "gradients of other operations lost": (
         Slices, "scatter_gradient", lambda right: lambda slices, parameter: None,

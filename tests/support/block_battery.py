@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedplt import allocation_of, cut, make_plan, train_only
-from fedplt.kernels import copy_model
+from fedplt.models import copy_model
 from tests.support.masked_training import masks
 
 STEPS = 3

@@ -86,8 +86,8 @@ def cut(
 
 
 def _check(model: nn.Module, inputs: Any, layers: Layers) -> CheckReport:
-    from fedplt.client.self_check import RATIOS
-    from fedplt.client.self_check import check as check_training
+    from fedplt.client.self_check.check import RATIOS
+    from fedplt.client.self_check.check import check as check_training
     from fedplt.planning import make_plan
 
     if inputs is None:

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-from fedplt.client.any_loop import train_held
-from fedplt.client.builtin_metrics import METRICS, accuracy
-from fedplt.client.check_report import CheckReport, refuse_wrong
 from fedplt.client.evaluation import (
     CHUNK,
     Evaluation,
@@ -17,8 +14,8 @@ from fedplt.client.evaluation import (
     num_chunks,
     statistics_chunks,
 )
-from fedplt.client.local_training import OPTIMIZERS, LocalTraining, num_steps
-from fedplt.client.metrics import Metric, MetricInfo, Sums, as_metric
+from fedplt.client.local_training import OPTIMIZERS, LocalTraining, num_steps, train_held
+from fedplt.client.metrics import METRICS, Metric, MetricInfo, Sums, accuracy, as_metric
 from fedplt.client.outputs import (
     IGNORED,
     class_scores,
@@ -28,7 +25,8 @@ from fedplt.client.outputs import (
     own_loss,
     vocabulary_axis,
 )
-from fedplt.client.self_check import check, check_assignment
+from fedplt.client.self_check.check import check, check_assignment
+from fedplt.client.self_check.report import CheckReport, refuse_wrong
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classification_loss

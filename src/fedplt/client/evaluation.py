@@ -18,7 +18,8 @@ from fedplt.client.outputs import is_labels
 from fedplt.client.tasks import Loss
 from fedplt.data import Samples
 from fedplt.errors import DataError
-from fedplt.kernels import call_model, modules_with_running_statistics
+from fedplt.kernels import modules_with_running_statistics
+from fedplt.models import call_model
 from fedplt.seeds import seeded_globals, torch_seed
 from fedplt.text import brief
 

@@ -1,10 +1,9 @@
-"""Sees every operation inside a ``train_only`` block, and lets kernels do what they can.
+"""The function mode of a ``train_only`` block: runs kernels instead of torch's operations.
 
-An operation that is called with a planned parameter itself is computed by its kernel
-(:mod:`fedplt.kernels.operations`). Other uses of a planned parameter are torch's own; they are
-noted, so that nothing is changed in the backward pass that is still needed there. Reading and
-setting ``.grad``, ``.data`` and ``.requires_grad`` of the model's parameters does what it would do
-without the block.
+An operation that is called with a planned parameter itself runs as a kernel
+(:mod:`fedplt.kernels.dispatch`). Other uses of a planned parameter are torch's own; they are
+noted, so that a fused step does not change what the backward pass still reads. Reading and setting
+``.grad``, ``.data`` and ``.requires_grad`` of the model's parameters works as without the block.
 """
 
 from __future__ import annotations
@@ -19,79 +18,76 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fedplt.client.backward_passes import BackwardPasses
-from fedplt.client.parameter_hooks import hook_registrations
+from fedplt.client.autograd_calls import AutogradCalls
 from fedplt.client.refusals import memory_of, refuse_ended
 from fedplt.client.slices import TrainableSlices
 from fedplt.kernels import (
-    OPERATIONS,
-    follow,
-    is_followed,
+    KERNEL_OF,
+    is_frozen,
     is_shadowed,
+    mark_frozen,
     original,
-    require_followed,
+    require_gradient,
 )
+from fedplt.torch_internals import DisableTorchFunction, linear, num_all_modes
 
 _TENSOR: Any = Tensor
-_LINEAR: Any = torch._C._nn.linear
-_EMBEDDING: Any = F.embedding if F.embedding in OPERATIONS else object()  # replaced before
-_TOLD = (
+_LINEAR: Any = linear
+_EMBEDDING: Any = F.embedding if F.embedding in KERNEL_OF else object()  # it may be replaced
+_METADATA = (
     "shape", "dtype", "device", "layout", "ndim", "is_sparse", "is_nested", "is_cuda",
     "is_quantized", "is_meta", "_backward_hooks", "size", "dim", "numel", "stride",
     "is_contiguous", "element_size", "is_floating_point", "is_complex", "data_ptr",
     "storage_offset", "__len__", "nelement", "__hash__", "ndimension",
 )  # fmt: skip
-_HARMLESS = {
+_METADATA_FUNCTIONS = {
     found if callable(found := getattr(_TENSOR, name)) else found.__get__
-    for name in _TOLD
+    for name in _METADATA
     if hasattr(_TENSOR, name)
 }
-"""What tells about a tensor without using its numbers."""
+"""They read a tensor's metadata, not its values."""
 _NEVER_PLANNED = {Tensor, int, float, bool, str, type(None), torch.dtype, torch.Size}
-"""Parameters are of a class of their own."""
+"""Parameters are none of these."""
 _MODULE_HOOKS = "torch.utils.hooks"
 _GET_GRAD, _SET_GRAD = _TENSOR.grad.__get__, _TENSOR.grad.__set__
 _GET_DATA, _SET_DATA = _TENSOR.data.__get__, _TENSOR.data.__set__
 _GET_REQUIRES = _TENSOR.requires_grad.__get__
-
-
 _VIEWS = ("T", "mT", "H", "mH", "real", "imag")
-"""Attributes that are computed with a tensor's numbers."""
+"""Attributes that are computed from a tensor's values."""
 _NOT_COMPUTED = ("__deepcopy__", "__reduce_ex__", "__repr__", "__format__", "__set__", "detach")
 _WRITABLE = ("__setitem__", "numpy", "__array__", "__dlpack__")
-"""Names of functions that write, or give others memory to write to."""
+"""Functions that write to a tensor, or share its memory."""
 
 
 class Interception(TorchFunctionMode):
-    """Active inside a block."""
+    """Active inside the block."""
 
     def __init__(self, part: TrainableSlices, required: dict[int, bool]) -> None:
         super().__init__()
         self.part = part
         self._required = required
-        """Of the model's parameters by identity: whether they required gradients before."""
+        """By identity: whether the model's parameters required gradients before the block."""
         self._leaves = part.owners
         self._memories = {memory_of(parameter) for parameter in part.model.parameters()}
         self._handlers: dict[Callable[..., Any], Callable[..., Any] | None] = {
-            **dict.fromkeys(OPERATIONS, self._operate),
-            **dict.fromkeys(_HARMLESS, _call),
+            **dict.fromkeys(KERNEL_OF, self._operate),
+            **dict.fromkeys(_METADATA_FUNCTIONS, _call),
             Tensor.retain_grad: self._observe,
             **dict.fromkeys((Tensor.expand_as, Tensor.view_as), self._view),
             _TENSOR.grad_fn.__get__: self._observe,
-            _TENSOR.is_leaf.__get__: self._ask,
-            Tensor.detach: self._detach,
-            torch.detach: self._detach,
+            _TENSOR.is_leaf.__get__: self._get_leaf,
+            **dict.fromkeys((Tensor.detach, torch.detach), self._detach),
             **{
                 function: functools.partial(_given, special)
                 for function, special in self._special().items()
             },
         }
-        """What is done for a function; None: nothing but to look for planned parameters."""
-        self.follows = any(needs and id_ not in part.slices for id_, needs in required.items())
-        """Some activations have no gradient here, but would have one in full training."""
+        """By torch function; None: only note the planned parameters that it uses."""
+        self.has_frozen = any(needs and id_ not in part.slices for id_, needs in required.items())
+        """Some activations have no gradient, but would have one in full training."""
 
     def _special(self) -> dict[Callable[..., Any], Callable[..., Any]]:
-        passes = BackwardPasses(self.part, self)
+        calls = AutogradCalls(self.part, self, self._required)
         return {
             _GET_GRAD: self._get_grad,
             _SET_GRAD: self._set_grad,
@@ -100,10 +96,13 @@ class Interception(TorchFunctionMode):
             _GET_REQUIRES: self._get_requires,
             _TENSOR.requires_grad.__set__: self._set_requires,
             Tensor.requires_grad_: self._set_requires,
-            Tensor.backward: passes.backward,
-            torch.autograd.backward: passes.autograd_backward,
-            torch.autograd.grad: passes.grad,
-            **hook_registrations(self.part, self._required),
+            Tensor.backward: calls.backward,
+            torch.autograd.backward: calls.autograd_backward,
+            torch.autograd.grad: calls.grad,
+            **{
+                function: functools.partial(calls.register_hook, function)
+                for function in (Tensor.register_hook, Tensor.register_post_accumulate_grad_hook)
+            },
         }
 
     def __torch_function__(
@@ -113,7 +112,7 @@ class Interception(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        # Called for every operation of a step: as little as possible is done here.
+        # Called for every operation of a step: keep it short.
         handlers = self._handlers
         handler = handlers[func] if func in handlers else self._find_handler(func)
         if handler is not None:
@@ -125,7 +124,7 @@ class Interception(TorchFunctionMode):
                 if value.__class__ not in _NEVER_PLANNED:
                     self._note_uses((value,))
             result = func(*args)
-        if self.follows:
+        if self.has_frozen:
             self.mark(result, args, kwargs)
         return result
 
@@ -143,14 +142,14 @@ class Interception(TorchFunctionMode):
         return self.__torch_function__(own, (), args, kwargs)
 
     def _operate(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        result = OPERATIONS[func](self.part, *args, **kwargs)
+        result = KERNEL_OF[func](self.part, *args, **kwargs)
         if args and args[0].__class__ is not Tensor:  # a parameter as the input
             self._note_uses(args[:1])
         if result is NotImplemented:
             result = self._carry(func, args, kwargs)
         if func is not _EMBEDDING:  # it gives columns of a weight where a Linear gives rows
-            self.part.ways.note(args, result)
-        if self.follows:
+            self.part.paths.note_output(args, result)
+        if self.has_frozen:
             self.mark(result, args, kwargs)
         return result
 
@@ -162,12 +161,12 @@ class Interception(TorchFunctionMode):
         if self.part.has_hooks:
             given = (*args[:1], *self._carriers(args[1:], {}))
         result = func(*given, **kwargs)
-        if self.follows:
+        if self.has_frozen:
             self.mark(result, args, kwargs)
         return result
 
     def _carry(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Torch's own operation. Where hooks look at slices, gradients of parameters reach them."""
+        """Run torch's own operation; with hooks on slices, gradients go through the slices."""
         self._note_uses(args)
         self._note_uses(kwargs.values())
         if "out" in kwargs:
@@ -193,21 +192,21 @@ class Interception(TorchFunctionMode):
         return result
 
     def _view(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """``slice.expand_as(slice).grad_fn`` leads to the slice's node, where hooks may be put."""
+        """``slice.expand_as(slice).grad_fn`` leads to the slice's node, which may get hooks."""
         self.part.note_hook(args[0])
         return self._carry(func, args, kwargs)
 
     def _observe(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Somebody looks at the gradient of an activation, or may do so (``grad_fn``)."""
+        """The gradient of an activation will be read, or may be (``grad_fn``)."""
         self._note_uses(args)
-        require_followed(args[0])
+        require_gradient(args[0])
         if not args[0].is_leaf:
-            self.part.state.may_leave_out = False
+            self.part.state.may_skip_columns = False
         return func(*args, **kwargs)
 
-    def _ask(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A model may branch on it."""
-        require_followed(args[0])
+    def _get_leaf(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """A model may branch on ``is_leaf``."""
+        require_gradient(args[0])
         return func(*args, **kwargs)
 
     def _detach(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -225,19 +224,19 @@ class Interception(TorchFunctionMode):
             self._needs_gradient(args) or (kwargs and self._needs_gradient(kwargs.values()))
         ):
             for tensor in _flat((result,)):
-                follow(tensor)
+                mark_frozen(tensor)
 
     def _needs_gradient(self, values: Iterable[Any]) -> bool:
-        for value in values:  # no generator: asked for every operation of untrained layers
+        for value in values:  # no generator: called for every operation of untrained layers
             if isinstance(value, Tensor):
-                if self._required.get(id(value), False) or is_followed(value):
+                if self._required.get(id(value), False) or is_frozen(value):
                     return True
             elif isinstance(value, (list, tuple)) and self._needs_gradient(value):
                 return True
         return False
 
-    # Forwards of modules: what this mode would do for them, without being asked by torch, which
-    # needs as long to ask as for a small operation.
+    # Forwards of modules. They do what this mode does, without the dispatch of torch, which takes
+    # as long as a small operation.
 
     def linear(self, module: nn.Linear, input: Any) -> Any:
         own = module._parameters
@@ -260,12 +259,12 @@ class Interception(TorchFunctionMode):
         self, name: str, func: Callable[..., Any], module: nn.Module, args: tuple[Any, ...]
     ) -> Any:
         if _is_alone(args[0]) and getattr(F, name) is func:
-            with torch._C.DisableTorchFunction():
-                result = OPERATIONS[func](self.part, *args)
+            with DisableTorchFunction():
+                result = KERNEL_OF[func](self.part, *args)
                 if result is not NotImplemented:
                     if func is not _EMBEDDING:
-                        self.part.ways.note(args, result)
-                    if self.follows:
+                        self.part.paths.note_output(args, result)
+                    if self.has_frozen:
                         self.mark(result, args, None)
                     return result
         return type(module).forward(module, args[0])
@@ -273,16 +272,16 @@ class Interception(TorchFunctionMode):
     def layer_norm(self, module: nn.LayerNorm, input: Any) -> Any:
         if not _is_alone(input) or self.part.has_hooks:
             return nn.LayerNorm.forward(module, input)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             own = module._parameters
             self._note_uses(own.values())
             result = nn.LayerNorm.forward(module, input)
-            if self.follows:
+            if self.has_frozen:
                 self.mark(result, (input, *own.values()), None)
             return result
 
     def _note_uses(self, values: Any) -> None:
-        """A planned parameter is used by torch itself: it must not move before its gradient."""
+        """Torch itself uses planned parameters: no fused step may change them early."""
         slices = self.part.slices
         for value in values:
             if isinstance(value, (list, tuple)):
@@ -312,7 +311,7 @@ class Interception(TorchFunctionMode):
 
     def _get_data(self, tensor: Tensor) -> Tensor:
         if id(tensor) in self._required:
-            self.part.own_writes.note()
+            self.part.note_write()
             self._note_uses((tensor,))
         return tensor.data
 
@@ -320,7 +319,7 @@ class Interception(TorchFunctionMode):
         if id(tensor) in self._leaves:
             self.part.set_data(tensor, value)
         elif id(tensor) in self._required or self.part.has_rows_of(tensor):
-            self.part.own_writes.note()
+            self.part.note_write()
             self._note_uses((tensor,))
             self.part.set_data(tensor, value)
         else:
@@ -329,15 +328,14 @@ class Interception(TorchFunctionMode):
         self._memories.add(memory_of(tensor))
 
     def _get_requires(self, tensor: Tensor) -> bool:
-        """As before the block, for who copies or looks through the model's parameters.
+        """For parameters, the value from before the block, as loops and copies expect it.
 
         Activations that would require a gradient in full training do so from now on: a model may
-        branch on it.
-        Module hooks of torch need the truth: they ask whether there is a gradient to look at.
+        branch on it. Torch's module hooks must see the real ``requires_grad``.
         """
         before = self._required.get(id(tensor))
-        if before is None and self.follows:
-            require_followed(tensor)
+        if before is None and self.has_frozen:
+            require_gradient(tensor)
         # The caller is above this function, the handler and the mode.
         if before is None or sys._getframe(3).f_globals.get("__name__") == _MODULE_HOOKS:
             return tensor.requires_grad
@@ -349,28 +347,25 @@ class Interception(TorchFunctionMode):
             return tensor.requires_grad_(value)
         self._required[id(tensor)] = value
         planned = self.part.slices_of(tensor)
-        if planned is not None:  # what is frozen stays so inside the block
+        if planned is not None:  # untrained parameters stay frozen inside the block
             planned.is_off = not value
             tensor.requires_grad_(value)
         return tensor
 
     def _note_writing(self, targets: Iterable[Tensor]) -> None:
-        """Operations that write to the memory of parameters may change rows that are not trained.
-
-        Writing to the slices themselves, as optimizers do, is what they are for.
-        """
+        """Writes to the memory of parameters may change untrained rows; those to slices do not."""
         for target in targets:
             if id(target) not in self._leaves and memory_of(target) in self._memories:
-                self.part.own_writes.note()
+                self.part.note_write()
 
 
 def _is_alone(input: Any) -> bool:
-    """Nobody but the block sees or changes what is done with this input."""
-    return type(input) is Tensor and torch._C._len_torch_function_stack() == 1
+    """No other function mode is active, and the input is an ordinary tensor."""
+    return type(input) is Tensor and num_all_modes() == 1
 
 
 def _takes_leaves(func: Callable[..., Any]) -> bool:
-    """Functions that ask about a tensor, or copy it as it is; they compute nothing with it."""
+    """Functions that read attributes of a tensor or copy it, and compute nothing with it."""
     name = getattr(func, "__name__", "")
     if name == "__get__":
         return func.__self__.__name__ not in _VIEWS  # type: ignore[attr-defined]

@@ -1,8 +1,14 @@
-"""Local training: a client trains its slices of the model on its own examples."""
+"""Local training: a client trains its slices of the model on its own examples.
+
+:func:`train_client` is the built-in loop; inside :func:`train_held` any loop can run.
+"""
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,15 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedplt.client.recipe_blocks import absent_classes, frozen_norms, static_norms
 from fedplt.client.slices import TrainableSlices
+from fedplt.client.submodels import HeldModel
 from fedplt.client.tasks import Loss, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.data import Augment, Samples
-from fedplt.kernels import call_model
-from fedplt.planning import DEFAULT_RECIPE, Assignment, LocalRecipe
+from fedplt.errors import CutError
+from fedplt.kernels import has_running_statistics, modules_with_running_statistics
+from fedplt.models import call_model
+from fedplt.planning import DEFAULT_RECIPE, Assignment, LocalRecipe, dotted
 from fedplt.seeds import generator, seeded_globals, torch_seed
 from fedplt.text import brief
+from fedplt.torch_internals import DisableTorchFunction
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     kind.__name__.lower(): kind
@@ -65,16 +74,15 @@ def train_client(
     seed: int,
     round: int,
     client: int,
-    on_changed_frozen: Callable[[], None] = lambda: None,
+    on_write: Callable[[], None] = lambda: None,
     on_step: Callable[[], None] | None = None,
 ) -> float:
     """Train the assigned slices of the model and return the mean training loss.
 
     ``examples`` are the client's examples in ``samples``. All randomness (batches, dropout,
     augmentation, the global generators of torch, NumPy and Python) is keyed by (seed, round,
-    client). ``on_changed_frozen`` is called at the end if
-    the model wrote to its parameters itself, so that those not trained may have changed, too.
-    ``on_step`` is called before every step; it ends the training by raising.
+    client). ``on_write`` is called at the end if the model wrote to its parameters itself, so that
+    untrained rows may have changed; ``on_step`` before every step, to end the training by raising.
     """
     random = generator(seed, "batches", round=round, client=client)
     torch.manual_seed(torch_seed(seed, "training", round=round, client=client))
@@ -86,30 +94,46 @@ def train_client(
     with (
         seeded_globals(seed, "training", round=round, client=client),
         train_only(model, assignment, keep_old=False) as part,
-        static_norms(model, recipe.static_norm),
-        frozen_norms(model, part, recipe),
+        _static_norms(model, recipe.static_norm),
+        _frozen_norms(model, part, recipe),
     ):
         step = _stepper(part, settings, learning_rate)
         for indices in batches(len(examples), settings, random):
             if on_step is not None:
                 on_step()
-            with torch._C.DisableTorchFunction():  # no parameter is in data: nothing to see there
+            with DisableTorchFunction():  # data has no parameters
                 inputs, targets = samples.batch(indices.add_(examples.start))
                 if settings.augment is not None:
                     inputs = settings.augment(inputs, augmenting)
             outputs = call_model(model, inputs)
             if recipe.masked_loss:
                 if absent is None:
-                    absent = absent_classes(samples, examples, outputs)
+                    absent = _absent_classes(samples, examples, outputs)
                 outputs = outputs.masked_fill(absent, 0.0)
             loss = settings.loss(outputs, targets)
             part.backward(loss)
             step()
             losses.append(loss.detach())
-    if part.own_writes.happened:
-        part.own_writes.put_back({tensor.name for tensor in assignment.layers.tensors})
-        on_changed_frozen()
+    if part.untrained_before is not None:
+        _undo_writes(part, part.untrained_before)
+        on_write()
     return float(torch.stack(losses).mean())
+
+
+def _undo_writes(part: TrainableSlices, before: dict[str, Tensor]) -> None:
+    """Reset untrained parameters that the model wrote to."""
+    shared = {tensor.name for tensor in part.assignment.layers.tensors}
+    for name, old in before.items():
+        if torch.equal(part.untrained[name], old):
+            continue
+        with torch.no_grad():
+            part.untrained[name].copy_(old)
+        if name not in shared:  # others get the server's values anyway
+            warnings.warn(
+                f"{name} is not trained, but the model changes it in training; it is put back to "
+                "its initial value after every client.",
+                stacklevel=3,
+            )
 
 
 def _stepper(
@@ -155,3 +179,152 @@ def num_steps(num_examples: int, settings: LocalTraining) -> int:
         return settings.local_steps
     size = min(settings.batch_size or num_examples, num_examples)
     return (settings.local_epochs or 1) * -(-num_examples // size)
+
+
+# What a recipe changes in the model.
+
+
+@contextmanager
+def scaled(model: nn.Module, assignment: Assignment, recipe: LocalRecipe) -> Iterator[None]:
+    """Inside the block, the sub-model's activations are divided by its rate (in training mode).
+
+    Its layers sum over fewer units than those of the whole model: dividing preserves the scale.
+    """
+    handles = []
+    divide = functools.partial(_divide, assignment.rate)
+    divide_inputs = functools.partial(_divide_inputs, assignment.rate)
+    try:
+        for name in assignment.scaled_modules(recipe.scaler):
+            module = model.get_submodule(name)
+            if recipe.scaler == "inputs":
+                handles.append(module.register_forward_pre_hook(divide_inputs))
+            else:
+                handles.append(module.register_forward_hook(divide))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _divide(rate: float, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    return output / rate if module.training else output
+
+
+def _divide_inputs(rate: float, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (inputs[0] / rate, *inputs[1:]) if module.training else inputs
+
+
+@contextmanager
+def _static_norms(model: nn.Module, wanted: bool) -> Iterator[None]:
+    """Inside the block, normalization layers use batch statistics; running ones do not change."""
+    changed: list[tuple[Any, Any]] = []
+    try:
+        for module in modules_with_running_statistics(model) if wanted else []:
+            changed.append((module, module.momentum))
+            module.momentum = 0.0
+        yield
+    finally:
+        for module, momentum in changed:
+            module.momentum = momentum
+
+
+@contextmanager
+def _frozen_norms(model: nn.Module, part: TrainableSlices, recipe: LocalRecipe) -> Iterator[None]:
+    """Inside the block, normalization layers without a trained row stay in evaluation mode."""
+    wanted = recipe.evaluate_frozen_norms and not recipe.local_norms
+    still: list[tuple[Any, bool]] = []
+    try:
+        for module in model.modules() if wanted else ():
+            if has_running_statistics(module) and not part.trains_some_of(module):
+                still.append((module, module.training))
+                module.eval()
+                module.train = functools.partial(_stay, module)  # type: ignore[method-assign]
+        yield
+    finally:
+        for module, before in still:
+            del module.train
+            module.train(before)
+
+
+def _stay(module: nn.Module, mode: bool = True) -> nn.Module:
+    return module
+
+
+def _absent_classes(samples: Samples, examples: range, outputs: Tensor) -> Tensor:
+    """Mask of the outputs whose class does not occur in these examples, (classes,)."""
+    labels = torch.from_numpy(samples.labels()[examples.start : examples.stop])
+    absent = torch.ones(outputs.shape[-1], dtype=torch.bool)
+    absent[labels] = False
+    return absent.to(outputs.device)
+
+
+# Any training loop.
+
+
+@contextmanager
+def train_held(
+    held: HeldModel, assignment: Assignment, recipe: LocalRecipe
+) -> Iterator[TrainableSlices]:
+    """:func:`train_only` with what the recipe changes in the model.
+
+    Inside the block ``held.module.parameters()`` are the trained slices, so that an optimizer over
+    the model's parameters is one over the slices.
+    """
+    module = held.module
+    with (
+        scaled(module, assignment, recipe),
+        train_only(module, assignment.on_client) as part,
+        _static_norms(module, recipe.static_norm),
+        _frozen_norms(module, part, recipe),
+        _only_slices(module, part),
+    ):
+        yield part
+        _refuse_moved(held)
+
+
+@contextmanager
+def _only_slices(model: nn.Module, part: TrainableSlices) -> Iterator[None]:
+    """Inside the block, ``parameters()`` of every module are its trained slices."""
+    leaves = list(part.named_parameters())
+    modules: list[tuple[str, Any]] = list(model.named_modules())
+    try:
+        for name, module in modules:
+            start = dotted(name, "")
+            own = [(key[len(start) :], leaf) for key, leaf in leaves if key.startswith(start)]
+            module.named_parameters = _NamedSlices(module, own)
+        yield
+    finally:
+        for _, module in modules:
+            vars(module).pop("named_parameters", None)
+
+
+class _NamedSlices:
+    """Replaces a module's ``named_parameters``; a copy of the module gets the original."""
+
+    def __init__(self, module: nn.Module, leaves: list[tuple[str, nn.Parameter]]) -> None:
+        self.module, self.leaves = module, leaves
+
+    def __call__(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, leaf in self.leaves:
+            if recurse or "." not in name:
+                yield dotted(prefix, name), leaf
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied: nn.Module = memo[id(self.module)]
+        return functools.partial(type(copied).named_parameters, copied)
+
+
+def _refuse_moved(held: HeldModel) -> None:
+    devices = {
+        parameter.device
+        for module in held.module.modules()
+        for parameter in module._parameters.values()
+        if parameter is not None
+    }
+    if devices - {held.state.device}:
+        raise CutError(
+            f"the model was moved from {held.state.device} while its slices were trained; move it "
+            "to its device before the block."
+        )

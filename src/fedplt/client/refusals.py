@@ -16,6 +16,7 @@ from torch.utils.checkpoint import CheckpointError
 from fedplt.errors import CutError
 from fedplt.kernels import Slices
 from fedplt.planning import split_name
+from fedplt.torch_internals import is_functorch_tensor
 
 _ENDED = "_fedplt_block_ended"
 """Attribute of slices whose block has ended."""
@@ -207,6 +208,6 @@ def memory_of(tensor: Tensor) -> int:
     """Where its numbers lie; 0 where that is not known (sparse, nested, in vmap or grad)."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return 0
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_functorch_tensor(tensor):
         return 0
     return tensor.untyped_storage().data_ptr()

@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward
 
-from fedplt.client.own_writes import OwnWrites
 from fedplt.client.refusals import (
     explained_errors,
     modules_of,
@@ -19,7 +17,7 @@ from fedplt.client.refusals import (
     tensor_of,
 )
 from fedplt.client.update import ClientUpdate, Origin, change_since, update_norm
-from fedplt.client.ways import Ways
+from fedplt.cutting import ChannelPaths
 from fedplt.errors import CutError
 from fedplt.kernels import (
     Pass,
@@ -28,16 +26,21 @@ from fedplt.kernels import (
     TrainedRows,
     axis_first,
     has_running_statistics,
-    has_standard_operations,
     keeps_statistics,
-    num_function_modes,
-    unwatched,
 )
-from fedplt.planning import Assignment, Rows, TensorSpec
+from fedplt.planning import Assignment, Rows, TensorSpec, dotted
+from fedplt.torch_internals import (
+    DisableTorchFunction,
+    foreach_sub_,
+    has_standard_operations,
+    hidden_operations,
+    num_function_modes,
+    run_backward,
+)
 
 
 class TrainableSlices:
-    """The trained slices of a model: parameters to optimize, and what became of them."""
+    """The trained slices of a model: parameters to optimize, and their update."""
 
     def __init__(self, model: nn.Module, assignment: Assignment, *, keep_old: bool = True) -> None:
         if not assignment.holds_whole_model:
@@ -47,12 +50,12 @@ class TrainableSlices:
                 "and train assignment.on_client in it."
             )
         self.model, self.assignment = model, assignment.on_client
-        self.state, self.ways = Pass(), Ways(model, assignment.layers)
-        self.state.is_certain = self.ways.is_certain
+        self.state, self.paths = Pass(), ChannelPaths(model, assignment.layers)
+        self.state.is_unpermuted = self.paths.is_unpermuted
         self._views: list[tuple[Tensor, int, Rows, list[Tensor]]] = []
         """Every tensor with trained slices, its axis, rows and slices, in the update's order."""
         self._memory: dict[int, tuple[Tensor, Tensor]] = {}
-        """By identity: tensors that lie elsewhere inside the block, and where they lay before."""
+        """By identity: tensors that got new memory for the block, and their old memory."""
         self.owners: dict[int, Slices] = {}  # by the leaf's identity
         self._parameters: dict[str, nn.Parameter] = {}
         self.slices: dict[int, Slices] = {}  # by the parameter's identity: it may be tied
@@ -66,10 +69,11 @@ class TrainableSlices:
             self.release()
             raise
         self.has_hooks = False
-        """Hooks look at gradients of slices."""
+        """Gradients of slices have hooks."""
         self.has_kernels = not num_function_modes()
-        """Nobody else sees or changes operations; kernels would hide them."""
-        self._frozen = {id(p): p for p in model.parameters() if id(p) not in self.slices}
+        """No other function mode is active: kernels would hide operations from it."""
+        self.untrained = {n: p for n, p in model.named_parameters() if id(p) not in self.slices}
+        self._untrained_ids = {id(p): p for p in self.untrained.values()}
         self._statistics = self._find_statistics()
         self._old_statistics = [
             (statistics, statistics.mean.clone(), statistics.var.clone())
@@ -78,9 +82,8 @@ class TrainableSlices:
             for statistics in [self._statistics[id(module.running_mean)]]
         ]
         self._before = self._values() if keep_old else None
-        self.own_writes = OwnWrites(
-            {name: p for name, p in model.named_parameters() if id(p) in self._frozen}
-        )
+        self.untrained_before: dict[str, Tensor] | None = None
+        """Set at the first write to parameters that is not an optimizer's."""
 
     def _take(self, tensor: TensorSpec, rows: Rows, parameter: Any) -> None:
         if parameter is None or tuple(parameter.shape) != tensor.shape:
@@ -92,7 +95,7 @@ class TrainableSlices:
         if not (tensor.is_buffer or parameter.requires_grad):
             raise CutError(
                 f"{tensor.name} is frozen (requires_grad is False), but the plan trains it. Cut "
-                "and plan the model again as it is now, or set requires_grad back."
+                "and plan the model again, or set requires_grad back."
             )
         views: list[Tensor] = []
         self._views.append((parameter, tensor.axis, rows, views))
@@ -108,24 +111,21 @@ class TrainableSlices:
                 self.owners[id(leaf)] = owner
 
     def _find_views(self, tensor: Tensor) -> None:
-        """Find the slices of a tensor, whose memory may be new."""
+        """Set the views of a tensor's slices, after its memory was found or replaced."""
         for other, axis, rows, views in self._views:
             if other is tensor:
-                # Of a detached tensor, not of .data: one counter of changes for all of them.
+                # detach() shares the version counter, .data does not.
                 whole = axis_first(tensor.detach(), axis)
                 is_whole = not whole.ndim or rows == ((0, len(whole)),)
                 views[:] = [whole] if is_whole else [whole[start:stop] for start, stop in rows]
-        for leaf, view in self._leaves_of(tensor):
-            leaf.data = view
+        if owner := self.slices_of(tensor):
+            for leaf, view in zip(owner.leaves, owner.views, strict=True):
+                leaf.data = view
         for (weight, bias), found in self._rows.items():
             if weight == id(tensor):
                 found.tensors["weight"] = found.slices[0].whole
             if bias == id(tensor):
                 found.tensors["bias"] = tensor.detach()
-
-    def _leaves_of(self, tensor: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        owner = self.slices_of(tensor)
-        return zip(owner.leaves, owner.views, strict=True) if owner else iter(())
 
     def _move(self, tensor: Tensor) -> None:
         """Give a tensor new memory until the block ends, with its sliced axis first."""
@@ -135,11 +135,10 @@ class TrainableSlices:
         tensor.data = whole.movedim(0, axis) if axis else whole
 
     def set_data(self, tensor: Tensor, value: Tensor) -> None:
-        """What ``tensor.data = value`` does to a slice, or to a tensor of the model.
+        """``tensor.data = value`` for a slice, or a tensor of the model.
 
-        Slices are rows of one memory, so values are copied. As in torch, other tensors that share
-        the old memory keep their values, because loops put them back later: the copy is in new
-        memory.
+        Slices are rows of one tensor, so values are copied. They are copied to new memory: as in
+        torch, other tensors in the old memory keep their values, which loops restore later.
         """
         refuse_other_data(self._name_of, tensor, value)
         if value.data_ptr() == tensor.data_ptr() and value.stride() == tensor.stride():
@@ -162,7 +161,7 @@ class TrainableSlices:
         trained = {t.module: rows for t, rows in self.assignment.trained_rows if t.is_buffer}
         for tensor in self.assignment.layers.tensors:
             if tensor.is_buffer and tensor.name in self.assignment.local:
-                # Nobody else will tell this client the statistics of what it does not train.
+                # They are not aggregated, so this client needs those of all channels.
                 trained[tensor.module] = ((0, tensor.num_rows),)
         result = {}
         for name, module in self.model.named_modules():
@@ -172,9 +171,9 @@ class TrainableSlices:
         return result
 
     def release(self) -> None:
-        """Let all parameters lie in memory as they did before; called at the end of the block."""
+        """Move all parameters back to their old memory; called at the end of the block."""
         self.state.has_ended = True
-        self.ways.outputs.clear()
+        self.paths.outputs.clear()
         self._restore_statistics()
         for tensor, memory in self._memory.values():
             memory.copy_(tensor.data)
@@ -183,7 +182,7 @@ class TrainableSlices:
         self._memory.clear()
 
     def _restore_statistics(self) -> None:
-        """Of untrained channels: a layer that runs in another thread, unseen, moves them, too."""
+        """Of untrained channels: a layer in another thread, without the mode, changes them."""
         with torch.no_grad():
             for statistics, *old in self._old_statistics:
                 for now, before in zip((statistics.mean, statistics.var), old, strict=True):
@@ -192,17 +191,17 @@ class TrainableSlices:
                     now.copy_(before)
         self._old_statistics = []
 
-    # What kernels ask.
+    # Called by kernels.
 
     def rows_of(self, weight: Any, bias: Any, axis: int = 0) -> TrainedRows | None:
-        """The trained rows of a weight with its bias, for a kernel that has outputs on ``axis``.
+        """The trained rows of a weight with its bias, for a kernel with outputs on ``axis``.
 
-        None where the weight is not planned so, or the bias is not a parameter of its own.
+        None where the weight is not planned with this axis, or the bias is no parameter.
         """
         found = self._rows.get((id(weight), id(bias)))
         if found is not None:
             return found if found.is_usable(axis) else None
-        slices = self.slices_of(weight) or self._untrained(weight, axis)
+        slices = self.slices_of(weight) or self._no_rows(weight, axis)
         if slices is None or slices.axis != axis:
             return None
         if not (self.has_kernels and has_standard_operations(weight)):
@@ -228,32 +227,30 @@ class TrainableSlices:
         self._connect(found, weight)
         return found if found.is_usable(axis) else None
 
-    def _untrained(self, weight: Any, axis: int) -> Slices | None:
-        """No rows of a frozen weight: above the lowest trained layer, columns can be left out."""
-        found = self.ways.feeder_of(weight)
+    def _no_rows(self, weight: Any, axis: int) -> Slices | None:
+        """No rows: a frozen weight above the lowest trained layer, whose kernel skips columns."""
+        found = self.paths.path_to(weight)
         if found is None or not self.is_untrained(weight):
             return None
-        below = self.slices_of(found[0].weight)
+        name, (feeder, _, _) = found
+        below = self.slices_of(self.paths.modules[feeder].weight)
         if below is None or below.rows == ((0, len(below.whole)),):
             return None
-        return Slices(self.ways.name_of(weight), weight, axis, (), [], [])
+        return Slices(dotted(name, "weight"), weight, axis, (), [], [])
 
     def _connect(self, trained: TrainedRows, weight: Tensor) -> None:
-        """Tell a layer which one feeds it, if all between them is trained in the same channels."""
-        found = self.ways.feeder_of(weight)
+        """Set a layer's feeder, if all layers between them train the same channels."""
+        found = self.paths.path_to(weight)
         if found is None:
             return
-        feeder, (_, columns, norms) = found
+        _, (name, columns, norms) = found
+        feeder = self.paths.modules[name]
         below = self.rows_of(feeder.weight, feeder.bias)
-        if (
-            below is not None
-            and below.rows
-            and all(self._is_alike(name, below.rows) for name in norms)
-        ):
+        if below and below.rows and all(self._is_alike(name, below.rows) for name in norms):
             trained.feeder, trained.columns_per_channel = below, columns
 
     def _is_alike(self, name: str, rows: Rows) -> bool:
-        norm: Any = self.ways.modules[name]
+        norm: Any = self.paths.modules[name]
         statistics = self._statistics.get(id(getattr(norm, "running_mean", None)))
         if statistics is not None and statistics.rows != rows:
             return False
@@ -266,7 +263,7 @@ class TrainableSlices:
         return found if found is not None and found.parameter is parameter else None
 
     def note_hook(self, leaf: Any) -> None:
-        """Hooks look at the gradient of a slice, or it is switched off; others are ignored."""
+        """Note a hook on the gradient of a slice, or a changed ``requires_grad`` of it."""
         owner = self.owners.get(id(leaf))
         if owner is not None:
             owner.has_hooked_leaves = self.has_hooks = True
@@ -277,7 +274,7 @@ class TrainableSlices:
 
     def is_untrained(self, parameter: Any) -> bool:
         """Whether it is a parameter of the model without trained rows."""
-        return self._frozen.get(id(parameter)) is parameter
+        return self._untrained_ids.get(id(parameter)) is parameter
 
     def statistics_of(self, mean: Any, var: Any) -> Statistics | None:
         found = self._statistics.get(id(mean))
@@ -289,7 +286,12 @@ class TrainableSlices:
         own = module.parameters(recurse=False)
         return bool(statistics and statistics.rows) or any(id(p) in self.slices for p in own)
 
-    # What a training loop calls.
+    def note_write(self) -> None:
+        """Call before the model or the loop writes to a parameter (``.data``, ``clamp_``, EMA)."""
+        if self.untrained_before is None:
+            self.untrained_before = {n: p.detach().clone() for n, p in self.untrained.items()}
+
+    # Called by a training loop.
 
     def fuse_sgd(self, learning_rate: float) -> None:
         """Let :meth:`backward` do plain SGD at once: no gradient buffers, no optimizer pass.
@@ -305,16 +307,16 @@ class TrainableSlices:
             refuse_ended(self.parameters(), "this object has")
         self.state.is_step, self.state.depth = True, 1
         try:
-            # What loss.backward() does in the end, without what lies between: steps can be short.
-            with torch._C.DisableTorchFunction():
+            # As loss.backward(), without its overhead, which matters for short steps.
+            with DisableTorchFunction():
                 if not loss.requires_grad:  # this client trains nothing that this batch uses
                     refuse_lost_gradient(self.slices.values())
                     return
                 if loss.numel() != 1:
                     raise RuntimeError(f"a loss is one number; this has shape {tuple(loss.shape)}.")
-                one = torch.ones_like(loss)  # a new one: a backward may change it
+                one = torch.ones_like(loss)  # a backward may change it in place
             with explained_errors():
-                _engine_run_backward(
+                run_backward(
                     (loss,), (one,), False, False, (), allow_unreachable=True, accumulate_grad=True
                 )
         finally:
@@ -322,13 +324,13 @@ class TrainableSlices:
             self.forget_uses()
 
     def forget_uses(self) -> None:
-        """A pass is over."""
+        """Call after a backward pass."""
         for slices in self.slices.values():
             slices.uses, slices.is_recorded = 0, False
 
-    @unwatched
+    @hidden_operations
     def step(self) -> None:
-        """The part of a fused step that could not be done in the backward pass."""
+        """The part of a fused step that the backward pass could not do."""
         if self.state.has_ended:
             refuse_ended(self.parameters(), "this object has")
         rate = self.state.rate or 0.0
@@ -341,7 +343,7 @@ class TrainableSlices:
                     gradients.append(leaf.grad)
                     leaf.grad = None
             if moved:
-                torch._foreach_sub_(moved, gradients, alpha=rate)
+                foreach_sub_(moved, gradients, alpha=rate)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The trained slices, for any optimizer that treats every coordinate alone."""
@@ -355,15 +357,11 @@ class TrainableSlices:
     def num_trained(self) -> int:
         return self.assignment.num_trained
 
-    # What became of them.
+    # After training.
 
     def update(self, num_examples: int = 1, origin: Origin | None = None) -> ClientUpdate:
         """The change of the trained slices, in the plan's order; ``origin`` says whose it is."""
-        if self._before is None:
-            raise CutError(
-                "update() needs the old values: enter train_only without keep_old=False."
-            )
-        change = change_since(self._before.clone(), self._slices())
+        change = change_since(self._old_values().clone(), self._slices())
         if self.assignment.local:
             parts, local = self.assignment.trained_parts, self.assignment.local
             change = torch.cat(
@@ -374,23 +372,25 @@ class TrainableSlices:
         return ClientUpdate(values, num_examples, norm, origin=origin)
 
     def restore(self) -> None:
-        """Put the values back that the slices had when the block was entered."""
-        if self._before is None:
-            raise CutError(
-                "restore() needs the old values: enter train_only without keep_old=False."
-            )
-        start = 0
+        """Reset the slices to their values at the start of the block."""
+        old, start = self._old_values(), 0
         with torch.no_grad():
             for view in self._slices():
-                view.copy_(self._before[start : start + view.numel()].view_as(view))
+                view.copy_(old[start : start + view.numel()].view_as(view))
                 start += view.numel()
+
+    def _old_values(self) -> Tensor:
+        if self._before is None:
+            raise CutError(
+                "update() and restore() need the old values: enter train_only without "
+                "keep_old=False."
+            )
+        return self._before
 
     def _values(self) -> Tensor:
         """All trained slices as one flat copy."""
-        if not self._views:
-            return torch.empty(0)
-        with torch.no_grad():
-            return torch.cat([view.reshape(-1) for view in self._slices()])
+        values = [view.detach().reshape(-1) for view in self._slices()]
+        return torch.cat(values) if values else torch.empty(0)
 
     def _slices(self) -> Iterator[Tensor]:
         return (view for *_, views in self._views for view in views)

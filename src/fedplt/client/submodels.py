@@ -18,7 +18,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, fx, nn
 
 from fedplt.cutting import no_submodel, traced
-from fedplt.kernels import bind_state, evaluation_mode, take
+from fedplt.kernels import bind_state, take
+from fedplt.models import model_mode
 from fedplt.planning import (
     Layers,
     SliceAssignment,
@@ -167,7 +168,7 @@ def try_submodel(model: nn.Module, layers: Layers, spaces: Spaces, example: Any)
     state = torch.zeros(layers.state_size, device=next(model.parameters()).device)
     small = HeldModels(model, state).smaller(assignment)
     try:
-        with evaluation_mode(small.module), torch.no_grad():
+        with model_mode(small.module, training=False), torch.no_grad():
             small.module(example)
     except RuntimeError as error:
         raise no_submodel(

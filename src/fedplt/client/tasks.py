@@ -14,14 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from fedplt.client.builtin_metrics import accuracy, f1, perplexity, rmse
-from fedplt.client.metrics import Metric, as_metric
+from fedplt.client.metrics import Metric, accuracy, as_metric, f1, perplexity, rmse
 from fedplt.client.outputs import aligned, class_scores, next_tokens, own_loss
 from fedplt.errors import ConfigError
+from fedplt.torch_internals import DisableTorchFunction
 
 Loss = Callable[[Any, Any], Tensor]
 """Mean loss of a batch, from the model's outputs and the targets."""
@@ -47,7 +46,7 @@ class Task:
 def classification_loss(outputs: Any, targets: Any) -> Tensor:
     """Cross entropy; of a model that computes its own loss from labels, that loss."""
     if type(outputs) is Tensor and targets.ndim < outputs.ndim:
-        with torch._C.DisableTorchFunction():  # no parameter is used here: nothing to see
+        with DisableTorchFunction():  # no parameter is used here
             return F.cross_entropy(outputs, targets)
     loss = own_loss(outputs)
     return F.cross_entropy(*class_scores(outputs, targets)) if loss is None else loss

@@ -28,15 +28,9 @@ from fedplt.client.refusals import (
 )
 from fedplt.client.slices import TrainableSlices
 from fedplt.errors import CutError
-from fedplt.kernels import (
-    BlockForward,
-    Chained,
-    Slices,
-    eagerly,
-    followed_functions,
-    has_running_statistics,
-)
+from fedplt.kernels import BlockForward, Chained, Slices, has_running_statistics, marked_functions
 from fedplt.planning import Assignment
+from fedplt.torch_internals import compiled_code_disabled
 
 
 @contextmanager
@@ -85,10 +79,12 @@ def train_only(
                 module.forward = BlockForward(module, faster)
                 patched.append(module.forward)
         own = {id(parameter) for parameter, _ in required}
-        functions = followed_functions(interception.mark) if interception.follows else nullcontext()
+        functions = (
+            marked_functions(interception.mark) if interception.has_frozen else nullcontext()
+        )
         with (
             _batches_counted(model),
-            eagerly(),
+            compiled_code_disabled(),
             refused_optimizers(own),
             functions,
             interception,

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedplt.client.local_training import LocalTraining, train_client
-from fedplt.client.recipe_blocks import scaled
+from fedplt.client.local_training import LocalTraining, scaled, train_client
 from fedplt.client.submodels import HeldModels
 from fedplt.client.update import change_since, update_norm, weighted_norm
 from fedplt.data import Samples
@@ -154,7 +153,7 @@ class ClientTrainer:
                 seed=order.seed,
                 round=order.round,
                 client=order.client,
-                on_changed_frozen=self._refresh_later,
+                on_write=self._refresh_later,
                 on_step=on_step,
             )
 

@@ -12,9 +12,8 @@ layers, a user's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -28,7 +27,8 @@ from fedplt.cutting.operations import (
     is_autograd_node,
 )
 from fedplt.cutting.trace import Trace, is_parameter, width
-from fedplt.planning import ModuleFlow, Product, dotted
+from fedplt.kernels import TrainedRows
+from fedplt.planning import Layers, ModuleFlow, Product, dotted
 
 _PASSED = (Kind.ELEMENTWISE, Kind.POOLING, Kind.RESHAPE, Kind.TRANSPOSE)
 """What may lie between a normalization layer and its feeder."""
@@ -104,7 +104,7 @@ def _flow(trace: Trace, name: str, call: int, elsewhere: set[int]) -> ModuleFlow
     module = trace.modules[name]
     channels = None
     if len(nodes) == 1 and isinstance(module, CHANNELED):
-        channels = channels_from(trace, name, nodes[0])
+        channels = _channel_path(trace, name, nodes[0])
     feeder, columns, norms = channels or (None, 1, ())
     own = list(module.parameters(recurse=False))
     weight: Any = getattr(module, "weight", None)
@@ -128,25 +128,12 @@ def _whole(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
-class Passed(Protocol):
-    """What is known of a forward pass."""
-
-    @property
-    def modules(self) -> Mapping[str, nn.Module]: ...
-
-    @property
-    def outputs(self) -> Mapping[Any, str]:
-        """Autograd node of a module's output -> its name."""
-
-    @property
-    def dimensions(self) -> Mapping[str, int]:
-        """Of a module's input."""
+Path = tuple[str, int, tuple[str, ...]]
+"""The feeder of a module, the columns per channel of it, and the normalization layers between."""
 
 
-def channels_from(
-    trace: Passed, consumer: str, node: Any
-) -> tuple[str, int, tuple[str, ...]] | None:
-    """A module's feeder, the columns per channel of it, and the normalization layers in between."""
+def _channel_path(trace: Trace | ChannelPaths, consumer: str, node: Any) -> Path | None:
+    """The path on which channels reach a module's input ``node`` without being mixed."""
     norms: list[str] = []
     flat: list[str] = []  # normalization layers after a flatten
     shape: list[int] | None = None  # of the activation before a flatten
@@ -170,7 +157,7 @@ def channels_from(
 
 
 def _columns(
-    trace: Passed,
+    trace: Trace | ChannelPaths,
     producer: str,
     consumer: str,
     shape: list[int] | None,
@@ -212,6 +199,62 @@ def _columns(
 
 def _first_input(node: Any) -> Any:
     return next((parent for parent, _ in node.next_functions if parent is not None), None)
+
+
+class ChannelPaths:
+    """Checks in every forward pass that channels reach a layer unpermuted from its feeder.
+
+    Where the feeder is the lowest trained layer, only the columns that feed its trained rows need a
+    gradient. An example input gave the paths; whether the path of the current input is the same is
+    looked up in its autograd graph.
+    """
+
+    def __init__(self, model: nn.Module, layers: Layers) -> None:
+        self.modules: dict[str, nn.Module] = dict(model.named_modules())
+        self.outputs: dict[Any, str] = {}
+        """Autograd node of a module's last output -> its name."""
+        self.dimensions: dict[str, int] = {}
+        """Of a module's last input."""
+        self._paths: dict[int, tuple[str, Path]] = {}  # by the identity of the consumer's weight
+        self._names: dict[int, str] = {}  # of feeders and normalization layers, by their tensors'
+        for flow in layers.flow:
+            weight = getattr(self.modules.get(flow.name), "weight", None)
+            if flow.feeder is None or weight is None:
+                continue
+            self._paths[id(weight)] = flow.name, (flow.feeder, flow.columns, flow.norms)
+            for name in (flow.feeder, *flow.norms):
+                for key in ("weight", "running_mean"):
+                    tensor = getattr(self.modules[name], key, None)
+                    if tensor is not None:
+                        self._names[id(tensor)] = name
+
+    def path_to(self, weight: Tensor) -> tuple[str, Path] | None:
+        """The name of the module with this weight, and the path to it."""
+        return self._paths.get(id(weight))
+
+    def note_output(self, args: tuple[Any, ...], result: Any) -> None:
+        """Note the result of an operation of a feeder, or of a normalization layer on a path."""
+        names = self._names
+        if not names:
+            return
+        name = None
+        for arg in args[1:4]:  # no generator: called for every operation
+            if id(arg) in names:
+                name = names[id(arg)]
+                break
+        if name is None or not isinstance(result, Tensor) or result.grad_fn is None:
+            return
+        self.outputs = {node: other for node, other in self.outputs.items() if other != name}
+        self.outputs[result.grad_fn] = name
+        self.dimensions[name] = args[0].ndim
+
+    def is_unpermuted(self, trained: TrainedRows, input: Tensor) -> bool:
+        """Whether the path to this input is the one that the example took."""
+        name, path = self._paths.get(id(trained.slices[0].parameter), ("", None))
+        if path is None or input.grad_fn is None:
+            return False
+        self.dimensions[name] = input.ndim
+        return _channel_path(self, name, input.grad_fn) == path
 
 
 RECOMPUTING = 2.5
@@ -284,7 +327,7 @@ def _transposed_parameter(node: Any) -> Any:
 
 
 def _intercepted_in_attention(trace: Trace) -> set[int]:
-    """Weights whose products :mod:`fedplt.kernels.attention` computes."""
+    """Weights whose products :mod:`fedplt.kernels.dispatch` computes."""
     return {
         id(weight)
         for module in trace.modules.values()

@@ -21,7 +21,8 @@ from fedplt.cutting.operations import (
     module_kinds,
 )
 from fedplt.errors import CutError
-from fedplt.kernels import RUNNING_STATISTICS, evaluation_mode
+from fedplt.kernels import RUNNING_STATISTICS
+from fedplt.models import model_mode
 from fedplt.planning import ChannelPad, Layers, Spaces, TensorUnits, dotted
 
 
@@ -65,7 +66,7 @@ class _Units(NamedTuple):
 def find_spaces(model: nn.Module, layers: Layers, example: Tensor) -> Spaces:
     """The spaces of a model that was cut into these layers."""
     walk = _Walk(model, layers)
-    with evaluation_mode(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with model_mode(model, training=False), torch.no_grad(), torch.random.fork_rng(devices=[]):
         walk.run(example)
     return walk.spaces()
 

@@ -8,21 +8,32 @@ by name patterns.
 
 from __future__ import annotations
 
+import fnmatch
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fedplt.cutting import channels
-from fedplt.cutting.drafts import Aliases, Drafts, LayerDraft, Patterns, find_drafts, match_all
-from fedplt.cutting.ownership import ROOT, check_storage, find_ownership, local_buffers, warn_unused
-from fedplt.cutting.rules import check_lazy
+from fedplt.cutting.module_tensors import (
+    ROOT,
+    ModuleTensors,
+    check_storage,
+    find_module_tensors,
+    local_buffers,
+    warn_unused,
+)
+from fedplt.cutting.rules import Slicing, check_lazy, kind_of, slicing_of
 from fedplt.cutting.trace import Trace, traces
-from fedplt.errors import CutError, ExampleError
+from fedplt.errors import CutError, ExampleError, did_you_mean
 from fedplt.models import MODELS, build_model
-from fedplt.planning import Layer, LayerNote, Layers, ModuleFlow
+from fedplt.planning import Layer, LayerNote, Layers, ModuleFlow, TensorSpec, dotted
+
+Patterns = str | Sequence[str]
+T = TypeVar("T")
 
 
 def cut(
@@ -63,10 +74,10 @@ def cut(
     check_storage(model)
     names = [name for name, _ in [*model.named_modules(), *model.named_parameters()]]
     used = set().union(*(trace.used() for trace in seen)) if seen else None
-    ownership = find_ownership(model, match_all("never", never, names), used)
-    warn_unused(ownership.left_out)
-    match_all("fused", list(fused or {}), names)
-    drafts = find_drafts(ownership.modules, fused or {})
+    modules, untrained = find_module_tensors(model, _match_all("never", never, names), used)
+    warn_unused(untrained)
+    _match_all("fused", list(fused or {}), names)
+    drafts = _find_drafts(modules, fused or {})
     if not drafts.by_name:
         raise CutError("the model has no trainable parameters: nothing to cut.")
     fed_by = channels.feeders(seen[0]) if seen else channels.feeders_by_registration(model)
@@ -86,13 +97,141 @@ def cut(
         for layer, draft in zip(layers, grouped.values(), strict=True)
     ]
     in_layers = {tensor.name for layer in layers for tensor in layer.tensors}
-    left_out = [*ownership.left_out, *local_buffers(model, in_layers)]
     return Layers(
         tuple(layers),
         _flow(seen),
         channels.products(seen[0]) if seen else (),
-        (*notes, *(tensor.note for tensor in left_out)),
+        (*notes, *untrained, *local_buffers(model, in_layers)),
     )
+
+
+def matches(name: str, pattern: str) -> bool:
+    """
+    >>> matches("blocks.0.mlp", "blocks.*"), matches("blocks.0.mlp", "blocks.0"), matches("a", "b")
+    (True, True, False)
+    """
+    return fnmatch.fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
+
+
+def _match_all(what: str, patterns: Patterns, names: Iterable[str]) -> set[str]:
+    """All names that some pattern matches; an error for a pattern that matches none."""
+    names = list(names)
+    found: set[str] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        matching = {name for name in names if matches(name, pattern)}
+        if not matching:
+            raise CutError(f"{what}: no layer matches {pattern!r}. {did_you_mean(pattern, names)}")
+        found |= matching
+    return found
+
+
+def _first_match(name: str, values: Mapping[str, T]) -> T | None:
+    """The value of the first pattern that matches the name."""
+    return next((value for pattern, value in values.items() if matches(name, pattern)), None)
+
+
+Aliases = dict[str, list[str]]
+"""Module -> the layers that contain it: tied weights, normalization layers, groups."""
+
+
+@dataclass
+class LayerDraft:
+    """Tensors that become a layer, or a part of one."""
+
+    tensors: list[TensorSpec] = field(default_factory=list)
+    num_pieces: list[int] = field(default_factory=list)
+    """Into how many equal pieces each tensor can be cut."""
+    kinds: list[str] = field(default_factory=list)
+    """Kinds of their modules."""
+    how: list[str] = field(default_factory=list)
+    """How it is cut, for people."""
+
+    def join(self, other: LayerDraft) -> None:
+        self.tensors += other.tensors
+        self.num_pieces += other.num_pieces
+        self.kinds += [kind for kind in other.kinds if kind not in self.kinds]
+        self.how += [how for how in other.how if how not in self.how]
+
+    @property
+    def is_statistics(self) -> bool:
+        """Whether it has running statistics and no parameters."""
+        return all(tensor.is_buffer for tensor in self.tensors)
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether the rows of some tensor are several blocks (a fused projection)."""
+        return any(tensor.repeats > 1 for tensor in self.tensors)
+
+
+@dataclass
+class Drafts:
+    """All drafts of a model."""
+
+    by_name: dict[str, LayerDraft] = field(default_factory=dict)
+    aliases: Aliases = field(default_factory=dict)
+    home: dict[str, str] = field(default_factory=dict)
+    """Tensor -> the draft that it is in."""
+
+    def add(self, name: str, draft: LayerDraft) -> None:
+        """Add a draft, or join it to the one of this name."""
+        self.by_name.setdefault(name, LayerDraft()).join(draft)
+        self.home.update({tensor.name: name for tensor in draft.tensors})
+
+    def tie(self, module: str, name: str) -> None:
+        """Note that a module shares parameters with the draft of this name."""
+        self.by_name[name].how.append(f"with {module} (tied)")
+        self.aliases.setdefault(module, []).append(name)
+
+
+def _find_drafts(modules: Iterable[ModuleTensors], fused: Mapping[str, int]) -> Drafts:
+    """One draft per module with tensors; a tied module joins the draft that it is tied to."""
+    drafts = Drafts()
+    for module in modules:
+        tied_to = list(dict.fromkeys(drafts.home[name] for name in module.tied_to))
+        slicing = None
+        if module.trained or module.statistics:
+            num_blocks = _first_match(module.name, fused)
+            slicing = slicing_of(module.name, module.module, module.trained, num_blocks)
+        if slicing is not None and slicing.is_bare:
+            # Each parameter is a layer, also where others of the module are tied.
+            for tensor in _trained_tensors(module, slicing):
+                drafts.add(tensor.name, LayerDraft([tensor], [1], ["Parameter"], [slicing.how]))
+        elif slicing is not None:
+            draft = _draft(module, slicing)
+            draft.how = [] if tied_to else draft.how
+            drafts.add(tied_to[-1] if tied_to else _layer_name(module.name), draft)
+        for name in tied_to:
+            drafts.tie(module.name, name)
+    return drafts
+
+
+def _draft(module: ModuleTensors, slicing: Slicing) -> LayerDraft:
+    tensors = [*_trained_tensors(module, slicing), *module.statistics]
+    num_pieces = [slicing.num_units or tensor.width for tensor in tensors]
+    return LayerDraft(tensors, num_pieces, [kind_of(module.module)], [slicing.how])
+
+
+def _trained_tensors(module: ModuleTensors, slicing: Slicing) -> list[TensorSpec]:
+    return [
+        TensorSpec(
+            dotted(module.name, key),
+            tuple(parameter.shape),
+            slicing.axes.get(key, 0),
+            slicing.repeats.get(key, 1),
+        )
+        for key, parameter in module.trained.items()
+    ]
+
+
+def _layer_name(module: str) -> str:
+    """The layer of a module; a parametrization belongs to the module that it parametrizes.
+
+    >>> _layer_name("blocks.0"), _layer_name("fc.parametrizations.weight"), _layer_name("")
+    ('blocks.0', 'fc', 'model')
+    """
+    if module.startswith("parametrizations."):
+        return ROOT
+    return module.partition(".parametrizations.")[0] or ROOT
 
 
 def _flow(seen: Sequence[Trace]) -> tuple[ModuleFlow, ...]:
@@ -128,7 +267,7 @@ def _check_parameters(drafts: Mapping[str, LayerDraft]) -> None:
 
 
 def _always(patterns: Patterns, drafts: Mapping[str, LayerDraft], aliases: Aliases) -> set[str]:
-    found = match_all("always", patterns, [*drafts, *aliases])
+    found = _match_all("always", patterns, [*drafts, *aliases])
     waiting = list(found)
     while waiting:
         layers = aliases.get(waiting.pop(), [])
@@ -143,7 +282,7 @@ def _grouped(
     """Join the drafts whose names match a group's patterns, at the first one's place."""
     group_of: dict[str, str] = {}
     for group, patterns in groups.items():
-        for name in match_all(f"group {group!r}", patterns, drafts):
+        for name in _match_all(f"group {group!r}", patterns, drafts):
             if group_of.setdefault(name, group) != group:
                 raise CutError(f"layer {name!r} is in groups {group_of[name]!r} and {group!r}")
     for group in groups:

@@ -16,8 +16,8 @@ from typing import Any
 
 from torch import nn
 from torch.autograd.function import BackwardCFunction
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
+
+from fedplt.torch_internals import BatchNormBase, InstanceNormBase
 
 Kinds = tuple[type[nn.Module], ...]
 
@@ -28,7 +28,7 @@ CHANNELED: Kinds = (nn.Linear, *CONVOLUTIONS)
 FEEDING: Kinds = (*CHANNELED, *TRANSPOSED_CONVOLUTIONS)
 """A normalization layer after one of these joins its layer."""
 
-PER_CHANNEL_NORMALIZATION: Kinds = (_BatchNorm, _InstanceNorm)
+PER_CHANNEL_NORMALIZATION: Kinds = (BatchNormBase, InstanceNormBase)
 """Every channel is normalized alone."""
 NORMALIZATION: Kinds = (*PER_CHANNEL_NORMALIZATION, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 

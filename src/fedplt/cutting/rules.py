@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fedplt.cutting.operations import CONVOLUTIONS, NORMALIZATION, TRANSPOSED_CONVOLUTIONS
 from fedplt.errors import CutError, did_you_mean
 from fedplt.kernels import has_kernel, is_transposed_linear, outputs_on_axis_1
 from fedplt.planning import split_name
+from fedplt.torch_internals import is_wrapper_subclass
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def check_lazy(model: nn.Module) -> None:
 
 def check_tensor(name: str, tensor: Tensor) -> None:
     """Refuse parameters that no slice can be trained of."""
-    if is_traceable_wrapper_subclass(tensor):
+    if is_wrapper_subclass(tensor):
         raise CutError(
             f"{name} is a {type(tensor).__name__}, which has no memory of its own to train slices "
             "of. Use ordinary parameters, or freeze it (requires_grad = False)."

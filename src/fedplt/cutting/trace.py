@@ -12,19 +12,13 @@ from dataclasses import is_dataclass
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from fedplt.cutting.operations import NORMALIZATION
 from fedplt.errors import CutError, ExampleError, FedpltError
-from fedplt.kernels import (
-    call_model,
-    eagerly,
-    has_kernel,
-    has_running_statistics,
-    mode,
-    outputs_on_axis_1,
-)
+from fedplt.kernels import has_kernel, has_running_statistics, outputs_on_axis_1
+from fedplt.models import call_model, model_mode
+from fedplt.torch_internals import AccumulateGrad, checkpoints_disabled, compiled_code_disabled
 
 
 @contextmanager
@@ -34,12 +28,12 @@ def traced_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
         in_words(),
         torch.inference_mode(False),
         _unchanged_tensors(model),
-        mode(model, training=training),
+        model_mode(model, training=training),
         _all_trainable(model),
         torch.enable_grad(),
         torch.random.fork_rng(devices=[]),
-        _without_checkpoints(),
-        eagerly(),
+        checkpoints_disabled(),
+        compiled_code_disabled(),
     ):
         yield
 
@@ -86,31 +80,6 @@ def _unchanged_tensors(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _without_checkpoints() -> Iterator[None]:
-    """Inside the block, what is checkpointed is computed once.
-
-    Reentrant checkpoints compute in the backward pass alone: the graph would hide them. Others
-    compute again when somebody looks into the graph, which may change buffers.
-    """
-
-    def apply(function: Any, preserve: Any, *args: Any) -> Any:
-        return function(*args)
-
-    def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
-        yield  # torch calls the function here
-
-    module: Any = torch.utils.checkpoint
-    old = module._checkpoint_without_reentrant_generator
-    module.CheckpointFunction.apply = apply
-    module._checkpoint_without_reentrant_generator = generator
-    try:
-        yield
-    finally:
-        del module.CheckpointFunction.apply  # the class's own is inherited
-        module._checkpoint_without_reentrant_generator = old
-
-
-@contextmanager
 def _all_trainable(model: nn.Module) -> Iterator[None]:
     frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
     for parameter in frozen:
@@ -144,7 +113,7 @@ def _initialize(model: nn.Module, example: Any) -> None:
     """Lazy modules get their shapes from the first input."""
     lazy = [*model.parameters(), *model.buffers()]
     if any(nn.parameter.is_lazy(tensor) for tensor in lazy):
-        with in_words(), mode(model, training=False), torch.no_grad():
+        with in_words(), model_mode(model, training=False), torch.no_grad():
             call_model(model, example)
 
 
@@ -303,11 +272,8 @@ def _reachable(roots: list[Any], stop: Any = None, stop_at: Any = ()) -> dict[An
     return found
 
 
-_ACCUMULATE: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
-
-
 def is_parameter(node: Any) -> bool:
-    return isinstance(node, _ACCUMULATE)
+    return isinstance(node, AccumulateGrad)
 
 
 def _positions(module: Any, x: Tensor, y: Tensor) -> float:

@@ -26,7 +26,7 @@ from fedplt.federation.run_folder.sealed import (
 )
 from fedplt.files import write_text
 from fedplt.fleet import RoundTime, Work, round_time
-from fedplt.kernels import call_model, copy_model
+from fedplt.models import call_model, copy_model
 from fedplt.planning import (
     BYTES_PER_NUMBER,
     Assignment,

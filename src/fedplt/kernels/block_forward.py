@@ -1,4 +1,4 @@
-"""Forwards that modules have inside a ``train_only`` block, and what they replace."""
+"""Replaced ``forward`` methods in a ``train_only`` block, and checks that torch is not patched."""
 
 from __future__ import annotations
 
@@ -11,46 +11,48 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from fedplt.errors import CutError
+from fedplt.torch_internals import linear
 
 
 def is_torchs(function: Any) -> bool:
-    """Whether torch defines a function; users and packages replace some, maybe before this import.
+    """Whether torch defines a function: packages replace some, maybe before this import.
 
-    Of a wrapped function, the globals are those of the module that wrapped it.
+    A wrapped function has the globals of the module that wrapped it.
     """
     module = getattr(function, "__globals__", {}).get("__name__", "")
     return isinstance(function, BuiltinFunctionType) or module.partition(".")[0] == "torch"
 
 
-def _own(owner: Any, key: str) -> Any:
-    """What torch calls so; where it was replaced, an object that nothing is identical to."""
+def _unpatched(owner: Any, key: str) -> Any:
+    """Torch's attribute; where it was replaced, an object that is identical to no other."""
     found = getattr(owner, key)
     named = found.__name__ == key if hasattr(found, "__name__") else False
     return found if is_torchs(found) and (named or key == "__call__") else object()
 
 
-# As torch defines them. What is found in a call is compared.
+# As torch defines them. Calls compare with what they find.
 _FORWARDS: dict[Any, Any] = {
-    kind: _own(kind, "forward") for kind in (nn.Sequential, nn.Linear, nn.Embedding, nn.LayerNorm)
+    kind: _unpatched(kind, "forward")
+    for kind in (nn.Sequential, nn.Linear, nn.Embedding, nn.LayerNorm)
 }
-_ITER: Any = _own(nn.Sequential, "__iter__")
-_CALL: Any = _own(nn.Module, "__call__")
-_CALL_IMPL: Any = _own(nn.Module, "_call_impl")
-_RELU_FORWARD: Any = _own(nn.ReLU, "forward")
-_CHAINED: Any = (_own(F, "linear"), _own(F, "relu"), _own(torch, "relu"))
+_ITER: Any = _unpatched(nn.Sequential, "__iter__")
+_CALL: Any = _unpatched(nn.Module, "__call__")
+_CALL_IMPL: Any = _unpatched(nn.Module, "_call_impl")
+_RELU_FORWARD: Any = _unpatched(nn.ReLU, "forward")
+_CHAINED: Any = (_unpatched(F, "linear"), _unpatched(F, "relu"), _unpatched(torch, "relu"))
 _TENSOR: Any = torch.Tensor
-_BUILT_IN = {type(torch._C._nn.linear), type(_TENSOR.add), type(_TENSOR.grad.__get__)}
+_BUILT_IN = {type(linear), type(_TENSOR.add), type(_TENSOR.grad.__get__)}
 _FUNCTIONS = {name: value for name, value in vars(F).items() if is_torchs(value)}
 _KNOWN = frozenset(_FUNCTIONS.values())
 _REPLACED = {name for name, value in vars(F).items() if callable(value)} - _FUNCTIONS.keys()
-"""Functions that were replaced before fedplt was imported: torch's own are not known."""
+"""Functions that were replaced before fedplt was imported: the originals are not known."""
 
 
 def original(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's own function where a mode is called with a replacement of it.
+    """The original torch function, where a function mode is called with a replacement of it.
 
-    The replacement has called torch's own, which calls the mode with what has its name: calling
-    that would apply the replacement twice.
+    The replacement calls the original, which looks up its own name and passes the replacement to
+    the mode: calling that would apply the replacement twice.
     """
     if type(func) in _BUILT_IN or func in _KNOWN:
         return func
@@ -58,7 +60,7 @@ def original(func: Callable[..., Any]) -> Callable[..., Any]:
     if name in _REPLACED:
         raise CutError(
             f"torch.nn.functional.{name} was replaced before this library was imported, so torch's "
-            "own is not known here and the replacement would be applied twice. Import this "
+            "own is not known here and the replacement would be direct_apply twice. Import this "
             "library first, then replace the function."
         )
     found: Callable[..., Any] = _FUNCTIONS.get(name, func)
@@ -66,11 +68,11 @@ def original(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BlockForward:
-    """Computes what the module's own does. A copy of the module, which is not trained, has none."""
+    """Replaces a module's ``forward`` by a faster one; a copy of the module has none."""
 
     def __init__(self, module: nn.Module, forward: Callable[[Any], Any] | None) -> None:
         self.module, self.forward = module, forward
-        """The forward is set to None at the end of the block: others may have kept this object."""
+        """``forward`` is None after the block: others may still hold this object."""
         kind = nn.Sequential if isinstance(module, nn.Sequential) else type(module)
         self.standard = _FORWARDS.get(kind)
 
@@ -88,20 +90,20 @@ class BlockForward:
 
 
 def has_own_forward(module: nn.Module) -> bool:
-    """Whether this instance is called in another way than its class defines."""
+    """Whether the instance overrides the ``forward`` or the call of its class."""
     own = module.__dict__
     forward = own.get("forward")
     return (forward is not None and type(forward) is not BlockForward) or "_call_impl" in own
 
 
 def is_shadowed(module: nn.Module) -> bool:
-    """Whether the module computes with other tensors than its parameters of these names."""
+    """Whether attributes of the instance hide its parameters."""
     own = module.__dict__
     return "weight" in own or "bias" in own
 
 
 def is_standard_chain(sequential: nn.Sequential) -> bool:
-    """Whether a Sequential and its Linear and ReLU children are called as torch defines it."""
+    """Whether no class or function that a chain of Linear and ReLU uses is patched."""
     return (
         type(sequential).__iter__ is _ITER
         and nn.Linear.forward is _FORWARDS[nn.Linear]

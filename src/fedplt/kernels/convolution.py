@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedplt.kernels.plain import applied, unwatched_backward
-from fedplt.kernels.second_order import differentiable_gradients
-from fedplt.kernels.trained_rows import TrainedRows
+from fedplt.kernels.trained_rows import TrainedRows, differentiable_gradients
 from fedplt.planning import Rows
+from fedplt.torch_internals import direct_apply, hidden_backward
 
 Geometry = tuple[Any, ...]
 """stride, padding, dilation, transposed, output padding, groups"""
@@ -34,7 +33,7 @@ class _Convolution(torch.autograd.Function):
         return _convolution(geometry, x, trained.tensors)
 
     @staticmethod
-    @unwatched_backward
+    @hidden_backward
     def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x,), trained = saved, ctx.trained
         if ctx.needs_input_grad[0]:
@@ -68,7 +67,7 @@ class _Convolution(torch.autograd.Function):
         return grad_x, *[None] * (len(ctx.needs_input_grad) - 1)
 
 
-_apply = applied(_Convolution)
+_apply = direct_apply(_Convolution)
 
 
 def _convolution(geometry: Geometry, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from fedplt.kernels.plain import applied, is_batched, unwatched_backward
-from fedplt.kernels.second_order import differentiable_gradients
-from fedplt.kernels.trained_rows import TrainedRows
+from fedplt.kernels.trained_rows import TrainedRows, differentiable_gradients
+from fedplt.torch_internals import direct_apply, hidden_backward, is_batched
 
 
 class _Embedding(torch.autograd.Function):
@@ -24,7 +23,7 @@ class _Embedding(torch.autograd.Function):
         return embedding(indices, trained.tensors["weight"])
 
     @staticmethod
-    @unwatched_backward
+    @hidden_backward
     def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (indices,), trained = saved, ctx.trained
         if torch.is_grad_enabled():
@@ -52,7 +51,7 @@ class _Embedding(torch.autograd.Function):
         return None, None, None, *gradients
 
 
-_apply = applied(_Embedding)
+_apply = direct_apply(_Embedding)
 
 
 def _embedding(padding: int | None, indices: Tensor, tensors: dict[str, Tensor]) -> Tensor:

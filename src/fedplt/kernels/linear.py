@@ -1,18 +1,34 @@
-"""Linear modules: weight gradients for the trained rows only."""
+"""Linear modules, alone or in chains with ReLU: weight gradients for the trained rows only.
+
+With layers of a few hundred neurons, much of a step's time is Python and autograd bookkeeping per
+module. So consecutive Linear and ReLU children of an ``nn.Sequential`` are one autograd function:
+the same kernels in the same order, with less between them.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
-from torch._C._nn import linear  # torch's own: F.linear may be patched
+from torch import Tensor, nn
 
-from fedplt.kernels.plain import applied, unwatched_backward
-from fedplt.kernels.second_order import differentiable_gradients
-from fedplt.kernels.trained_rows import TrainedRows
+from fedplt.kernels.block_forward import has_own_forward, is_shadowed, is_standard_chain
+from fedplt.kernels.frozen_activations import is_frozen
+from fedplt.kernels.trained_rows import TrainedRows, differentiable_gradients
 from fedplt.planning import Rows
+from fedplt.torch_internals import (
+    DisableTorchFunction,
+    direct_apply,
+    has_global_hooks,
+    has_hooks,
+    has_other_modes,
+    hidden_backward,
+    is_batched,
+    kernel_accepts,
+    linear,
+)
 
 # The functions below do as little as possible between the kernels: with small layers, Python takes
 # most of the time of a step.
@@ -28,7 +44,7 @@ class _Linear(torch.autograd.Function):
         return linear(x, trained.tensors["weight"], trained.tensors.get("bias"))
 
     @staticmethod
-    @unwatched_backward
+    @hidden_backward
     def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x,), trained = saved, ctx.trained
         grad_x = None  # (samples, inputs)
@@ -42,7 +58,7 @@ class _Linear(torch.autograd.Function):
         return grad_x, None, None, *move_rows(trained, grad, x)
 
 
-_apply = applied(_Linear)
+_apply_linear = direct_apply(_Linear)
 
 
 def _linear(x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
@@ -85,5 +101,161 @@ def sliced_linear(input: Tensor, trained: TrainedRows) -> Tensor:
     columns = trained.used(input)
     # Reshaped here, outside of the autograd function: its output may be changed in place.
     x = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
-    y: Tensor = _apply(x, trained, columns, *trained.all_leaves())
+    y: Tensor = _apply_linear(x, trained, columns, *trained.all_leaves())
     return y if input.ndim == 2 else y.view(*input.shape[:-1], y.shape[-1])
+
+
+# Chains.
+
+_relu_backward = torch.ops.aten.threshold_backward
+
+
+class Link(NamedTuple):
+    """A Linear with trained rows, and whether a ReLU follows it."""
+
+    trained: TrainedRows
+    relu: bool
+
+
+class _Chain(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, links: list[Link], columns: list[Rows | None], *leaves: Tensor
+    ) -> Tensor:
+        ctx.links, ctx.columns = links, columns
+        ctx.versions = [link.trained.version for link in links]
+        values = [x]  # the input of every link, and the output of the last
+        for link in links:
+            tensors = link.trained.tensors
+            x = linear(x, tensors["weight"], tensors.get("bias"))
+            values.append(x.relu_() if link.relu else x)
+        ctx.save_for_backward(*(values if links[-1].relu else values[:-1]))
+        return x
+
+    @staticmethod
+    @hidden_backward
+    def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        values, links = saved, ctx.links
+        first = 0 if ctx.needs_input_grad[0] else 1  # without it, the first weight is not read
+        for link, version in zip(links[first:], ctx.versions[first:], strict=True):
+            link.trained.check_version(version)
+        if torch.is_grad_enabled():
+            compute = functools.partial(_chain, links)
+            trained = [link.trained for link in links]
+            differentiable = differentiable_gradients(compute, trained, values[0], grad)
+            return differentiable[0], None, None, *differentiable[1:]
+        gradients: list[Tensor | None] = []
+        last = len(links) - 1
+        in_place = not is_batched(grad)
+        for index in range(last, -1, -1):
+            trained, x = links[index].trained, values[index]
+            if links[index].relu and (index == last or not in_place):
+                grad = _relu_backward(grad, values[index + 1], 0)
+            elif links[index].relu:  # computed here, so it may be changed in place
+                _relu_backward.grad_input(grad, values[index + 1], 0, grad_input=grad)
+            grad_x = None
+            if index or ctx.needs_input_grad[0]:
+                weight = trained.tensors["weight"]
+                grad_x = input_gradient(grad, weight, trained.needed(ctx.columns[index]))
+            gradients = [*move_rows(trained, grad, x), *gradients]
+            if grad_x is not None:
+                grad = grad_x
+        return grad_x, None, None, *gradients
+
+
+_apply_chain = direct_apply(_Chain)
+
+
+def _chain(links: list[Link], x: Tensor, *tensors: dict[str, Tensor]) -> Tensor:
+    for link, own in zip(links, tensors, strict=True):
+        x = linear(x, own["weight"], own.get("bias"))
+        x = x.relu() if link.relu else x
+    return x
+
+
+def _run_chain(links: list[Link], x: Tensor) -> Tensor:
+    columns: list[Rows | None] = []
+    previous = None
+    for link in links:
+        columns.append(link.trained.used(x, previous=previous))
+        previous = link.trained
+    leaves = [leaf for link in links for leaf in link.trained.all_leaves()]
+    result: Tensor = _apply_chain(x, links, columns, *leaves)
+    return result
+
+
+TrainedRowsOf = Callable[[Tensor, Tensor | None], TrainedRows | None]
+"""The trained rows of a weight and its bias; None where they are not planned."""
+
+
+class Chained:
+    """The forward of an ``nn.Sequential``: runs of Linear and ReLU are one autograd function.
+
+    Every call checks its children: with hooks, replaced weights, custom forwards or patched
+    classes, they are called one by one.
+    """
+
+    def __init__(self, sequential: nn.Sequential, rows_of: TrainedRowsOf) -> None:
+        self.sequential, self.rows_of = sequential, rows_of
+
+    def __call__(self, input: Any) -> Any:
+        if not is_standard_chain(self.sequential):
+            return type(self.sequential).forward(self.sequential, input)
+        children = list(self.sequential._modules.values())
+        index = 0
+        while index < len(children):
+            child, length = children[index], 0
+            # No operation that is hidden here uses a parameter outside of a kernel.
+            if type(child) is nn.Linear:
+                with DisableTorchFunction():
+                    links, length = self._links(children, index, input)
+                    if len(links) > 1:
+                        input = _run_chain(links, input)
+                    else:
+                        length = 0
+            elif (
+                type(child) is nn.Flatten
+                and type(input) is Tensor
+                and not is_frozen(input)
+                and not (_is_observed(child) or has_global_hooks() or has_other_modes())
+            ):
+                with DisableTorchFunction():
+                    input = child(input)
+                length = 1
+            if not length:
+                input = child(input)
+                length = 1
+            index += length
+        return input
+
+    def _links(self, children: list[Any], index: int, input: Any) -> tuple[list[Link], int]:
+        """The run of Linear and ReLU children from here on, and how many children it has."""
+        links: list[Link] = []
+        length = 0
+        # A parameter as the input (a computed weight) is a use that the block must note.
+        if isinstance(input, nn.Parameter) or not kernel_accepts(input) or input.ndim != 2:
+            return links, length
+        if has_global_hooks() or has_other_modes():
+            return links, length
+        for child in children[index:]:
+            if type(child) is nn.Linear and not _is_observed(child) and not is_shadowed(child):
+                parameters = child._parameters
+                if not ("weight" in parameters and "bias" in parameters):
+                    break  # one of them is a buffer, or computed
+                trained = self.rows_of(parameters["weight"], parameters["bias"])  # type: ignore[arg-type]
+                if trained is None:
+                    break
+                links.append(Link(trained, False))
+            elif (
+                type(child) is nn.ReLU and links and not links[-1].relu and not _is_observed(child)
+            ):
+                links[-1] = Link(links[-1].trained, True)
+            else:
+                break
+            length += 1
+        return links, length
+
+
+def _is_observed(module: nn.Module) -> bool:
+    """Whether hooks see the module's inputs and outputs, or it has a custom forward."""
+    return has_own_forward(module) or has_hooks(module)

@@ -1,8 +1,7 @@
 """Normalization layers with running statistics: which have them, and how they are trained.
 
 Only the statistics of the trained channels change, or of all channels where they stay on the
-client. Other normalization layers need no forward of their own: their few gradients are
-computed whole.
+client. Other normalization layers have no kernel: their few gradients are computed whole.
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, instance_norm
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedplt.kernels.trained_rows import Statistics
+from fedplt.torch_internals import BatchNormBase, InstanceNormBase
 
 RUNNING_STATISTICS = ("running_mean", "running_var")
-"""The buffers of a normalization layer that training moves."""
+"""The buffers of a normalization layer that training changes."""
 
 
 def has_running_statistics(module: nn.Module) -> bool:
@@ -27,8 +25,8 @@ def has_running_statistics(module: nn.Module) -> bool:
 
 
 def keeps_statistics(module: nn.Module) -> bool:
-    """Whether it is a normalization layer of torch, whose untrained statistics keep their bits."""
-    return isinstance(module, (_BatchNorm, _InstanceNorm)) and has_running_statistics(module)
+    """Whether it is torch's own normalization layer: untrained statistics keep their bits."""
+    return isinstance(module, (BatchNormBase, InstanceNormBase)) and has_running_statistics(module)
 
 
 def modules_with_running_statistics(model: nn.Module) -> list[Any]:
@@ -39,13 +37,13 @@ def modules_with_running_statistics(model: nn.Module) -> list[Any]:
 def sliced_batch_norm(
     input: Tensor,
     statistics: Statistics,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
 ) -> Tensor:
-    """Batch statistics while training; those of channels that are not trained stay as they are."""
+    """Batch statistics while training; those of untrained channels do not change."""
     mean, var = statistics.mean, statistics.var
     if not training or input.numel() == input.shape[1]:
         # One value per channel has no variance: a last batch of one example.
@@ -53,18 +51,18 @@ def sliced_batch_norm(
     moved_mean, moved_var = mean.clone(), var.clone()
     try:
         return batch_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
-    finally:  # a checkpoint breaks off what it computes again, when all has been saved
-        _keep(statistics, moved_mean, moved_var)
+    finally:  # a checkpoint that recomputes raises once it has all saved tensors
+        _copy_trained(statistics, moved_mean, moved_var)
 
 
 def sliced_instance_norm(
     input: Tensor,
     statistics: Statistics,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    use_input_stats: bool,
-    momentum: float,
-    eps: float,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
 ) -> Tensor:
     """Each example has its own statistics while training."""
     mean, var = statistics.mean, statistics.var
@@ -74,10 +72,10 @@ def sliced_instance_norm(
     try:
         return instance_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
     finally:
-        _keep(statistics, moved_mean, moved_var)
+        _copy_trained(statistics, moved_mean, moved_var)
 
 
-def _keep(statistics: Statistics, mean: Tensor, var: Tensor) -> None:
+def _copy_trained(statistics: Statistics, mean: Tensor, var: Tensor) -> None:
     with torch.no_grad():
         for start, stop in statistics.rows:
             statistics.mean[start:stop] = mean[start:stop]

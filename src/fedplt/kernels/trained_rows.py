@@ -1,19 +1,25 @@
-"""The trained rows of parameters, and what a backward pass may do with them."""
+"""The trained rows of parameters, and how their gradients reach them."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward
 
 from fedplt.errors import CutError
-from fedplt.kernels.plain import applied, has_standard_operations, is_transforming, unwatched
 from fedplt.planning import Rows
+from fedplt.torch_internals import (
+    DisableTorchFunction,
+    direct_apply,
+    has_standard_operations,
+    hidden_operations,
+    is_transforming,
+    run_backward,
+)
 
 
 @dataclass(eq=False)
@@ -28,20 +34,20 @@ class Slices:
     leaves: list[nn.Parameter]
     """The same as parameters, for an optimizer."""
     uses: int = 0
-    """Operations that used the parameter since the last step."""
+    """How often operations used the parameter since the last step."""
     is_recorded: bool = False
-    """A kernel used it in a pass whose gradient is still to come."""
+    """A kernel used it in a forward pass whose backward pass has not run yet."""
     is_off: bool = False
     """Its gradient is switched off inside the block (``requires_grad_(False)``)."""
     has_hooked_leaves: bool = False
-    """Hooks look at gradients of its leaves, or some of them are switched off."""
+    """Leaves have gradient hooks, or some have ``requires_grad`` False."""
     is_lowest: bool = False
-    """As the weight of its last use: the input needed no gradient, so nothing below is trained."""
+    """In its last use the input needed no gradient, so nothing below is trained."""
 
     @property
     def is_watched(self) -> bool:
-        """Whether hooks look at its gradient, or it has none: autograd's own way is taken then."""
-        hooks = self.parameter._post_accumulate_grad_hooks  # ours is one of them
+        """Whether its gradient has hooks, or is switched off: then no kernel computes it."""
+        hooks = self.parameter._post_accumulate_grad_hooks  # one of them is ours
         return self.is_off or bool(self.parameter._backward_hooks) or len(hooks or ()) > 1
 
     @property
@@ -49,10 +55,10 @@ class Slices:
         return axis_first(self.parameter.detach(), self.axis)
 
     def carrier(self) -> Tensor:
-        """The parameter as operations without a kernel take it.
+        """What operations without a kernel take: the parameter, or an alias of its leaves.
 
-        With hooks on leaves it is an alias: autograd itself adds up a leaf's gradients from all
-        operations, with kernels and without, and a hook sees the sum, once.
+        With hooks on leaves it is an alias, so that autograd sums a leaf's gradients from all
+        operations, with and without kernels, and calls a hook once, with the sum.
         """
         if not (self.has_hooked_leaves and torch.is_grad_enabled()) or self.is_watched:
             return self.parameter
@@ -63,10 +69,9 @@ class Slices:
         return result
 
     def scatter_gradient(self, parameter: Tensor) -> None:
-        """Move the parameter's whole gradient to its leaves, each the part of its rows.
+        """Move the parameter's gradient to its leaves, to each the part of its rows.
 
-        Autograd computes a whole gradient for operations that :mod:`fedplt.kernels` has no kernel
-        for, such as a norm of the weights in the loss.
+        Autograd computes it for operations without a kernel, such as a weight norm in the loss.
         """
         if not self.has_hooked_leaves:
             self.take_gradient(parameter)
@@ -79,14 +84,14 @@ class Slices:
                 "TorchScript) and in its own operations, too. Register them before the forward "
                 "pass, or use it in one of these ways."
             )
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             found = [pair for pair in self._own_parts(parameter) if pair[0].requires_grad]
-        for leaf, part in found:  # the hooks' operations are seen, as the model's are
-            _engine_run_backward(
+        for leaf, part in found:  # function modes see the hooks' operations
+            run_backward(
                 (leaf,), (part,), False, False, (), allow_unreachable=True, accumulate_grad=True
             )
 
-    @unwatched
+    @hidden_operations
     def take_gradient(self, parameter: Tensor) -> None:
         """The same, without hooks."""
         for leaf, part in self._own_parts(parameter):
@@ -112,7 +117,7 @@ class Slices:
             parts.append(part)
         return parts
 
-    @unwatched
+    @hidden_operations
     def gather_gradient(self) -> Tensor | None:
         """The parameter's gradient in its own shape, zero where nothing is trained.
 
@@ -128,7 +133,7 @@ class Slices:
             leaf.grad = part
         return whole.movedim(0, self.axis) if self.axis else whole
 
-    @unwatched
+    @hidden_operations
     def forget_gradient(self) -> None:
         for leaf in self.leaves:
             leaf.grad = None
@@ -143,30 +148,30 @@ class _Carrier(torch.autograd.Function):
         return slices.parameter.detach()
 
     @staticmethod
-    @unwatched
+    @hidden_operations
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return None, *ctx.slices.parts_of(gradient)
 
 
-_carry = applied(_Carrier)
+_carry = direct_apply(_Carrier)
 
 
 @dataclass(eq=False)
 class Pass:
-    """What the passes through a model may do at the moment."""
+    """What forward and backward passes through a model may do now."""
 
     rate: float | None = None
-    """Of plain SGD that is fused into the backward pass."""
+    """Learning rate of SGD that is fused into the backward pass."""
     is_step: bool = False
-    """A backward pass runs that the training loop started for its step: it may be fused."""
+    """The backward pass of a training step runs: SGD may be fused into it."""
     depth: int = 0
-    """Backward passes that run in one another: reentrant checkpoints start their own."""
+    """Nested backward passes: a reentrant checkpoint starts one inside another."""
     has_ended: bool = False
     """The block is over."""
-    may_leave_out: bool = True
-    """Nobody looks at gradients of activations: columns that no trained row needs are left out."""
-    is_certain: Callable[[TrainedRows, Tensor], bool] = lambda trained, x: False
-    """Whether this input of a layer comes from its feeder with every channel in its place."""
+    may_skip_columns: bool = True
+    """Gradients of activations are not read: columns that no trained row needs are skipped."""
+    is_unpermuted: Callable[[TrainedRows, Tensor], bool] = lambda trained, x: False
+    """Whether the channels of a layer's feeder reach this input of it unpermuted."""
 
 
 @dataclass(eq=False)
@@ -187,14 +192,14 @@ class TrainedRows:
     """Of the weight, and of the bias where it is trained."""
     state: Pass
     feeder: TrainedRows | None = None
-    """The layer whose channels are this one's inputs, if nothing in between mixes channels."""
+    """The layer whose channels are this one's inputs, if no operation between mixes channels."""
     columns_per_channel: int = 1
 
     def used(self, input: Tensor, *, previous: TrainedRows | None = None) -> Rows | None:
         """Note a use; return the columns of the input that need a gradient (None: all of them).
 
         Where the feeder is the lowest trained layer, only its trained rows use the gradient.
-        ``previous``: the layer that computed the input in the same kernel; ``input`` is its, then.
+        ``previous``: the layer below in the same kernel; ``input`` is then that layer's input.
         """
         is_recorded = torch.is_grad_enabled()
         for slices in self.slices:
@@ -204,16 +209,16 @@ class TrainedRows:
         feeder, each = self.feeder, self.columns_per_channel
         if feeder is None or feeder.is_whole or (self.rows and not self.is_used_once):
             return None
-        # Used once in this pass, maybe with another bias: that use says whether it is the lowest.
+        # Of one use in this pass (maybe with another bias), it is known whether it is the lowest.
         if not (feeder.is_used_once and feeder.slices[0].is_lowest):
             return None
-        if not (feeder is previous if previous else self.state.is_certain(self, input)):
+        if not (feeder is previous if previous else self.state.is_unpermuted(self, input)):
             return None
         return tuple((start * each, stop * each) for start, stop in feeder.rows)
 
     @property
     def is_used_once(self) -> bool:
-        for slices in self.slices:  # noqa: SIM110 (asked several times a step: no generator)
+        for slices in self.slices:  # noqa: SIM110 (called often: no generator)
             if slices.uses != 1:
                 return False
         return True
@@ -248,7 +253,7 @@ class TrainedRows:
         return self.slices[0].parameter._version
 
     def check_version(self, version: int) -> None:
-        """Refuse what torch refuses: the numbers that the forward pass used are gone."""
+        """Refuse what torch refuses: the values that the forward pass used were overwritten."""
         if self.version != version:
             raise CutError(
                 f"{self.slices[0].name} was changed in place between the forward pass that used it "
@@ -258,7 +263,7 @@ class TrainedRows:
 
     def needed(self, columns: Rows | None) -> Rows | None:
         """The columns to compute in this backward pass."""
-        return columns if self.state.may_leave_out else None
+        return columns if self.state.may_skip_columns else None
 
     def all_leaves(self) -> list[nn.Parameter]:
         """Of the weight, then of the bias."""
@@ -267,7 +272,7 @@ class TrainedRows:
 
 @dataclass(eq=False)
 class Statistics:
-    """A normalization layer's running statistics, and the channels whose may change."""
+    """A normalization layer's running statistics, and the channels that may change."""
 
     mean: Tensor
     var: Tensor
@@ -276,3 +281,38 @@ class Statistics:
 
 def axis_first(tensor: Tensor, axis: int) -> Tensor:
     return tensor.movedim(axis, 0) if axis else tensor
+
+
+def differentiable_gradients(
+    compute: Callable[..., Tensor], trained: Sequence[TrainedRows], x: Tensor, grad: Tensor
+) -> list[Tensor | None]:
+    """Gradients that can be differentiated again (``create_graph``), as for gradient penalties.
+
+    Torch's own operations compute them, with the parameters themselves. Returns the gradient of the
+    input (None where it needs none) and of all leaves; ``compute(x, *tensors)``.
+    """
+    all_slices = [slices for rows in trained for slices in rows.slices if slices.rows]
+    for slices in all_slices:
+        slices.uses += 2  # torch uses the parameter itself: it must not move before
+    # An alias for every use: a weight that is used twice gets each use's gradient once.
+    own = [carrier.view_as(carrier) for carrier in (slices.carrier() for slices in all_slices)]
+    aliases = iter(own)
+    y = compute(x, *(_tensors(rows, aliases) for rows in trained))
+    wanted = [tensor for tensor in (x, *own) if tensor.requires_grad]
+    found = torch.autograd.grad(y, wanted, grad, create_graph=True)
+    gradients = {id(tensor): gradient for tensor, gradient in zip(wanted, found, strict=True)}
+    result: list[Tensor | None] = [gradients.get(id(x))]
+    for slices, alias in zip(all_slices, own, strict=True):
+        gradient = gradients.get(id(alias))
+        moved = None if gradient is None else axis_first(gradient, slices.axis)
+        result += [None if moved is None else moved[start:stop] for start, stop in slices.rows]
+    return result
+
+
+def _tensors(rows: TrainedRows, aliases: Iterator[Tensor]) -> dict[str, Tensor]:
+    own = {
+        key: axis_first(next(aliases), slices.axis)
+        for key, slices in zip(rows.leaves, rows.slices, strict=True)
+        if slices.rows
+    }
+    return rows.tensors | own

@@ -22,11 +22,9 @@ from torch import nn
 
 from fedplt.errors import ConfigError, did_you_mean
 from fedplt.imports import import_object, returns
-from fedplt.models.cnn import cnn
-from fedplt.models.fcn import fcn
-from fedplt.models.resnet import resnet8
-from fedplt.models.text import TextTransformer
-from fedplt.models.vit import VisionTransformer
+from fedplt.models.calls import call_model, copy_model, model_mode
+from fedplt.models.networks import cnn, fcn, resnet8
+from fedplt.models.transformers import TextTransformer, VisionTransformer
 from fedplt.seeds import torch_seed
 
 

@@ -13,9 +13,8 @@ from fedplt.client import OPTIMIZERS, LocalTraining, Task
 from fedplt.configuration import RunConfig
 from fedplt.data import Samples, TensorSamples, first_examples
 from fedplt.errors import ConfigError, DataError
-from fedplt.kernels import call_model, evaluation_mode
 from fedplt.machine import physical_memory
-from fedplt.models import MODELS
+from fedplt.models import MODELS, call_model, model_mode
 from fedplt.planning import Normalizer
 from fedplt.text import bytes_text
 
@@ -65,7 +64,7 @@ def try_model(config: RunConfig, model: nn.Module, inputs: Any, targets: Any, ta
 def run_model(config: RunConfig, model: nn.Module, inputs: Any, part: str = "data") -> Any:
     """The model's outputs for one small batch."""
     try:
-        with evaluation_mode(model), torch.no_grad():
+        with model_mode(model, training=False), torch.no_grad():
             return call_model(model, inputs)
     except Exception as error:  # the user's model may raise anything
         refuse_integers(model, inputs)
@@ -133,7 +132,7 @@ def refuse_integers(model: nn.Module, inputs: Any) -> None:
     if not isinstance(inputs, Tensor) or inputs.is_floating_point():
         return
     try:
-        with evaluation_mode(model), torch.no_grad():
+        with model_mode(model, training=False), torch.no_grad():
             call_model(model, inputs.float())
     except Exception:  # then the type was not the reason
         return
@@ -178,7 +177,7 @@ def likes_channels_last(model: nn.Module, inputs: Any) -> bool:
     everything = torch.arange(len(inputs))
     converted, _ = TensorSamples(inputs, everything).with_channels_last().batch(everything)
     try:
-        with evaluation_mode(model), torch.no_grad():
+        with model_mode(model, training=False), torch.no_grad():
             model(converted)
     except RuntimeError:
         return False

@@ -21,8 +21,10 @@ from fedplt.client import (
 from fedplt.data import TensorSamples, first_examples
 from fedplt.errors import CutError
 from fedplt.federation.job import Job
-from fedplt.kernels import copy_model, has_hooks, has_own_forward, read_state
+from fedplt.kernels import has_own_forward, read_state
+from fedplt.models import copy_model
 from fedplt.planning import Assignment
+from fedplt.torch_internals import has_hooks
 
 KNOWN_PACKAGES = ("torch", "fedplt")
 """Modules, losses and augmentations from here keep no state between clients."""

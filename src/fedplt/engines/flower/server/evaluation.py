@@ -20,7 +20,8 @@ from fedplt.client import (
 from fedplt.engines.flower.messages import EvaluateAnswer
 from fedplt.errors import UpdateError
 from fedplt.federation import Job
-from fedplt.kernels import bind_state, buffer_positions, copy_model
+from fedplt.kernels import bind_state, buffer_positions
+from fedplt.models import copy_model
 from fedplt.server import validate_evaluation
 
 

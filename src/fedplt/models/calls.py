@@ -18,7 +18,7 @@ from fedplt.errors import CutError
 def call_model(model: nn.Module, inputs: Any) -> Any:
     """Call the model: a dictionary of inputs is passed by name, a tuple or list by position.
 
-    ``labels`` in a dictionary are passed to models that take them, and compute their own loss. A
+    ``labels`` in a dictionary are passed only to models that take them and compute their loss. A
     single input whose name the model does not take is passed by position.
     """
     if isinstance(inputs, Tensor):
@@ -40,15 +40,8 @@ def _takes(forward: Callable[..., Any], name: str) -> bool:
 
 
 @contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; every module gets its own mode back afterwards."""
-    with mode(model, training=False):
-        yield
-
-
-@contextmanager
-def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Training or evaluation mode inside the block."""
+def model_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Training or evaluation mode inside the block; afterwards each module gets its own back."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:
@@ -59,7 +52,7 @@ def mode(model: nn.Module, *, training: bool) -> Iterator[None]:
 
 
 def copy_model(model: nn.Module) -> nn.Module:
-    """A deep copy with parameters of its own, also where the model keeps computed weights.
+    """A deep copy with new parameters, also of a model with computed weights.
 
     Modules that are pruned or have the older weight normalization have such attributes, and
     TorchScript copies parameters as computed tensors.

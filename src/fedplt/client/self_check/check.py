@@ -5,7 +5,7 @@
 For one client of each kind, a step on the user's own batch is compared tensor by tensor, in float64
 where the model allows, with the gradients of the whole model; what is not trained must keep its
 bits, and buffers change as they do without a block. Clients that hold sub-models are compared with
-the whole model with zeros for what they do not hold (:mod:`fedplt.client.submodel_check`).
+the whole model with zeros for what they do not hold (:mod:`fedplt.client.self_check.submodels`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedplt.client.check_report import CheckReport, Difference
-from fedplt.client.plain_step import LossOf, PlainStep, differences, partial_step, plain_step
-from fedplt.client.submodel_check import SubmodelCheck
+from fedplt.client.self_check.reference_step import (
+    LossOf,
+    ReferenceStep,
+    differences,
+    partial_step,
+    reference_step,
+)
+from fedplt.client.self_check.report import CheckReport, Difference
+from fedplt.client.self_check.submodels import SubmodelCheck
 from fedplt.cutting import cut
-from fedplt.kernels import call_model, copy_model
+from fedplt.models import call_model, copy_model
 from fedplt.planning import (
     DEFAULT_RECIPE,
     Assignment,
@@ -136,21 +142,21 @@ class _Comparison:
         self.has_submodels = False
 
     @cached_property
-    def _plain(self) -> PlainStep:
+    def _reference(self) -> ReferenceStep:
         """The same for all clients that hold the whole model."""
-        return plain_step(copy_model(self.model), self.inputs, self.loss)
+        return reference_step(copy_model(self.model), self.inputs, self.loss)
 
     @cached_property
     def _submodels(self) -> SubmodelCheck:
         return SubmodelCheck(self.model, self.layers, self.inputs, self.loss, self.recipe)
 
     def whole(self, assignment: SliceAssignment) -> None:
-        if not self._plain.gradients:
+        if not self._reference.gradients:
             self.undecided.append("a copy of the model computes with the original's tensors.")
             return
         ours = copy_model(self.model)
-        after = partial_step(ours, self.inputs, self.loss, assignment, self._plain.rate)
-        self.found += differences(self._plain, after, assignment)
+        after = partial_step(ours, self.inputs, self.loss, assignment, self._reference.rate)
+        self.found += differences(self._reference, after, assignment)
 
     def smaller(self, assignment: SubmodelAssignment) -> None:
         found, reason = self._submodels.compare(assignment)

@@ -121,7 +121,7 @@ def test_statistics_that_must_not_move_are_found(monkeypatch):
         statistics.mean.copy_(mean)
         statistics.var.copy_(var)
 
-    monkeypatch.setattr(norm, "_keep", moves_all)
+    monkeypatch.setattr(norm, "_copy_trained", moves_all)
     monkeypatch.setattr(TrainableSlices, "_restore_statistics", lambda part: None)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fedplt.client.check_report import Difference
+from fedplt.client.self_check.report import Difference
 from fedplt.client.train_only import train_only
 from fedplt.errors import CutError
-from fedplt.kernels import call_model, has_running_statistics, keeps_statistics, original
+from fedplt.kernels import has_running_statistics, keeps_statistics, original
+from fedplt.models import call_model
 from fedplt.planning import Assignment, Rows, SliceAssignment, TensorSpec, dotted
 from fedplt.seeds import seeded_globals
 
@@ -27,7 +28,7 @@ Around = Callable[[nn.Module], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class PlainStep:
+class ReferenceStep:
     """The gradients of a whole model, and what its forward pass did to it."""
 
     old: dict[str, Tensor]
@@ -81,9 +82,9 @@ def _seeded() -> Iterator[None]:
         yield
 
 
-def plain_step(
+def reference_step(
     model: nn.Module, inputs: Any, loss: LossOf, around: Around = nullcontext
-) -> PlainStep:
+) -> ReferenceStep:
     """The model gets gradients; its parameters keep their values, unless it writes to them."""
     old = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
     with_statistics = [name for name, m in model.named_modules() if has_running_statistics(m)]
@@ -111,7 +112,7 @@ def plain_step(
         for name, parameter in model.named_parameters()
         if parameter.grad is not None
     }
-    return PlainStep(
+    return ReferenceStep(
         old,
         named_tensors(model),
         gradients,
@@ -150,29 +151,29 @@ def partial_step(
 
 
 def differences(
-    plain: PlainStep, after: dict[str, Tensor], assignment: Assignment
+    reference: ReferenceStep, after: dict[str, Tensor], assignment: Assignment
 ) -> list[Difference]:
     """Of every parameter and buffer, planned or not, after a partial step at the plain's rate."""
     planned = {placed.tensor.name: placed for placed in assignment.on_client.layers.placed}
     rows = {tensor.name: found for tensor, found in assignment.on_client.trained_rows}
     notes = {note.name: note.kind for note in assignment.layers.about}
     result = []
-    for name, new in plain.new.items():
-        kind = notes.get(name, "buffer" if name in plain.buffers else "not trained")
+    for name, new in reference.new.items():
+        kind = notes.get(name, "buffer" if name in reference.buffers else "not trained")
         mask = torch.zeros(new.shape, dtype=torch.bool, device=new.device)
         if name in planned:
             layer = assignment.layers[planned[name].layer_index].name
             kind = notes.get(layer, layer)
-            is_local = name in plain.statistics and name in assignment.local
+            is_local = name in reference.statistics and name in assignment.local
             _fill(mask, planned[name].tensor, rows.get(name, ()), is_local)
-        wanted = torch.where(mask, plain.trained(name), plain.kept(name))
+        wanted = torch.where(mask, reference.trained(name), reference.kept(name))
         got = after.get(name, new.new_empty(0))
         error, moved = float("inf"), False
         if got.shape == wanted.shape:
             gaps = _gaps(got, wanted)
-            error = (float(gaps.max()) if gaps.numel() else 0.0) / plain.scale(name, wanted)
+            error = (float(gaps.max()) if gaps.numel() else 0.0) / reference.scale(name, wanted)
             moved = error != 0 and bool((gaps > 0).logical_and_(~mask).any())
-        done = plain.operations.get(name, ())
+        done = reference.operations.get(name, ())
         result.append(Difference(assignment.ratio, name, kind, error, moved, done))
     return result
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedplt import cut
-from fedplt.cutting.ownership import Reason, find_ownership
+from fedplt.cutting.module_tensors import FROZEN, NEVER, UNUSED, find_module_tensors
 
 
 class TwoBare(nn.Module):
@@ -81,27 +81,27 @@ def test_a_parameter_belongs_to_the_first_module_that_has_it():
     model[1].weight = model[0].weight
     model[2].requires_grad_(False)
     model[2].weight = model[0].weight
-    found = find_ownership(model, {"1.bias", "3"}, used=None)
-    assert [(m.name, list(m.trained), m.tied_to) for m in found.modules] == [
+    modules, untrained = find_module_tensors(model, {"1.bias", "3"}, used=None)
+    assert [(m.name, list(m.trained), m.tied_to) for m in modules] == [
         ("", [], []),
         ("0", ["weight", "bias"], []),
         ("1", [], ["0.weight"]),
         ("2", [], ["0.weight"]),
         ("3", [], []),
     ]
-    assert [(tensor.name, tensor.size, tensor.reason) for tensor in found.left_out] == [
-        ("1.bias", 3, Reason.NEVER),
-        ("2.bias", 3, Reason.FROZEN),
-        ("3.weight", 3, Reason.NEVER),
-        ("3.bias", 3, Reason.NEVER),
+    assert [(note.name, note.size, note.how) for note in untrained] == [
+        ("1.bias", 3, NEVER),
+        ("2.bias", 3, FROZEN),
+        ("3.weight", 3, NEVER),
+        ("3.bias", 3, NEVER),
     ]
 
 
 def test_what_the_output_does_not_depend_on_is_unused():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    found = find_ownership(model, (), used={id(p) for p in model[0].parameters()})
-    assert {tensor.reason for tensor in found.left_out} == {Reason.UNUSED}
-    assert [list(module.trained) for module in found.modules] == [[], ["weight", "bias"], []]
+    modules, untrained = find_module_tensors(model, (), used={id(p) for p in model[0].parameters()})
+    assert {note.how for note in untrained} == {UNUSED}
+    assert [list(module.trained) for module in modules] == [[], ["weight", "bias"], []]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,6 @@ def test_what_the_output_does_not_depend_on_is_unused():
     ],
 )
 def test_running_statistics_are_in_the_layer_unless_their_module_is_frozen(norm, trained):
-    modules = find_ownership(nn.Sequential(nn.Linear(3, 3), norm), (), None).modules
+    modules, _ = find_module_tensors(nn.Sequential(nn.Linear(3, 3), norm), (), None)
     names = [tensor.name for tensor in modules[2].statistics]
     assert names == (["1.running_mean", "1.running_var"] if trained else [])

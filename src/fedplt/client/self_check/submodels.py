@@ -16,22 +16,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.modules.dropout import _DropoutNd
 
-from fedplt.client.check_report import Difference
-from fedplt.client.plain_step import (
+from fedplt.client.local_training import scaled
+from fedplt.client.self_check.reference_step import (
     LossOf,
-    PlainStep,
+    ReferenceStep,
     differences,
     named_tensors,
     partial_step,
-    plain_step,
+    reference_step,
 )
-from fedplt.client.recipe_blocks import scaled
+from fedplt.client.self_check.report import Difference
 from fedplt.client.submodels import HeldModels
 from fedplt.cutting import traced
-from fedplt.kernels import bind_state, call_model
+from fedplt.kernels import bind_state
+from fedplt.models import call_model
 from fedplt.planning import Layers, LocalRecipe, SubmodelAssignment
+from fedplt.torch_internals import DropoutBase
 
 NO_REFERENCE = (
     "there is no exact reference for sub-models of this model, so each was compared only with "
@@ -48,7 +49,7 @@ class SubmodelCheck:
     ) -> None:
         whole = copy.deepcopy(model)
         for module in whole.modules():
-            if isinstance(module, _DropoutNd):  # a smaller model draws other numbers
+            if isinstance(module, DropoutBase):  # a smaller model draws other numbers
                 module.p = 0.0
         self.model, self.layers, self.inputs, self.loss = whole, layers, inputs, loss
         self.recipe = recipe
@@ -65,15 +66,15 @@ class SubmodelCheck:
         return self._with_itself(assignment), NO_REFERENCE + reason
 
     def _with_whole(self, assignment: SubmodelAssignment) -> tuple[list[Difference], str]:
-        reference = copy.deepcopy(self._graph if assignment.spaces.pads else self.model)
-        _zero(reference, assignment)
-        if isinstance(reference, fx.GraphModule):
-            _mask_pads(reference, assignment)
+        whole = copy.deepcopy(self._graph if assignment.spaces.pads else self.model)
+        _zero(whole, assignment)
+        if isinstance(whole, fx.GraphModule):
+            _mask_pads(whole, assignment)
         around = partial(self._scaled, assignment)
-        plain = plain_step(reference, self.inputs, self.loss, around)
-        if not all(bool(gradient.isfinite().all()) for gradient in plain.gradients.values()):
+        reference = reference_step(whole, self.inputs, self.loss, around)
+        if not all(bool(gradient.isfinite().all()) for gradient in reference.gradients.values()):
             return [], "zeros for what is not held give numbers that are not finite."
-        found = self._compare(_held_part(plain, assignment), assignment)
+        found = self._compare(_held_part(reference, assignment), assignment)
         is_same = all(entry.error < SAME for entry in found)
         if not is_same and self._is_random():
             return [], "its forward pass is random, and a smaller model draws other numbers."
@@ -86,14 +87,16 @@ class SubmodelCheck:
     def _with_itself(self, assignment: SubmodelAssignment) -> list[Difference]:
         small = copy.deepcopy(self._held.smaller(assignment).module).train()
         around = partial(self._scaled, assignment)
-        return self._compare(plain_step(small, self.inputs, self.loss, around), assignment)
+        return self._compare(reference_step(small, self.inputs, self.loss, around), assignment)
 
-    def _compare(self, plain: PlainStep, assignment: SubmodelAssignment) -> list[Difference]:
+    def _compare(
+        self, reference: ReferenceStep, assignment: SubmodelAssignment
+    ) -> list[Difference]:
         small, around = self._held.smaller(assignment).module, partial(self._scaled, assignment)
         after = partial_step(
-            small.train(), self.inputs, self.loss, assignment.on_client, plain.rate, around
+            small.train(), self.inputs, self.loss, assignment.on_client, reference.rate, around
         )
-        return differences(plain, after, assignment)
+        return differences(reference, after, assignment)
 
     def _scaled(
         self, assignment: SubmodelAssignment, module: nn.Module
@@ -136,7 +139,7 @@ def _zero(model: nn.Module, assignment: SubmodelAssignment) -> None:
             values[(slice(None),) * axis + (missing,)] = 0
 
 
-def _held_part(plain: PlainStep, assignment: SubmodelAssignment) -> PlainStep:
+def _held_part(reference: ReferenceStep, assignment: SubmodelAssignment) -> ReferenceStep:
     """What a step of the whole model says about the sub-model."""
     shapes = {tensor.name: tensor.shape for tensor in assignment.on_client.layers.tensors}
 
@@ -147,7 +150,12 @@ def _held_part(plain: PlainStep, assignment: SubmodelAssignment) -> PlainStep:
             result[name] = values[rows][:, columns].reshape(shapes[name])
         return result
 
-    return replace(plain, old=held(plain.old), new=held(plain.new), gradients=held(plain.gradients))
+    return replace(
+        reference,
+        old=held(reference.old),
+        new=held(reference.new),
+        gradients=held(reference.gradients),
+    )
 
 
 def _by_units(

@@ -1,0 +1,1 @@
+"""The self-check: does partial training compute the right numbers for this model?"""
