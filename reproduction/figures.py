@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from fedplt.files import write_atomically
-from fedplt.report.figures import COLORS, comparison_figure
+from fedplt.report.figures import comparison_figure, style_axes
+from fedplt.report.palette import SERIES
 from reproduction.pages import DYNAMICS, Page
 from reproduction.selection import Entry, Selection
 
@@ -82,7 +83,7 @@ def model_figure(selection: Selection) -> Figure:
     """
     figure = Figure(figsize=(12.5, 3.6), layout="constrained")
     panels: Any = figure.subplots(1, 3)
-    for color, entry in zip(cycle(COLORS), _shown(selection), strict=False):
+    for color, entry in zip(cycle(SERIES), _shown(selection), strict=False):
         series = [run.dynamics for run in entry.runs.values()]
         for axes, name in zip(panels, ("update_norm", "effective_perturbation"), strict=False):
             curves = [dict(zip(s.rounds, getattr(s, name), strict=True)) for s in series]
@@ -113,7 +114,7 @@ def layers_figure(selection: Selection) -> Figure:
     for axes, entry in zip(panels, entries, strict=False):
         series = [run.dynamics for run in entry.runs.values()]
         layers = dict.fromkeys(name for s in series for name in s.layer_effective_perturbation)
-        for color, layer in zip(cycle(COLORS), layers, strict=False):
+        for color, layer in zip(cycle(SERIES), layers, strict=False):
             curves = [
                 dict(zip(s.rounds, s.layer_effective_perturbation[layer], strict=True))
                 for s in series
@@ -164,5 +165,4 @@ def _say_if_empty(axes: Any) -> None:
 
 def _tidy(panels: Any) -> None:
     for axes in panels:
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        style_axes(axes)

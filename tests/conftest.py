@@ -48,13 +48,13 @@ def fcn():
 @pytest.fixture
 def forked_runs(monkeypatch):
     """The runs of a comparison are forked: importing torch anew takes seconds."""
-    from fedplt.comparison import one, processes
+    from fedplt.comparison import processes, run_process
     from tests.support.processes import Forked
 
     def start(command, *, stdout, stderr):
-        assert command[:4] == [sys.executable, "-P", "-m", "fedplt.comparison.one"]
+        assert command[:4] == [sys.executable, "-P", "-m", "fedplt.comparison.run_process"]
         assert stdout == subprocess.PIPE
-        return Forked(one.main, command[4:], stderr=stderr)
+        return Forked(run_process.main, command[4:], stderr=stderr)
 
     replacement = SimpleNamespace(Popen=start, PIPE=subprocess.PIPE)
     monkeypatch.setattr(processes, "subprocess", replacement)

@@ -32,7 +32,7 @@ PACKAGES = [
 """In the order of a run: each may use the root modules and the packages before it. ``api`` is one
 module; its tests are in a folder."""
 LEVEL = {None: -1} | {package: level for level, package in enumerate(PACKAGES)}
-PLAIN = {None: {"pydantic"}, "planning": set(), "sampling": set(), "fleet": set()}
+PLAIN = {None: {"pydantic"}, "planning": set(), "sampling": set(), "fleet": {"pydantic"}}
 """What needs NumPy and the standard library alone, and what each may use besides."""
 INTERNALS = "fedplt.torch_internals"
 """The one root module that imports torch."""

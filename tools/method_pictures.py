@@ -6,9 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from tools.svg import COLORS, GREY, INK, LINE, arrow, box, picture, stack, text
+from tools.svg import arrow, box, picture, stack, text
 
 import fedplt
+from fedplt.report.palette import EMPTY, GREY, INK, MUTED, SERIES
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 
@@ -35,11 +36,11 @@ def cut_picture() -> str:
     for row in range(8):
         y = 70 + row * 24
         parts.append(text(70, y + 15, f"output {row}", size=12, color=GREY, at="end"))
-        parts += [box(80 + 22 * column, y, 20, 20, "#f5f7f9", line=LINE) for column in range(6)]
+        parts += [box(80 + 22 * column, y, 20, 20, EMPTY, line=MUTED) for column in range(6)]
     parts.append(text(145, 288, "weight: a row per output", size=12, color=GREY, at="middle"))
     parts.append(arrow(225, 165, 265, 165))
     for client in range(3):
-        x, color = 285 + client * 150, COLORS[client]
+        x, color = 285 + client * 150, SERIES[client]
         rows = rows_of(plan, client, 0)
         parts.append(text(x + 55, 58, f"client {client}", size=13, at="middle", bold=True))
         parts.append(stack(x, 70, 110, 190, 8, dict.fromkeys(rows, color), gap=4))
@@ -56,11 +57,11 @@ def balance_picture() -> str:
     parts = [text(20, 32, "What a client of ratio r trains of each layer", bold=True)]
     for column, ratio in enumerate((1.0, 0.29, 0.06)):
         found, x = fedplt.balanced_allocation(sizes, ratio), 150 + 200 * column
-        parts.append(text(x, 64, f"r = {ratio:g}", size=13, bold=True, color=COLORS[column]))
+        parts.append(text(x, 64, f"r = {ratio:g}", size=13, bold=True, color=SERIES[column]))
         for row, share in enumerate(found.layer_ratios):
             y = 80 + 44 * row
-            parts.append(box(x, y, 130, 24, "#e6ebf0"))
-            parts.append(box(x, y, round(130 * share, 1), 24, COLORS[column]))
+            parts.append(box(x, y, 130, 24, EMPTY))
+            parts.append(box(x, y, round(130 * share, 1), 24, SERIES[column]))
             parts.append(text(x + 136, y + 17, f"{100 * share:.0f} %", size=12, color=GREY))
     for row, (name, size) in enumerate(zip(names, sizes, strict=True)):
         parts.append(text(20, 92 + 44 * row, name, size=13))
@@ -79,7 +80,7 @@ def rotation_picture() -> str:
         y, rows = 60 + 30 * client, set(rows_of(plan, client, 0))
         parts.append(text(20, y + 16, f"client {client}, r = {ratio:g}", size=12))
         for row in range(20):
-            fill = COLORS[client % len(COLORS)] if row in rows else "#e6ebf0"
+            fill = SERIES[client % len(SERIES)] if row in rows else EMPTY
             parts.append(box(140 + 28 * row, y, 26, 22, fill))
     y = 60 + 30 * len(ratios) + 14
     parts.append(text(20, y + 12, "trained by", size=12, color=GREY))
@@ -116,7 +117,7 @@ def aggregation_picture() -> str:
         parts.append(text(x, 64, title, size=13, bold=last))
         for row in range(6):
             is_trained = last or row in rows_of(plan, column, 0)
-            color = (INK if last else COLORS[column]) if is_trained else "#e6ebf0"
+            color = (INK if last else SERIES[column]) if is_trained else EMPTY
             parts.append(box(x, 78 + 32 * row, 140, 26, color))
             if is_trained:
                 words = f"{values[row]:+.2f}"
@@ -138,7 +139,7 @@ def overview_picture() -> str:
     plan = plan_of([12, 12, 10, 8], ratios)
     parts: list[str] = []
     for client, (name, ratio) in enumerate(zip(names, ratios, strict=True)):
-        x, color = 20 + 108 * client, COLORS[client]
+        x, color = 20 + 108 * client, SERIES[client]
         parts.append(text(x + 44, 34, name, size=14, at="middle", bold=True))
         words = f"trains {100 * ratio:.0f} %"
         parts.append(text(x + 44, 53, words, size=12, color=color, at="middle"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.sax.saxutils import escape
 
-INK, GREY, PALE, LINE = "#263238", "#607080", "#e6ebf0", "#b6c2cc"
-COLORS = ("#1f5f99", "#e08214", "#3a923a", "#8c4fa8", "#c03d3e", "#2aa5a0")
+from fedplt.report.palette import EMPTY, GREY, INK
+
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
@@ -42,7 +42,7 @@ def stack(
     """A matrix as its rows from top to bottom; rows without a color are pale."""
     each = (height - gap * (rows - 1)) / rows
     return "".join(
-        box(x, round(y + row * (each + gap), 2), width, round(each, 2), colors.get(row, PALE))
+        box(x, round(y + row * (each + gap), 2), width, round(each, 2), colors.get(row, EMPTY))
         for row in range(rows)
     )
 

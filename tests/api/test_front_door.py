@@ -15,8 +15,8 @@ from torch import nn
 import fedplt
 from fedplt.configuration import parse_config
 from fedplt.configuration.config import CutConfig, RunConfig
-from fedplt.configuration.fleet_config import TargetConfig
 from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.fleet import FleetTarget
 from fedplt.report.page import content_of, read_groups, write_page
 from tests.support.engines import FakeEngine
 from tests.support.jobs import blobs, small_model
@@ -239,7 +239,7 @@ def test_every_parameter_of_train_is_documented():
 
 @pytest.mark.parametrize(
     ("function", "section"),
-    [(fedplt.train, RunConfig), (fedplt.cut, CutConfig), (fedplt.plan_fleet, TargetConfig)],
+    [(fedplt.train, RunConfig), (fedplt.cut, CutConfig), (fedplt.plan_fleet, FleetTarget)],
 )
 def test_arguments_have_the_defaults_of_the_configuration(function, section):
     for name, field in section.model_fields.items():

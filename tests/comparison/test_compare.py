@@ -18,12 +18,12 @@ from fedplt import FedpltError, RunError, cli
 from fedplt.comparison.results import (
     MEASURES,
     Comparison,
-    Contestant,
+    MethodRuns,
     cost_to_reach,
     refusals,
     score_within,
 )
-from fedplt.comparison.run import compare
+from fedplt.comparison.run_comparison import compare
 from fedplt.configuration.config_file import load_config
 from fedplt.federation.job import job_from_config
 from fedplt.federation.run_folder.folder import RunFolder
@@ -59,8 +59,8 @@ def test_accuracy_at_a_budget_and_cost_to_an_accuracy():
 
 
 def test_the_cheapest_contestant_sets_the_budget():
-    cheap = Contestant({"name": "a"}, {1: history([0.2, 0.3], 10)}, 0.1)
-    dear = Contestant({"name": "b"}, {1: history([0.1, 0.2, 0.9], 15)}, 1.0)
+    cheap = MethodRuns({"name": "a"}, {1: history([0.2, 0.3], 10)}, 0.1)
+    dear = MethodRuns({"name": "b"}, {1: history([0.1, 0.2, 0.9], 15)}, 1.0)
     found = Comparison({"cheap": cheap, "dear": dear}, {})
     assert found.budgets("bytes up") == {1: 20}
     equal = found.at_equal("bytes up")
@@ -72,8 +72,8 @@ def test_the_cheapest_contestant_sets_the_budget():
 
 def test_every_seed_has_its_own_budget():
     """Splits differ, and so do costs: a mean budget is more than some run ever spent."""
-    cheap = Contestant({"name": "a"}, {1: history([0.2, 0.3], 10), 2: history([0.2, 0.4], 30)}, 0.1)
-    dear = Contestant({"name": "b"}, {1: history([0.1, 0.5], 20), 2: history([0.1, 0.7], 60)}, 1.0)
+    cheap = MethodRuns({"name": "a"}, {1: history([0.2, 0.3], 10), 2: history([0.2, 0.4], 30)}, 0.1)
+    dear = MethodRuns({"name": "b"}, {1: history([0.1, 0.5], 20), 2: history([0.1, 0.7], 60)}, 1.0)
     found = Comparison({"cheap": cheap, "dear": dear}, {})
     assert found.budgets("bytes up") == {1: 20, 2: 60}
     equal = found.at_equal("bytes up")
@@ -82,8 +82,8 @@ def test_every_seed_has_its_own_budget():
 
 
 def test_a_run_that_ended_early_has_no_accuracy_at_equal_cost():
-    whole = Contestant({"name": "a"}, {1: history([0.2, 0.3, 0.4], 10)}, 0.1)
-    short = Contestant({"name": "b"}, {1: history([0.6], 10)}, 0.1, {1: "killed"})
+    whole = MethodRuns({"name": "a"}, {1: history([0.2, 0.3, 0.4], 10)}, 0.1)
+    short = MethodRuns({"name": "b"}, {1: history([0.6], 10)}, 0.1, {1: "killed"})
     found = Comparison({"whole": whole, "short": short}, {})
     assert found.budgets("bytes") == {1: 60}
     assert found.at_equal("bytes") == {"whole": [0.4], "short": [None]}
@@ -96,7 +96,7 @@ def test_refused_updates_are_told():
     bad = {"3": "not finite", "4": "not finite"}
     rounds[1:] = [replace(record, rejected=bad) for record in rounds[1:]]
     assert refusals(history([0.2], 10)) == ""
-    found = Comparison({"a": Contestant({"name": "a"}, {1: History(rounds)}, 0.1)}, {})
+    found = Comparison({"a": MethodRuns({"name": "a"}, {1: History(rounds)}, 0.1)}, {})
     words = "a, seed 1: 4 updates refused, rounds 2 to 3; the first, of client 3: not finite"
     assert words in found.text() and not found.problems
     run = found.to_json()["methods"]["a"]["runs"]["1"]
@@ -104,7 +104,7 @@ def test_refused_updates_are_told():
 
 
 def test_the_last_score_stands_beside_the_mean_of_the_last_ten():
-    run = Contestant({"name": "a"}, {1: history([0.2, 0.7], 10)}, 0.1)
+    run = MethodRuns({"name": "a"}, {1: history([0.2, 0.7], 10)}, 0.1)
     found = Comparison({"one": run}, {})
     row = next(line for line in found.text().splitlines() if line.startswith("one"))
     assert row.split()[2:4] == ["70.0", "45.0"]
@@ -122,7 +122,7 @@ def test_simulated_time_is_a_cost_where_it_is_known():
         for each in (100.0, 6.5)
     )
     runs = {label: History(rounds) for label, rounds in (("slow", slow), ("fast", fast))}
-    found = Comparison({k: Contestant({"name": k}, {1: v}, 0.1) for k, v in runs.items()}, {})
+    found = Comparison({k: MethodRuns({"name": k}, {1: v}, 0.1) for k, v in runs.items()}, {})
     assert found.measures[-1] == "simulated time"
     assert found.budgets("simulated time") == {1: 19.5}
     assert found.at_equal("simulated time") == {"slow": [None], "fast": [0.6]}
@@ -130,12 +130,12 @@ def test_simulated_time_is_a_cost_where_it_is_known():
     text = found.text(0.4)
     assert "simulated time <= 19.50 s" in text and "3:20" in text and "13.00 s" in text
     assert found.to_json(0.4)["methods"]["slow"]["cost_to_target"]["simulated time"] == [200.0]
-    without = Comparison({"a": Contestant({"name": "a"}, {1: history([0.2], 10)}, 0.1)}, {})
+    without = Comparison({"a": MethodRuns({"name": "a"}, {1: history([0.2], 10)}, 0.1)}, {})
     assert "simulated" not in without.text()
 
 
 def test_a_comparison_prints_shortly_and_as_latex():
-    two = Contestant({"name": "b"}, {1: history([0.2], 10), 2: history([0.4], 10)}, 0.1)
+    two = MethodRuns({"name": "b"}, {1: history([0.2], 10), 2: history([0.4], 10)}, 0.1)
     found = Comparison({f"method_{i}": two for i in range(30)}, {})
     assert (
         repr(found).startswith("<Comparison by accuracy: method_0 30.0 %")
@@ -149,8 +149,8 @@ def test_a_comparison_prints_shortly_and_as_latex():
 
 
 def test_one_seed_has_no_spread():
-    one = Contestant({"name": "a"}, {1: history([0.2, 0.4], 10)}, 0.1)
-    two = Contestant({"name": "b"}, {1: history([0.2], 10), 2: history([0.4], 10)}, 0.1)
+    one = MethodRuns({"name": "a"}, {1: history([0.2, 0.4], 10)}, 0.1)
+    two = MethodRuns({"name": "b"}, {1: history([0.2], 10), 2: history([0.4], 10)}, 0.1)
     rows = Comparison({"one": one, "two": two}, {}).text().splitlines()
     assert "+-" not in next(row for row in rows if row.startswith("one"))
     assert "30.0 +- 14.1" in next(row for row in rows if row.startswith("two"))

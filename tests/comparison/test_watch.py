@@ -11,7 +11,7 @@ from rich.console import Console
 from fedplt import RunError
 from fedplt.client import accuracy
 from fedplt.comparison.progress import comparison_progress
-from fedplt.comparison.run import Watch, compare
+from fedplt.comparison.run_comparison import Watch, compare
 from fedplt.configuration.config_file import load_config
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.start import prepare_resume
@@ -49,12 +49,12 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
     assert watch.begun == [(3, dict.fromkeys(runs, 0), accuracy.info)]
     assert watch.started == runs
     assert watch.ended == [(*run, "done") for run in runs]
-    assert list(found.contestants) == list(methods)
+    assert list(found.methods) == list(methods)
 
     # Every round was told, in order, with its accuracy.
     assert [told[:3] for told in watch.rounds] == [(*run, i) for run in runs for i in (1, 2, 3)]
     for label, seed, number, score in watch.rounds:
-        history = found.contestants[label].histories[seed]
+        history = found.methods[label].histories[seed]
         assert history.rounds[number - 1].score == score
 
     again = Recorder()
@@ -179,7 +179,7 @@ def test_data_are_fetched_before_the_comparison_is_shown(tmp_path, monkeypatch):
         def on_begin(self, *told):
             raise LookupError("enough")
 
-    get = "fedplt.comparison.run.fetch_data_set"
+    get = "fedplt.comparison.run_comparison.fetch_data_set"
     monkeypatch.setattr(get, lambda name, progress: progress(name, 0, None))
     settings, methods = load_config("fashion-mnist"), {"a": {"name": "fedavg"}}
     with pytest.raises(LookupError, match="enough"):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedplt.cli import app
 from fedplt.configuration.config import GroupConfig, RunConfig
-from fedplt.configuration.fleet_config import TargetConfig
+from fedplt.fleet import FleetTarget
 
 
 def keys(section: type[BaseModel], prefix: str = "") -> list[str]:
@@ -59,7 +59,7 @@ def test_every_key_has_one_anchor():
 
 
 def test_the_planning_target_is_documented():
-    assert set(TargetConfig.model_fields) <= documented(Path("docs/fleet.md").read_text())
+    assert set(FleetTarget.model_fields) <= documented(Path("docs/fleet.md").read_text())
 
 
 def test_the_plan_that_is_shown_is_the_one_that_is_made():

@@ -63,7 +63,7 @@ def compare(
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
     from fedplt.cli.data import fetch_progress
     from fedplt.comparison.progress import comparison_progress
-    from fedplt.comparison.run import compare as run_comparison
+    from fedplt.comparison.run_comparison import compare as run_comparison
     from fedplt.configuration import load_config, placing
     from fedplt.files import write_text
     from fedplt.methods import METHODS
@@ -90,8 +90,8 @@ def compare(
     write_text(folder / "comparison.tex", found.latex(target))
     out.print(f"tables for LaTeX: {folder / 'comparison.tex'}")
     folders = {
-        label: [folder / f"{label}-seed{seed}" for seed in contestant.histories]
-        for label, contestant in found.contestants.items()
+        label: [folder / f"{label}-seed{seed}" for seed in runs.histories]
+        for label, runs in found.methods.items()
     }
     groups = {label: [read_run(path) for path in paths] for label, paths in folders.items()}
     page = write_page(folder / "report.html", content_of(f"Comparison: {settings.name}", groups))

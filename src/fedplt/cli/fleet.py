@@ -61,8 +61,7 @@ def fleet(
 ) -> None:
     """Plan what each device trains, so that all devices meet the round time."""
     from fedplt.configuration import read_fleet
-    from fedplt.federation.fleet import plan_devices
-    from fedplt.fleet import fleet_json, fleet_summary, plan_deadlines
+    from fedplt.fleet import FleetTarget, fleet_json, fleet_summary, plan_deadlines, plan_fleet
 
     if deadline_seconds is not None and percentile is not None:
         raise FleetError("--deadline-seconds and --percentile: give one of them.")
@@ -75,20 +74,18 @@ def fleet(
     config = _run_config(run) if run else None
     target = file.target if config is None or config.fleet is None else config.fleet
     # The command line takes precedence over the files.
-    flags: dict[str, Any] = {
-        "may_freeze": may_freeze or target.may_freeze,
-        "may_cut_steps": may_cut_steps or target.may_cut_steps,
-    }
+    settings = target.model_dump(include=set(FleetTarget.model_fields))
     if deadline_seconds is not None or percentile is not None:
-        flags |= {"deadline_seconds": deadline_seconds, "percentile": percentile}
-    flags |= _given(min_ratio=min_ratio)
+        settings |= {"deadline_seconds": deadline_seconds, "percentile": percentile}
+    settings |= _given(
+        min_ratio=min_ratio, may_freeze=may_freeze or None, may_cut_steps=may_cut_steps or None
+    )
     work = file.work.model_copy(update=_given(local_steps=local_steps, batch_size=batch_size))
     workload = (
         _run_workload(run, config) if run and config else _workload(work, model, shape, devices)
     )
-    made = plan_devices(file.devices, workload, target.model_copy(update=flags))
-    late = not all(entry.feasible for entry in made.devices)
-    choices = plan_deadlines(made, workload) if late or made.target.rule == "everyone" else []
+    made = plan_fleet(file.devices, workload, **settings)
+    choices = plan_deadlines(made, workload) if made.late or made.rule == "everyone" else []
     out.print(fleet_summary(made, choices))
     others = [choice for choice in choices if choice.seconds != made.target_seconds]
     if others:

@@ -10,7 +10,8 @@ from fedplt.comparison.results import (
     cost_text,
     cost_to_reach,
     default_target,
+    mean_cost_text,
     measures_of,
     score_within,
 )
-from fedplt.comparison.run import Run, Watch, compare, make_folder, run_all
+from fedplt.comparison.run_comparison import Run, Watch, compare, make_folder, run_all

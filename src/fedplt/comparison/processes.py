@@ -23,7 +23,7 @@ END_SECONDS = 10.0
 """How long a run may take to save and end before it is killed."""
 SILENT_SECONDS = 60.0
 MOST_DEATHS = 3
-"""So many times a run's process may die without a new round."""
+"""A run fails when its process has died this often without a new round."""
 
 
 class Processes:
@@ -37,9 +37,9 @@ class Processes:
     def run(self, folder: Path, on_round: OnRound, timeout: float) -> str:
         """Run this folder's configuration in a process; return the problem, or ''.
 
-        A process that is killed is started again and continues the run; the third death without a
-        new round ends it. ``timeout``: seconds without a sign of life after which it is killed (at
-        least a minute: it has to start).
+        A killed process is started again and continues the run, up to ``MOST_DEATHS`` times without
+        a new round. A process that reports nothing for ``timeout`` seconds is killed (at least a
+        minute: it has to start).
         """
         timeout = max(timeout, SILENT_SECONDS)
         last, deaths = 0, 0
@@ -59,9 +59,9 @@ class Processes:
                 log.write(f"{problem} It is continued.\n")
 
     def _run(self, folder: Path, on_round: OnRound, timeout: float) -> tuple[str, bool]:
-        """The problem, or '', and whether the process died of a signal that was not ours."""
+        """The problem, or '', and whether another process killed it."""
         # -P: modules of the current folder are not imported before installed ones.
-        command = [sys.executable, "-P", "-m", "fedplt.comparison.one"]
+        command = [sys.executable, "-P", "-m", "fedplt.comparison.run_process"]
         command += [str(folder), str(os.getpid())]
         log = beside(folder, ".log")
         with self._lock:
@@ -85,15 +85,15 @@ class Processes:
             process.stdout.close()
             with self._lock:
                 self._running.discard(process)
-            said = _read(log)
-            if not said:
+            output_text = _read(log)
+            if not output_text:
                 log.unlink(missing_ok=True)
         code = process.returncode
         died = not listener.problem and code < 0 and code != -signal.SIGTERM
-        problem = listener.problem or _reason(code, said[before:])
+        problem = listener.problem or _reason(code, output_text[before:])
         if self._kill_at < math.inf and died:
             return STOPPED, False
-        return (f"{problem} (its output is in {log})" if problem and said else problem), died
+        return (f"{problem} (its output is in {log})" if problem and output_text else problem), died
 
     def stop(self) -> None:
         """Ask all running processes to save and end, or kill them; start no new ones."""
@@ -104,7 +104,7 @@ class Processes:
 
 
 class _Listener:
-    """Reads what a process reports until the process ends, whoever else holds its output open."""
+    """Reads reports of a process until it ends, even if its children hold its output open."""
 
     def __init__(self, process: subprocess.Popen[bytes], on_round: OnRound, timeout: float) -> None:
         self.process, self.on_round, self.timeout = process, on_round, timeout
@@ -115,7 +115,7 @@ class _Listener:
         assert self.process.stdout is not None
         output, heard, ended = self.process.stdout.fileno(), time.monotonic(), False
         while True:
-            if ended:  # of its output; it will end soon itself
+            if ended:  # its output is closed; the process will end soon
                 time.sleep(POLL_SECONDS)
             elif wait([output], POLL_SECONDS):
                 block = os.read(output, 1 << 16)
@@ -149,15 +149,15 @@ def _read(log: Path) -> bytes:
         return b""
 
 
-def _reason(code: int, said: bytes) -> str:
-    """Why a process ended without a message: a signal, or the last line of its output."""
+def _reason(code: int, output: bytes) -> str:
+    """Why a process ended without a report: a signal, or the last line of its output."""
     if code in (130, -signal.SIGTERM):
         return STOPPED
     if code < 0:
         return f"killed by signal {-code}; out of memory? Fewer processes at a time need less."
     if not code:
         return ""
-    lines = said.decode(errors="replace").strip().splitlines()
+    lines = output.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"exit code {code}"
 
 

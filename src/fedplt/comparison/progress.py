@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fedplt.client import MetricInfo
-from fedplt.comparison.run import Watch
+from fedplt.comparison.run_comparison import Watch
 from fedplt.text import duration_text
 
 LOG_SECONDS = 30.0

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedplt.client import MetricInfo
-from fedplt.federation import History, RoundRecord, Totals, one_metric
+from fedplt.federation import History, Totals, one_metric
 from fedplt.tables import Table, latex
 from fedplt.text import (
     REPR,
@@ -54,6 +54,19 @@ def cost_text(measure: str, cost: float) -> str:
     return flops_text(cost) if "FLOPs" in measure else bytes_text(cost)
 
 
+def mean_cost_text(measure: str, costs: Sequence[float | None]) -> str:
+    """The mean cost of the runs that reach a target, and how many never do.
+
+    >>> mean_cost_text("bytes", [1000.0, None]), mean_cost_text("bytes", [None])
+    ('1.0 kB (1 never)', 'never')
+    """
+    known = [cost for cost in costs if cost is not None]
+    if not known:
+        return "never"
+    missing = len(costs) - len(known)
+    return cost_text(measure, fmean(known)) + (f" ({missing} never)" if missing else "")
+
+
 def score_within(history: History, measure: str, budget: float) -> float | None:
     """Score when a budget is spent, interpolated between the two nearest evaluated rounds.
 
@@ -86,8 +99,8 @@ def refusals(history: History) -> str:
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A method with its options, its runs by seed, and why some of them ended early."""
+class MethodRuns:
+    """A method with its options, the histories of its runs, and why some runs ended early."""
 
     method: Mapping[str, Any]
     histories: Mapping[int, History]
@@ -108,9 +121,9 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Contestants by label, on the same data, initial weights, fleet and rounds."""
+    """Methods by label, on the same data, initial weights, fleet and rounds."""
 
-    contestants: Mapping[str, Contestant]
+    methods: Mapping[str, MethodRuns]
     config: Mapping[str, Any]
     failed: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     """Runs without an evaluated round, by method and seed: why."""
@@ -118,7 +131,7 @@ class Comparison:
     @property
     def problems(self) -> list[str]:
         """One line per run that did not finish: why."""
-        early = {label: c.failed for label, c in self.contestants.items()}
+        early = {label: c.failed for label, c in self.methods.items()}
         return [
             f"{label}, seed {seed}: {what}: {why}"
             for what, runs in (("ended early", early), ("failed", self.failed))
@@ -131,26 +144,26 @@ class Comparison:
         """One line per run in which client updates were refused."""
         return [
             f"{label}, seed {seed}: {text}"
-            for label, contestant in self.contestants.items()
-            for seed, history in contestant.histories.items()
+            for label, runs in self.methods.items()
+            for seed, history in runs.histories.items()
             if (text := refusals(history))
         ]
 
     @property
     def metric(self) -> MetricInfo:
-        return one_metric(h for c in self.contestants.values() for h in c.histories.values())
+        return one_metric(h for c in self.methods.values() for h in c.histories.values())
 
     @property
     def histories(self) -> dict[str, list[History]]:
-        return {label: list(c.histories.values()) for label, c in self.contestants.items()}
+        return {label: list(c.histories.values()) for label, c in self.methods.items()}
 
     @property
     def measures(self) -> list[str]:
-        return measures_of(h for c in self.contestants.values() for h in c.histories.values())
+        return measures_of(h for c in self.methods.values() for h in c.histories.values())
 
     def __repr__(self) -> str:
         scores = ", ".join(
-            f"{label} {self.metric.text(fmean(c.finals))}" for label, c in self.contestants.items()
+            f"{label} {self.metric.text(fmean(c.finals))}" for label, c in self.methods.items()
         )
         return shortened(f"<Comparison by {self.metric.name}: {scores}>", REPR)
 
@@ -158,112 +171,91 @@ class Comparison:
         return html_text(self.text())
 
     def budgets(self, measure: str) -> dict[int, float]:
-        """The budget that every contestant spends: the smallest total cost, per seed.
+        """The budget that every method spends: the smallest total cost, per seed.
 
         Splits, and so costs, differ from seed to seed. Runs that ended early are ignored, unless
         all of them ended early.
         """
         result = {}
-        for seed in dict.fromkeys(seed for c in self.contestants.values() for seed in c.histories):
-            runs = [c for c in self.contestants.values() if seed in c.histories]
+        for seed in dict.fromkeys(seed for c in self.methods.values() for seed in c.histories):
+            runs = [c for c in self.methods.values() if seed in c.histories]
             finished = [c for c in runs if seed not in c.failed]
             ends = [c.histories[seed].evaluated[-1].total for c in finished or runs]
             result[seed] = min(MEASURES[measure](total) for total in ends)
         return result
 
     def at_equal(self, measure: str) -> dict[str, list[float | None]]:
-        """Scores within the common budgets, per contestant and seed."""
+        """Scores within the common budgets, per method and seed."""
         budgets = self.budgets(measure)
         return {
             label: [score_within(h, measure, budgets[s]) for s, h in c.histories.items()]
-            for label, c in self.contestants.items()
+            for label, c in self.methods.items()
         }
 
     def costs_to(self, target: float, measure: str) -> dict[str, list[float | None]]:
         return {
             label: [cost_to_reach(h, measure, target) for h in c.histories.values()]
-            for label, c in self.contestants.items()
+            for label, c in self.methods.items()
         }
 
     def default_target(self) -> float:
-        """A score that most contestants reach: a tenth worse than the best one's."""
-        return default_target(self.metric, [c.finals for c in self.contestants.values()])
+        """A score that most methods reach: a tenth worse than the best one's."""
+        return default_target(self.metric, [c.finals for c in self.methods.values()])
 
     def text(self, target: float | None = None) -> str:
         """The results as printed tables."""
-        tables = [f"{title}\n\n{table(head, rows)}" for title, head, rows in self.tables(target)]
+        tables = [
+            f"{made.title}\n\n{table(made.header, made.rows)}" for made in self.tables(target)
+        ]
         return "\n\n".join([*tables, *self.problems, *self.refused])
 
-    def tables(self, target: float | None = None) -> list[tuple[str, list[str], list[list[str]]]]:
-        """Title, header and rows: the scores, and the cost until a score is reached."""
+    def latex(self, target: float | None = None) -> str:
+        """The same tables as LaTeX."""
+
+        def typeset(text: str) -> str:
+            return text.replace("+-", "±").replace("<=", "≤").replace("\n", " ")
+
+        return "\n".join(
+            latex(
+                Table(
+                    made.name,
+                    typeset(made.title),
+                    tuple(map(typeset, made.header)),
+                    tuple(tuple(map(typeset, row)) for row in made.rows),
+                )
+            )
+            for made in self.tables(target)
+        )
+
+    def tables(self, target: float | None = None) -> list[Table]:
+        """The scores, and the cost until a score is reached."""
         metric = self.metric
         target = self.default_target() if target is None else target
-        wanted = f"{metric.text(target, -1)} {metric.name}"
         shown = f"{metric.name} in {metric.unit}" if metric.unit else metric.name
         scores = (
             f"{shown}, mean +- {SAMPLE_STD} over seeds;\n"
             "last: of the last evaluation; last 10: mean of the last 10 evaluations;\n"
             "<= costs: within the cost of the cheapest run of the same seed (shown: the mean)"
         )
-        header = ["method", "trained", "last", "last 10", *self._equal_header()]
-        costs = f"cost until {wanted}, mean over the seeds that reach it"
-        return [
-            (scores, header, self._rows()),
-            (costs, ["method", *self.measures], self._cost_rows(target)),
-        ]
-
-    def latex(self, target: float | None = None) -> str:
-        """The tables of ``fedplt compare``, as LaTeX."""
-
-        def written(text: str) -> str:
-            return text.replace("+-", "±").replace("<=", "≤").replace("\n", " ")
-
-        return "\n".join(
-            latex(
-                Table(
-                    f"comparison-{name}",
-                    written(title),
-                    tuple(map(written, header)),
-                    tuple(tuple(map(written, row)) for row in rows),
-                )
-            )
-            for name, (title, header, rows) in zip(
-                ("scores", "costs"), self.tables(target), strict=True
-            )
-        )
-
-    def _shown(self, label: str) -> str:
-        return label + (" (ended early)" if self.contestants[label].failed else "")
-
-    def _equal_header(self) -> list[str]:
         budgets = {measure: fmean(self.budgets(measure).values()) for measure in self.measures}
-        return [f"{measure} <= {cost_text(measure, cost)}" for measure, cost in budgets.items()]
-
-    def _rows(self) -> list[list[str]]:
+        within = [f"{measure} <= {cost_text(measure, cost)}" for measure, cost in budgets.items()]
+        costs = (
+            f"cost until {metric.text(target, -1)} {metric.name}, mean over the seeds that reach it"
+        )
         equal = {measure: self.at_equal(measure) for measure in self.measures}
+        reached = {measure: self.costs_to(target, measure) for measure in self.measures}
+        score_rows, cost_rows = [], []
+        for label, runs in self.methods.items():
+            name = label + (" (ended early)" if runs.failed else "")
+            spreads = (self._spread(found[label]) for found in equal.values())
+            means = (self._spread(runs.lasts), self._spread(runs.finals))
+            score_rows.append((name, f"{runs.trained:.1%}", *means, *spreads))
+            cost_rows.append((name, *(mean_cost_text(m, c[label]) for m, c in reached.items())))
+        header = ("method", "trained", "last", "last 10", *within)
         return [
-            [
-                self._shown(label),
-                f"{contestant.trained:.1%}",
-                self._spread(contestant.lasts),
-                self._spread(contestant.finals),
-                *(self._spread(equal[measure][label]) for measure in self.measures),
-            ]
-            for label, contestant in self.contestants.items()
+            Table("comparison-scores", scores, header, tuple(score_rows)),
+            Table("comparison-costs", costs, ("method", *self.measures), tuple(cost_rows)),
         ]
-
-    def _cost_rows(self, target: float) -> list[list[str]]:
-        costs = {measure: self.costs_to(target, measure) for measure in self.measures}
-        rows = []
-        for label in self.contestants:
-            row = [self._shown(label)]
-            for measure in self.measures:
-                reached = [cost for cost in costs[measure][label] if cost is not None]
-                missing = len(costs[measure][label]) - len(reached)
-                text = cost_text(measure, fmean(reached)) if reached else "never"
-                row.append(f"{text} ({missing} never)" if reached and missing else text)
-            rows.append(row)
-        return rows
 
     def _spread(self, values: Sequence[float | None]) -> str:
         """Mean and sample standard deviation; the mean alone for a single value."""
@@ -274,7 +266,7 @@ class Comparison:
         return f"{mean} +- {self.metric.number(stdev(known))}" if len(known) > 1 else mean
 
     def to_json(self, target: float | None = None) -> dict[str, Any]:
-        """Everything as plain values: per contestant and seed, every evaluated round."""
+        """Everything as plain values: per method and seed, every evaluated round."""
         target = self.default_target() if target is None else target
         return {
             "format": FORMAT,
@@ -282,31 +274,22 @@ class Comparison:
             "config": dict(self.config),
             "budgets": {measure: _by_seed(self.budgets(measure)) for measure in self.measures},
             "target": target,
-            "methods": {label: self._contestant_json(label, target) for label in self.contestants},
+            "methods": {label: self._method_json(label, target) for label in self.methods},
             "failed": {label: _by_seed(reasons) for label, reasons in self.failed.items()},
         }
 
-    def _contestant_json(self, label: str, target: float) -> dict[str, Any]:
-        contestant = self.contestants[label]
-        finals = contestant.finals
+    def _method_json(self, label: str, target: float) -> dict[str, Any]:
+        runs = self.methods[label]
         return {
-            "method": dict(contestant.method),
-            "trained": contestant.trained,
-            "score_last_mean": fmean(contestant.lasts),
-            "score_mean": fmean(finals),
-            "score_std": stdev(finals) if len(finals) > 1 else None,
+            "method": dict(runs.method),
+            "trained": runs.trained,
+            "score_last_mean": fmean(runs.lasts),
+            "score_mean": fmean(runs.finals),
+            "score_std": stdev(runs.finals) if len(runs.finals) > 1 else None,
             "score_at_equal": {m: self.at_equal(m)[label] for m in self.measures},
             "cost_to_target": {m: self.costs_to(target, m)[label] for m in self.measures},
-            "failed": _by_seed(contestant.failed),
-            "runs": {
-                str(seed): {
-                    "score_last": history.last_score,
-                    "score_last_10": history.final_score(),
-                    "test_score": history.test_score,
-                    "rounds": [_round_json(record) for record in history.evaluated],
-                }
-                for seed, history in contestant.histories.items()
-            },
+            "failed": _by_seed(runs.failed),
+            "runs": _by_seed({seed: _run_json(h) for seed, h in runs.histories.items()}),
         }
 
 
@@ -319,10 +302,22 @@ def default_target(metric: MetricInfo, finals: Iterable[Sequence[float]]) -> flo
     return float(f"{worse:.3g}")
 
 
-def _round_json(record: RoundRecord) -> dict[str, Any]:
-    score, refused = record.score, len(record.rejected)
-    values = {"round": record.round, "score": score, "loss": record.loss, "refused": refused}
-    return {**values, **vars(record.total)}
+def _run_json(history: History) -> dict[str, Any]:
+    return {
+        "score_last": history.last_score,
+        "score_last_10": history.final_score(),
+        "test_score": history.test_score,
+        "rounds": [
+            {
+                "round": record.round,
+                "score": record.score,
+                "loss": record.loss,
+                "refused": len(record.rejected),
+                **vars(record.total),
+            }
+            for record in history.evaluated
+        ],
+    }
 
 
 def _by_seed(values: Mapping[int, Any]) -> dict[str, Any]:

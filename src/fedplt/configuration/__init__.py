@@ -41,7 +41,6 @@ from fedplt.configuration.fleet_config import (
     ON_NODES,
     AnnouncedDevice,
     FleetConfig,
-    TargetConfig,
     WorkConfig,
 )
 from fedplt.configuration.privacy_config import PrivacyConfig

@@ -34,7 +34,7 @@ from pydantic import field_validator
 
 from fedplt.builtin import find_fleet
 from fedplt.configuration.config_file import Source, line_of, parse_toml, read_text, validate
-from fedplt.configuration.fleet_config import TargetConfig, WorkConfig
+from fedplt.configuration.fleet_config import WorkConfig
 from fedplt.errors import FedpltError, FleetError, did_you_mean
 from fedplt.fleet import (
     BINARY,
@@ -46,6 +46,7 @@ from fedplt.fleet import (
     SPEED,
     UP,
     DeviceProfile,
+    FleetTarget,
     Quantity,
     parse_number,
     parse_quantity,
@@ -262,7 +263,7 @@ class FleetFile:
 
     devices: tuple[DeviceProfile, ...]
     work: WorkConfig
-    target: TargetConfig
+    target: FleetTarget
 
     __repr__ = brief
 
@@ -272,7 +273,7 @@ class _Tables(Section):
 
     device: list[dict[str, Any]] = []  # noqa: RUF012 (pydantic copies it)
     work: WorkConfig = WorkConfig()
-    target: TargetConfig = TargetConfig()
+    target: FleetTarget = FleetTarget()
 
     @field_validator("device", mode="before")
     @classmethod
@@ -290,7 +291,7 @@ def read_fleet(path: Path) -> FleetFile:
         raise FleetError(f"{path}: a fleet is a .toml or a .csv file.")
     text = read_text(path, FleetError)
     if kind == ".csv":
-        return FleetFile(_devices(_csv_rows(text, path), path), WorkConfig(), TargetConfig())
+        return FleetFile(_devices(_csv_rows(text, path), path), WorkConfig(), FleetTarget())
     values = parse_toml(text, path, FleetError)
     tables = validate(_Tables, values, FleetError, Source(text, str(path)))
     return FleetFile(_devices(_toml_rows(tables, text, path), path), tables.work, tables.target)

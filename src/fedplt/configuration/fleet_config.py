@@ -1,7 +1,6 @@
-"""What may be set about a fleet: ``[fleet]`` in a run, ``[work]`` and ``[target]`` in its own file.
+"""Settings of a fleet: ``[fleet]`` in a run, ``[work]`` in a device file.
 
-``[fleet]`` and ``[target]`` share the keys of :class:`TargetConfig`, which are also the parameters
-of :func:`fedplt.plan_fleet` and the options of ``fedplt fleet``.
+``[target]`` in a device file is :class:`fedplt.fleet.FleetTarget`; ``[fleet]`` has its keys, too.
 """
 
 from __future__ import annotations
@@ -10,33 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from fedplt.errors import ConfigError
-from fedplt.fleet import DeviceProfile
+from fedplt.fleet import DeviceProfile, FleetTarget
 from fedplt.schema import Section
 
 ON_NODES = "nodes"
 """Stands for data or devices that only the nodes of a deployment know."""
-
-
-class TargetConfig(Section):
-    """The round time to plan for, by default the fastest device's, and what may be given up."""
-
-    deadline_seconds: PositiveFloat | None = None
-    """Plan for rounds of this length."""
-    percentile: Annotated[float, Field(ge=0, le=100)] | None = None
-    """Plan for this percentile of the devices' times for full training."""
-    min_ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
-    may_freeze: bool = False
-    """Devices that miss the target may leave out their first layers."""
-    may_cut_steps: bool = False
-    """Devices that miss the target may take fewer local steps."""
-
-    @model_validator(mode="after")
-    def _one_target(self) -> TargetConfig:
-        if self.deadline_seconds is not None and self.percentile is not None:
-            problem = "give either deadline_seconds or percentile"
-            raise ConfigError(problem, key="deadline_seconds", also=["percentile"])
-        return self
 
 
 class AnnouncedDevice(Section):
@@ -57,7 +34,7 @@ class AnnouncedDevice(Section):
         return DeviceProfile(f"client {client}", **self.model_dump())
 
 
-class FleetConfig(TargetConfig):
+class FleetConfig(FleetTarget):
     """Device profiles of a run's clients (``docs/fleet.md``)."""
 
     devices: str
@@ -80,7 +57,7 @@ class FleetConfig(TargetConfig):
     @model_validator(mode="after")
     def _planned_or_not(self) -> FleetConfig:
         if self.ratios == "groups":
-            keys = TargetConfig.model_fields
+            keys = FleetTarget.model_fields
             self.refuse_unused(keys, "ratios = 'groups'", "or set ratios = 'planned'")
         return self
 

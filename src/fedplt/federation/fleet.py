@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from fedplt.configuration import (
     ClientsConfig,
     FleetConfig,
     RunConfig,
-    TargetConfig,
     WorkConfig,
     read_availability,
     read_fleet,
@@ -25,6 +24,7 @@ from fedplt.fleet import (
     DeviceProfile,
     ExactWorkload,
     FleetPlan,
+    FleetTarget,
     PaperWorkload,
     Workload,
     plan_fleet,
@@ -170,7 +170,8 @@ def _shares(
 ) -> ClientDevices:
     """Each device's share of the model, as the fleet planner plans it."""
     workload = nominal_workload(config, layers, num_examples)
-    plan = plan_devices(devices, workload, settings)
+    target = settings.model_dump(include=set(FleetTarget.model_fields))
+    plan = plan_fleet(devices, workload, **target)
     everybody = [entry for entry in plan.devices for _ in range(entry.device.count)]
     return ClientDevices(
         tuple(entry.device for entry in everybody),
@@ -180,21 +181,6 @@ def _shares(
             entry.local_steps if entry.local_steps < workload.local_steps else None
             for entry in everybody
         ),
-    )
-
-
-def plan_devices(
-    devices: Sequence[DeviceProfile], workload: Workload, target: TargetConfig
-) -> FleetPlan:
-    """Plan with the settings of ``[fleet]`` in a run, or of ``[target]`` in a device file."""
-    return plan_fleet(
-        devices,
-        workload,
-        deadline_seconds=target.deadline_seconds,
-        percentile=target.percentile,
-        min_ratio=target.min_ratio,
-        may_freeze=target.may_freeze,
-        may_cut_steps=target.may_cut_steps,
     )
 
 

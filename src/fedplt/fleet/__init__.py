@@ -22,14 +22,14 @@ from fedplt.fleet.plan import (
     DeadlineChoice,
     DevicePlan,
     FleetPlan,
-    PlanLimits,
+    FleetTarget,
     RoundTime,
-    Target,
+    fleet_json,
+    fleet_summary,
     in_time,
     round_time,
 )
 from fedplt.fleet.planner import plan_deadlines, plan_fleet
-from fedplt.fleet.summary import fleet_json, fleet_summary
 from fedplt.fleet.workload import (
     ExactWorkload,
     NextWork,

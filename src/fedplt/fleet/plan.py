@@ -1,22 +1,48 @@
-"""Plans of a fleet: what each device should do, how long it takes, and targets to choose from."""
+"""Plans of a fleet: the target, each device's share and round time, printed tables and JSON."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
-import numpy as np
+from pydantic import Field, PositiveFloat, model_validator
 
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
 from fedplt.fleet.workload import Work
-from fedplt.text import brief, seconds_text
+from fedplt.schema import Section
+from fedplt.text import brief, bytes_text, counted, flops_text, seconds_text, shortened, table
 
 TIME_TOLERANCE = 1e-9
-"""Relative. Times are sums of rounded numbers, and a target may be a device's own time: nobody may
-be late by a last bit."""
+"""Relative: times are sums of rounded numbers, and the target may be a device's exact time."""
+MAX_WARNINGS = 12
+
+
+class FleetTarget(Section):
+    """The round time to plan for, by default the fastest device's, and what may be given up.
+
+    These are the keys of ``[target]`` in a device file and of ``[fleet]`` in a run, the parameters
+    of :func:`fedplt.plan_fleet`, and the options of ``fedplt fleet``.
+    """
+
+    deadline_seconds: PositiveFloat | None = None
+    """Plan for rounds of this length."""
+    percentile: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Plan for this percentile of the devices' times for full training."""
+    min_ratio: Annotated[float, Field(gt=0, le=1)] = 0.01
+    may_freeze: bool = False
+    """Devices that miss the target may leave out their first layers."""
+    may_cut_steps: bool = False
+    """Devices that miss the target may take fewer local steps."""
+
+    @model_validator(mode="after")
+    def _one_target(self) -> FleetTarget:
+        if self.deadline_seconds is not None and self.percentile is not None:
+            problem = "give either deadline_seconds or percentile"
+            raise FleetError(problem, key="deadline_seconds", also=["percentile"])
+        return self
 
 
 @dataclass(frozen=True)
@@ -51,56 +77,12 @@ def round_time(device: DeviceProfile, work: Work) -> RoundTime:
 
 
 def in_time(seconds: float, limit: float) -> bool:
-    """Whether a round is not late; whoever plans a device and whoever waits for it ask here.
+    """Whether a round is not late, up to rounding errors.
 
     >>> in_time(1.5 + 1e-12, 1.5), in_time(1.5014, 1.5)
     (True, False)
     """
     return seconds <= limit * (1 + TIME_TOLERANCE)
-
-
-@dataclass(frozen=True)
-class Target:
-    """A deadline, or a percentile of all devices' times for full training; else the fastest's."""
-
-    deadline_seconds: float | None = None
-    percentile: float | None = None
-    is_raised: bool = False
-    """Not everyone meets the fastest device's time: it is the shortest that everyone meets."""
-
-    def __post_init__(self) -> None:
-        deadline, percentile = self.deadline_seconds, self.percentile
-        if deadline is not None and percentile is not None:
-            raise FleetError("deadline_seconds and percentile were given; give one of them.")
-        if deadline is not None and not deadline > 0:
-            raise FleetError(f"deadline_seconds is {deadline:g}; give more than 0.")
-        if percentile is not None and not 0 <= percentile <= 100:
-            raise FleetError(f"percentile is {percentile:g}; it lies between 0 and 100.")
-
-    @property
-    def rule(self) -> Literal["fastest", "everyone", "deadline", "percentile"]:
-        if self.deadline_seconds is not None:
-            return "deadline"
-        if self.percentile is not None:
-            return "percentile"
-        return "everyone" if self.is_raised else "fastest"
-
-    def seconds(self, full_times: Sequence[float]) -> float:
-        """From the times that all devices would take to train the whole model."""
-        if self.deadline_seconds is not None:
-            return self.deadline_seconds
-        if self.percentile is not None:
-            return float(np.percentile(full_times, self.percentile))
-        return min(full_times)
-
-    def describe(self) -> str:
-        if self.deadline_seconds is not None:
-            return "the deadline"
-        if self.percentile is not None:
-            return f"percentile {self.percentile:g} of the full training times"
-        if self.is_raised:
-            return "the shortest round that every device can keep up with"
-        return "the fastest device's full training time"
 
 
 @dataclass(frozen=True)
@@ -133,14 +115,6 @@ class DevicePlan:
         return not self.reason
 
 
-class PlanLimits(NamedTuple):
-    """What the planner may do to a slow device."""
-
-    min_ratio: float
-    may_freeze: bool
-    may_cut_steps: bool
-
-
 @dataclass(frozen=True)
 class DeadlineChoice:
     """A deadline, and what planning for it gives."""
@@ -153,17 +127,27 @@ class DeadlineChoice:
     smallest_ratio: float
 
 
+Rule = Literal["fastest", "everyone", "deadline", "percentile"]
+"""Where the target time comes from; ``everyone``: the shortest that every device meets, because
+some miss the fastest device's time."""
+
+
 @dataclass(frozen=True)
 class FleetPlan:
-    """The devices' plans and the time aimed for."""
+    """The devices' plans and the target time."""
 
     devices: tuple[DevicePlan, ...]
     target_seconds: float
-    target: Target
+    rule: Rule
+    target: FleetTarget
     work: str
-    limits: PlanLimits
 
     __repr__ = brief
+
+    @property
+    def late(self) -> list[DevicePlan]:
+        """Devices that miss the target."""
+        return [entry for entry in self.devices if not entry.feasible]
 
     @property
     def full_round_seconds(self) -> float:
@@ -174,7 +158,7 @@ class FleetPlan:
         return max(entry.planned.total for entry in self.devices)
 
     def full_idle(self, entry: DevicePlan) -> float:
-        """Seconds a device would wait for the slowest one if all trained everything."""
+        """Seconds that a device would wait for the slowest one if all trained the whole model."""
         return self.full_round_seconds - entry.full.total
 
     def idle(self, entry: DevicePlan) -> float:
@@ -182,21 +166,17 @@ class FleetPlan:
         return self.round_seconds - entry.planned.total
 
 
-MAX_LEFT_OUT = 3
-_ATTEMPTS = 8
-
-
 def deadline_choices(
     least_seconds: Sequence[float], plan: Callable[[float], FleetPlan]
 ) -> list[DeadlineChoice]:
-    """The smallest deadline that everyone meets, then those of all but the slowest one, two, ...
+    """The smallest deadline that everyone meets, then those of all but the slowest one to three.
 
     ``least_seconds`` are the devices' shortest times (infinite: no deadline helps) and ``plan``
     plans for a deadline. Deadlines are rounded up to three digits: they can be used as shown.
     """
     possible = sorted((each for each in least_seconds if math.isfinite(each)), reverse=True)
     result: list[DeadlineChoice] = []
-    for number, shortest in enumerate(possible[: MAX_LEFT_OUT + 1]):
+    for number, shortest in enumerate(possible[:4]):
         wanted = len(possible) - number
         choice = _choice(rounded_up(shortest), wanted, plan)
         if choice is not None and (not result or choice.seconds < result[-1].seconds):
@@ -208,16 +188,16 @@ def _choice(
     seconds: float, wanted: int, plan: Callable[[float], FleetPlan]
 ) -> DeadlineChoice | None:
     """The plan for this deadline, or one a little longer, that at least ``wanted`` meet."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(8):
         made = plan(seconds)
         met = [entry for entry in made.devices if entry.feasible]
         if len(met) >= wanted:
             number = sum(entry.device.count for entry in met)
             mean = sum(entry.device.count * entry.ratio for entry in met) / number
-            late = tuple(entry.device.name for entry in made.devices if not entry.feasible)
+            late = tuple(entry.device.name for entry in made.late)
             return DeadlineChoice(seconds, late, mean, min(entry.ratio for entry in met))
         # Where clients take turns, a device's least work depends on the plans of others.
-        times = sorted(entry.planned.total for entry in made.devices if not entry.feasible)
+        times = sorted(entry.planned.total for entry in made.late)
         seconds = rounded_up(max(times[wanted - len(met) - 1], seconds * 1.01))
     return None
 
@@ -231,3 +211,135 @@ def rounded_up(seconds: float) -> float:
     scaled = seconds * 10**digits if digits >= 0 else seconds / 10**-digits
     up = math.ceil(scaled * (1 - 1e-12))
     return up / 10**digits if digits >= 0 else float(up * 10**-digits)
+
+
+_TARGETS = {
+    "fastest": "the fastest device's full training time",
+    "everyone": "the shortest round that every device can keep up with",
+    "deadline": "the deadline",
+}
+
+
+def fleet_summary(plan: FleetPlan, choices: Sequence[DeadlineChoice] | None = None) -> str:
+    """Tables of ratios, times and costs per device, and why devices miss the target.
+
+    ``choices``, from :func:`plan_deadlines`, become a table of deadlines to choose from.
+    """
+    number = sum(entry.device.count for entry in plan.devices)
+    missed = sum(entry.device.count for entry in plan.late)
+    target = (
+        f"percentile {plan.target.percentile:g} of the full training times"
+        if plan.rule == "percentile"
+        else _TARGETS[plan.rule]
+    )
+    parts = [
+        f"{counted(number, 'device')}, {plan.work}.\n"
+        f"Target {seconds_text(plan.target_seconds)} s: {target}.",
+        _times(plan),
+        _costs(plan),
+        f"A round takes {seconds_text(plan.round_seconds)} s instead of "
+        f"{seconds_text(plan.full_round_seconds)} s "
+        f"({100 * (1 - plan.round_seconds / plan.full_round_seconds):.1f} % less)."
+        + (f" {missed} of {number} devices miss the target." if missed else ""),
+    ]
+    notes = [
+        f"{entry.device.name}: {text}."
+        for entry in plan.devices
+        for text in (entry.traded, entry.note)
+        if text
+    ]
+    late = [
+        f"WARNING: {entry.device.name} misses the target: {entry.reason}." for entry in plan.late
+    ]
+    if len(late) > MAX_WARNINGS:
+        late[MAX_WARNINGS:] = [f"WARNING: {len(late) - MAX_WARNINGS} more devices miss the target."]
+    parts += ["\n".join(lines) for lines in (notes, late) if lines]
+    if choices is not None and (late or plan.rule == "everyone"):
+        parts.append(_choices(choices))
+    return "\n\n".join(parts)
+
+
+def _choices(choices: Sequence[DeadlineChoice]) -> str:
+    if not choices:
+        return "No deadline helps. Leave these devices out, or choose a smaller model or min_ratio."
+    rows = []
+    for choice in choices:
+        some = [shortened(name, 24) for name in choice.late[:3]]
+        rest = [f"{len(choice.late) - 3} more"] if len(choice.late) > 3 else []
+        who = f"all but {', '.join([*some, *rest])}" if some else "all"
+        ratios = [f"{choice.mean_ratio:.3f}", f"{choice.smallest_ratio:.3f}"]
+        rows.append([f"{choice.seconds:g} s", *ratios, who])
+    header = ["deadline", "mean ratio", "smallest", "met by"]
+    return (
+        "deadlines to choose from (deadline_seconds)\n" + table(header, rows, left=(0, 3)) + "\n"
+        "Ratios are of the devices that meet it. Or leave slow devices out of the file."
+    )
+
+
+def _times(plan: FleetPlan) -> str:
+    counted = any(entry.device.count > 1 for entry in plan.devices)
+    header = ["device", *(["count"] if counted else []), "ratio", "full", "planned"]
+    header += ["latency", "download", "forward", "backward", "upload", "idle full", "idle"]
+    rows = []
+    for entry in plan.devices:
+        time = entry.planned
+        parts = (time.latency, time.download, time.forward, time.backward, time.upload)
+        rows.append(
+            [
+                shortened(entry.device.name),
+                *([str(entry.device.count)] if counted else []),
+                f"{entry.ratio:.4f}",
+                seconds_text(entry.full.total),
+                seconds_text(time.total) + ("" if entry.feasible else " late"),
+                *map(seconds_text, parts),
+                seconds_text(plan.full_idle(entry)),
+                seconds_text(plan.idle(entry)),
+            ]
+        )
+    return "seconds per round\n" + table(header, rows)
+
+
+def _costs(plan: FleetPlan) -> str:
+    header = ["device", "down", "up full", "up", "up saved", "bytes saved",
+              "FLOPs full", "FLOPs", "FLOPs saved"]  # fmt: skip
+    rows = []
+    for entry in plan.devices:
+        whole, work = entry.full_work, entry.work
+        rows.append(
+            [
+                shortened(entry.device.name),
+                bytes_text(work.bytes_down),
+                bytes_text(whole.bytes_up),
+                bytes_text(work.bytes_up),
+                _saved(work.bytes_up, whole.bytes_up),
+                _saved(work.bytes_up + work.bytes_down, whole.bytes_up + whole.bytes_down),
+                flops_text(whole.flops),
+                flops_text(work.flops),
+                _saved(work.flops, whole.flops),
+            ]
+        )
+    return "cost per round\n" + table(header, rows)
+
+
+def _saved(planned: float, full: float) -> str:
+    return f"{100 * (1 - planned / full):.1f} %"
+
+
+def fleet_json(plan: FleetPlan, choices: Sequence[DeadlineChoice] = ()) -> dict[str, Any]:
+    """Everything in plain values: seconds, bytes, FLOPs."""
+    return {
+        "format": 1,
+        "work": plan.work,
+        "target": {"rule": plan.rule, "seconds": plan.target_seconds},
+        "deadlines": [asdict(choice) for choice in choices],
+        "round_seconds": {"full": plan.full_round_seconds, "planned": plan.round_seconds},
+        "devices": [
+            {
+                **asdict(entry),
+                "feasible": entry.feasible,
+                "seconds": {"full": entry.full.total, "planned": entry.planned.total},
+                "idle_seconds": {"full": plan.full_idle(entry), "planned": plan.idle(entry)},
+            }
+            for entry in plan.devices
+        ],
+    }

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
@@ -27,21 +28,17 @@ from fedplt.fleet.plan import (
     DeadlineChoice,
     DevicePlan,
     FleetPlan,
-    PlanLimits,
+    FleetTarget,
     RoundTime,
-    Target,
+    Rule,
     deadline_choices,
     in_time,
     round_time,
 )
 from fedplt.fleet.workload import Work, Workload
 from fedplt.planning import Turns
+from fedplt.schema import first_problem
 from fedplt.text import bytes_text, seconds_text
-
-_NEAR = 24
-"""Candidates for the fastest ratio between the smallest ratio and its double."""
-_COMPARED = 8
-"""Candidates, the fastest without turns, that are compared with the turns of the clients."""
 
 
 def plan_fleet(
@@ -58,52 +55,65 @@ def plan_fleet(
 
     The target is a round of ``deadline_seconds``, or a ``percentile`` of all devices' times for
     full training. By default it is the time of the fastest device that has the memory for it, or
-    the smallest deadline that everyone meets if that is longer: a round lasts as long anyway.
+    the smallest deadline that everyone meets if that is longer.
 
-    Ratios are clipped to [``min_ratio``, 1], and are never less than the layers that are always
-    trained. A device that would need less may, if allowed, freeze its first layers (``may_freeze``:
-    no gradients flow through them), or else take fewer local steps (``may_cut_steps``).
+    Ratios are at least ``min_ratio`` and the layers that are always trained. A device that needs
+    less may, if allowed, freeze its first layers (``may_freeze``), or else take fewer local steps
+    (``may_cut_steps``).
     """
     if not devices:
         raise FleetError("no devices were given; give at least one.")
-    if not 0 < min_ratio <= 1:
-        raise FleetError(f"min_ratio is {min_ratio:g}; it lies in (0, 1].")
+    values = {
+        "deadline_seconds": deadline_seconds, "percentile": percentile, "min_ratio": min_ratio,
+        "may_freeze": may_freeze, "may_cut_steps": may_cut_steps,
+    }  # fmt: skip
+    try:
+        target = FleetTarget.model_validate(values, strict=False)
+    except ValidationError as error:
+        raise FleetError(first_problem(error)) from None
     if may_freeze and workload.num_layers == 1:
         raise FleetError(
             "freezing layers saves nothing in the paper's cost model, which knows only the ratio. "
             "Name a model, so that exact FLOPs are known, or do without freezing."
         )
-    target = Target(deadline_seconds, percentile)
     whole = workload.work(1.0)
     full = [round_time(device, whole) for device in devices]
-    pairs = list(zip(devices, full, strict=True))
-    if target.rule == "fastest":
-        # Without the memory for full training, a device's time for it means nothing.
-        pairs = [pair for pair in pairs if _has_memory(pair[0], whole)] or pairs
-    seconds = target.seconds([time.total for device, time in pairs for _ in range(device.count)])
-    smallest = max(min_ratio, workload.always_ratio)
-    planner = _Planner(workload, seconds, *PlanLimits(smallest, may_freeze, may_cut_steps))
-    plan = planner.plan_all(devices, full, target)
-    if target.rule != "fastest" or all(entry.feasible for entry in plan.devices):
+    rule, seconds = _target_seconds(target, devices, full, whole)
+    planner = _Planner(workload, seconds, target)
+    plan = planner.plan_all(devices, full, rule)
+    if rule != "fastest" or not plan.late:
         return plan
     everyone = next(iter(plan_deadlines(plan, workload)), None)
     if everyone is None or everyone.seconds <= seconds:
         return plan  # the late ones lack memory
     longer = replace(planner, seconds=everyone.seconds, turns=None)
-    return longer.plan_all(devices, full, replace(target, is_raised=True))
+    return longer.plan_all(devices, full, "everyone")
+
+
+def _target_seconds(
+    target: FleetTarget, devices: Sequence[DeviceProfile], full: Sequence[RoundTime], whole: Work
+) -> tuple[Rule, float]:
+    """The target time and where it comes from."""
+    if target.deadline_seconds is not None:
+        return "deadline", target.deadline_seconds
+    pairs = list(zip(devices, full, strict=True))
+    if target.percentile is not None:
+        times = [time.total for device, time in pairs for _ in range(device.count)]
+        return "percentile", float(np.percentile(times, target.percentile))
+    # Without the memory for full training, a device's time for it means nothing.
+    able = [time.total for device, time in pairs if _has_memory(device, whole)]
+    return "fastest", min(able or (time.total for time in full))
 
 
 def plan_deadlines(plan: FleetPlan, workload: Workload) -> list[DeadlineChoice]:
-    """Deadlines to choose from, with the plan's own limits, and what planning for them gives."""
+    """Deadlines to choose from, with the plan's limits, and what planning for them gives."""
     devices, full = [e.device for e in plan.devices], [e.full for e in plan.devices]
-    planner = _Planner(workload, plan.target_seconds, *plan.limits)
+    planner = _Planner(workload, plan.target_seconds, plan.target)
 
     def for_deadline(seconds: float) -> FleetPlan:
-        again = replace(planner, seconds=seconds, turns=None)
-        return again.plan_all(devices, full, Target(seconds))
+        return replace(planner, seconds=seconds, turns=None).plan_all(devices, full, "deadline")
 
-    least = [planner.least_seconds(device) for device in devices]
-    return deadline_choices(least, for_deadline)
+    return deadline_choices([planner.least_seconds(device) for device in devices], for_deadline)
 
 
 def _has_memory(device: DeviceProfile, work: Work) -> bool:
@@ -116,18 +126,20 @@ class _Planner:
 
     workload: Workload
     seconds: float
-    min_ratio: float
-    may_freeze: bool
-    may_cut_steps: bool
+    target: FleetTarget
     turns: Turns | None = None
     """Of the clients that are planned already."""
 
+    @property
+    def min_ratio(self) -> float:
+        """The smallest ratio to plan: at least the layers that are always trained."""
+        return max(self.target.min_ratio, self.workload.always_ratio)
+
     def plan_all(
-        self, devices: Sequence[DeviceProfile], full: Sequence[RoundTime], target: Target
+        self, devices: Sequence[DeviceProfile], full: Sequence[RoundTime], rule: Rule
     ) -> FleetPlan:
-        entries = [self.plan(device, time) for device, time in zip(devices, full, strict=True)]
-        limits = PlanLimits(self.min_ratio, self.may_freeze, self.may_cut_steps)
-        return FleetPlan(tuple(entries), self.seconds, target, self.workload.describe(), limits)
+        entries = tuple(self.plan(device, time) for device, time in zip(devices, full, strict=True))
+        return FleetPlan(entries, self.seconds, rule, self.target, self.workload.describe())
 
     def plan(self, device: DeviceProfile, full: RoundTime) -> DevicePlan:
         entry = self._plan(device, full)
@@ -141,7 +153,7 @@ class _Planner:
         if largest >= self.min_ratio:
             return self._entry(device, full, largest, steps, note=self._note(device, largest))
         needed = f"only ratio {largest:.3g} would fit" if largest > 0 else "no ratio would fit"
-        for frozen in range(1, self.workload.num_layers) if self.may_freeze else ():
+        for frozen in range(1, self.workload.num_layers) if self.target.may_freeze else ():
             ratio = self._largest_ratio(device, frozen)
             if ratio >= self.min_ratio:
                 traded = (
@@ -150,7 +162,7 @@ class _Planner:
                 )
                 note = self._note(device, ratio, frozen)
                 return self._entry(device, full, ratio, steps, frozen, traded=traded, note=note)
-        if self.may_cut_steps:
+        if self.target.may_cut_steps:
             fewer, shallow, ratio = max(
                 (self._most_steps(device, ratio, frozen), -frozen, ratio)
                 for frozen in self._depths()
@@ -169,7 +181,7 @@ class _Planner:
     def _works(
         self, device: DeviceProfile, ratio: float, frozen: int = 0, steps: int | None = None
     ) -> tuple[Work, ...]:
-        """What the clients with this device would do, with whole sub-layers."""
+        """The work of the clients with this device, in whole sub-layers."""
         return self.workload.next_work(
             ratio, device.count, self.turns, local_steps=steps, frozen=frozen
         ).works
@@ -203,10 +215,7 @@ class _Planner:
         return largest
 
     def _fastest(self, device: DeviceProfile, frozen: int = 0, steps: int | None = None) -> float:
-        """The ratio, of those allowed, with the shortest round.
-
-        A larger ratio may be faster: with whole sub-layers and turns, times fall here and there.
-        """
+        """The allowed ratio with the shortest round; with whole sub-layers not always the least."""
         if self.workload.is_linear:
             return self.min_ratio
 
@@ -214,17 +223,14 @@ class _Planner:
             works = planner._works(device, ratio, frozen, steps)
             return max(round_time(device, work).total for work in works)
 
-        # Without turns, the work of a ratio is counted once for all devices.
-        first = replace(self, turns=None)
-        ranked = sorted(self._candidates(frozen), key=functools.partial(seconds, first))
-        return min(sorted(ranked[:_COMPARED]), key=functools.partial(seconds, self))
-
-    def _candidates(self, frozen: int) -> list[float]:
-        """Ratios from the smallest on: the knots, and more of them near the smallest."""
-        knots = self.workload.knots(frozen)
-        near = np.geomspace(self.min_ratio, min(2 * self.min_ratio, knots[-1]), _NEAR)
-        found = np.concatenate([[self.min_ratio], near[1:], knots[knots > self.min_ratio]])
-        return [float(ratio) for ratio in np.unique(found)]
+        least, knots = self.min_ratio, self.workload.knots(frozen)
+        near = np.geomspace(least, min(2 * least, knots[-1]), 24)  # the fastest is often small
+        found = np.unique(np.concatenate([[least], near[1:], knots[knots > least]]))
+        # Without turns, the work of a ratio is counted once for all devices; only the eight fastest
+        # are compared with the turns of the clients.
+        first = functools.partial(seconds, replace(self, turns=None))
+        ranked = sorted(map(float, found), key=first)
+        return min(sorted(ranked[:8]), key=functools.partial(seconds, self))
 
     @functools.cache  # noqa: B019 (lives as long as one call of plan_fleet)
     def _knot_works(self, frozen: int) -> list[Work]:
@@ -251,34 +257,47 @@ class _Planner:
         return low
 
     def _reason(self, device: DeviceProfile, ratio: float) -> str:
+        """Why even the least work is too much: first what no setting changes."""
         smallest = f"the {'smallest' if ratio == self.min_ratio else 'fastest'} ratio {ratio:.3g}"
         if ratio == self.workload.always_ratio:
             smallest += " (the layers that are always trained)"
-        works = self._works(device, ratio)
-        return late_reason(device, works, self.seconds, smallest, self._what_helps(device))
+        works, limit = self._works(device, ratio), f"the target is {seconds_text(self.seconds)} s"
+        needed = max(work.memory_bytes for work in works)
+        if device.memory_bytes is not None and needed > device.memory_bytes:
+            need, have = bytes_text(needed), bytes_text(device.memory_bytes)
+            return f"needs {need} at {smallest}, has {have}; no deadline changes that"
+        time = max((round_time(device, work) for work in works), key=lambda each: each.total)
+        before = time.latency + time.download
+        if not in_time(before, self.seconds):
+            parts = {"latency": time.latency, "download": time.download}
+            alone = [name for name, part in parts.items() if not in_time(part, self.seconds)]
+            what = f"{alone[0]} alone takes" if alone else "latency and download take"
+            shown = seconds_text(parts[alone[0]] if alone else before)
+            return f"its {what} {shown} s at any ratio; {limit}"
+        advice = self._advice(device)
+        if not in_time(before + time.forward, self.seconds):
+            return (
+                f"its forward pass takes {seconds_text(time.forward)} s at any ratio, after "
+                f"{seconds_text(before)} s of latency and download; {limit}{advice}"
+            )
+        return f"takes {seconds_text(time.total)} s at {smallest}, {limit}{advice}"
 
-    def _what_helps(self, device: DeviceProfile) -> str:
+    def _advice(self, device: DeviceProfile) -> str:
         """The permissions that would let a device meet the target."""
-        can_freeze = self.workload.num_layers > 1
+        now = (self.target.may_freeze, self.target.may_cut_steps)
         for freeze, cut in ((True, False), (False, True), (True, True)):
-            if (freeze and not can_freeze) or (self.may_freeze, self.may_cut_steps) == (
-                freeze,
-                cut,
-            ):
+            if (freeze and self.workload.num_layers == 1) or now == (freeze, cut):
                 continue
-            freer = replace(self, may_freeze=freeze, may_cut_steps=cut, turns=None)
-            if freer.can_meet(device):
+            permitted = self.target.model_copy(update={"may_freeze": freeze, "may_cut_steps": cut})
+            freer = replace(self, target=permitted, turns=None)
+            if in_time(freer.least_seconds(device), self.seconds):
                 names = ["may_freeze"] * freeze + ["may_cut_steps"] * cut
-                return f"{' and '.join(names)} would help"
+                return f" ({' and '.join(names)} would help)"
         return ""
-
-    def can_meet(self, device: DeviceProfile) -> bool:
-        """Whether the device meets the target with some plan."""
-        return in_time(self.least_seconds(device), self.seconds)
 
     def least_seconds(self, device: DeviceProfile) -> float:
         """The shortest round of a device; infinite if its memory is too small for any."""
-        steps = 1 if self.may_cut_steps else None
+        steps = 1 if self.target.may_cut_steps else None
         times = [math.inf]
         for frozen in self._depths():
             works = self._works(device, self._fastest(device, frozen, steps), frozen, steps)
@@ -290,13 +309,9 @@ class _Planner:
         """Numbers of frozen layers that leave enough to train the smallest ratio."""
         return [
             frozen
-            for frozen in range(self.workload.num_layers if self.may_freeze else 1)
+            for frozen in range(self.workload.num_layers if self.target.may_freeze else 1)
             if self.workload.knots(frozen)[-1] >= self.min_ratio
         ]
-
-    @staticmethod
-    def _slowest(device: DeviceProfile, works: Sequence[Work]) -> Work:
-        return max(works, key=lambda work: round_time(device, work).total)
 
     def _entry(
         self,
@@ -309,30 +324,26 @@ class _Planner:
         traded: str = "",
         note: str = "",
     ) -> DevicePlan:
-        work = self._slowest(device, self._works(device, ratio, frozen, steps))
-        whole = self.workload.work(1.0)
-        planned = round_time(device, work)
+        works = self._works(device, ratio, frozen, steps)
+        work = max(works, key=lambda work: round_time(device, work).total)
         return DevicePlan(
             device=device, ratio=ratio, local_steps=steps, frozen_layers=frozen,
-            full=full, planned=planned, full_work=whole, work=work,
+            full=full, planned=round_time(device, work),
+            full_work=self.workload.work(1.0), work=work,
             reason=reason, traded=traded, note=note,
         )  # fmt: skip
-
-
-_REFINEMENTS = 6
 
 
 def crossing(knots: NDArray[np.float64], values: Sequence[float], limit: float) -> float:
     """The largest ratio whose value, linear between the knots, is within the limit; 0: none.
 
-    Where values fall, as they may with whole sub-layers, the smaller ones to come count.
+    Values may fall, with whole sub-layers: then the last crossing counts.
 
     >>> crossing(np.array([0.0, 1.0]), [2.0, 6.0], 3.0)
     0.25
     >>> crossing(np.array([0.0, 0.5, 1.0]), [2.0, 4.0, 3.0], 3.0)
     1.0
     """
-    # The fastest device defines the target: a last bit must not cost it its ratio of 1.
     if in_time(values[-1], limit):
         return float(knots[-1])
     least = np.minimum.accumulate(values[::-1])[::-1].tolist()
@@ -347,11 +358,10 @@ def crossing(knots: NDArray[np.float64], values: Sequence[float], limit: float) 
 def largest_fitting(
     knots: NDArray[np.float64], guess: float, fits: Callable[[float], bool]
 ) -> float:
-    """The largest ratio found for which ``fits`` says so; 0 if it never does.
+    """The largest ratio found that fits; 0: none.
 
-    Costs come in whole sub-layers, so a slightly larger ratio may fit where a smaller one does
-    not. The search tries the knot above the guess, the guess and the knots below it, and halves
-    the gap between the first that fits and the one before.
+    With whole sub-layers a larger ratio may fit where a smaller one does not. The search tries the
+    knot above the guess, the guess and the knots below, then halves the gap above the first hit.
     """
     tried = [*knots[knots > guess][:1], guess, *knots[knots < guess][::-1]]
     too_large = math.inf
@@ -361,35 +371,7 @@ def largest_fitting(
         too_large = ratio
     else:
         return 0.0
-    for _ in range(_REFINEMENTS if too_large < math.inf else 0):
+    for _ in range(6 if too_large < math.inf else 0):
         middle = (ratio + too_large) / 2
         ratio, too_large = (middle, too_large) if fits(middle) else (ratio, middle)
     return ratio
-
-
-def late_reason(
-    device: DeviceProfile, works: Sequence[Work], seconds: float, smallest: str, helps: str = ""
-) -> str:
-    """Why even the least work is too much; ``helps`` names what would make it fit.
-
-    What no setting changes comes first: memory, then latency and download, then the forward pass.
-    """
-    needed = max(work.memory_bytes for work in works)
-    if device.memory_bytes is not None and needed > device.memory_bytes:
-        need, have = bytes_text(needed), bytes_text(device.memory_bytes)
-        return f"needs {need} at {smallest}, has {have}; no deadline changes that"
-    time = max((round_time(device, work) for work in works), key=lambda each: each.total)
-    limit, advice = f"the target is {seconds_text(seconds)} s", f" ({helps})" if helps else ""
-    before = time.latency + time.download
-    if not in_time(before, seconds):
-        parts = {"latency": time.latency, "download": time.download}
-        alone = [name for name, part in parts.items() if not in_time(part, seconds)]
-        what = f"{alone[0]} alone takes" if alone else "latency and download take"
-        shown = seconds_text(parts[alone[0]] if alone else before)
-        return f"its {what} {shown} s at any ratio; {limit}"
-    if not in_time(before + time.forward, seconds):
-        return (
-            f"its forward pass takes {seconds_text(time.forward)} s at any ratio, after "
-            f"{seconds_text(before)} s of latency and download; {limit}{advice}"
-        )
-    return f"takes {seconds_text(time.total)} s at {smallest}, {limit}{advice}"

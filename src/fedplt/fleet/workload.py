@@ -1,18 +1,16 @@
-r"""What a round costs a client, by training ratio: FLOPs and bytes, before any device is named.
+r"""What a round costs a client, by training ratio: FLOPs and bytes.
 
-Two models, never mixed (``docs/errata.md``, 2):
-
-- :class:`ExactWorkload` counts the FLOPs that really run, from a model that was cut with an
-  example input, and the bytes that are really sent.
-- :class:`PaperWorkload` is the paper's :math:`(\alpha + \beta r)\,\tau P` with uploads of
-  :math:`r P s` bytes.
+Two models, never mixed (``docs/errata.md``, 2): :class:`ExactWorkload` counts the FLOPs of a model
+that was cut with an example input, and the bytes that are sent. :class:`PaperWorkload` is the
+paper's :math:`(\alpha + \beta r)\,\tau P` with uploads of :math:`r P s` bytes.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,35 +54,36 @@ class Work:
 
 
 class NextWork(NamedTuple):
-    """What the next clients of a fleet do in a round."""
+    """The round of the next clients of a fleet, all with the same ratio."""
 
     works: tuple[Work, ...]
-    """Of clients with the same ratio: they differ where clients take turns."""
+    """More than one where clients take turns."""
     turns: Turns | None
     """For the clients after them."""
 
 
-class Workload(Protocol):
+class Workload(ABC):
     """The work of a round as a function of what a client trains."""
 
-    @property
-    def is_linear(self) -> bool:
-        """Work is linear between the knots; else it comes in whole sub-layers."""
-
-    @property
-    def local_steps(self) -> int: ...
+    is_linear: ClassVar[bool]
+    """Work is linear between the knots; else it comes in whole sub-layers."""
+    local_steps: int
 
     @property
     def num_layers(self) -> int:
         """Number of layers, of which the first can be frozen; 1 where layers are not known."""
+        return 1
 
     @property
     def always_ratio(self) -> float:
-        """Fraction of the model that every client trains, whatever its ratio."""
+        """Fraction of the model that every client trains, at any ratio."""
+        return 0.0
 
     def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
         """Of a single client, with fewer local steps or the first ``frozen`` layers left out."""
+        return self.next_work(ratio, 1, local_steps=local_steps, frozen=frozen).works[0]
 
+    @abstractmethod
     def next_work(
         self,
         ratio: float,
@@ -96,14 +95,16 @@ class Workload(Protocol):
     ) -> NextWork:
         """Of clients with this ratio that come after others in a fleet."""
 
+    @abstractmethod
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
         """Ratios to start a search from, ascending; the last is all but the frozen layers."""
 
+    @abstractmethod
     def describe(self) -> str: ...
 
 
 @dataclass(frozen=True)
-class PaperWorkload:
+class PaperWorkload(Workload):
     """The paper's model: the whole backward pass and the upload scale with the ratio.
 
     >>> work = PaperWorkload(5_000_000, local_steps=150).work(0.5)
@@ -111,25 +112,14 @@ class PaperWorkload:
     (3.0, 10.0)
     """
 
+    is_linear: ClassVar[bool] = True
+
     num_parameters: int
     local_steps: int
     batch_size: int = 1
     bytes_per_parameter: float = BYTES_PER_NUMBER
     forward_flops_per_parameter: float = FORWARD_FLOPS_PER_PARAMETER
     backward_flops_per_parameter: float = BACKWARD_FLOPS_PER_PARAMETER
-    num_layers: int = 1
-    always_ratio: float = 0.0
-    is_linear: bool = True
-
-    def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
-        examples = (local_steps or self.local_steps) * self.batch_size
-        size = self.num_parameters * self.bytes_per_parameter
-        return Work(
-            self.forward_flops_per_parameter * examples * self.num_parameters,
-            self.backward_flops_per_parameter * ratio * examples * self.num_parameters,
-            size,
-            ratio * size,
-        )
 
     def next_work(
         self,
@@ -140,7 +130,15 @@ class PaperWorkload:
         local_steps: int | None = None,
         frozen: int = 0,
     ) -> NextWork:
-        return NextWork((self.work(ratio, local_steps=local_steps, frozen=frozen),), None)
+        examples = (local_steps or self.local_steps) * self.batch_size
+        size = self.num_parameters * self.bytes_per_parameter
+        work = Work(
+            self.forward_flops_per_parameter * examples * self.num_parameters,
+            self.backward_flops_per_parameter * ratio * examples * self.num_parameters,
+            size,
+            ratio * size,
+        )
+        return NextWork((work,), None)
 
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
         return np.array([0.0, 1.0])
@@ -154,8 +152,10 @@ class PaperWorkload:
 
 
 @dataclass(frozen=True, eq=False)
-class ExactWorkload:
+class ExactWorkload(Workload):
     """FLOPs counted from the layers, for the whole sub-layers that a plan gives to a client."""
+
+    is_linear: ClassVar[bool] = False
 
     layers: Layers
     local_steps: int
@@ -168,19 +168,12 @@ class ExactWorkload:
             raise CutError("costs need the flow of data: cut the model with an example input.")
 
     @property
-    def is_linear(self) -> bool:
-        return False
-
-    @property
     def num_layers(self) -> int:
         return len(self.layers)
 
     @property
     def always_ratio(self) -> float:
         return sum(layer.size for layer in self.layers if layer.always) / self.layers.size
-
-    def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
-        return self._first_work(ratio, 1, local_steps, frozen).works[0]
 
     def next_work(
         self,
@@ -212,12 +205,11 @@ class ExactWorkload:
         share = planned_share(self.layers, ratio, frozen)
         counts, turns = next_counts(self.layers, [share] * num_clients, turns)
         examples = self._num_seen(local_steps or self.local_steps)
+        forward, download = self._forward_and_download
         works = []
         for row in dict.fromkeys(map(tuple, counts.tolist())):
             backward, upload = self._costs(row)
-            works.append(
-                Work(examples * self._forward, examples * backward, self._download, upload)
-            )
+            works.append(Work(examples * forward, examples * backward, download, upload))
         return NextWork(tuple(works), turns)
 
     def _num_seen(self, local_steps: int) -> int:
@@ -229,16 +221,13 @@ class ExactWorkload:
         """Backward FLOPs per example and bytes of an update, for sub-layers of every layer."""
         assignment = sublayers_assignment(self.layers, counts)
         flops = exact_flops(assignment)
-        upload = upload_bytes(assignment)
-        return flops.total - flops.forward, upload
+        return flops.total - flops.forward, upload_bytes(assignment)
 
     @cached_property
-    def _download(self) -> int:
-        return download_bytes(make_plan(self.layers, [1.0]).assignment(0))
-
-    @cached_property
-    def _forward(self) -> int:
-        return exact_flops(make_plan(self.layers, [1.0]).assignment(0)).forward
+    def _forward_and_download(self) -> tuple[int, int]:
+        """Forward FLOPs per example and bytes of the model: the same at any ratio."""
+        whole = make_plan(self.layers, [1.0]).assignment(0)
+        return exact_flops(whole).forward, download_bytes(whole)
 
     @cache  # noqa: B019 (lives as long as the workload, a few arrays)
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
@@ -260,15 +249,14 @@ class ExactWorkload:
 
 
 def planned_share(layers: Layers, ratio: float, frozen: int) -> float | Allocation:
-    """What a client with a planned ratio gets: the ratio, or without the ``frozen`` layers."""
+    """The ratio, or without the first ``frozen`` layers its allocation: input of a plan."""
     return frozen_prefix_allocation(layers, ratio, frozen) if frozen else ratio
 
 
 def frozen_prefix_allocation(layers: Layers, ratio: float, frozen: int) -> Allocation:
     """The balanced allocation of a ratio over all layers but the first ``frozen``.
 
-    The ratio is of the whole model, at most all of the layers that are left. Layers that are
-    always trained stay trained and count towards the ratio.
+    The ratio is of the whole model. Layers that are always trained count towards it.
     """
     always = [layer.always for layer in layers]
     kept = [i for i in range(frozen, len(layers)) if not always[i]]

@@ -17,10 +17,9 @@ from fedplt.errors import FedpltError
 from fedplt.federation import History, one_metric
 from fedplt.fleet import FleetPlan
 from fedplt.planning import Plan
+from fedplt.report.palette import EMPTY, GRID, INK, MUTED, SERIES
 from fedplt.text import seconds_text, short_names, shortened
 
-COLORS = ["#1f5f99", "#e08214", "#3a923a", "#8c4fa8", "#c03d3e", "#6b5b4b", "#2aa5a0", "#b8860b"]
-BACKGROUND = "#eef1f4"
 MAX_ROWS = 300
 FEW_POINTS = 20
 """Curves of fewer evaluations show them as dots."""
@@ -36,23 +35,32 @@ def score_axis(axes: Any, histories: Mapping[str, Sequence[History]]) -> MetricI
     return metric
 
 
+def style_axes(axes: Any) -> None:
+    axes.grid(color=GRID, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_mean(axes: Any, x: Any, values: Any, color: str, band: float, **line: Any) -> None:
+    """The mean over seeds as a line, and their range as a band; ``values`` are (seeds, points)."""
+    marker = "o" if len(x) < FEW_POINTS else ""
+    line |= {"linewidth": 1.6, "marker": marker, "markersize": 4}
+    axes.plot(x, values.mean(axis=0), color=color, **line)
+    if len(values) > 1:
+        low, high = values.min(axis=0), values.max(axis=0)
+        axes.fill_between(x, low, high, color=color, alpha=band, linewidth=0)
+
+
 def score_figure(histories: Mapping[str, Sequence[History]]) -> Figure:
     """Scores by round; several histories of one label (seeds) become mean and spread."""
     figure = Figure(figsize=(7.2, 3.8), layout="constrained")
     axes = figure.add_subplot()
     metric = score_axis(axes, histories)
-    for color, (label, group) in zip(cycle(COLORS), histories.items(), strict=False):
+    for color, (label, group) in zip(cycle(SERIES), histories.items(), strict=False):
         shortest = min(group, key=lambda history: len(history.scores))
         rounds = [record.round for record in shortest.evaluated]
         values = metric.scale * np.array([history.scores[: len(rounds)] for history in group])
-        marker = "o" if len(rounds) < FEW_POINTS else ""
-        line: dict[str, Any] = {"linewidth": 1.6, "marker": marker, "markersize": 4}
-        axes.plot(rounds, values.mean(axis=0), color=color, label=label, **line)
-        if len(group) > 1:
-            low, high = values.min(axis=0), values.max(axis=0)
-            axes.fill_between(rounds, low, high, color=color, alpha=0.2, linewidth=0)
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+        _draw_mean(axes, rounds, values, color, 0.2, label=label)
+    style_axes(axes)
     if len(histories) > 1 or next(iter(histories)):
         axes.legend(
             frameon=False, loc="lower right" if metric.direction == "higher" else "upper right"
@@ -67,28 +75,23 @@ def comparison_figure(
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     metric = score_axis(left, histories)
-    for index, (color, (label, group)) in enumerate(zip(cycle(COLORS), histories.items())):
+    for index, (color, (label, group)) in enumerate(zip(cycle(SERIES), histories.items())):
         # Every second curve is dashed and drawn on top, so that equal curves are both visible.
-        line: dict[str, Any] = {"linestyle": "--" if index % 2 else "-"}
+        line: dict[str, Any] = {"label": label, "linestyle": "--" if index % 2 else "-"}
         line["zorder"] = 3 - index / len(histories)
         number = min(len(history.scores) for history in group)
         records = [history.evaluated[:number] for history in group]
         values = metric.scale * np.array([history.scores[:number] for history in group])
         rounds = [record.round for record in records[0]]
-        line |= {"marker": "o" if len(rounds) < FEW_POINTS else "", "markersize": 4}
         totals = [
             [r.total.bytes_up + (0 if upload_only else r.total.bytes_down) for r in run]
             for run in records
         ]
-        for axes, x in ((left, rounds), (right, np.mean(totals, axis=0) / 1e9)):
-            axes.plot(x, values.mean(axis=0), color=color, label=label, linewidth=1.6, **line)
-            if len(group) > 1:
-                low, high = values.min(axis=0), values.max(axis=0)
-                axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+        _draw_mean(left, rounds, values, color, 0.15, **line)
+        _draw_mean(right, np.mean(totals, axis=0) / 1e9, values, color, 0.15, **line)
     right.set(xlabel="GB uploaded by clients" if upload_only else "GB sent to and from clients")
     for axes in (left, right):
-        axes.grid(color="#dddddd", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        style_axes(axes)
     left.legend(frameon=False, loc="best")
     return figure
 
@@ -97,11 +100,11 @@ def plan_figure(plan: Plan) -> Figure:
     """Clients (rows) by sub-layers (columns) for every layer; the color is the client's ratio."""
     clients = np.unique(np.linspace(0, plan.num_clients - 1, MAX_ROWS).astype(int))
     ratios = np.unique(-plan.ratios[clients])
-    shown = -ratios if len(ratios) <= len(COLORS) else np.empty(0)
+    shown = -ratios if len(ratios) <= len(SERIES) else np.empty(0)
     width = max(7.2, 2.2 * len(plan.layers))
     figure = Figure(figsize=(width, 1.6 + 0.05 * min(len(clients), 80)), layout="constrained")
     panels: Any = figure.subplots(1, len(plan.layers), squeeze=False, sharey=True)[0]
-    colors = ListedColormap([BACKGROUND, *COLORS])
+    colors = ListedColormap([EMPTY, *SERIES])
     assignments = [plan.assignment(int(client)) for client in clients]
     names = short_names([layer.name for layer in plan.layers], 20)
     for index, (axes, layer) in enumerate(zip(panels, plan.layers, strict=True)):
@@ -111,13 +114,13 @@ def plan_figure(plan: Plan) -> Figure:
             for part in assignment.slices[index]:
                 picture[row, part.start : part.stop] = 1 + (int(group[0]) if len(group) else 0)
         axes.imshow(
-            picture, aspect="auto", interpolation="nearest", cmap=colors, vmin=0, vmax=len(COLORS)
+            picture, aspect="auto", interpolation="nearest", cmap=colors, vmin=0, vmax=len(SERIES)
         )
         axes.set_title(f"{names[index]} ({layer.size:,})", fontsize=9)
         axes.set_xlabel("sub-layer", fontsize=8)
         axes.tick_params(labelsize=7)
     panels[0].set_ylabel("client" if len(clients) == plan.num_clients else "client (a sample)")
-    patches = [Patch(color=c, label=f"ratio {r:g}") for c, r in zip(COLORS, shown, strict=False)]
+    patches = [Patch(color=c, label=f"ratio {r:g}") for c, r in zip(SERIES, shown, strict=False)]
     if patches:
         figure.legend(handles=patches, loc="outside lower center", ncols=8, frameon=False)
     return figure
@@ -163,7 +166,7 @@ def fleet_figure(plan: FleetPlan) -> Figure:
     limit = axis_end(totals, plan.target_seconds)
     for shift, planned in ((0.2, False), (-0.2, True)):
         left = np.zeros(len(entries))
-        for color, part in zip(["#9aa7b4", *COLORS], PARTS, strict=False):
+        for color, part in zip([MUTED, *SERIES], PARTS, strict=False):
             times = [entry.planned if planned else entry.full for entry in entries]
             seconds = np.array([getattr(time, part) for time in times])
             axes.barh(
@@ -181,7 +184,7 @@ def fleet_figure(plan: FleetPlan) -> Figure:
                 axes.text(limit, place + shift, text, va="center", ha="right", fontsize=7, bbox=box)
             else:
                 axes.text(end, place + shift, text, va="center", fontsize=7)
-    axes.axvline(plan.target_seconds, color="#1c2733", linewidth=1, linestyle="--")
+    axes.axvline(plan.target_seconds, color=INK, linewidth=1, linestyle="--")
     label = f" target {plan.target_seconds:.3g} s"
     axes.text(plan.target_seconds, len(entries) - 0.45, label, fontsize=8)
     names = [

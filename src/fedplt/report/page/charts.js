@@ -1,10 +1,6 @@
-"use strict";
 // Draws charts that are plain data: adds colors of the theme, and what the data leaves to the page.
+// COLORS, by theme, is written above by the page's maker (palette.py).
 
-const COLORS = {
-  light: ["#0b6cb3", "#d9660a", "#12875f", "#b8529a", "#b08400", "#3c4a57", "#5b9bd5", "#a04040"],
-  dark: ["#62b4f0", "#ffa159", "#3fcf9f", "#e394c6", "#ecc452", "#b9c6d2", "#9ccbf5", "#ef8f8f"],
-};
 const NARROW = 560; // pixels
 
 function theme() {

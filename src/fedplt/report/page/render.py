@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from fedplt.files import write_text
 from fedplt.report.page.content import Content
+from fedplt.report.palette import SERIES, SERIES_ON_DARK
 from fedplt.tables import Table, latex
 from fedplt.text import csv_cell
 
@@ -74,7 +75,8 @@ def style() -> Markup:
 
 
 def page_script() -> str:
-    return "\n".join(map(_text, SCRIPTS))
+    colors = json.dumps({"light": SERIES, "dark": SERIES_ON_DARK})
+    return "\n".join(['"use strict";', f"const COLORS = {colors};", *map(_text, SCRIPTS)])
 
 
 def security_policy(*scripts: str, sources: str = "", connect: str = "'none'") -> str:

@@ -1,4 +1,4 @@
-"""One run of a comparison as a process: ``python -m fedplt.comparison.one FOLDER PARENT``.
+"""One run of a comparison as a process: ``python -m fedplt.comparison.run_process FOLDER PARENT``.
 
 The configuration is in ``FOLDER.toml``. An interrupted run is continued; a finished one is not run
 again. If the process PARENT ends, the run saves and ends. It reports to the parent on standard
@@ -44,17 +44,17 @@ class Parent:
         self._pipe = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints of models go to stderr
 
-    def tell(self, **message: Any) -> None:
+    def report(self, **message: Any) -> None:
         with suppress(OSError):  # the parent ended, and the run must still save
             os.write(self._pipe, json.dumps(message).encode() + b"\n")
 
     def on_round(self, record: RoundRecord) -> None:
-        self.tell(round=record.round, score=record.score)
+        self.report(round=record.round, score=record.score)
 
-    def end_with(self) -> None:
-        """Give signs of life until the parent ends; then SIGTERM to this process saves the run."""
+    def end_with_parent(self) -> None:
+        """Report every second; when the parent ends, SIGTERM lets this process save the run."""
         while os.getppid() == self.process:
-            self.tell(alive=True)
+            self.report(alive=True)
             time.sleep(PARENT_CHECK_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -62,23 +62,21 @@ class Parent:
 def run_one(path: Path, parent: Parent) -> None:
     config = load_config(beside(path, ".toml"))
     note_processor(beside(path, ".processor"))
-    begun = RunFolder.has_begun(path)
-    if begun:
+    if begun := RunFolder.has_begun(path):
         job, _ = prepare_resume(RunFolder.open(path), lambda _: config)
     else:
         job = job_from_config(config)
-    engine = engine_of(job.config)
-    run_job(job, path, engine=engine, resume=begun, on_round=parent.on_round)
+    run_job(job, path, engine=engine_of(job.config), resume=begun, on_round=parent.on_round)
 
 
 def main() -> int:
     parent = Parent(int(sys.argv[2]))
-    threading.Thread(target=parent.end_with, daemon=True).start()
+    threading.Thread(target=parent.end_with_parent, daemon=True).start()
     try:
         run_one(Path(sys.argv[1]), parent)
     except FedpltError as error:
         first, *more = str(error).splitlines() or [type(error).__name__]
-        parent.tell(failed=first)
+        parent.report(failed=first)
         if isinstance(error, DivergedError):  # a second try would diverge again
             write_text(beside(Path(sys.argv[1]), ".diverged"), first)
         if more:

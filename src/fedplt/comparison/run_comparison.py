@@ -25,7 +25,7 @@ from typing import Any
 
 from fedplt.client import MetricInfo
 from fedplt.comparison.processes import Processes, beside, terminated_like_interrupted
-from fedplt.comparison.results import Comparison, Contestant, refusals
+from fedplt.comparison.results import Comparison, MethodRuns, refusals
 from fedplt.configuration import (
     ConfigLike,
     RunConfig,
@@ -210,7 +210,7 @@ def read(
 ) -> Comparison:
     """Read the comparison from the folders of its runs."""
     failed = failed or {}
-    contestants, without = {}, {}
+    compared, without = {}, {}
     for label, method in methods.items():
         folders = {seed: out / f"{label}-seed{seed}" for seed in seeds}
         histories = {
@@ -228,8 +228,8 @@ def read(
             continue
         plan = RunFolder.open(folders[next(iter(histories))]).plan()
         trained = float(plan.achieved_ratios.mean())
-        contestants[label] = Contestant(method, histories, trained, ended)
-    if not contestants:
+        compared[label] = MethodRuns(method, histories, trained, ended)
+    if not compared:
         raise RunError(
             "no run has an evaluated round:\n"
             + "\n".join(
@@ -238,7 +238,7 @@ def read(
         )
     kept = {k: v for k, v in flatten(config).items() if not k.startswith(("engine.", "method."))}
     kept = {k: v for k, v in kept.items() if k not in ("seed", "name")}
-    return Comparison(contestants, kept, without)
+    return Comparison(compared, kept, without)
 
 
 def _work(plan: Plan) -> float:
