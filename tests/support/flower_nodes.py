@@ -9,9 +9,10 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 
 from fedplt.engines.flower.node.client import NodeClient
-from fedplt.engines.flower.node.client_app import client_app_of
-from fedplt.engines.flower.records import answer_of, from_records, to_records
+from fedplt.engines.flower.node.client_app import NodeApp
+from fedplt.engines.flower.records import from_records, to_records
 from fedplt.engines.flower.server.engine import FlowerEngine
+from fedplt.engines.flower.server.wire import answer_of
 from tests.support import flower_identity  # noqa: F401 (messages need one)
 
 
@@ -32,7 +33,7 @@ class MemoryWire:
             device = (devices or {}).get(client)
             return NodeClient(own, client, own.examples(client), folder, device=device)
 
-        self.app, self.tamper = client_app_of(find), tamper
+        self.app, self.tamper = NodeApp(find), tamper
         self.contexts = {
             100 + k: Context(1, 100 + k, {"partition-id": k}, RecordDict(), {})
             for k in range(job.plan.num_clients)

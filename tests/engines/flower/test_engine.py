@@ -89,9 +89,11 @@ def test_a_lost_state_is_said_in_words(tmp_path):
         for path in (tmp_path / "client-1").iterdir():
             path.unlink()
 
-    with pytest.warns(UserWarning, match="client 1 was not evaluated: the state that this client"):
+    with pytest.warns(
+        UserWarning, match="client 1 was not evaluated: the local state of this client"
+    ):
         history = run_job(job, engine=memory_engine(tmp_path), on_round=lose)
-    assert "the state that this client kept" in history.rounds[-1].rejected["1"]
+    assert "the local state of this client" in history.rounds[-1].rejected["1"]
 
 
 def without_client(client, tmp_path, **settings):
@@ -119,7 +121,7 @@ def test_a_node_that_does_not_answer_is_left_out_at_the_deadline(tmp_path):
 
     def silent(job, stop):
         engine = make(job, stop)
-        engine.members.refresh()
+        engine.nodes.refresh()
         wires[-1].silent.add(102)
         return engine
 
@@ -143,7 +145,7 @@ def test_a_mute_node_is_asked_less_and_less_often(tmp_path, monkeypatch):
 
     def silent(job, stop):
         engine = make(job, stop)
-        engine.members.refresh()
+        engine.nodes.refresh()
         wires[-1].silent.add(102)
         return engine
 
@@ -153,7 +155,7 @@ def test_a_mute_node_is_asked_less_and_less_often(tmp_path, monkeypatch):
 
     job = blob_job(rounds=14, clients={"groups": RATIOS}, engine={"round_timeout_seconds": 0.05})
     history = run_job(job, engine=silent, on_round=speak)
-    assert asked_rounds(wires[-1], 102, "train.local") == [0, 1, 3, 7, 11, 12, 13]
+    assert asked_rounds(wires[-1], 102, "train") == [0, 1, 3, 7, 11, 12, 13]
     assert [r.round for r in history.rounds if not r.rejected] == [12, 13, 14]
 
 
@@ -163,7 +165,7 @@ def test_mute_nodes_are_asked_where_others_are_too_few(tmp_path):
 
     def silent(job, stop):
         engine = make(job, stop)
-        engine.members.refresh()
+        engine.nodes.refresh()
         wires[-1].silent.add(102)
         return engine
 
@@ -173,7 +175,7 @@ def test_mute_nodes_are_asked_where_others_are_too_few(tmp_path):
         pytest.raises(RunError, match="4 of at least 5 updates came"),
     ):
         run_job(fedplt(server=server, engine=engine), engine=silent)
-    assert asked_rounds(wires[-1], 102, "train.local") == [0, 0, 0, 0]
+    assert asked_rounds(wires[-1], 102, "train") == [0, 0, 0, 0]
 
 
 def test_a_node_that_is_mute_when_it_joins_costs_few_rounds(tmp_path):
@@ -182,7 +184,7 @@ def test_a_node_that_is_mute_when_it_joins_costs_few_rounds(tmp_path):
 
     def silent(job, stop):
         engine = make(job, stop)
-        engine.members.hello_seconds = 0.05
+        engine.nodes.hello_seconds = 0.05
         wires[-1].silent.add(102)
         return engine
 
@@ -242,7 +244,7 @@ def test_a_bad_answer_is_refused_and_the_round_unharmed(name, tmp_path):
     change, words = BAD[name]
 
     def tamper(node, action, header, arrays):
-        return change(header, arrays) if (node, action) == (102, "train.local") else None
+        return change(header, arrays) if (node, action) == (102, "train") else None
 
     history, tensors = final_state(fedplt(), engine=memory_engine(tmp_path, tamper=tamper))
     for record in history.rounds:
@@ -261,7 +263,7 @@ def test_orders_that_were_on_the_way_at_an_interruption_are_sent_again(tmp_path)
 
         def loses(ids):
             found = pull(ids)
-            if wire.interruptions == 0 and any(o.action == "train.local" for o in wire.sent):
+            if wire.interruptions == 0 and any(o.action == "train" for o in wire.sent):
                 wire.interruptions += 1
                 return {}
             return found
@@ -312,8 +314,8 @@ def test_nobody_joins_while_keys_cannot_be_read(tmp_path):
     wire = MemoryWire(fedplt(), tmp_path)
     engine = FlowerEngine(fedplt(), wire, registered=unreadable)
     with pytest.warns(UserWarning, match="no node can join: .*no such file"):
-        engine.members.refresh()
-    assert not engine.members.node_of and not wire.sent
+        engine.nodes.refresh()
+    assert not engine.nodes.node_of and not wire.sent
 
 
 def test_two_nodes_cannot_be_one_client(tmp_path):
@@ -426,12 +428,12 @@ def test_only_what_is_held_comes_down_and_only_what_is_trained_goes_up(tmp_path)
         wires, down, up = [], {}, {}
 
         def tamper(node, action, header, arrays, up=up):
-            if action == "train.local":
+            if action == "train":
                 up[node - 100] = {name: len(values) for name, values in arrays.items()}
 
         run_job(job, engine=memory_engine(tmp_path, wires, tamper=tamper))
         for order in wires[-1].sent:
-            if order.action == "train.local":
+            if order.action == "train":
                 down[order.node - 100] = {name: len(v) for name, v in order.arrays.items()}
         for client in range(job.plan.num_clients):
             assignment = job.plan.assignment(client)

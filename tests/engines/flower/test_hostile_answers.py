@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from fedplt.client import METRICS
 from fedplt.engines.flower.server.engine import FlowerEngine
-from fedplt.engines.flower.server.grid_wire import GridWire
+from fedplt.engines.flower.server.wire import GridWire
 from fedplt.federation import Federation, RoundRecord
 from tests.support.app_nodes import MemoryGrid, app_of, small_strategy, started
 from tests.support.flower_nodes import MemoryWire
@@ -201,20 +201,20 @@ def metrics(**values):
     return lambda _: RecordDict({"metrics": MetricRecord({"num-examples": 10, **values})})
 
 
-TRAIN, EVALUATE = "nodes, all upload", "evaluate.kept"
+TRAIN, EVALUATE = "nodes, all upload", "evaluate"
 ATTACKS = {
-    "archive": (TRAIN, "train.local", archive, "rejected", "'update' cannot be read"),
+    "archive": (TRAIN, "train", archive, "rejected", "'update' cannot be read"),
     "archive at hello": (TRAIN, "query.hello", archive, "rejected", "not connected"),
     "archive at evaluation": (TRAIN, EVALUATE, archive, "not_evaluated", "cannot be read"),
     "long header": (
-        TRAIN, "train.local", text("[" + "1," * 2**20 + "1]"), "rejected", "2000000",
+        TRAIN, "train", text("[" + "1," * 2**20 + "1]"), "rejected", "2000000",
     ),
     "control codes": (
-        TRAIN, "train.local", header(plan="\x1b[2J\nround 1: 99 %"), "rejected",
+        TRAIN, "train", header(plan="\x1b[2J\nround 1: 99 %"), "rejected",
         "\\x1b[2J\\nround 1",
     ),
     "refused in control codes": (
-        TRAIN, "train.local", text('{"refused": "\\u001b[2J\\nforged"}'), "rejected",
+        TRAIN, "train", text('{"refused": "\\u001b[2J\\nforged"}'), "rejected",
         "\\x1b[2J\\nforged",
     ),
     "huge label counts": (
@@ -234,14 +234,14 @@ ATTACKS = {
     "no loss": (TRAIN, EVALUATE, header(loss=math.nan), "not_evaluated", "its loss is nan"),
     "a loss without a mean": (TRAIN, EVALUATE, header(loss=1e308), "not_evaluated", "1e+308"),
     "negative norm": (
-        "nodes, two phases", "train.local", header(norm=-1.0, weighted_norm=-1.0), "rejected",
+        "nodes, two phases", "train", header(norm=-1.0, weighted_norm=-1.0), "rejected",
         "norm of its update is -1",
     ),
     "another weighted norm": (
-        "nodes, two phases", "train.local", header(weighted_norm=1e15), "rejected", "1e+15",
+        "nodes, two phases", "train", header(weighted_norm=1e15), "rejected", "1e+15",
     ),
     "infinite norm": (
-        "nodes, two phases", "train.local", header(weighted_norm=1e300), "rejected", "1e+300",
+        "nodes, two phases", "train", header(weighted_norm=1e300), "rejected", "1e+300",
     ),
     "metrics that are a number": (
         "apps, all upload", "evaluate", text('{"metrics": 5}'), "not_evaluated", "metrics",

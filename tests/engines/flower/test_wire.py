@@ -1,45 +1,74 @@
-"""Headers of foreign messages: bounded before they are parsed, and read up to the first error."""
+"""Orders through Flower's grid."""
 
 from __future__ import annotations
 
-import json
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import ValidationError
+from flwr.app import Message
 
-from fedplt.engines.flower.messages import EvaluateAnswer
-from fedplt.engines.flower.wire import MAX_DEPTH, dump_header, load_header
-from fedplt.errors import UpdateError
+from fedplt.engines.flower.records import to_records
+from fedplt.engines.flower.server import wire as wire_module
+from fedplt.engines.flower.server.wire import GridWire
+from tests.support import flower_identity  # noqa: F401 (messages need one)
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
+
+class SlowGrid:
+    """Asking for answers takes some seconds."""
+
+    def __init__(self, clock, seconds, numbers):
+        self.clock, self.seconds, self.numbers = clock, seconds, numbers
+
+    def pull_messages(self, ids):
+        self.clock.now += self.seconds
+        order = Message(to_records({}, {}), 7, "train", ttl=60.0)
+        order.metadata._message_id = "one"
+        arrays = {"update": np.zeros(self.numbers, dtype=np.float32)}
+        return [Message(to_records({}, arrays), reply_to=order)] if self.numbers else []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "numbers", "interruptions"),
+    [(0.1, 10, 0), (4, 0, 1), (4, 10, 1), (4, 5_000_000, 0), (40, 5_000_000, 1)],
 )
+def test_large_answers_take_their_time(monkeypatch, seconds, numbers, interruptions):
+    """Else orders were sent again, with the model, although nothing was lost."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(wire_module.time, "monotonic", lambda: clock.now)
+    wire = GridWire(SlowGrid(clock, seconds, numbers))
+    assert list(wire.pull(["one"])) == (["one"] if numbers else [])
+    assert wire.interruptions == interruptions
 
 
-@given(st.dictionaries(st.text(alphabet="ab"), values, max_size=3))
-def test_headers_come_back(header):
-    if json.dumps(header).count("[") + json.dumps(header).count("{") <= MAX_DEPTH:
-        assert load_header(dump_header(header)) == header
+class UnreadableReply:
+    """Flower raises while it unpacks the reply to the order "bad"; other replies are lost."""
+
+    def __init__(self, superlink_is_away=False):
+        self.superlink_is_away = superlink_is_away
+
+    def get_node_ids(self):
+        if self.superlink_is_away:
+            raise ConnectionError("no SuperLink")
+        return [7]
+
+    def pull_messages(self, ids):
+        if "bad" in ids:
+            raise KeyError("\x1b[2J unknown class")
+        order = Message(to_records({}, {}), 7, "train", ttl=60.0)
+        order.metadata._message_id = "one"
+        return [Message(to_records({"round": 1}, {}), reply_to=order)]
 
 
-@pytest.mark.parametrize("before", ["", "]" * 5000, "}]" * 5000])
-def test_deep_headers_are_refused_before_they_are_parsed(before):
-    """Closing brackets in a text do not count against those that are opened after it."""
-    text = f'{{"a": "{before}", "b": {"[" * 900}{"]" * 900}}}'
-    with pytest.raises(UpdateError, match="nested too deeply"):
-        load_header(text)
+def test_a_reply_that_flower_cannot_unpack_is_a_refusal_of_that_reply():
+    wire = GridWire(UnreadableReply())
+    assert wire.pull(["one", "bad"]) == {} and wire.interruptions == 1  # orders are sent again
+    answers = wire.pull(["one", "bad"])
+    assert answers["one"].header == {"round": 1} and answers["one"].error is None
+    assert "KeyError" in answers["bad"].error and answers["bad"].error.isprintable()
+    assert wire.interruptions == 1
 
 
-@pytest.mark.parametrize("field", ["sums", "label_counts", "label_scores"])
-def test_a_long_list_of_wrong_values_is_one_error(field):
-    """A header of 2 MB has room for 400,000 of them; each as an error takes a kilobyte."""
-    good = {"client": 0, "round": 0, "num_examples": 1, "loss": 0.0, "count": 1}
-    good |= {"sums": [1.0], "label_counts": [1], "label_scores": [1.0]}
-    EvaluateAnswer.model_validate(good)
-    with pytest.raises(ValidationError) as caught:
-        EvaluateAnswer.model_validate({**good, field: ["x"] * 1000})
-    assert caught.value.error_count() == 1
+def test_a_superlink_that_fails_is_no_refusal():
+    with pytest.raises(ConnectionError):
+        GridWire(UnreadableReply(superlink_is_away=True)).pull(["one", "bad"])

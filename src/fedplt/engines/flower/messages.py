@@ -1,27 +1,36 @@
-"""The contents of orders and answers, checked by whoever reads them."""
+"""Contents of orders and answers: one pydantic class per kind, validated by the receiver."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fedplt.client import LocalTraining, TrainOrder
+from fedplt.client import LocalTraining
 from fedplt.configuration import AnnouncedDevice
 from fedplt.errors import UpdateError
 from fedplt.planning import LocalRecipe
 from fedplt.schema import first_problem
 
+HELLO, TRAIN, UPLOAD, EVALUATE = "query.hello", "train", "train.upload", "evaluate"
+"""Types of Flower messages. A user's app handles the second and fourth with ``@app.train()`` and
+``@app.evaluate()``."""
 Index = Annotated[int, Field(ge=0, le=2**31)]
+Round = Annotated[int, Field(ge=-1)]
+"""Counted from 0; -1: none."""
 Name = Annotated[str, Field(max_length=1000)]
 MAX_EXAMPLES = 10**9
-"""More than a node has: a message that says so is refused."""
+"""A message that reports more is refused."""
 NumExamples = Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]
 Kind = TypeVar("Kind", bound=BaseModel)
 Number = Annotated[float, Field(allow_inf_nan=True)]
 MAX_SUMS = 100_000
 """Largest number of sums of a metric: macro F1 has three per label."""
+MAX_METRICS = 1000
+NUM_EXAMPLES = "num-examples"
 
 
 class Strict(BaseModel):
@@ -30,8 +39,28 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+class TrainHeader(Strict):
+    """Order to train. A subclass adds what the receiver does not know from its files or code."""
+
+    client: Index
+    round: Index
+    plan: Name
+    """The plan's fingerprint; the client's answer repeats it."""
+    assignment: dict[str, Any]
+    local: list[Name]
+    """Tensors that stay on the client."""
+    recipe: dict[str, bool | str]
+    """Values of :class:`fedplt.planning.LocalRecipe`."""
+    local_state_round: Round
+    """Start from the local state after this round, the client's last committed one."""
+    oldest_state_round: Round
+    """Local states of rounds before this one are not needed again."""
+    upload: bool
+    """Send the update with the answer."""
+
+
 class Training(Strict):
-    """Values of :class:`fedplt.client.LocalTraining`; losses and data are the node's own."""
+    """Values of :class:`fedplt.client.LocalTraining`; the loss and the data are the node's."""
 
     local_epochs: Annotated[int, Field(ge=1)] | None
     local_steps: Annotated[int, Field(ge=1)] | None
@@ -39,46 +68,43 @@ class Training(Strict):
     optimizer: Name
     optimizer_options: dict[str, Any]
     proximal: Annotated[float, Field(ge=0)]
-    recipe: dict[str, bool | str]
 
     @classmethod
     def of(cls, training: LocalTraining) -> Training:
-        return cls(
-            local_epochs=training.local_epochs,
-            local_steps=training.local_steps,
-            batch_size=training.batch_size,
-            optimizer=training.optimizer,
-            optimizer_options=training.optimizer_options,
-            proximal=training.proximal,
-            recipe=asdict(training.recipe),
-        )
-
-    def local_recipe(self) -> LocalRecipe:
-        return TypeAdapter(LocalRecipe).validate_python(self.recipe)
+        return cls(**{name: getattr(training, name) for name in cls.model_fields})
 
 
-class TrainHeader(Strict):
-    """The server asks a client to train."""
+class NodeTrainHeader(TrainHeader):
+    """For a node that trains with fedplt's loop on the model and data of its ``node.toml``."""
+
+    seed: Annotated[int, Field(ge=0)]
+    training: Training
+    learning_rate: Annotated[float, Field(gt=0)]
+    check: bool
+    """First compare a step of this training with full gradients times mask: the server has no data
+    for it."""
+
+    def local_training(self, own: LocalTraining) -> LocalTraining:
+        """The node's training with the ordered settings."""
+        recipe = read_plain(LocalRecipe, self.recipe)
+        return replace(own, **dict(self.training), recipe=recipe)
+
+
+class AppTrainHeader(TrainHeader):
+    """For a user's app with a custom model and training loop. Its model has these layers."""
+
+    layers: list[dict[str, Any]]
+    flow: list[dict[str, Any]]
+    spaces: dict[str, Any] | None
+    """For a sub-model: which rows and columns belong to the same units."""
+
+
+class UploadHeader(Strict):
+    """Order to send the update of the last training; the answer repeats it."""
 
     client: Index
     round: Index
     plan: Name
-    """The plan's fingerprint; the client's answer repeats it."""
-    seed: Annotated[int, Field(ge=0)]
-    assignment: dict[str, Any]
-    local: list[Name]
-    """Tensors that stay on the client."""
-    training: Training
-    learning_rate: Annotated[float, Field(gt=0)]
-    kept: Annotated[int, Field(ge=-1)]
-    """The last round that counts and whose state the client kept; -1: none."""
-    oldest: Annotated[int, Field(ge=-1)]
-    """Kept states of rounds before this one are not needed again."""
-    upload: bool
-    """Send the update with the answer."""
-    check: bool
-    """Compare a step of this training with full gradients times mask first: the server, which has
-    no data, cannot."""
 
 
 class EvaluateHeader(Strict):
@@ -86,26 +112,19 @@ class EvaluateHeader(Strict):
     round: Index
     part: Name
     local: list[Name]
-    kept: Annotated[int, Field(ge=-1)]
-
-
-class UploadHeader(Strict):
-    client: Index
-    round: Index
-    plan: Name
+    local_state_round: Round
 
 
 class HelloAnswer(Strict):
-    """A node says who it is."""
+    """Who a node is."""
 
     client: Index
     num_examples: NumExamples | None
-    """None: not known before it trains (the app has data of its own)."""
+    """None: reported after training, by a user's app."""
     layers: Name | None
-    """Fingerprint of how the node's model is cut; None: it takes the server's layers."""
+    """Fingerprint of how the node's model is cut; None: the app takes the server's layers."""
     version: Name
     profile: AnnouncedDevice | None = None
-    """What its device can do, if its owner says it."""
 
 
 class TrainAnswer(Strict):
@@ -117,6 +136,10 @@ class TrainAnswer(Strict):
     loss: Number
     seconds: Annotated[float, Field(ge=0)]
     weighted_norm: Number | None
+
+
+class AppTrainAnswer(TrainAnswer):
+    metrics: Annotated[dict[Name, Number], Field(max_length=MAX_METRICS)]
 
 
 class EvaluateAnswer(Strict):
@@ -132,8 +155,22 @@ class EvaluateAnswer(Strict):
     label_scores: Annotated[list[Number], Field(fail_fast=True)] | None
 
 
+class AppEvaluateAnswer(Strict):
+    """The metrics that an app's ``@app.evaluate()`` returns."""
+
+    metrics: Annotated[dict[Name, int | float], Field(max_length=MAX_METRICS)]
+
+    def split(self) -> tuple[int, dict[str, float]]:
+        """The number of examples, and the other metrics."""
+        number = self.metrics.get(NUM_EXAMPLES)
+        if not isinstance(number, int) or not 1 <= number <= MAX_EXAMPLES:
+            raise UpdateError(f"its metrics must contain {NUM_EXAMPLES!r}, at least 1.")
+        others = {name: float(each) for name, each in self.metrics.items() if name != NUM_EXAMPLES}
+        return number, others
+
+
 def read(kind: type[Kind], header: Any) -> Kind:
-    """A message of this kind; :class:`UpdateError` names the first thing that is wrong with it."""
+    """A message of this kind; :class:`UpdateError` names the first wrong field."""
     try:
         return kind.model_validate(header)
     except ValidationError as error:
@@ -142,20 +179,40 @@ def read(kind: type[Kind], header: Any) -> Kind:
         raise UpdateError("the message cannot be read.") from error
 
 
-def train_header(
-    order: TrainOrder, *, plan: str, kept: int, oldest: int, upload: bool, check: bool
-) -> TrainHeader:
-    return TrainHeader(
-        client=order.client,
-        round=order.round,
-        plan=plan,
-        seed=order.seed,
-        assignment=order.assignment.to_message(),
-        local=sorted(order.assignment.local),
-        training=Training.of(order.training),
-        learning_rate=order.learning_rate,
-        kept=kept,
-        oldest=oldest,
-        upload=upload,
-        check=check,
-    )
+def read_plain(kind: Any, values: Any) -> Any:
+    """Plain values of an order as one of the plan's types; nothing is imported for it."""
+    try:
+        return TypeAdapter(kind).validate_python(values)
+    except (ValidationError, IndexError, ZeroDivisionError, RecursionError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UpdateError(f"the server's order cannot be read: {first}") from error
+
+
+def metric_names(name: str) -> tuple[str, ...]:
+    """Names under which an app may report a metric: ``accuracy`` also as ``acc``.
+
+    >>> metric_names("macro F1")
+    ('macro f1', 'f1')
+    """
+    words = _words(name)
+    short = {"accuracy": ["acc"]}.get(words[-1], []) if words else []
+    return tuple(dict.fromkeys([" ".join(words), *words[-1:], *short]))
+
+
+def find_metric(metrics: Mapping[str, float], *names: str) -> float | None:
+    """The metric of this name, or else the first whose last word is this name.
+
+    >>> find_metric({"num": 1.0, "eval_acc": 0.5}, "accuracy", "acc")
+    0.5
+    """
+    words = {key: _words(key) for key in metrics}
+    for name in filter(None, names):
+        whole = [key for key, found in words.items() if " ".join(found) == name]
+        ending = [key for key, found in words.items() if found[-1:] == [name]]
+        for key in [*whole, *ending]:
+            return float(metrics[key])
+    return None
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]

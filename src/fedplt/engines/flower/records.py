@@ -1,36 +1,38 @@
-"""Orders and answers as records of Flower."""
+"""Messages as Flower records: a header of plain values (JSON) and a few flat float32 arrays.
+
+The receiver trusts none of it: sizes are bounded before anything is parsed, and no name in a
+message is ever imported.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from fedplt.engines.flower.wire import (
-    MAX_ANSWER,
-    MAX_HEADER,
-    Answer,
-    Arrays,
-    dump_header,
-    load_header,
-)
 from fedplt.errors import UpdateError
-from fedplt.server import refusal
-from fedplt.text import printable
 
+Arrays = Mapping[str, NDArray[np.float32]]
+HEADER = "fedplt"
+"""Name of the record with the header."""
+MAX_ORDER_HEADER = 64_000_000
+"""In characters; the assignment of a large sub-model lists its units."""
+MAX_ANSWER_HEADER = 2_000_000
+"""In characters: enough for a metric with 100,000 sums."""
+MAX_DEPTH = 32
 NPY_HEADER = 1024
-"""More bytes than the header of an array has."""
+"""Upper bound on the bytes of an array's header."""
 MAX_ARRAYS = 8
-"""More arrays than a message has."""
 
 
 def to_records(header: Mapping[str, Any], arrays: Arrays) -> RecordDict:
-    records: dict[str, Any] = {"fedplt": ConfigRecord({"header": dump_header(header)})}
+    records: dict[str, Any] = {HEADER: ConfigRecord({"header": dump_header(header)})}
     if arrays:
         records["numbers"] = ArrayRecord(
             {name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()}
@@ -39,11 +41,11 @@ def to_records(header: Mapping[str, Any], arrays: Arrays) -> RecordDict:
 
 
 def from_records(
-    records: RecordDict, max_header: int = MAX_HEADER
+    records: RecordDict, max_header: int = MAX_ORDER_HEADER
 ) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
-    """The header and the arrays of a foreign message; :class:`UpdateError` if it is not one."""
+    """The header and the arrays of an untrusted message, or :class:`UpdateError`."""
     configs = records.config_records
-    text = configs["fedplt"].get("header") if "fedplt" in configs else None
+    text = configs[HEADER].get("header") if HEADER in configs else None
     header = load_header(text, max_header)
     arrays = records.array_records.get("numbers", ArrayRecord())
     if len(arrays) > MAX_ARRAYS:
@@ -51,11 +53,40 @@ def from_records(
     return header, {str(name): _numbers(str(name), array) for name, array in arrays.items()}
 
 
-def _numbers(name: str, array: Array) -> NDArray[np.float32]:
-    """Read one flat float32 array of NumPy's own format.
+def dump_header(header: Mapping[str, Any]) -> str:
+    return json.dumps(header, separators=(",", ":"))
 
-    The header's size, type and shape are compared with the declared ones and with the bytes that
-    came before memory is taken. (``numpy.load`` would also open archives and pickles.)
+
+def load_header(text: Any, most: int = MAX_ORDER_HEADER) -> dict[str, Any]:
+    """Plain values of an untrusted header; size and depth are bounded before it is parsed."""
+    if not isinstance(text, str) or len(text) > most:
+        raise UpdateError(f"its header is missing or longer than {most} characters.")
+    if _depth(text) > MAX_DEPTH:
+        raise UpdateError("its header is nested too deeply.")
+    try:
+        header = json.loads(text, parse_constant=float)
+    except ValueError as error:  # bad JSON, and numbers of thousands of digits
+        raise UpdateError(f"its header cannot be read: {error}") from error
+    if not isinstance(header, dict):
+        raise UpdateError("its header is not a table.")
+    return header
+
+
+def _depth(text: str) -> int:
+    """Upper bound on the nesting; brackets inside of strings count, too."""
+    codes = np.frombuffer(text.encode("utf-8", "replace"), dtype=np.uint8)
+    opened = ((codes == ord("[")) | (codes == ord("{"))).astype(np.int8)
+    closed = ((codes == ord("]")) | (codes == ord("}"))).astype(np.int8)
+    depth = (opened - closed).cumsum(dtype=np.int32)
+    # Closing brackets inside of a string do not make room for more open ones after it.
+    return int((depth - np.minimum.accumulate(np.minimum(depth, 0))).max(initial=0))
+
+
+def _numbers(name: str, array: Array) -> NDArray[np.float32]:
+    """Read one flat float32 array in NumPy's format.
+
+    Size, type and shape in its header are compared with the declared ones and with the received
+    bytes before memory is allocated. (``numpy.load`` would also open archives and pickles.)
     """
     shape, data = tuple(array.shape), array.data
     if array.dtype != "float32" or len(shape) != 1 or array.stype != "numpy.ndarray":
@@ -65,25 +96,11 @@ def _numbers(name: str, array: Array) -> NDArray[np.float32]:
         if npy.read_magic(file) != (1, 0):
             raise ValueError("the format is not NumPy's 1.0")
         found, _, dtype = npy.read_array_header_1_0(file, max_header_size=NPY_HEADER)
-    except Exception as error:  # the bytes come from anybody
+    except Exception as error:  # the bytes are untrusted
         raise UpdateError(f"{name!r} cannot be read: {type(error).__name__}: {error}") from error
     if dtype != np.dtype("<f4") or found != shape or len(data) != file.tell() + 4 * shape[0]:
         raise UpdateError(
-            f"{name!r} says {shape[0]} float32 numbers but holds {dtype} {found} in "
+            f"{name!r} declares {shape[0]} float32 numbers but holds {dtype} {found} in "
             f"{len(data)} bytes."
         )
     return np.frombuffer(data, dtype="<f4", offset=file.tell()).astype(np.float32)
-
-
-def answer_of(message: Message) -> Answer:
-    """A node's reply; anything that cannot be read is an answer with an error."""
-    try:
-        if message.has_error():
-            reason = message.error.reason or "no reason given"
-            return Answer(error=printable(f"its node failed: {reason}"))
-        header, arrays = from_records(message.content, MAX_ANSWER)
-        if "refused" in header:
-            return Answer(error=printable(str(header["refused"])))
-        return Answer(header, arrays)
-    except Exception as error:
-        return Answer(error=refusal(error))

@@ -1,8 +1,7 @@
-"""The client's side for people who have a Flower app: their model, their data, their loop."""
+"""The client side of a user's Flower app: custom model, data and training loop."""
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Iterator
@@ -10,91 +9,105 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from fedplt import __version__
 from fedplt.client import HeldModels, TrainableSlices, train_held, weighted_norm
-from fedplt.engines.flower.app_messages import (
+from fedplt.engines.flower.messages import (
     EVALUATE,
-    SlicesAnswer,
-    SlicesHeader,
+    AppTrainAnswer,
+    AppTrainHeader,
+    EvaluateHeader,
+    HelloAnswer,
     find_metric,
-    read_layers,
-    read_recipe,
-    read_spaces,
+    read,
+    read_plain,
 )
-from fedplt.engines.flower.messages import EvaluateHeader, HelloAnswer, read
-from fedplt.engines.flower.node.client import receive
-from fedplt.engines.flower.node.client_app import answering, park, upload_parked
-from fedplt.engines.flower.node.gate import Work
-from fedplt.engines.flower.node.local_state import not_needed
-from fedplt.engines.flower.records import from_records, to_records
-from fedplt.errors import ConfigError, FedpltError, RunError, UpdateError
-from fedplt.kernels import bind_state
-from fedplt.planning import Assignment, read_assignment
+from fedplt.engines.flower.node.client import receive, refuse_other
+from fedplt.engines.flower.node.client_app import (
+    AnsweringApp,
+    reply,
+    reply_trained,
+    reply_upload,
+)
+from fedplt.engines.flower.node.local_state import load_from_memory, save_in_memory
+from fedplt.engines.flower.node.owner_limits import AdmittedOrder
+from fedplt.engines.flower.records import HEADER, from_records
+from fedplt.errors import ConfigError, UpdateError
+from fedplt.kernels import bind_state, check_dtypes
+from fedplt.planning import (
+    Assignment,
+    Layer,
+    Layers,
+    LocalRecipe,
+    ModuleFlow,
+    Spaces,
+    read_assignment,
+)
 
-_log = logging.getLogger("flwr")
-KEPT = "fedplt-kept-"
-"""Records of what a client keeps after a round and never sends, in the node's memory."""
 
-
-class SlicesApp(ClientApp):
+class SlicesApp(AnsweringApp):
     """A ``ClientApp`` for the strategy :class:`~fedplt.engines.flower.FedPLT`.
 
-    Use it where ``ClientApp()`` was, with :func:`train_slices` in the ``@app.train()`` function. It
-    tells the server which client this is (``partition-id`` of the node's configuration) and sends
-    updates that wait. What fails in the app is said to the server in words.
+    Replace ``ClientApp()`` by it, and use :func:`train_slices` in the ``@app.train()`` function. It
+    reports to the server which client this is (``partition-id`` of the node's configuration), sends
+    stored updates, and reports the app's exceptions.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.query("hello")(answering(_hello))
-        self.train("upload")(answering(upload_parked))
+        self.query("hello")(_hello)
+        self.train("upload")(reply_upload)
 
     def __call__(self, message: Message, context: Context) -> Message:
-        if "fedplt" not in message.content.config_records:
-            return super().__call__(message, context)
-        try:
-            if message.metadata.message_type == EVALUATE:
-                _put_kept(message, context)
-            return super().__call__(message, context)
-        except FedpltError as error:
-            why = str(error)
-        except Exception as error:  # the app's model and data may raise anything
-            why = f"{type(error).__name__}: {error}"
-            _log.exception("fedplt: the app failed")
-        return Message(to_records({"refused": why}, {}), reply_to=message)
+        if HEADER not in message.content.config_records:
+            return ClientApp.__call__(self, message, context)
+        return super().__call__(message, context)
+
+    def answer(self, message: Message, context: Context, admitted: AdmittedOrder) -> Message:
+        if message.metadata.message_type == EVALUATE:
+            _load_local_state(message, context)
+        return ClientApp.__call__(self, message, context)
 
 
-def _hello(
-    context: Context, work: Work, header: Any, arrays: Any
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    answer = HelloAnswer(
-        client=_client(context), num_examples=None, layers=None, version=__version__
+def _hello(message: Message, context: Context) -> Message:
+    client = _client(context)
+    return reply(
+        message, HelloAnswer(client=client, num_examples=None, layers=None, version=__version__)
     )
-    return answer.model_dump(), {}
 
 
 def _client(context: Context) -> int:
     client = context.node_config.get("partition-id")
     if not isinstance(client, int):
         raise ConfigError(
-            "this node does not say which client it is: start its SuperNode with --node-config "
-            '"partition-id=0 num-partitions=4".'
+            "this node has no partition-id, which is the client's number: start its SuperNode with "
+            '--node-config "partition-id=0 num-partitions=4".'
         )
     return client
 
 
+def _load_local_state(message: Message, context: Context) -> None:
+    """Replace tensors of the server's model by the client's local ones."""
+    asked = read(EvaluateHeader, from_records(message.content)[0])
+    if asked.local_state_round >= 0 and asked.local:
+        own = load_from_memory(context, asked.local_state_round)
+        arrays = message.content.array_records["arrays"]
+        message.content["arrays"] = ArrayRecord(
+            {name: own[name] if name in asked.local else arrays[name] for name in arrays}
+        )
+
+
 class ClientSlices:
-    """What a client trains in a round, and its reply."""
+    """The slices that a client trains in a round, and its reply."""
 
     def __init__(
         self,
         message: Message,
         context: Context,
-        asked: SlicesHeader,
+        asked: AppTrainHeader,
         assignment: Assignment,
         model: nn.Module,
         slices: TrainableSlices,
@@ -115,8 +128,8 @@ class ClientSlices:
     def reply(self, *, num_examples: int, loss: float | None = None, **metrics: float) -> Message:
         """The reply to the server, inside of the block or after it.
 
-        ``loss`` is for the run's records; without it, a metric such as ``train_loss`` is taken.
-        All metrics are averaged over the clients, weighted by ``num_examples``.
+        ``loss`` is for the run's records; default: a metric such as ``train_loss``. All metrics are
+        averaged over the clients, weighted by ``num_examples``.
         """
         asked, update = self._asked, self._slices.update(num_examples)
         numbers = {name: float(value) for name, value in metrics.items()}
@@ -125,90 +138,101 @@ class ClientSlices:
         else:
             numbers["loss"] = float(loss)
         values = torch.from_numpy(update.values)
-        answer = SlicesAnswer(
+        answer = AppTrainAnswer(
             client=asked.client, round=asked.round, plan=asked.plan, num_examples=num_examples,
             norm=update.norm, loss=math.nan if loss is None else float(loss),
             seconds=time.perf_counter() - self._started,
             weighted_norm=weighted_norm(values, self._weights, self._assignment), metrics=numbers,
-        ).model_dump()  # fmt: skip
+        )  # fmt: skip
         if asked.local:
-            _keep(self._context, asked, self.model)
-        arrays = {"update": update.values}
-        if not asked.upload:
-            park(self._context, answer, update.values)
-            arrays = {}
-        return Message(to_records(answer, arrays), reply_to=self._message)
+            local = _local_tensors(self.model, asked)
+            save_in_memory(self._context, asked.round, asked.oldest_state_round, local)
+        return reply_trained(
+            self._message, self._context, answer, update.values, upload=asked.upload
+        )
 
 
 @contextmanager
 def train_slices(message: Message, context: Context, model: nn.Module) -> Iterator[ClientSlices]:
-    """Inside the block, a training loop trains what FedPLT assigned to this client.
+    """Inside the block, a training loop trains the slices that FedPLT assigned to this client.
 
-    ``model`` is the app's own, on the device it is trained on, with any values: those of the server
-    are put into it. It must have the names and shapes that the server's model has.
+    ``model`` has the names and shapes of the server's model and is on the device for training; its
+    values are replaced by the server's.
     """
-    if "fedplt" not in message.content.config_records:
+    if HEADER not in message.content.config_records:
         raise UpdateError(
             "this message is not from FedPLT: train_slices needs fedplt.engines.flower.FedPLT as "
             "the strategy in server_app.py."
         )
     header, arrays = from_records(message.content)
-    asked = read(SlicesHeader, header)
-    if asked.client != _client(context):
-        raise UpdateError(
-            f"this is client {_client(context)}; the order is for client {asked.client}."
-        )
-    layers, recipe = read_layers(asked, model), read_recipe(asked)
+    asked = read(AppTrainHeader, header)
+    refuse_other(asked.client, _client(context))
+    layers, recipe = _read_layers(asked, model), read_plain(LocalRecipe, asked.recipe)
     assignment = read_assignment(
-        layers, asked.assignment, frozenset(asked.local), lambda: read_spaces(asked, layers)
+        layers, asked.assignment, frozenset(asked.local), lambda: _read_spaces(asked, layers)
     )
     state = bind_state(model, layers)
     receive(state, assignment.received, arrays.get("state"))
-    if asked.kept >= 0 and asked.local:
-        kept = _kept(context, asked.kept)
-        for name, tensor in _local_tensors(model, asked):
-            tensor.copy_(torch.from_numpy(kept[name].numpy()).reshape(tensor.shape))
+    if asked.local_state_round >= 0 and asked.local:
+        own = load_from_memory(context, asked.local_state_round)
+        for name, tensor in _local_tensors(model, asked).items():
+            tensor.copy_(torch.from_numpy(own[name].numpy()).reshape(tensor.shape))
     held = assignment.build(HeldModels(model, state))
     with train_held(held, assignment, recipe) as slices:
         weights = torch.from_numpy(arrays["weights"]) if "weights" in arrays else None
         yield ClientSlices(message, context, asked, assignment, held.module, slices, weights)
 
 
-def _local_tensors(model: nn.Module, asked: SlicesHeader) -> list[tuple[str, Tensor]]:
+def _local_tensors(model: nn.Module, asked: AppTrainHeader) -> dict[str, Tensor]:
     tensors = model.state_dict()
-    return [(name, tensors[name]) for name in asked.local]
+    return {name: tensors[name] for name in asked.local}
 
 
-def _keep(context: Context, asked: SlicesHeader, model: nn.Module) -> None:
-    """Keep this round's values of what stays here, and forget those that nobody asks for again."""
-    state = context.state
-    rounds = [int(name[len(KEPT) :]) for name in state.array_records if name.startswith(KEPT)]
-    for number in not_needed(rounds, asked.oldest):
-        del state[f"{KEPT}{number}"]
-    state[f"{KEPT}{asked.round}"] = ArrayRecord(
-        {
-            name: Array(tensor.numpy(force=True).copy())
-            for name, tensor in _local_tensors(model, asked)
-        }
+def _read_layers(asked: AppTrainHeader, model: nn.Module) -> Layers:
+    """The server's layers; :class:`UpdateError` if they do not fit this model."""
+    layers = Layers(
+        read_plain(tuple[Layer, ...], asked.layers), read_plain(tuple[ModuleFlow, ...], asked.flow)
     )
+    parameters = model.named_parameters(remove_duplicate=False)
+    shapes = {name: (tuple(p.shape), False) for name, p in parameters}
+    shapes |= {name: (tuple(b.shape), True) for name, b in model.named_buffers()}
+    seen: set[str] = set()
+    for layer in layers:
+        for tensor in layer.tensors:
+            if tensor.name in seen or layer.num_sublayers < 1:
+                raise UpdateError(f"the server cannot cut {tensor.name!r} so, or names it twice.")
+            seen.add(tensor.name)
+            here = shapes.get(tensor.name)
+            if here != (tensor.shape, tensor.is_buffer):
+                found = "no such tensor" if here is None else f"{here[0]}"
+                raise UpdateError(
+                    f"this client's model is not the server's: {tensor.name} has shape "
+                    f"{tensor.shape} there and {found} here."
+                )
+            if not 0 <= tensor.axis < max(1, len(tensor.shape)) or tensor.repeats < 1:
+                raise UpdateError(f"{tensor.name} cannot be cut as the server orders.")
+    if unknown := sorted(set(asked.local) - seen):
+        raise UpdateError(f"there is no tensor {unknown[0]!r} in the server's layers.")
+    check_dtypes(model, layers)
+    return layers
 
 
-def _kept(context: Context, round: int) -> ArrayRecord:
-    kept = context.state.array_records.get(f"{KEPT}{round}")
-    if kept is None:
-        raise RunError(
-            f"the state that this client kept after round {round + 1} is gone: its node was "
-            "restarted."
-        )
-    return kept
+def _read_spaces(asked: AppTrainHeader, layers: Layers) -> Spaces:
+    """The server's groups of coupled units, which must fit its layers."""
+    if asked.spaces is None:
+        raise UpdateError("the server orders a sub-model without its units.")
+    spaces: Spaces = read_plain(Spaces, asked.spaces)
+    for tensor in layers.tensors:
+        units = spaces.by_tensor.get(tensor.name)
+        if units is None:
+            raise UpdateError(f"the order has no units of {tensor.name}.")
+        for axis, space in enumerate((units.rows, units.columns)):
+            if space is not None and not _fits(spaces, space, tensor.shape[axis : axis + 1]):
+                raise UpdateError(f"{tensor.name} does not have the units of the order.")
+    return spaces
 
 
-def _put_kept(message: Message, context: Context) -> None:
-    """The app evaluates the server's model with what this client keeps."""
-    asked = read(EvaluateHeader, from_records(message.content)[0])
-    if asked.kept >= 0 and asked.local:
-        kept = _kept(context, asked.kept)
-        arrays = message.content.array_records["arrays"]
-        message.content["arrays"] = ArrayRecord(
-            {name: kept[name] if name in asked.local else arrays[name] for name in arrays}
-        )
+def _fits(spaces: Spaces, space: int, length: tuple[int, ...]) -> bool:
+    if not (0 <= space < len(spaces.widths) and length):
+        return False
+    return spaces.widths[space] >= 1 and length[0] % spaces.widths[space] == 0

@@ -1,4 +1,4 @@
-"""What a node does with the server's orders: a shell of messages around the client's trainer."""
+"""Trains and evaluates one client on its node, with the order's settings and the node's files."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ from fedplt.data import first_examples
 from fedplt.engines.flower.messages import (
     EvaluateAnswer,
     EvaluateHeader,
+    NodeTrainHeader,
     TrainAnswer,
-    TrainHeader,
-    Training,
     read,
 )
-from fedplt.engines.flower.node.gate import Work
-from fedplt.engines.flower.node.local_state import KeptState
-from fedplt.engines.flower.node.owner_limits import Limits
-from fedplt.engines.flower.wire import Arrays
+from fedplt.engines.flower.node.local_state import StateFiles
+from fedplt.engines.flower.node.owner_limits import AdmittedOrder
+from fedplt.engines.flower.records import Arrays
 from fedplt.errors import UpdateError
 from fedplt.federation import Job, check_job, evaluation_chunks
 from fedplt.files import write_text
@@ -47,17 +45,12 @@ from fedplt.planning import Assignment, FlatIndex, read_assignment
 
 FLOAT_BYTES = 4
 CHECKED = "checked.txt"
-"""What partial training was compared for last with full gradients times mask."""
+"""Describes the training that was last compared with full gradients times mask."""
 Numbers = dict[str, NDArray[np.float32]]
-UNLIMITED = Work(Limits(max_steps=2**62))
 
 
 class NodeClient:
-    """One client on its node.
-
-    ``job`` is made from the node's own files: its model code, its data, its loss. The server's
-    orders say how to train, in plain values.
-    """
+    """One client, with a job made from the node's files: its model code, data and loss."""
 
     def __init__(
         self,
@@ -67,31 +60,29 @@ class NodeClient:
         state_folder: Path,
         device: DeviceProfile | None = None,
     ) -> None:
-        """``device`` is what the node says about itself when it joins."""
         self.job, self.client, self.examples, self.device = job, client, examples, device
-        self.kept = KeptState(state_folder, client)
+        self.states = StateFiles(state_folder, client)
         self._global = torch.zeros(job.layers.state_size)
 
     def train(
-        self, header: Mapping[str, Any], arrays: Arrays, work: Work = UNLIMITED
-    ) -> tuple[dict[str, Any], Numbers]:
-        """The answer to an order to train, and the update; ``work`` is the order at the gate."""
-        asked = read(TrainHeader, header)
-        self._refuse_other(asked.client)
+        self, header: Mapping[str, Any], arrays: Arrays, admitted: AdmittedOrder
+    ) -> tuple[NodeTrainHeader, TrainAnswer, Numbers]:
+        """The order, its answer, and the update."""
+        asked = read(NodeTrainHeader, header)
+        refuse_other(asked.client, self.client)
         local = self._local(asked.local)
         assignment = read_assignment(
             self.job.layers, asked.assignment, frozenset(asked.local), lambda: self._spaces
         )
-        training = self._training(asked.training)
-        work.admit_training(assignment.ratio, num_steps(len(self.examples), training))
-        work.admit_upload(FLOAT_BYTES * assignment.update_size, now=asked.upload)
-        trainer = self._trainer(local)
-        self._receive(trainer, assignment.received, arrays.get("state"))
+        training = asked.local_training(self.job.training)
+        admitted.admit_training(assignment.ratio, num_steps(len(self.examples), training))
+        admitted.admit_upload(FLOAT_BYTES * assignment.update_size, now=asked.upload)
+        trainer = self._trainer(local, assignment.received, arrays)
         if asked.check:
-            self._check(assignment, asked)
-            work.check()
-        if asked.kept >= 0:
-            trainer.take_kept(self.kept.load(asked.kept, local.size))
+            self._check(assignment, training, asked.recipe)
+            admitted.check()
+        if asked.local_state_round >= 0:
+            trainer.take_kept(self.states.load(asked.local_state_round, local.size))
         weights = arrays.get("weights")
         order = TrainOrder(
             client=asked.client, round=asked.round, seed=asked.seed, assignment=assignment,
@@ -99,32 +90,30 @@ class NodeClient:
             block_weights=None if weights is None else torch.from_numpy(weights.copy()),
         )  # fmt: skip
         update = torch.empty(assignment.update_size)
-        result = trainer.train(order, self.job.samples, self.examples, update, work.on_step)
+        result = trainer.train(order, self.job.samples, self.examples, update, admitted.on_step)
         if local.size:
-            self.kept.forget_before(asked.oldest)
-            self.kept.save(asked.round, trainer.kept())
+            self.states.forget_before(asked.oldest_state_round)
+            self.states.save(asked.round, trainer.kept())
         answer = TrainAnswer(
             client=asked.client, round=asked.round, plan=asked.plan,
             num_examples=result.num_examples, norm=result.norm, loss=result.loss,
             seconds=result.seconds, weighted_norm=result.weighted_norm,
         )  # fmt: skip
-        return answer.model_dump(), {"update": update.numpy()}
+        return asked, answer, {"update": update.numpy()}
 
     def evaluate(
-        self, header: Mapping[str, Any], arrays: Arrays, work: Work = UNLIMITED
-    ) -> dict[str, Any]:
+        self, header: Mapping[str, Any], arrays: Arrays, admitted: AdmittedOrder
+    ) -> EvaluateAnswer:
         asked = read(EvaluateHeader, header)
-        self._refuse_other(asked.client)
+        refuse_other(asked.client, self.client)
         job, local = self.job, self._local(asked.local)
-        trainer = self._trainer(local)
-        self._receive(trainer, FlatIndex([(0, job.layers.state_size)]), arrays.get("state"))
-        if asked.kept >= 0:
-            trainer.take_kept(self.kept.load(asked.kept, local.size))
+        trainer = self._trainer(local, FlatIndex([(0, job.layers.state_size)]), arrays)
+        if asked.local_state_round >= 0:
+            trainer.take_kept(self.states.load(asked.local_state_round, local.size))
         samples = job.test if asked.part == "test" and job.test is not None else job.validation
-        chunks = evaluation_chunks(job, num_chunks(samples), self.client)
         results = []
-        for chunk in chunks:
-            work.check()
+        for chunk in evaluation_chunks(job, num_chunks(samples), self.client):
+            admitted.check()
             loss, metric = job.training.loss, job.metric
             results.append(evaluate_chunk(trainer.model, samples, chunk, loss, metric))
         found = combine(results, job.metric)
@@ -136,22 +125,20 @@ class NodeClient:
             loss=found.loss, count=found.count, sums=found.sums.tolist(),
             label_counts=None if counts is None else counts.tolist(),
             label_scores=None if scores is None else scores.tolist(),
-        ).model_dump()  # fmt: skip
+        )  # fmt: skip
 
-    def _check(self, assignment: Assignment, asked: TrainHeader) -> None:
+    def _check(
+        self, assignment: Assignment, training: LocalTraining, recipe: Mapping[str, Any]
+    ) -> None:
         """Refuse a model that partial training is wrong for: once per kind of assignment."""
         kind = [__version__, torch.__version__, self.job.layers.fingerprint]
-        kind += [f"{assignment.ratio:.2f}", json.dumps(asked.training.recipe, sort_keys=True)]
-        path = self.kept.folder / CHECKED
+        kind += [f"{assignment.ratio:.2f}", json.dumps(recipe, sort_keys=True)]
+        path = self.states.folder / CHECKED
         if path.exists() and path.read_text(encoding="utf-8").splitlines() == kind:
             return
-        check_job(replace(self.job, training=self._training(asked.training)), assignment)
+        check_job(replace(self.job, training=training), assignment)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "\n".join(kind))
-
-    def _refuse_other(self, client: int) -> None:
-        if client != self.client:
-            raise UpdateError(f"this is client {self.client}; the order is for client {client}.")
 
     def _local(self, names: list[str]) -> FlatIndex:
         known = {tensor.name for tensor in self.job.layers.tensors}
@@ -159,25 +146,11 @@ class NodeClient:
             raise UpdateError(f"there is no tensor {unknown[0]!r} in this node's model.")
         return self.job.layers.flat_index(frozenset(names))
 
-    def _trainer(self, local: FlatIndex) -> ClientTrainer:
-        return ClientTrainer(self.job.model, self.job.layers, self._global, local)
-
-    def _receive(self, trainer: ClientTrainer, places: FlatIndex, numbers: Any) -> None:
-        receive(self._global, places, numbers)
+    def _trainer(self, local: FlatIndex, received: FlatIndex, arrays: Arrays) -> ClientTrainer:
+        trainer = ClientTrainer(self.job.model, self.job.layers, self._global, local)
+        receive(self._global, received, arrays.get("state"))
         trainer.refresh()
-
-    def _training(self, asked: Training) -> LocalTraining:
-        """Values from the server; loss and augmentation are the node's own."""
-        return replace(
-            self.job.training,
-            local_epochs=asked.local_epochs,
-            local_steps=asked.local_steps,
-            batch_size=asked.batch_size,
-            optimizer=asked.optimizer,
-            optimizer_options=asked.optimizer_options,
-            proximal=asked.proximal,
-            recipe=asked.local_recipe(),
-        )
+        return trainer
 
     @cached_property
     def _spaces(self) -> Any:
@@ -185,10 +158,15 @@ class NodeClient:
         return find_spaces(self.job.model, self.job.layers, example)
 
 
+def refuse_other(ordered: int, client: int) -> None:
+    if ordered != client:
+        raise UpdateError(f"this is client {client}; the order is for client {ordered}.")
+
+
 def receive(state: Tensor, places: FlatIndex, numbers: Any) -> None:
-    """Put what came into a flat state; zero where nothing is held."""
+    """Put the received numbers into a flat state; zero elsewhere."""
     if numbers is None or len(numbers) != places.size:
         found = "no" if numbers is None else str(len(numbers))
-        raise UpdateError(f"{found} numbers came; this client holds {places.size}.")
+        raise UpdateError(f"{found} numbers were received; this client holds {places.size}.")
     state.zero_()
     put(state, places, torch.from_numpy(numbers.copy()).to(state.device))

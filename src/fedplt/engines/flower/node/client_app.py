@@ -1,9 +1,10 @@
-"""The Flower app of a node: answers the server's orders with a :class:`NodeClient`."""
+"""Flower client apps that answer the server's orders, within the limits of the node's owner."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,165 +15,161 @@ from flwr.clientapp import ClientApp
 
 from fedplt import __version__
 from fedplt.configuration import AnnouncedDevice, load_config
-from fedplt.engines.flower.messages import HelloAnswer, TrainHeader, UploadHeader, read
-from fedplt.engines.flower.node.client import UNLIMITED, NodeClient
-from fedplt.engines.flower.node.gate import Work
-from fedplt.engines.flower.node.node_config import load_node
-from fedplt.engines.flower.node.node_job import node_client, node_work
-from fedplt.engines.flower.records import from_records, to_records
-from fedplt.engines.flower.wire import (
+from fedplt.engines.flower.messages import (
     EVALUATE,
     HELLO,
     TRAIN,
     UPLOAD,
-    dump_header,
-    load_header,
+    HelloAnswer,
+    Strict,
+    TrainAnswer,
+    UploadHeader,
+    read,
 )
+from fedplt.engines.flower.node.client import NodeClient
+from fedplt.engines.flower.node.ledger import LEDGER
+from fedplt.engines.flower.node.node_config import load_node, node_device, node_job
+from fedplt.engines.flower.node.owner_limits import AdmittedOrder, Limits, load_limits
+from fedplt.engines.flower.records import Arrays, dump_header, from_records, load_header, to_records
 from fedplt.errors import ConfigError, FedpltError, RunError, UpdateError
 from fedplt.federation import Job, job_from_config
 
-FindNode = Callable[[Context], NodeClient]
-Gate = Callable[[Context, int], Work]
-"""Lets an order of so many bytes pass, or refuses it."""
-Given = tuple[dict[str, Any], dict[str, Any]]
-Act = Callable[[Context, Work, Any, Any], Given]
-PARKED = "fedplt-update"
-"""Where an update waits until the server asks for it: in the node's memory."""
+_log = logging.getLogger("flwr")
+UNLIMITED = AdmittedOrder(Limits(max_steps=2**62))
+UPDATE = "fedplt-update"
+"""The record of an update that the server has not requested yet, in the node's memory."""
 
 
-def _let_pass(context: Context, bytes_down: int) -> Work:
-    return UNLIMITED
+class AnsweringApp(ClientApp):
+    """Answers every order: an exception becomes an answer, so that the server gets the reason."""
 
+    def admit(self, context: Context, bytes_down: int) -> AdmittedOrder:
+        """Check an order of this size, of any type, against the owner's limits."""
+        return UNLIMITED
 
-def client_app_of(find: FindNode, gate: Gate = _let_pass) -> ClientApp:
-    """A client app around a function that gives the node's client; all orders pass the gate."""
-
-    def find_node(context: Context) -> NodeClient:
-        torch.set_num_threads(1)  # the same bits as in the simulator
-        return find(context)
-
-    return _GatedApp(
-        {
-            HELLO: functools.partial(_hello, find_node),
-            TRAIN: functools.partial(_train, find_node),
-            UPLOAD: upload_parked,
-            EVALUATE: functools.partial(_evaluate, find_node),
-        },
-        gate,
-    )
-
-
-class _GatedApp(ClientApp):
-    """Every message passes the gate, also one of a type that the app does not know."""
-
-    def __init__(self, acts: Mapping[str, Act], gate: Gate) -> None:
-        super().__init__()
-        self._acts, self._gate = acts, gate
+    def answer(self, message: Message, context: Context, admitted: AdmittedOrder) -> Message:
+        raise NotImplementedError
 
     def __call__(self, message: Message, context: Context) -> Message:
-        act = self._acts.get(message.metadata.message_type, _unknown)
-        return answering(act, self._gate)(message, context)
-
-
-def _unknown(context: Context, work: Work, header: Any, arrays: Any) -> Given:
-    raise UpdateError("this node does not know orders of this type.")
-
-
-def answering(act: Act, gate: Gate = _let_pass) -> Callable[[Message, Context], Message]:
-    """A handler of messages; what goes wrong is an answer in words, not a dead process."""
-
-    def handle(message: Message, context: Context) -> Message:
-        arrays: dict[str, Any] = {}
         try:
             size = sum(record.count_bytes() for record in message.content.values())
-            work = gate(context, size)
-            with work.stopping():
-                header, arrays = act(context, work, *from_records(message.content))
+            admitted = self.admit(context, size)
+            with admitted.stopping():
+                return self.answer(message, context, admitted)
         except FedpltError as error:
-            header = {"refused": str(error)}
-        except Exception as error:  # the node's model and data may raise anything
-            header = {"refused": f"{type(error).__name__}: {error}"}
-        return Message(to_records(header, arrays), reply_to=message)
-
-    return handle
-
-
-def _hello(find: FindNode, context: Context, work: Work, header: Any, arrays: Any) -> Given:
-    node = find(context)
-    answer = HelloAnswer(
-        client=node.client,
-        num_examples=len(node.examples),
-        layers=node.job.layers.fingerprint,
-        version=__version__,
-        profile=None if node.device is None else AnnouncedDevice.of(node.device),
-    )
-    return answer.model_dump(), {}
+            reason = str(error)
+        except Exception as error:  # the model and the data may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            _log.exception("fedplt: the order failed")
+        return Message(to_records({"refused": reason}, {}), reply_to=message)
 
 
-def _train(find: FindNode, context: Context, work: Work, header: Any, arrays: Any) -> Given:
-    answer, numbers = find(context).train(header, arrays, work)
-    if read(TrainHeader, header).upload:
-        return answer, numbers
-    park(context, answer, numbers["update"])
-    return answer, {}
+def reply(message: Message, answer: Strict, arrays: Arrays | None = None) -> Message:
+    return Message(to_records(answer.model_dump(), arrays or {}), reply_to=message)
 
 
-def park(context: Context, answer: Mapping[str, Any], update: Any) -> None:
-    """Keep an update until the server asks for it."""
-    told = {key: answer[key] for key in ("client", "round", "plan")}
-    context.state[PARKED] = ArrayRecord({"update": Array(np.asarray(update))})
-    context.state[PARKED + "-of"] = ConfigRecord({"header": dump_header(told)})
+def reply_trained(
+    message: Message, context: Context, answer: TrainAnswer, update: Any, *, upload: bool
+) -> Message:
+    """Reply with the update, or store it until the server requests it."""
+    if upload:
+        return reply(message, answer, {"update": update})
+    header = answer.model_dump(include={"client", "round", "plan"})
+    context.state[UPDATE] = ArrayRecord({"update": Array(np.asarray(update))})
+    context.state[UPDATE + "-of"] = ConfigRecord({"header": dump_header(header)})
+    return reply(message, answer)
 
 
-def upload_parked(context: Context, work: Work, header: Any, arrays: Any) -> Given:
-    asked, state = read(UploadHeader, header), context.state
-    if PARKED not in state.array_records:
+def reply_upload(
+    message: Message, context: Context, admitted: AdmittedOrder = UNLIMITED
+) -> Message:
+    """Reply with the stored update."""
+    asked, state = read(UploadHeader, from_records(message.content)[0]), context.state
+    if UPDATE not in state.array_records:
         raise RunError("the update is gone: this node was restarted since it trained.")
-    told = load_header(state.config_records[PARKED + "-of"]["header"])
-    if read(UploadHeader, told) != asked:
+    stored = read(UploadHeader, load_header(state.config_records[UPDATE + "-of"]["header"]))
+    if stored != asked:
         raise UpdateError(
-            f"the update here is client {told['client']}'s of round {told['round'] + 1}; round "
-            f"{asked.round + 1} was asked."
+            f"the stored update is client {stored.client}'s of round {stored.round + 1}; the order "
+            f"is for round {asked.round + 1}."
         )
-    update = state.array_records[PARKED]["update"].numpy()
-    work.admit_upload(update.nbytes)
-    del state[PARKED]
-    return told, {"update": update}
+    update = state.array_records[UPDATE]["update"].numpy()
+    admitted.admit_upload(update.nbytes)
+    del state[UPDATE]
+    return reply(message, stored, {"update": update})
 
 
-def _evaluate(find: FindNode, context: Context, work: Work, header: Any, arrays: Any) -> Given:
-    return find(context).evaluate(header, arrays, work), {}
+class NodeApp(AnsweringApp):
+    """Answers with a :class:`NodeClient`, which ``find`` returns."""
+
+    def __init__(
+        self,
+        find: Callable[[Context], NodeClient],
+        admit: Callable[[Context, int], AdmittedOrder] = lambda *_: UNLIMITED,
+    ) -> None:
+        super().__init__()
+        self._find, self._admit = find, admit
+
+    def admit(self, context: Context, bytes_down: int) -> AdmittedOrder:
+        return self._admit(context, bytes_down)
+
+    def answer(self, message: Message, context: Context, admitted: AdmittedOrder) -> Message:
+        action = message.metadata.message_type
+        if action not in (HELLO, TRAIN, UPLOAD, EVALUATE):
+            raise UpdateError("this node does not know orders of this type.")
+        if action == UPLOAD:
+            return reply_upload(message, context, admitted)
+        header, arrays = from_records(message.content)
+        torch.set_num_threads(1)  # the same bits as in the simulator
+        client = self._find(context)
+        if action == HELLO:
+            return reply(message, _hello(client))
+        if action == EVALUATE:
+            return reply(message, client.evaluate(header, arrays, admitted))
+        asked, answer, numbers = client.train(header, arrays, admitted)
+        return reply_trained(message, context, answer, numbers["update"], upload=asked.upload)
+
+
+def _hello(client: NodeClient) -> HelloAnswer:
+    return HelloAnswer(
+        client=client.client,
+        num_examples=len(client.examples),
+        layers=client.job.layers.fingerprint,
+        version=__version__,
+        profile=None if client.device is None else AnnouncedDevice.of(client.device),
+    )
 
 
 def client_app() -> ClientApp:
-    """The app of a node of a deployment, from the node's own ``node.toml``.
+    """The app of a node in a deployment, from its ``node.toml`` and ``limits.toml``.
 
-    Its path is ``fedplt-node`` in the SuperNode's ``--node-config``. Nothing that the server sends
+    The path is ``fedplt-node`` in the SuperNode's ``--node-config``. Nothing that the server sends
     names code or data.
     """
 
-    def find(context: Context) -> NodeClient:
-        return _node(_path(context))
+    def admit(context: Context, bytes_down: int) -> AdmittedOrder:
+        node = load_node(_path(context))
+        limits, ledger = load_limits(node.limits), Path(node.state) / LEDGER
+        return AdmittedOrder(limits, node=node.name, bytes_down=bytes_down, ledger=ledger)
 
-    def gate(context: Context, bytes_down: int) -> Work:
-        return node_work(load_node(_path(context)), bytes_down)
-
-    return client_app_of(find, gate)
+    return NodeApp(lambda context: _client_of_node(_path(context)), admit)
 
 
 def _path(context: Context) -> str:
     path = context.node_config.get("fedplt-node")
     if not isinstance(path, str):
         raise ConfigError(
-            "this node does not say where its node.toml is: start its SuperNode with "
+            "this node has no path of its node.toml: start its SuperNode with "
             "--node-config \"fedplt-node='/path/node.toml'\"."
         )
     return path
 
 
 @functools.lru_cache(maxsize=1)
-def _node(path: str) -> NodeClient:
-    return node_client(load_node(path))
+def _client_of_node(path: str) -> NodeClient:
+    node = load_node(path)
+    job = node_job(node)
+    return NodeClient(job, node.client, job.examples(0), Path(node.state), node_device(node))
 
 
 def simulated_client_app(config: str, state_folder: str) -> ClientApp:
@@ -183,7 +180,7 @@ def simulated_client_app(config: str, state_folder: str) -> ClientApp:
         job = _job(config)
         return NodeClient(job, client, job.examples(client), Path(state_folder))
 
-    return client_app_of(find)
+    return NodeApp(find)
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,7 +1,7 @@
-"""How many bytes a node moved today: a small file in its state folder, used for ``bytes_per_day``.
+"""The bytes that a node sent and received today, in a file, for the limit ``bytes_per_day``.
 
-Where the file or the clock cannot be believed, nothing is left for the day until the owner has
-looked at it and deleted the file.
+It fails closed: if the file is damaged or the clock was set, no bytes are left until the owner
+deletes the file.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from fedplt.files import open_ordinary, read_file, write_text
 
 LEDGER = "bytes.json"
 JUMP_SECONDS = 3600.0
-"""A clock that is corrected by less is still believed."""
+"""A clock correction below this is tolerated."""
 AWAY_SECONDS = 31 * 86_400.0
-"""A node that was off for longer cannot tell this from a clock that jumped ahead."""
+"""After a longer pause, a clock that jumped ahead could not be noticed."""
 LOCK_SECONDS = 10.0
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Moment(NamedTuple):
-    """The node's clock, and a second one that nobody sets: the seconds since this boot."""
+    """The node's clock, and the seconds since boot, which no user can set."""
 
     local: datetime
     boot: str
@@ -47,7 +47,7 @@ class Moment(NamedTuple):
 
 
 class _Entry(BaseModel):
-    """The ledger's content: one day, and when it was written."""
+    """The ledger's content."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -59,10 +59,7 @@ class _Entry(BaseModel):
 
 
 def count_bytes(path: Path, number: int, now: Moment) -> int:
-    """Add to the bytes of the day and return their sum.
-
-    :class:`RunError` if they are not known: the file is damaged, or the clock was set.
-    """
+    """Add to the bytes of the day and return their sum; :class:`RunError` if it is unknown."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path.with_name(f".{path.name}.lock")):
         day, used = _today(path, now)
@@ -94,7 +91,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _today(path: Path, now: Moment) -> tuple[date, int]:
-    """The day that bytes count for, and what was used of it."""
+    """The day that bytes count for, and the bytes used of it."""
     today = now.local.date()
     try:
         entry = _Entry.model_validate_json(read_file(path))

@@ -1,21 +1,27 @@
-"""What a client keeps and never sends, in files on its node: one for each round that may count."""
+"""Client state that never leaves its node, such as normalization layers: one entry per round.
+
+Files survive a restart of the node; a user's Flower app stores entries in the node's memory.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
+from flwr.app import Array, ArrayRecord, Context
 from torch import Tensor
 
 from fedplt.errors import RunError
 from fedplt.federation import load_tensors, save_tensors
 
 KIND = "kept"
+RECORD = "fedplt-kept-"
+"""Names of records in the node's memory start with this."""
 
 
 def not_needed(rounds: Iterable[int], oldest: int) -> list[int]:
-    """Of the rounds that states are kept of: those that a run never goes back to.
+    """The rounds whose states a run that resumes after round ``oldest`` or later never reads.
 
     >>> not_needed([1, 3, 4, 7], oldest=5)
     [1, 3]
@@ -25,8 +31,8 @@ def not_needed(rounds: Iterable[int], oldest: int) -> list[int]:
     return [number for number in rounds if number < newest]
 
 
-class KeptState:
-    """A folder of one client's states."""
+class StateFiles:
+    """A folder with one client's states."""
 
     def __init__(self, folder: Path, client: int) -> None:
         self.folder, self._client = folder / f"client-{client}", client
@@ -35,31 +41,52 @@ class KeptState:
         save_tensors(self._path(round), {"kept": values.contiguous()}, {}, self._seal(round), KIND)
 
     def load(self, round: int, size: int) -> Tensor:
-        """The state after a round, for a run that goes on from there."""
+        """The state after a round."""
         path = self._path(round)
         try:
             values = load_tensors(path, KIND, self._seal(round))[0]["kept"]
         except (RunError, KeyError) as error:
-            there = sorted(self.rounds())
             raise RunError(
-                f"the state that this client kept after round {round + 1} cannot be used: {error} "
-                f"There are states of rounds {[number + 1 for number in there]}."
+                f"the local state of this client after round {round + 1} cannot be used: {error} "
+                f"There are states of rounds {[number + 1 for number in sorted(self._rounds())]}."
             ) from error
         if values.shape != (size,) or values.dtype != torch.float32:
             raise RunError(f"{path} holds the state of another model.")
         return values
 
     def forget_before(self, oldest: int) -> None:
-        """Delete what a run that resumes after round ``oldest`` or later does not need."""
-        for number in not_needed(self.rounds(), oldest):
+        for number in not_needed(self._rounds(), oldest):
             self._path(number).unlink(missing_ok=True)
 
-    def rounds(self) -> list[int]:
+    def _rounds(self) -> list[int]:
         return [int(path.stem) for path in self.folder.glob("*.safetensors")]
 
     def _seal(self, round: int) -> str:
-        """The id in the seal: another client's or another round's file is noticed."""
+        """The id in the file's seal: another client's or another round's file is refused."""
         return f"{self._client:08x}{round & 0xFFFFFFFF:08x}"
 
     def _path(self, round: int) -> Path:
         return self.folder / f"{round}.safetensors"
+
+
+def save_in_memory(
+    context: Context, round: int, oldest: int, tensors: Mapping[str, Tensor]
+) -> None:
+    """Store the state after a round, and delete those before ``oldest``."""
+    state = context.state
+    rounds = [int(name[len(RECORD) :]) for name in state.array_records if name.startswith(RECORD)]
+    for number in not_needed(rounds, oldest):
+        del state[f"{RECORD}{number}"]
+    state[f"{RECORD}{round}"] = ArrayRecord(
+        {name: Array(tensor.numpy(force=True).copy()) for name, tensor in tensors.items()}
+    )
+
+
+def load_from_memory(context: Context, round: int) -> ArrayRecord:
+    found = context.state.array_records.get(f"{RECORD}{round}")
+    if found is None:
+        raise RunError(
+            f"the local state of this client after round {round + 1} is gone: its node was "
+            "restarted."
+        )
+    return found

@@ -1,7 +1,7 @@
-"""What a node's owner says about it: ``node.toml``, which stays on the node.
+"""A node's configuration, ``node.toml``: the client's id, data, model code and task.
 
-It names the node's own data, model code and task; nothing of it comes from the server. Relative
-paths start at the folder of the file.
+The file stays on the node, and nothing in it comes from the server. Relative paths start at its
+folder.
 
     name = "n1"
     client = 0
@@ -33,9 +33,9 @@ from fedplt.configuration import (
     load_section,
     read_fleet,
 )
-from fedplt.data import Progress, TrainingData
+from fedplt.data import Progress, TrainingData, split_given
 from fedplt.errors import ConfigError, FleetError
-from fedplt.federation import load_data, split_data
+from fedplt.federation import Job, load_data, make_job, split_data
 from fedplt.fleet import DeviceProfile
 from fedplt.imports import search_also
 from fedplt.models import build_model
@@ -45,12 +45,12 @@ SPLIT_KEYS = ("split", "alpha", "min_examples", "shards_per_client", "split_file
 
 
 class NodeDataConfig(DataConfig):
-    """The node's data: its part of a data set that all nodes have, or data of its own."""
+    """The node's data: its part of a data set that all nodes have, or its own data set."""
 
     seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the split: that of the run, so that every node takes another part."""
+    """Seed of the split: the run's, so that nodes take disjoint parts."""
     whole: bool = False
-    """The function returns this node's own examples: there is nothing to split."""
+    """The function returns this node's examples only: they are not split."""
 
     @model_validator(mode="after")
     def _whole_or_split(self) -> NodeDataConfig:
@@ -66,7 +66,7 @@ class NodeDataConfig(DataConfig):
 
 
 class NodeConfig(Section):
-    """A node: which client it is, its data, its model code, and where it keeps things."""
+    """The content of ``node.toml``."""
 
     name: Annotated[str, Field(min_length=1)]
     client: Annotated[int, Field(ge=0)]
@@ -78,12 +78,12 @@ class NodeConfig(Section):
     code: str = "."
     """Folder of the modules that ``[data]``, ``[model]`` and ``[task]`` name."""
     state: str = "state"
-    """Folder for what never leaves the node."""
+    """Folder for local state that never leaves the node."""
     limits: str = "limits.toml"
-    """What the owner allows; a missing file allows everything."""
+    """The owner's limits; a missing file allows everything."""
     profile: str | None = None
-    """What this machine can do, for ratios that the server plans: a file of one device, as
-    ``fedplt probe --out`` writes it."""
+    """A file that describes this device, written by ``fedplt probe --out``; for ratios that the
+    server plans."""
 
     @model_validator(mode="after")
     def _client_of_the_run(self) -> NodeConfig:
@@ -95,7 +95,7 @@ class NodeConfig(Section):
         return self
 
     def run_config(self) -> RunConfig:
-        """The part of the run's configuration that the node knows."""
+        """The known part of the run's configuration."""
         values = self.data.model_dump(exclude={"seed", "whole"})
         return RunConfig(
             seed=self.data.seed,
@@ -120,7 +120,7 @@ def load_node(path: str | Path) -> NodeConfig:
 
 
 def node_data(node: NodeConfig, progress: Progress | None = None) -> TrainingData:
-    """The node's own training examples, in the order in which the simulator has them."""
+    """The node's training examples, in the simulator's order."""
     _find_code(node)
     config = node.run_config()
     data = load_data(config, progress)
@@ -133,13 +133,13 @@ def node_data(node: NodeConfig, progress: Progress | None = None) -> TrainingDat
 
 
 def node_model(node: NodeConfig) -> nn.Module:
-    """The node's own model; its weights are replaced by those that the server sends."""
+    """The node's model; the server's weights replace its own."""
     _find_code(node)
     return build_model(node.model.name, node.model.options, node.data.seed)
 
 
 def node_device(node: NodeConfig) -> DeviceProfile | None:
-    """What the node's owner says about its machine; None: nothing."""
+    """The device of ``profile``; None: not given."""
     if node.profile is None:
         return None
     try:
@@ -156,9 +156,17 @@ def node_device(node: NodeConfig) -> DeviceProfile | None:
 
 
 def node_task(node: NodeConfig) -> Task:
-    """The node's own loss and metric."""
+    """The node's loss and metric."""
     _find_code(node)
     return node.task.task()
+
+
+def node_job(node: NodeConfig) -> Job:
+    """A job of this one client; the server's orders contain the training settings."""
+    data = node_data(node)
+    config = node.run_config().model_copy(update={"clients": ClientsConfig(num_clients=1)})
+    everything = split_given([list(range(len(data.train)))], len(data.train))
+    return make_job(config, node_model(node), data, split=everything, task=node_task(node))
 
 
 def _find_code(node: NodeConfig) -> None:

@@ -1,4 +1,4 @@
-"""The engine whose clients are apps with a model, data and a training loop of their own."""
+"""The engine for users' Flower apps: custom model, data, training loop and metrics."""
 
 from __future__ import annotations
 
@@ -10,51 +10,46 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedplt.client import ClientResult, Evaluation
-from fedplt.engines.flower.app_messages import (
-    EVALUATE,
-    TRAIN,
-    MetricsAnswer,
-    SlicesAnswer,
-    SlicesHeader,
+from fedplt.engines.flower.messages import (
+    MAX_EXAMPLES,
+    AppEvaluateAnswer,
+    AppTrainAnswer,
+    AppTrainHeader,
+    HelloAnswer,
+    TrainHeader,
     find_metric,
     metric_names,
+    read,
 )
-from fedplt.engines.flower.messages import MAX_EXAMPLES, HelloAnswer, read
-from fedplt.engines.flower.records import answer_of
-from fedplt.engines.flower.server.connected_nodes import Members
+from fedplt.engines.flower.server.connected_nodes import ConnectedNodes
 from fedplt.engines.flower.server.engine import FlowerEngine
-from fedplt.engines.flower.server.grid_wire import GridWire
-from fedplt.engines.flower.wire import Answer, Order
+from fedplt.engines.flower.server.wire import Answer, Wire
 from fedplt.errors import UpdateError
 from fedplt.federation import Job
 from fedplt.kernels import named_tensors
 from fedplt.planning import Assignment
-from fedplt.server import MAX_LOSS, claim_cap, refusal, validate_evaluation
-
-DEFAULT_MAX_EXAMPLES = 1_000_000
-"""Of a client that has not said before how many it has."""
+from fedplt.server import MAX_LOSS, claim_cap, validate_evaluation
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AppJob(Job):
-    """A job whose clients say how many examples they have when they reply for the first time."""
+    """A job whose clients report their number of examples with their first answer."""
 
     known: NDArray[np.int64]
-    """Per client; 0: it has not replied yet."""
+    """Per client; 0: it has not answered yet."""
     are_claims: bool = True
-    """The numbers are the clients' own words, which count up to a bound."""
+    """The numbers are self-reported; their weights are capped."""
 
     @property
     def num_examples(self) -> NDArray[np.int64]:
-        """Of a client that has not replied yet: the mean of the others."""
-        told = self.known[self.known > 0]
-        mean = round(float(np.minimum(told, self._most).mean())) if len(told) else 1
+        """For a client that has not answered yet: the mean of the others."""
+        known = self.known[self.known > 0]
+        mean = round(float(np.minimum(known, self._most).mean())) if len(known) else 1
         return np.where(self.known > 0, self.known, mean)
 
     @property
@@ -63,8 +58,8 @@ class AppJob(Job):
 
     @property
     def _most(self) -> int:
-        told = self.known[self.known > 0].tolist()
-        return claim_cap(told) if told and self.are_claims else MAX_EXAMPLES
+        known = self.known[self.known > 0].tolist()
+        return claim_cap(known) if known and self.are_claims else MAX_EXAMPLES
 
     def examples(self, client: int) -> range:
         return range(int(self.num_examples[client]))
@@ -75,52 +70,22 @@ class AppJob(Job):
 
 
 @dataclass(frozen=True, eq=False)
-class AppCalls:
-    """What the app's own functions get, as from Flower's strategies."""
+class AppSettings:
+    """What the functions of the user's app receive, as from Flower's strategies."""
 
     initial: ArrayRecord
-    """All tensors of the model; those that are trained are replaced by the run's."""
+    """All tensors of the model; the trained ones are replaced by the run's."""
     train_config: ConfigRecord
     evaluate_config: ConfigRecord
     evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
-    on_nodes: bool
-    """Call the app's ``@app.evaluate()`` on the nodes."""
-
-    def config(self, given: ConfigRecord, round: int) -> ConfigRecord:
-        return ConfigRecord({**given, "server-round": round})
-
-
-class AppWire(GridWire):
-    """Adds the records that an app's functions expect, and reads their metrics."""
-
-    def __init__(self, grid: Grid) -> None:
-        super().__init__(grid)
-        self.extra: dict[str, dict[str, ArrayRecord | ConfigRecord]] = {}
-        """By message type."""
-
-    def records(self, order: Order) -> RecordDict:
-        records = super().records(order)
-        for name, record in self.extra.get(order.action, {}).items():
-            records[name] = record
-        return records
-
-    def answer(self, reply: Message) -> Answer:
-        try:
-            if reply.has_error() or "fedplt" in reply.content.config_records:
-                return answer_of(reply)
-            metrics = {
-                str(name): value
-                for record in reply.content.metric_records.values()
-                for name, value in record.items()
-                if isinstance(value, (int, float))
-            }
-            return Answer({"metrics": metrics})
-        except Exception as error:
-            return Answer(error=refusal(error))
+    evaluate_on_nodes: bool
+    """Call the app's ``@app.evaluate()``."""
+    max_examples: int
+    """Largest number of examples that a client may report."""
 
 
-class AppMembers(Members):
-    """Apps do not know how many examples they have, nor how the model is cut, before they train."""
+class AppNodes(ConnectedNodes):
+    """Apps know neither their number of examples nor the layers before they train."""
 
     def check(self, hello: HelloAnswer) -> None:
         if hello.layers is not None or hello.num_examples is not None:
@@ -128,80 +93,42 @@ class AppMembers(Members):
 
 
 class AppEngine(FlowerEngine):
-    """Sends apps what they hold and train, and collects their metrics."""
+    """Sends apps the layers with their assignments, and collects the apps' metrics."""
 
-    train_action = TRAIN
-    members_kind = AppMembers
-    answer_kind = SlicesAnswer
+    nodes_kind = AppNodes
+    answer_kind = AppTrainAnswer
     job: AppJob
-    wire: AppWire
 
     def __init__(
-        self,
-        job: AppJob,
-        wire: AppWire,
-        calls: AppCalls,
-        stop: Callable[[], bool] = lambda: False,
-        *,
-        max_examples: int = DEFAULT_MAX_EXAMPLES,
+        self, job: AppJob, wire: Wire, settings: AppSettings, stop: Callable[[], bool]
     ) -> None:
         super().__init__(job, wire, stop, pin=job.config.engine.pin_nodes)
-        self.calls, self.max_examples = calls, max_examples
+        self.settings = settings
         self.train_metrics: dict[int, tuple[int, Mapping[str, float]]] = {}
         """Examples and metrics of the clients that trained in this round."""
         self.node_metrics: dict[int, dict[str, float]] = {}
         self.server_metrics: dict[int, MetricRecord] = {}
         """By the number of the round, from 1."""
 
-    def train(
-        self,
-        round: int,
-        state: Tensor,
-        assignments: Mapping[int, Assignment],
-        block_weights: Tensor | None = None,
-        *,
-        upload: bool = True,
-    ) -> list[Any]:
-        config = self.calls.config(self.calls.train_config, round + 1)
-        self.wire.extra[TRAIN] = {"config": config}
+    def train_records(self) -> dict[str, ArrayRecord | ConfigRecord]:
         self.train_metrics = {}
-        return super().train(round, state, assignments, block_weights, upload=upload)
+        return {"config": self._config(self.settings.train_config)}
 
-    def train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
-        header = SlicesHeader(
-            client=client,
-            round=self.round,
-            plan=self.job.plan.fingerprint,
-            layers=self._layers["layers"],
-            flow=self._layers["flow"],
-            spaces=assignment.spaces.to_json() if assignment.spaces else None,
-            assignment=assignment.to_message(),
-            local=sorted(assignment.local),
+    def _config(self, given: ConfigRecord) -> ConfigRecord:
+        return ConfigRecord({**given, "server-round": self.round + 1})
+
+    def train_header(self, client: int, assignment: Assignment, upload: bool) -> TrainHeader:
+        return AppTrainHeader(
+            **self.common_header(client, assignment, upload),
+            **self._layers,
             recipe=asdict(self.job.recipe),
-            kept=int(self.kept_round[client]),
-            oldest=self.oldest,
-            upload=upload,
+            spaces=assignment.spaces.to_json() if assignment.spaces else None,
         )
-        return header.model_dump()
 
     @cached_property
     def _layers(self) -> dict[str, Any]:
-        return self.job.layers.identity()
-
-    def check_answer(self, told: SlicesAnswer) -> None:
-        """The first number of examples that a client says is bounded; from then on it stays."""
-        known = self.job.known
-        if not known[told.client] and told.num_examples > self.max_examples:
-            raise UpdateError(
-                f"it says it trained on {told.num_examples} examples; at most {self.max_examples} "
-                "are allowed (max_examples)."
-            )
-        if known[told.client]:
-            super().check_answer(told)
-
-    def note_answer(self, told: SlicesAnswer) -> None:
-        self.job.known[told.client] = told.num_examples
-        self.train_metrics[told.client] = told.num_examples, told.metrics
+        identity = self.job.layers.identity()
+        return {key: identity[key] for key in ("layers", "flow")}
 
     def take_result(self, client: int, answer: Answer, upload: bool) -> ClientResult:
         if set(answer.header) == {"metrics"}:
@@ -211,16 +138,30 @@ class AppEngine(FlowerEngine):
             )
         return super().take_result(client, answer, upload)
 
+    def check_examples(self, found: Any) -> None:
+        """A client's first number of examples is bounded, and must not change later."""
+        if self.job.known[found.client]:
+            super().check_examples(found)
+        elif found.num_examples > self.settings.max_examples:
+            raise UpdateError(
+                f"it trained on {found.num_examples} examples; at most "
+                f"{self.settings.max_examples} are allowed (max_examples)."
+            )
+
+    def note_answer(self, found: Any) -> None:
+        self.job.known[found.client] = found.num_examples
+        self.train_metrics[found.client] = found.num_examples, found.metrics
+
     def arrays(self, state: Tensor) -> ArrayRecord:
-        """All tensors of the model, as the app's functions know them."""
+        """All tensors of the model, under the names in the app."""
         trained = named_tensors(self.job.layers, state)
-        tensors = self.calls.initial.to_torch_state_dict()
+        tensors = self.settings.initial.to_torch_state_dict()
         return ArrayRecord({name: trained.get(name, old) for name, old in tensors.items()})
 
     def evaluate(self, part: str, state: Tensor) -> Evaluation:
-        """By the app's function on the server."""
-        assert self.calls.evaluate_fn is not None
-        found = self.calls.evaluate_fn(self.round + 1, self.arrays(state))
+        """Call ``evaluate_fn`` on the server."""
+        assert self.settings.evaluate_fn is not None
+        found = self.settings.evaluate_fn(self.round + 1, self.arrays(state))
         if found is None:
             return Evaluation(math.nan, math.nan)
         self.server_metrics[self.round + 1] = found
@@ -229,22 +170,21 @@ class AppEngine(FlowerEngine):
     def evaluate_clients(
         self, part: str, state: Tensor, clients: Sequence[int]
     ) -> dict[int, Evaluation]:
-        """By the app's function on each node; those without the metric are in no record."""
+        """Call the app's function on each node; answers without the run's metric are left out."""
         self.failures = {}
-        if not self.calls.on_nodes:
+        if not self.settings.evaluate_on_nodes:
             return {}
-        config = self.calls.config(self.calls.evaluate_config, self.round + 1)
-        self.wire.extra[EVALUATE] = {"arrays": self.arrays(state), "config": config}
 
         def take_metrics(_: int, answer: Answer) -> tuple[int, dict[str, float], Evaluation]:
-            number, metrics = read(MetricsAnswer, answer.header).split()
+            number, metrics = read(AppEvaluateAnswer, answer.header).split()
             evaluation = self._evaluation(metrics, number)
-            given = find_metric(metrics, *metric_names(self.job.metric.name)) is not None
-            if given:
+            if find_metric(metrics, *metric_names(self.job.metric.name)) is not None:
                 validate_evaluation(evaluation, self.job.metric)
             return number, metrics, evaluation
 
-        found = self.ask_to_evaluate(EVALUATE, part, clients, {}, take_metrics)
+        config = self._config(self.settings.evaluate_config)
+        records: dict[str, Any] = {"arrays": self.arrays(state), "config": config}
+        found = self.ask_to_evaluate(part, clients, take_metrics, {}, records)
         if found:
             most = claim_cap([number for number, _, _ in found.values()])
             means = {k: (min(number, most), metrics) for k, (number, metrics, _) in found.items()}
@@ -272,9 +212,9 @@ class AppEngine(FlowerEngine):
 
 
 def weighted_mean(found: Mapping[int, tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """The mean of each metric over the clients that have it, weighted by their examples.
+    """The mean of each metric over the clients that report it, weighted by their examples.
 
-    A value that is not finite, or larger than :data:`~fedplt.server.MAX_LOSS`, is left out.
+    Values that are not finite, or larger than :data:`~fedplt.server.MAX_LOSS`, are left out.
     """
     names = {name for _, metrics in found.values() for name in metrics}
     result = {}

@@ -1,14 +1,13 @@
-"""Which node is which client."""
+"""Which connected node is which client."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from fedplt.engines.flower.messages import HelloAnswer, read
-from fedplt.engines.flower.server.exchange import exchange
-from fedplt.engines.flower.wire import HELLO, Answer, Order, Wire
+from fedplt.engines.flower.messages import HELLO, HelloAnswer, read
+from fedplt.engines.flower.server.wire import Answer, Order, Wire, exchange
 from fedplt.errors import FleetError, RunError, UpdateError
 from fedplt.federation import Interrupted, Job
 from fedplt.fleet import DeviceProfile
@@ -17,17 +16,16 @@ from fedplt.server import read_each, refusal
 HELLO_SECONDS = 120.0
 PAUSE = 1.0
 MAX_SKIPPED = 32
-"""A mute node is asked again at the latest after this many rounds."""
+"""An unresponsive node is asked again after at most this many rounds."""
 Registered = Callable[[], Mapping[int, int]]
-"""The client of each registered node, by the node's id: what the server knows from their keys."""
+"""The client of each registered node, by node id: what the server knows from their keys."""
 
 
-class Members:
-    """Nodes say which client they are; the server remembers, and refuses a second claim.
+class ConnectedNodes:
+    """Nodes report which client they are; the server refuses a second claim to the same client.
 
-    With node authentication a node's id belongs to its key. With ``registered``, the key decides
-    which client a node may be. With ``pin``, nobody else may take the place of the node that was a
-    client before, even while that node is away.
+    With node authentication a node's id belongs to its key. With ``registered``, the key determines
+    the client. With ``pin``, a client stays with its first node, even while that node is away.
 
     A node that gives no answer before a deadline is asked less and less often: in the next round,
     then after 2, 4, ... rounds, at most :data:`MAX_SKIPPED`, until it answers.
@@ -47,20 +45,20 @@ class Members:
         self.wire, self.job, self.stop, self.pin = wire, job, stop, pin
         self.registered = registered
         self.turn = 0
-        """Rounds that were begun, repeated ones included."""
-        self._mute: dict[int, tuple[int, int]] = {}
-        """By node: how often in a row it gave no answer, and the turn when it is asked again."""
+        """Number of started rounds, including repeated ones."""
+        self._timeouts: dict[int, tuple[int, int]] = {}
+        """By node: its number of consecutive timeouts, and the turn in which it is asked again."""
         self.node_of: dict[int, int] = {}
         self.pinned: dict[int, int] = {}
         self.devices: dict[int, DeviceProfile] = {}
-        """What clients say about their devices, if the run plans by it while it runs."""
+        """Reported by the clients, if the run is replanned while it runs."""
         fleet = job.config.fleet
         self._plans_by_devices = fleet is not None and fleet.replan == "on-change"
         self._layers = job.layers.fingerprint
-        self._asked: set[int] = set()
+        self._greeted: set[int] = set()
 
     def wait(self, least: int, seconds: float) -> None:
-        """Until so many clients have joined; :class:`RunError` if they do not."""
+        """Wait for so many clients; :class:`RunError` if they do not join."""
         if not self.gather(least, seconds):
             raise RunError(
                 f"{len(self.node_of)} of at least {least} clients joined within {seconds:g} s "
@@ -68,10 +66,10 @@ class Members:
             )
 
     def gather(self, least: int, seconds: float) -> bool:
-        """Wait for so many clients, but not longer than this; whether they are there."""
+        """Wait at most ``seconds`` for so many clients; return whether they have joined."""
         ends = time.monotonic() + seconds
         while True:
-            # Where clients are missing, there is time to ask mute nodes, too.
+            # While clients are missing, there is time to ask unresponsive nodes, too.
             self.refresh(all_nodes=len(self.node_of) < least)
             if len(self.node_of) >= least:
                 return True
@@ -82,48 +80,42 @@ class Members:
             time.sleep(PAUSE)
 
     def refresh(self, *, all_nodes: bool = False) -> None:
-        """Ask new nodes who they are; forget those that are gone.
+        """Greet new nodes and forget those that left.
 
-        ``all_nodes``: ask mute ones although it is not their turn.
+        ``all_nodes``: greet unresponsive ones although it is not their turn.
         """
         there = set(self.wire.nodes())
-        self._asked &= there
+        self._greeted &= there
         self.node_of = {client: node for client, node in self.node_of.items() if node in there}
-        self._mute = {node: entry for node, entry in self._mute.items() if node in there}
-        new = sorted(n for n in there - self._asked if all_nodes or not self.is_skipped(n))
-        clients = client_of_nodes(self.registered) if new else None
-        if not new or clients is NOT_KNOWN:
-            return
-        header = {"layers": self._layers}
-        orders = {node: Order(node, HELLO, header) for node in new}
-        answers = exchange(self.wire, orders, self.hello_seconds, self.stop)
+        self._timeouts = {node: entry for node, entry in self._timeouts.items() if node in there}
+        new = {n for n in there - self._greeted if all_nodes or not self.is_skipped(n)}
+        seconds, header = self.hello_seconds, {"layers": self._layers}
+        answers = greet(
+            self.wire, new, header, seconds, self.stop, self._admit,
+            self.job.plan.num_clients, self.registered,
+        )  # fmt: skip
         self.note(answers)
-        # A node without an answer may be starting: it is asked again.
-        self._asked |= {node for node, answer in answers.items() if answer.error is None}
-        _, refused = read_each(answers, lambda node, answer: self._admit(node, answer, clients))
-        for node, why in refused.items():
-            warnings.warn(f"node {node} cannot join: {why}", stacklevel=2)
+        self._greeted |= {node for node, answer in answers.items() if answer.error is None}
 
     def note(self, answers: Mapping[int, Answer]) -> None:
-        """Remember which nodes were mute."""
+        """Record which nodes timed out."""
         for node, answer in answers.items():
-            if not answer.mute:
-                self._mute.pop(node, None)
+            if not answer.timed_out:
+                self._timeouts.pop(node, None)
                 continue
-            times = self._mute.get(node, (0, 0))[0] + 1
-            self._mute[node] = times, self.turn + min(2 ** min(times - 1, 30), MAX_SKIPPED)
+            times = self._timeouts.get(node, (0, 0))[0] + 1
+            self._timeouts[node] = times, self.turn + min(2 ** min(times - 1, 30), MAX_SKIPPED)
 
     def is_skipped(self, node: int) -> bool:
-        """Whether a node was mute, and is not asked in this round."""
-        return node in self._mute and self.turn < self._mute[node][1]
+        """Whether a node timed out and is not asked in this round."""
+        return node in self._timeouts and self.turn < self._timeouts[node][1]
 
-    def _admit(self, node: int, answer: Answer, clients: Mapping[int, int] | None) -> None:
-        hello = hello_of(node, answer, self.job.plan.num_clients, clients)
+    def _admit(self, node: int, hello: HelloAnswer) -> None:
         client = hello.client
         self.check(hello)
         device = device_of(hello) if self._plans_by_devices else None
         other = self.node_of.get(client, self.pinned.get(client, node) if self.pin else node)
-        if clients is None and other != node:
+        if self.registered is None and other != node:
             raise UpdateError(f"it says it is client {client}, which is node {other} already.")
         if device is not None:
             self.devices[client] = device
@@ -131,7 +123,7 @@ class Members:
         self.pinned[client] = node
 
     def check(self, hello: HelloAnswer) -> None:
-        """Refuse a node that has another model, or other data, than the server plans for."""
+        """Refuse a node with another model, or other data, than the server plans for."""
         if hello.layers != self._layers:
             raise UpdateError(
                 f"its model is cut into other layers ({hello.layers}) than the server's "
@@ -140,38 +132,51 @@ class Members:
         expected = int(self.job.num_examples[hello.client])
         if hello.num_examples != expected:
             raise UpdateError(
-                f"client {hello.client} says it has {hello.num_examples} examples; {expected} are "
+                f"client {hello.client} reports {hello.num_examples} examples; {expected} are "
                 "known."
             )
 
 
-NOT_KNOWN: Mapping[int, int] = {}
-"""The clients of the nodes' keys cannot be read at the moment: nobody can join."""
+def greet(
+    wire: Wire,
+    nodes: Collection[int],
+    header: Mapping[str, str],
+    seconds: float,
+    stop: Callable[[], bool],
+    admit: Callable[[int, HelloAnswer], None],
+    num_clients: int,
+    registered: Registered | None,
+) -> dict[int, Answer]:
+    """Ask nodes who they are and call ``admit`` for each client of this run; warn of others.
 
-
-def client_of_nodes(registered: Registered | None) -> Mapping[int, int] | None:
-    """The client of each registered node; None if keys do not decide it."""
+    A node whose answer is an error may be starting: greet it again. Without a readable list of
+    registered keys no node is greeted.
+    """
+    if not nodes:
+        return {}
     try:
-        return None if registered is None else registered()
+        clients = None if registered is None else registered()
     except Exception as error:
         warnings.warn(f"no node can join: {refusal(error)}", stacklevel=3)
-        return NOT_KNOWN
+        return {}
 
+    def take(node: int, answer: Answer) -> None:
+        if answer.error is not None:
+            raise UpdateError(answer.error)
+        hello = read(HelloAnswer, answer.header)
+        client = hello.client
+        if client >= num_clients:
+            raise UpdateError(f"it says it is client {client}; clients are 0 to {num_clients - 1}.")
+        if clients is not None and clients.get(node) != client:
+            key = f"is client {clients[node]}'s" if node in clients else "is not in server/keys"
+            raise UpdateError(f"it says it is client {client}, but its key {key}.")
+        admit(node, hello)
 
-def hello_of(
-    node: int, answer: Answer, num_clients: int, clients: Mapping[int, int] | None
-) -> HelloAnswer:
-    """What a node says when it joins; :class:`UpdateError` if it is no client of this run."""
-    if answer.error is not None:
-        raise UpdateError(answer.error)
-    hello = read(HelloAnswer, answer.header)
-    client = hello.client
-    if client >= num_clients:
-        raise UpdateError(f"it says it is client {client}; clients are 0 to {num_clients - 1}.")
-    if clients is not None and clients.get(node) != client:
-        key = f"is client {clients[node]}'s" if node in clients else "is not in server/keys"
-        raise UpdateError(f"it says it is client {client}, but its key {key}.")
-    return hello
+    orders = {node: Order(node, HELLO, header) for node in sorted(nodes)}
+    answers = exchange(wire, orders, seconds, stop)
+    for node, why in read_each(answers, take)[1].items():
+        warnings.warn(f"node {node} cannot join: {why}", stacklevel=3)
+    return answers
 
 
 def announcements(
@@ -183,47 +188,43 @@ def announcements(
     devices: bool,
     registered: Registered | None = None,
 ) -> list[HelloAnswer]:
-    """What each client says when it joins; waits until they all have said what is needed."""
+    """What each client reports when it joins; waits until all have reported what is needed."""
     ends, found = time.monotonic() + seconds, dict[int, HelloAnswer]()
-    asked: set[int] = set()
+    greeted: set[int] = set()
 
-    def take(node: int, answer: Answer) -> None:
-        hello = hello_of(node, answer, num_clients, clients)
+    def admit(node: int, hello: HelloAnswer) -> None:
         if examples and hello.num_examples is None:
-            raise UpdateError("it does not say how many examples it has.")
+            raise UpdateError("it does not report its number of examples.")
         if devices:
             device_of(hello)
         found.setdefault(hello.client, hello)
 
-    while len(found) < num_clients:
-        clients = client_of_nodes(registered)
-        new = [] if clients is NOT_KNOWN else sorted(set(wire.nodes()) - asked)
-        orders = {node: Order(node, HELLO, {}) for node in new}
-        answers = exchange(wire, orders, min(HELLO_SECONDS, seconds + PAUSE), lambda: False)
-        # A node without an answer may be starting: it is asked again.
-        asked |= {node for node, answer in answers.items() if answer.error is None}
-        for node, why in read_each(answers, take)[1].items():
-            warnings.warn(f"node {node} cannot join: {why}", stacklevel=2)
-        if len(found) < num_clients:
-            if time.monotonic() > ends:
-                missing = sorted(set(range(num_clients)) - set(found))
-                needed = ["how many examples they have"] * examples
-                needed += ["what their devices can do"] * devices
-                raise RunError(
-                    f"clients {missing} did not join within {seconds:g} s, and the server must "
-                    f"know {' and '.join(needed)}. Start their nodes, or give "
-                    "clients.num_examples and fleet.announced."
-                )
-            time.sleep(PAUSE)
-    return [found[client] for client in range(num_clients)]
+    while True:
+        answers = greet(
+            wire, set(wire.nodes()) - greeted, {}, min(HELLO_SECONDS, seconds + PAUSE),
+            lambda: False, admit, num_clients, registered,
+        )  # fmt: skip
+        greeted |= {node for node, answer in answers.items() if answer.error is None}
+        if len(found) == num_clients:
+            return [found[client] for client in range(num_clients)]
+        if time.monotonic() > ends:
+            missing = sorted(set(range(num_clients)) - set(found))
+            needed = ["how many examples they have"] * examples
+            needed += ["what their devices can do"] * devices
+            raise RunError(
+                f"clients {missing} did not join within {seconds:g} s, and the server must "
+                f"know {' and '.join(needed)}. Start their nodes, or give "
+                "clients.num_examples and fleet.announced."
+            )
+        time.sleep(PAUSE)
 
 
 def device_of(hello: HelloAnswer) -> DeviceProfile:
-    """The device that a node says it has; :class:`UpdateError` if it says none, or nonsense."""
+    """The device that a node reports; :class:`UpdateError` if it reports none or a wrong one."""
     if hello.profile is None:
         raise UpdateError(
-            f"client {hello.client} does not say what its device can do, and fleet.devices is "
-            "'nodes': set profile in its node.toml ('fedplt probe --out' writes the file)."
+            f"client {hello.client} does not report its device, and fleet.devices is 'nodes': set "
+            "profile in its node.toml ('fedplt probe --out' writes the file)."
         )
     try:
         return hello.profile.profile(hello.client)

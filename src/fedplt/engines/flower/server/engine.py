@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from flwr.app import ArrayRecord, ConfigRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,43 +18,53 @@ from fedplt.client import (
     ClientResult,
     ClientUpdate,
     Evaluation,
-    TrainOrder,
+    combine,
+    combine_statistics,
+    evaluate_chunk,
+    gather_statistics,
+    num_chunks,
+    statistics_chunks,
     update_norm,
     weighted_norm,
 )
 from fedplt.configuration import ON_NODES
 from fedplt.engines.flower.messages import (
+    EVALUATE,
+    TRAIN,
+    UPLOAD,
     EvaluateAnswer,
     EvaluateHeader,
+    NodeTrainHeader,
+    Strict,
     TrainAnswer,
+    TrainHeader,
+    Training,
     UploadHeader,
     read,
-    train_header,
 )
-from fedplt.engines.flower.server.connected_nodes import Members, Registered
-from fedplt.engines.flower.server.evaluation import ServerModel, evaluation_of
-from fedplt.engines.flower.server.exchange import exchange
-from fedplt.engines.flower.wire import EVALUATE, TRAIN, UPLOAD, Answer, Arrays, Order, Wire
+from fedplt.engines.flower.records import Arrays
+from fedplt.engines.flower.server.connected_nodes import ConnectedNodes, Registered
+from fedplt.engines.flower.server.wire import Answer, Order, Wire, exchange
 from fedplt.errors import UpdateError
 from fedplt.federation import Job
 from fedplt.fleet import DeviceProfile
-from fedplt.kernels import take
+from fedplt.kernels import bind_state, buffer_positions, take
+from fedplt.models import copy_model
 from fedplt.planning import Assignment
-from fedplt.server import read_each
+from fedplt.server import read_each, validate_evaluation
 
 Found = TypeVar("Found")
 
 
 class FlowerEngine:
-    """Asks nodes to train, and takes from them what can be checked.
+    """Orders nodes to train and to evaluate, and validates their answers.
 
     Answers of every kind are read by :func:`fedplt.server.read_each`: a client that fails, is late,
-    or whose answer cannot be read is left out of the round; ``failures`` says why. States that
-    clients keep stay in files on their nodes; the server knows only of which round.
+    or whose answer cannot be read is left out of the round; ``failures`` has the reason. Local
+    states stay in files on the nodes; the server stores only their rounds.
     """
 
-    train_action = TRAIN
-    members_kind = Members
+    nodes_kind = ConnectedNodes
     answer_kind: type[TrainAnswer] = TrainAnswer
 
     def __init__(
@@ -65,10 +78,9 @@ class FlowerEngine:
     ) -> None:
         self.job, self.wire, self.stop = job, wire, stop
         self.failures: dict[int, str] = {}
-        self.members = self.members_kind(wire, job, stop, pin=pin, registered=registered)
-        self.kept_round = np.full(job.plan.num_clients, -1, dtype=np.int64)
-        """The last round that counts and after which a client kept state; -1: none."""
-        self._server: ServerModel | None = None
+        self.nodes = self.nodes_kind(wire, job, stop, pin=pin, registered=registered)
+        self.local_state_round = np.full(job.plan.num_clients, -1, dtype=np.int64)
+        """The last committed round after which a client saved its local state; -1: none."""
         self.round = 0
         self._assignments: Mapping[int, Assignment] = {}
         self._block_weights: Tensor | None = None
@@ -80,8 +92,8 @@ class FlowerEngine:
         return self.job.config.engine.round_timeout_seconds
 
     def roster(self) -> dict[int, DeviceProfile]:
-        self.members.gather(self.job.config.server.min_clients or 1, self.seconds)
-        return {client: self.members.devices[client] for client in sorted(self.members.node_of)}
+        self.nodes.gather(self.job.config.server.min_clients or 1, self.seconds)
+        return {client: self.nodes.devices[client] for client in sorted(self.nodes.node_of)}
 
     def resume_after(self, rounds_done: int) -> None:
         self.round = max(0, rounds_done - 1)
@@ -98,75 +110,86 @@ class FlowerEngine:
         *,
         upload: bool = True,
     ) -> list[ClientResult]:
-        self.members.turn += 1
-        self.members.gather(self.job.config.server.min_clients, self.seconds)
+        self.nodes.turn += 1
+        self.nodes.gather(self.job.config.server.min_clients, self.seconds)
         self.round, self._assignments, self._block_weights = round, assignments, block_weights
         self.failures, self._results, self._updates = {}, {}, {}
-        orders = {}
+        orders: dict[int, tuple[Strict, Arrays]] = {}
         for client, assignment in assignments.items():
             arrays = {"state": take(state, assignment.received).numpy()}
             if block_weights is not None:
                 arrays["weights"] = take(block_weights, assignment.uploaded).numpy()
-            header = self.train_header(client, assignment, upload)
-            orders[client] = self.train_action, header, arrays
-        self._results = self.ask(orders, lambda k, answer: self.take_result(k, answer, upload))
+            orders[client] = self.train_header(client, assignment, upload), arrays
+
+        def take_result(client: int, answer: Answer) -> ClientResult:
+            return self.take_result(client, answer, upload)
+
+        self._results = self.ask(TRAIN, orders, take_result, self.train_records())
         return [self._results[client] for client in assignments if client in self._results]
 
-    def train_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
+    def train_header(self, client: int, assignment: Assignment, upload: bool) -> TrainHeader:
         job = self.job
-        order = TrainOrder(
-            client=client, round=self.round, seed=job.config.seed, assignment=assignment,
-            training=job.training_of(client), learning_rate=job.learning_rate(client, self.round),
-        )  # fmt: skip
-        header = train_header(
-            order,
-            plan=job.plan.fingerprint,
-            kept=int(self.kept_round[client]),
-            oldest=self.oldest,
-            upload=upload,
+        training = job.training_of(client)
+        return NodeTrainHeader(
+            **self.common_header(client, assignment, upload),
+            seed=job.config.seed,
+            recipe=asdict(training.recipe),
+            training=Training.of(training),
+            learning_rate=job.learning_rate(client, self.round),
             check=job.config.engine.check and job.config.data.name == ON_NODES,
         )
-        return header.model_dump()
 
-    @property
-    def oldest(self) -> int:
-        """A run that is resumed does not go back before this round, that of the checkpoint before
-        the last one."""
+    def common_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
+        """Fields of an order to train, for any node."""
         every = self.job.config.checkpoint_every
-        return max(0, self.round // every - 1) * every - 1
+        return {
+            "client": client,
+            "round": self.round,
+            "plan": self.job.plan.fingerprint,
+            "assignment": assignment.to_message(),
+            "local": sorted(assignment.local),
+            "local_state_round": int(self.local_state_round[client]),
+            # A resumed run starts at the last checkpoint or at the one before.
+            "oldest_state_round": max(0, self.round // every - 1) * every - 1,
+            "upload": upload,
+        }
+
+    def train_records(self) -> dict[str, ArrayRecord | ConfigRecord]:
+        """Further records of an order to train."""
+        return {}
 
     def take_result(self, client: int, answer: Answer, upload: bool) -> ClientResult:
-        told = read(self.answer_kind, answer.header)
-        self._refuse_other(client, told)
-        self.check_answer(told)
+        found = read(self.answer_kind, answer.header)
+        self._refuse_other(client, found)
+        self.check_examples(found)
         update = _update_of(answer) if upload else None
-        self.note_answer(told)
+        self.note_answer(found)
         if update is not None:
             self._updates[client] = update
         return ClientResult(
-            client, told.num_examples, told.norm, told.loss, told.seconds, told.weighted_norm
+            client, found.num_examples, found.norm, found.loss, found.seconds, found.weighted_norm
         )
 
-    def check_answer(self, told: Any) -> None:
+    def check_examples(self, found: Any) -> None:
         """Refuse another number of examples than is known."""
-        expected = int(self.job.num_examples[told.client])
-        if told.num_examples != expected:
-            raise UpdateError(f"it says it has {told.num_examples} examples; {expected} are known.")
+        expected = int(self.job.num_examples[found.client])
+        if found.num_examples != expected:
+            raise UpdateError(f"it has {found.num_examples} examples; {expected} are known.")
 
-    def note_answer(self, told: Any) -> None:
-        """Called for an answer that is accepted."""
+    def note_answer(self, found: Any) -> None:
+        """Called for an accepted answer."""
 
-    def _refuse_other(self, client: int, told: Any) -> None:
-        """An answer belongs to this client, this round and this plan."""
+    def _refuse_other(self, client: int, found: Any) -> None:
+        """Refuse an answer of another client, round or plan."""
         expected = {"client": client, "round": self.round, "plan": self.job.plan.fingerprint}
         for key, value in expected.items():
-            if getattr(told, key, value) != value:
-                raise UpdateError(f"its {key} is {getattr(told, key)}; {value} was asked.")
+            if getattr(found, key, value) != value:
+                raise UpdateError(f"its {key} is {getattr(found, key)}; the order's is {value}.")
 
     def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
         round, plan = self.round, self.job.plan.fingerprint
-        orders: dict[int, tuple[str, dict[str, Any], Any]] = {
-            k: (UPLOAD, UploadHeader(client=k, round=round, plan=plan).model_dump(), {})
+        orders: dict[int, tuple[Strict, Arrays]] = {
+            k: (UploadHeader(client=k, round=round, plan=plan), {})
             for k in clients
             if k in self._results and k not in self._updates
         }
@@ -175,7 +198,7 @@ class FlowerEngine:
             self._refuse_other(client, read(UploadHeader, answer.header))
             return _update_of(answer)
 
-        self._updates |= self.ask(orders, take_upload)
+        self._updates |= self.ask(UPLOAD, orders, take_upload)
         for client in clients:
             if client in self._updates:
                 checked, refused = read_each({client: self._updates.pop(client)}, self._checked)
@@ -183,9 +206,9 @@ class FlowerEngine:
                 yield from checked.items()
 
     def _checked(self, client: int, values: NDArray[np.float32]) -> ClientUpdate:
-        """The norms that a client was chosen by must be those of what it sent."""
+        """The norms by which the client was sampled must be those of its upload."""
         assignment, result = self._assignments[client], self._results[client]
-        if len(values) == assignment.update_size:  # else refused by the round loop
+        if len(values) == assignment.update_size:  # else the round loop refuses it
             update = torch.from_numpy(values)
             _compare_norms(result.norm, update_norm(update, assignment))
             if self._block_weights is not None and result.weighted_norm is not None:
@@ -195,26 +218,31 @@ class FlowerEngine:
 
     def ask(
         self,
-        orders: Mapping[int, tuple[str, dict[str, Any], Any]],
+        action: str,
+        orders: Mapping[int, tuple[Strict, Arrays]],
         take_answer: Callable[[int, Answer], Found],
+        records: Mapping[str, ArrayRecord | ConfigRecord] | None = None,
     ) -> dict[int, Found]:
-        """What is taken from the clients' answers; those that give nothing are failures."""
+        """Send orders; return what ``take_answer`` makes of the answers. Others are failures."""
         if not orders:
             return {}
-        self.members.refresh()
-        nodes = self.members.node_of
+        self.nodes.refresh()
+        nodes = self.nodes.node_of
         asked = [client for client in orders if client in nodes]
-        awake = [client for client in asked if not self.members.is_skipped(nodes[client])]
-        if len(awake) >= max(1, self.job.config.server.min_clients):
-            asked = awake  # with fewer, the round fails unless mute nodes answer
-        there = {client: Order(nodes[client], *orders[client]) for client in asked}
+        responsive = [client for client in asked if not self.nodes.is_skipped(nodes[client])]
+        if len(responsive) >= max(1, self.job.config.server.min_clients):
+            asked = responsive  # with fewer, the round fails unless unresponsive nodes answer
+        sent = {}
+        for client in asked:
+            header, arrays = orders[client]
+            sent[client] = Order(nodes[client], action, header.model_dump(), arrays, records or {})
         for client in orders:
             if client not in nodes:
                 self.failures[client] = "its node is not connected."
-            elif client not in there:
+            elif client not in sent:
                 self.failures[client] = "its node gave no answer before; it is asked again later."
-        answers = exchange(self.wire, there, self.seconds, self.stop)
-        self.members.note({there[client].node: answer for client, answer in answers.items()})
+        answers = exchange(self.wire, sent, self.seconds, self.stop)
+        self.nodes.note({sent[client].node: answer for client, answer in answers.items()})
 
         def take_sound(client: int, answer: Answer) -> Found:
             if answer.error is not None:
@@ -226,65 +254,99 @@ class FlowerEngine:
         return found
 
     def evaluate(self, part: str, state: Tensor) -> Evaluation:
-        return self._server_model().evaluate(part, state)
+        """In this process, in the same chunks as in the simulator."""
+        job, (model, bound) = self.job, self._server_model
+        samples = job.test if part == "test" else job.validation
+        assert samples is not None
+        bound.copy_(state)
+        chunks = (
+            evaluate_chunk(model, samples, chunk, job.training.loss, job.metric)
+            for chunk in range(num_chunks(samples))
+        )
+        return combine(chunks, job.metric)
 
     def statistics(self, state: Tensor) -> Tensor:
-        return self._server_model().statistics(state)
+        model, bound = self._server_model
+        samples, where = self.job.samples, buffer_positions(self.job.layers)
+        gathered = []
+        for chunk in range(statistics_chunks(samples)):
+            bound.copy_(state)
+            number = gather_statistics(model, samples, chunk)
+            gathered.append((number, bound[where].double()))
+        return combine_statistics(gathered)
 
-    def _server_model(self) -> ServerModel:
-        self._server = self._server or ServerModel(self.job)
-        return self._server
+    @cached_property
+    def _server_model(self) -> tuple[Any, Tensor]:
+        """A copy of the model, and its flat state."""
+        model = copy_model(self.job.model)
+        return model, bind_state(model, self.job.layers)
 
     def evaluate_clients(
         self, part: str, state: Tensor, clients: Sequence[int]
     ) -> dict[int, Evaluation]:
-        """Each client evaluates with the state that it keeps; ``failures`` says who does not."""
+        """Each client evaluates the model with its local state."""
 
         def take_evaluation(client: int, answer: Answer) -> Evaluation:
-            told = read(EvaluateAnswer, answer.header)
-            self._refuse_other(client, told)
-            self.check_answer(told)
-            return evaluation_of(told, self.job.metric)
+            found = read(EvaluateAnswer, answer.header)
+            self._refuse_other(client, found)
+            self.check_examples(found)
+            return self._evaluation_of(found)
 
-        numbers = {"state": state.numpy()}
-        return self.ask_to_evaluate(EVALUATE, part, clients, numbers, take_evaluation)
+        return self.ask_to_evaluate(part, clients, take_evaluation, {"state": state.numpy()})
 
     def ask_to_evaluate(
         self,
-        action: str,
         part: str,
         clients: Sequence[int],
-        arrays: Arrays,
         take_answer: Callable[[int, Answer], Found],
+        arrays: Arrays,
+        records: Mapping[str, ArrayRecord | ConfigRecord] | None = None,
     ) -> dict[int, Found]:
-        """What is taken from the clients' answers; ``failures`` says who gives nothing."""
-        orders: dict[int, tuple[str, dict[str, Any], Any]] = {}
+        orders: dict[int, tuple[Strict, Arrays]] = {}
         for client in clients:
             header = EvaluateHeader(
                 client=client, round=self.round, part=part, local=sorted(self.job.plan.local),
-                kept=int(self.kept_round[client]),
+                local_state_round=int(self.local_state_round[client]),
             )  # fmt: skip
-            orders[client] = action, header.model_dump(), arrays
+            orders[client] = header, arrays
         self.failures = {}
-        return self.ask(orders, take_answer)
+        return self.ask(EVALUATE, orders, take_answer, records)
+
+    def _evaluation_of(self, found: EvaluateAnswer) -> Evaluation:
+        """Refuse sums that cannot be those of the metric."""
+        counts, scores, sums = found.label_counts, found.label_scores, np.asarray(found.sums)
+        if not math.isfinite(found.loss):
+            raise UpdateError(f"its loss is {found.loss}.")
+        with np.errstate(all="ignore"):
+            score = self.job.metric.score(sums, found.count)
+        evaluation = Evaluation(
+            found.loss,
+            score,
+            None if counts is None else np.asarray(counts, dtype=np.int64),
+            None if scores is None else np.asarray(scores, dtype=np.float64),
+            count=found.count,
+            sums=sums,
+        )
+        validate_evaluation(evaluation, self.job.metric)
+        return evaluation
 
     def keep_local(self, clients: Sequence[int]) -> None:
         if self.job.plan.local:
-            self.kept_round[list(clients)] = self.round
+            self.local_state_round[list(clients)] = self.round
 
     def local_tensors(self) -> dict[str, Tensor]:
-        """Of which round each client kept its state, and which node it is."""
-        pinned = self.members.pinned
-        nodes = [pinned.get(client, 0) for client in range(len(self.kept_round))]
+        """The round of each client's local state, and the client's node."""
+        pinned = self.nodes.pinned
+        nodes = [pinned.get(client, 0) for client in range(len(self.local_state_round))]
         return {
-            "flower.kept_rounds": torch.from_numpy(self.kept_round.copy()),
+            "flower.kept_rounds": torch.from_numpy(self.local_state_round.copy()),
             "flower.nodes": torch.from_numpy(np.array(nodes, dtype=np.uint64).view(np.int64)),
         }
 
     def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
-        self.kept_round[:] = tensors["flower.kept_rounds"].numpy()
+        self.local_state_round[:] = tensors["flower.kept_rounds"].numpy()
         nodes = tensors["flower.nodes"].numpy().view(np.uint64).tolist()
-        self.members.pinned = {client: node for client, node in enumerate(nodes) if node}
+        self.nodes.pinned = {client: node for client, node in enumerate(nodes) if node}
 
     def close(self) -> None:
         self.wire.close()
@@ -297,7 +359,7 @@ def _update_of(answer: Answer) -> NDArray[np.float32]:
 
 
 def _compare_norms(reported: float, norm: float | None) -> None:
-    """Refuse a wrong norm. One that is not finite is refused by the round loop, in better words."""
+    """Refuse a wrong norm. The round loop refuses one that is not finite, with a better message."""
     known = norm is not None and math.isfinite(norm)
     if known and not math.isclose(norm or 0.0, reported, rel_tol=1e-4):
-        raise UpdateError(f"it said that the norm of its update is {reported:g}; it is {norm:g}.")
+        raise UpdateError(f"it reported {reported:g} as the norm of its update, which is {norm:g}.")

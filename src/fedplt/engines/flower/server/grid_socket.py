@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
-from fedplt.engines.flower.wire import Answer, Order, Wire
+from fedplt.engines.flower.server.wire import Answer, Order, Wire
 from fedplt.errors import RunError
 
 MAX_FRAME = 2**36

@@ -23,8 +23,7 @@ from fedplt.engines.flower.deployment.manifest import MANIFEST, read_manifest
 from fedplt.engines.flower.server.connected_nodes import Registered, announcements
 from fedplt.engines.flower.server.engine import FlowerEngine
 from fedplt.engines.flower.server.grid_socket import serve_grid
-from fedplt.engines.flower.server.grid_wire import GridWire
-from fedplt.engines.flower.wire import Wire
+from fedplt.engines.flower.server.wire import GridWire, Wire
 from fedplt.errors import ConfigError, RunError
 from fedplt.federation import (
     Job,
@@ -92,7 +91,7 @@ def run_on(wire: Wire, settings: Any, keys: Keys | None = None) -> None:
         threading.Thread(target=_break_off, args=(stop, ended), daemon=True).start()
         pin = job.config.engine.pin_nodes
         made = FlowerEngine(job, wire, stop, pin=pin, registered=registered)
-        made.members.wait(max(1, job.config.server.min_clients), made.seconds)
+        made.nodes.wait(max(1, job.config.server.min_clients), made.seconds)
         return made
 
     if resume := RunFolder.has_begun(out):
@@ -102,9 +101,9 @@ def run_on(wire: Wire, settings: Any, keys: Keys | None = None) -> None:
         job = _job(wire, load_config(config), registered)
     if few := participants_warning(job.config):
         _log.warning("fedplt: %s", few.removeprefix("WARNING: "))
-    say = say_rounds(job.config.rounds, job.metric)
+    log = log_rounds(job.config.rounds, job.metric)
     try:
-        run_job(job, out, resume=resume, engine=engine, on_round=say)
+        run_job(job, out, resume=resume, engine=engine, on_round=log)
     finally:
         ended.set()
     _log.info("fedplt: done; the model is in %s", out / "model.safetensors")
@@ -196,10 +195,10 @@ def _job(wire: Wire, config: RunConfig, registered: Registered | None) -> Job:
     return job_of(config)
 
 
-def say_rounds(number: int, metric: MetricInfo) -> Callable[[RoundRecord], None]:
+def log_rounds(number: int, metric: MetricInfo) -> Callable[[RoundRecord], None]:
     """Writes every round into Flower's log."""
 
-    def say(record: RoundRecord) -> None:
+    def log(record: RoundRecord) -> None:
         score = "" if record.score is None else f", {metric.text(record.score, 1)}"
         _log.info(
             "fedplt: round %s of %s: %s clients, training loss %.4f%s",
@@ -211,4 +210,4 @@ def say_rounds(number: int, metric: MetricInfo) -> Callable[[RoundRecord], None]
         for client, why in record.not_evaluated.items():
             _log.warning("fedplt: client %s was not evaluated: %s", client, why)
 
-    return say
+    return log

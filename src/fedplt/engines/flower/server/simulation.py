@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedplt.configuration import FROM_PYTHON, dump_config
 from fedplt.engines.flower.app.scaffold import app_project, package_of
-from fedplt.engines.flower.node.local_state import KeptState
+from fedplt.engines.flower.node.local_state import StateFiles
 from fedplt.engines.flower.processes import end_all, environment, free_port, run_flwr
 from fedplt.engines.flower.server.engine import FlowerEngine
 from fedplt.engines.flower.server.grid_socket import SocketWire
@@ -52,12 +52,12 @@ class FlowerSimulation(FlowerEngine):
         wire = SocketWire(2 * workers, job.config.engine.timeout_seconds)
         super().__init__(job, wire, stop)
         self._socket, self._workers = wire, workers
-        self.members.hello_seconds = START_SECONDS
+        self.nodes.hello_seconds = START_SECONDS
         self._folder = Path(tempfile.mkdtemp(prefix="fedplt-flower-"))
         self._superlink: subprocess.Popen[bytes] | None = None
         try:
             self._start()
-            self.members.wait(job.plan.num_clients, START_SECONDS)
+            self.nodes.wait(job.plan.num_clients, START_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -139,16 +139,16 @@ class FlowerSimulation(FlowerEngine):
             return {}
         own = take(read_state(self.job.model, self.job.layers), self.job.plan.local_index)
         rows = [own] * self.job.plan.num_clients
-        for client, round in enumerate(self.kept_round.tolist()):
+        for client, round in enumerate(self.local_state_round.tolist()):
             if round >= 0:
-                rows[client] = KeptState(self._states, client).load(round, len(own))
+                rows[client] = StateFiles(self._states, client).load(round, len(own))
         return {"local": torch.stack(rows)}
 
     def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
         if self.job.plan.local:
             for client, values in enumerate(tensors["local"]):
-                KeptState(self._states, client).save(RESTORED, values.clone())
-            self.kept_round[:] = RESTORED
+                StateFiles(self._states, client).save(RESTORED, values.clone())
+            self.local_state_round[:] = RESTORED
 
     def close(self) -> None:
         super().close()

@@ -1,32 +1,25 @@
-"""FedPLT where FedAvg was: the server's side for people who have a Flower app."""
+"""The strategy FedPLT for users' Flower apps, in place of FedAvg."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
-from fedplt.client import MetricInfo
-from fedplt.configuration import FROM_PYTHON, parse_config
-from fedplt.engines.flower.server.app_engine import (
-    DEFAULT_MAX_EXAMPLES,
-    AppCalls,
-    AppEngine,
-    AppJob,
-    AppWire,
-    weighted_mean,
-)
-from fedplt.engines.flower.server.server_app import say_rounds
-from fedplt.engines.flower.server.strategy_arguments import metric_of, ratio_list, refuse_recipe
-from fedplt.errors import ConfigError, RunError
+from fedplt.client import METRICS, Metric, MetricInfo
+from fedplt.configuration import FROM_PYTHON, RunConfig, parse_config
+from fedplt.engines.flower.server.app_engine import AppEngine, AppJob, AppSettings, weighted_mean
+from fedplt.engines.flower.server.server_app import log_rounds
+from fedplt.engines.flower.server.wire import GridWire
+from fedplt.errors import ConfigError, RunError, did_you_mean
 from fedplt.federation import (
     DataOnNodes,
     History,
@@ -38,7 +31,13 @@ from fedplt.federation import (
     plan_from_config,
     run_job,
 )
-from fedplt.federation.preflight import method_section, values_of
+from fedplt.federation.preflight import (
+    as_list,
+    checked_ratio,
+    described,
+    method_section,
+    values_of,
+)
 from fedplt.kernels import read_state
 from fedplt.methods import Method
 
@@ -50,9 +49,9 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 class FedPLT(Strategy):
     """A strategy of Flower in which every client trains a slice of the model.
 
-    Put it where ``FedAvg(...)`` was; the clients' app is :class:`SlicesApp` with
-    :func:`train_slices`. :meth:`start` runs fedplt's own rounds, so that all its methods and
-    samplers work, also those of two phases.
+    Replace ``FedAvg(...)`` by it; the clients' app is :class:`SlicesApp` with :func:`train_slices`.
+    :meth:`start` runs fedplt's rounds, so that all its methods and samplers work, including those
+    with two phases.
 
     Args:
         model: the server's model; its values are replaced by ``initial_arrays``.
@@ -61,24 +60,24 @@ class FedPLT(Strategy):
         ratios: the fraction of the model that each client trains: one per client, a mapping
             from client to ratio, or one number for all (then give ``num_clients``). A client
             is the ``partition-id`` of its node.
-        method: a name, your own class, or a dictionary with options: ``{"name": "heterofl",
+        method: a name, a class, or a dictionary with options: ``{"name": "heterofl",
             "scaler": "normed"}``.
         sampling, server, privacy, cut: sections of a run configuration, as dictionaries (``cut``:
             keys of ``[model]`` such as ``never``).
-        metric: which of the app's own metrics is the score in records and reports, by its last
-            word: ``"accuracy"`` (also ``eval_acc``), ``"rmse"``, ``"f1"`` ..., or a
+        metric: which of the app's metrics is the score in records and reports, by its last word:
+            ``"accuracy"`` (also ``eval_acc``), ``"rmse"``, ``"f1"`` ..., or a
             :class:`fedplt.MetricInfo` for one of another name.
-        seed: of the plan and of the choice of clients.
-        out: a run folder (records, checkpoints, final model), in which a run that was stopped is
-            continued; None: nothing on disk.
+        seed: of the plan and of the sampling of clients.
+        out: a run folder (records, checkpoints, final model), in which a stopped run is continued;
+            None: nothing on disk.
         min_clients: the run starts when so many clients have joined, and a round with fewer
-            updates is tried again; default: all must join, and any number makes a round.
-        num_examples: one per client, if the server knows them; default: what a client says in its
-            first reply is taken, and must not change. It counts up to ten times the median.
-        max_examples: a client that says it has more is refused.
+            updates is repeated; default: all must join, and any number makes a round.
+        num_examples: one per client, if the server knows them; default: each client reports its
+            number in the first reply. It must not change, and is capped at ten times the median.
+        max_examples: a client that reports more is refused.
         evaluate_on_nodes: call the clients' ``@app.evaluate()`` after a round.
         evaluate_every: rounds between evaluations.
-        pin_nodes: with node authentication: a client stays with the node that was it first.
+        pin_nodes: with node authentication: a client stays with its first node.
         name, checkpoint_every: as in a run configuration.
     """
 
@@ -99,7 +98,7 @@ class FedPLT(Strategy):
         out: str | Path | None = None,
         min_clients: int | None = None,
         num_examples: Sequence[int] | None = None,
-        max_examples: int = DEFAULT_MAX_EXAMPLES,
+        max_examples: int = 1_000_000,
         evaluate_on_nodes: bool = True,
         evaluate_every: int = 1,
         pin_nodes: bool = False,
@@ -107,9 +106,9 @@ class FedPLT(Strategy):
         checkpoint_every: int = 10,
     ) -> None:
         self.model, self.out = model, None if out is None else Path(out)
-        self.ratios = ratio_list(ratios, num_clients)
+        self.ratios = _ratio_list(ratios, num_clients)
         self.min_clients, self.max_examples = min_clients, max_examples
-        self.evaluate_on_nodes, self.metric = evaluate_on_nodes, metric_of(metric)
+        self.evaluate_on_nodes, self.metric = evaluate_on_nodes, _metric_of(metric)
         self._sections: dict[str, Any] = {
             "name": name,
             "seed": seed,
@@ -126,7 +125,7 @@ class FedPLT(Strategy):
         }
         config = parse_config(self._sections)
         self.plan, _ = plan_from_config(config, model, example, self.ratios)
-        refuse_recipe(config)
+        _refuse_recipe(config)
         if num_examples is not None and len(num_examples) != len(self.ratios):
             raise ConfigError(
                 f"{len(num_examples)} numbers for {len(self.ratios)} clients; give one per client.",
@@ -154,22 +153,22 @@ class FedPLT(Strategy):
         began = time.perf_counter()
         self.summary()
         job = self._job(initial_arrays, num_rounds, timeout, evaluate_fn)
-        calls = AppCalls(
+        settings = AppSettings(
             initial_arrays, train_config or ConfigRecord(), evaluate_config or ConfigRecord(),
-            evaluate_fn, self.evaluate_on_nodes,
+            evaluate_fn, self.evaluate_on_nodes, self.max_examples,
         )  # fmt: skip
-        result, engines, say = Result(), list[AppEngine](), say_rounds(num_rounds, job.metric)
+        result, engines, log = Result(), list[AppEngine](), log_rounds(num_rounds, job.metric)
 
         def make_engine(job: Job, stop: Callable[[], bool]) -> AppEngine:
             assert isinstance(job, AppJob)
-            engine = AppEngine(job, AppWire(grid), calls, stop, max_examples=self.max_examples)
+            engine = AppEngine(job, GridWire(grid), settings, stop)
             engines.append(engine)
-            engine.members.wait(self.min_clients or len(self.ratios), engine.seconds)
+            engine.nodes.wait(self.min_clients or len(self.ratios), engine.seconds)
             return engine
 
         def on_round(record: RoundRecord) -> None:
             _note(result, engines[0], record)
-            say(record)
+            log(record)
 
         resume = self.out is not None and RunFolder.has_begun(self.out)
         if evaluate_fn is not None and not resume:
@@ -227,28 +226,20 @@ class FedPLT(Strategy):
             ) from error
 
     def summary(self) -> None:
-        """Say in the log what each client trains."""
+        """Log what each client trains."""
         for line in self.plan.summary().splitlines():
             _log.info("%s", line)
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_train(self, *args: Any, **options: Any) -> NoReturn:
         _own_rounds("configure_train")
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(self, *args: Any, **options: Any) -> NoReturn:
         _own_rounds("aggregate_train")
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def configure_evaluate(self, *args: Any, **options: Any) -> NoReturn:
         _own_rounds("configure_evaluate")
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
+    def aggregate_evaluate(self, *args: Any, **options: Any) -> NoReturn:
         _own_rounds("aggregate_evaluate")
 
 
@@ -268,3 +259,60 @@ def _note(result: Result, engine: AppEngine, record: RoundRecord) -> None:
         result.evaluate_metrics_clientapp[round] = metrics
     if round in engine.server_metrics:
         result.evaluate_metrics_serverapp[round] = engine.server_metrics[round]
+
+
+def _ratio_list(
+    ratios: Sequence[float] | Mapping[int, float] | float, num_clients: int | None
+) -> list[float]:
+    given = as_list(ratios)
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        if num_clients is None or num_clients < 1:
+            raise ConfigError(f"{given} for how many clients? Give num_clients.", key="ratios")
+        given = [given] * num_clients
+    if isinstance(given, Mapping):
+        if set(given) != set(range(len(given))):
+            raise ConfigError(
+                f"clients are numbered 0 to {len(given) - 1} (the partition-id of their "
+                f"nodes); the mapping has {', '.join(map(repr, given))}.",
+                key="ratios",
+            )
+        given = [given[client] for client in range(len(given))]
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        raise ConfigError(f"ratios is a {described(ratios)}; give one number per client.")
+    if num_clients not in (None, len(given)):
+        raise ConfigError(
+            f"{len(given)} for {num_clients} clients; give one per client.", key="ratios"
+        )
+    return [float(checked_ratio(client, ratio)) for client, ratio in enumerate(given)]
+
+
+def _metric_of(given: str | MetricInfo) -> Metric:
+    """The metric to find among the app's metrics."""
+    if isinstance(given, Metric):
+        return given
+    if isinstance(given, MetricInfo):
+        return Metric(_computed_by_the_app, **given.to_json())
+    if not isinstance(given, str):
+        raise ConfigError(f"metric is a {described(given)}; give a name or a fedplt.MetricInfo.")
+    if given not in METRICS:
+        raise ConfigError(
+            f"there is no {given!r}. {did_you_mean(given, METRICS)} For one of your own, "
+            "give a fedplt.MetricInfo(name=..., direction='higher' or 'lower').",
+            key="metric",
+        )
+    return METRICS[given]
+
+
+def _computed_by_the_app(outputs: Any, targets: Any) -> NoReturn:
+    raise RunError("the app computes this metric.")
+
+
+def _refuse_recipe(config: RunConfig) -> None:
+    """Refuse recipes that need the clients' data or loss, which only the app has."""
+    recipe = local_training_of(config).recipe
+    for key, needs in (("masked_loss", "the labels"), ("static_norm", "the training data")):
+        if getattr(recipe, key):
+            raise ConfigError(
+                f"it needs {needs}, which is in the app's own code; leave it out.",
+                key=f"method.{key}",
+            )

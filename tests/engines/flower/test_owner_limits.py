@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedplt.engines.flower.node.gate import Work
 from fedplt.engines.flower.node.ledger import Moment
-from fedplt.engines.flower.node.owner_limits import Limits, load_limits, within
+from fedplt.engines.flower.node.owner_limits import AdmittedOrder, Limits, load_limits, within
 from fedplt.errors import ConfigError, RunError
 from fedplt.machine import power_source
 
@@ -21,7 +20,7 @@ NOON = Moment(datetime(2026, 1, 31, 12, 0).astimezone(), "", 0.0)
 
 def asked(limits: Limits, ledger, on_mains: bool = False) -> str | None:
     try:
-        work = Work(
+        work = AdmittedOrder(
             limits, node="n3", bytes_down=30_000_000, ledger=ledger, now=lambda: NOON,
             mains=lambda: on_mains,
         )  # fmt: skip

@@ -7,8 +7,9 @@ import json
 
 import pytest
 
-from fedplt.engines.flower.app_messages import find_metric, metric_names
-from fedplt.engines.flower.records import answer_of, from_records, to_records
+from fedplt.engines.flower.messages import find_metric, metric_names
+from fedplt.engines.flower.records import from_records, to_records
+from fedplt.engines.flower.server.wire import answer_of
 from tests.support.app_nodes import (
     MemoryGrid,
     app_of,
@@ -55,9 +56,9 @@ CHANGES = {
     "unknown local": (0, ["local"], ["secret"], "no tensor 'secret'"),
     "another client": (0, ["client"], 1, "this is client 0"),
     "another recipe": (0, ["recipe", "scaler"], "rm -rf", "cannot be read"),
-    "no spaces": (1, ["spaces"], None, "does not say its units"),
+    "no spaces": (1, ["spaces"], None, "without its units"),
     "other widths": (1, ["spaces", "widths", 0], 3, "does not have the units"),
-    "spaces of nothing": (1, ["spaces", "tensors"], [], "does not say the units"),
+    "spaces of nothing": (1, ["spaces", "tensors"], [], "no units of"),
     "more": (0, ["import"], "os", "import: "),
 }
 

@@ -7,25 +7,32 @@ import json
 import os
 import signal
 import time
+from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from fedplt.client import LocalTraining, TrainOrder, num_steps
+from fedplt.client import LocalTraining, num_steps
 from fedplt.client.local_training import batches
 from fedplt.data import TensorSamples
-from fedplt.engines.flower.messages import EvaluateHeader, UploadHeader, train_header
-from fedplt.engines.flower.node import gate as gate_module
+from fedplt.engines.flower.messages import (
+    EVALUATE,
+    HELLO,
+    TRAIN,
+    UPLOAD,
+    EvaluateHeader,
+    NodeTrainHeader,
+    Training,
+    UploadHeader,
+)
+from fedplt.engines.flower.node import owner_limits
 from fedplt.engines.flower.node.client_app import client_app
-from fedplt.engines.flower.node.gate import Work
 from fedplt.engines.flower.node.ledger import AWAY_SECONDS, JUMP_SECONDS, Moment, count_bytes
-from fedplt.engines.flower.node.node_config import load_node
-from fedplt.engines.flower.node.node_job import node_job
-from fedplt.engines.flower.node.owner_limits import Limits
+from fedplt.engines.flower.node.node_config import load_node, node_job
+from fedplt.engines.flower.node.owner_limits import AdmittedOrder, Limits
 from fedplt.engines.flower.records import from_records, to_records
-from fedplt.engines.flower.wire import EVALUATE, HELLO, TRAIN, UPLOAD
 from fedplt.errors import RunError
 from tests.support import flower_identity  # noqa: F401 (messages need one)
 
@@ -74,15 +81,18 @@ class Node:
         if action == UPLOAD:
             return UploadHeader(client=1, round=0, plan=plan).model_dump(), {}
         if action == EVALUATE:
-            asked = EvaluateHeader(client=1, round=0, part="validation", local=[], kept=-1)
+            asked = EvaluateHeader(
+                client=1, round=0, part="validation", local=[], local_state_round=-1
+            )
             return asked.model_dump(), state
-        order = TrainOrder(
-            client=1, round=0, seed=0, assignment=self.job.plan.assignment(0),
-            training=LocalTraining(**{"batch_size": 16, **training}), learning_rate=0.1,
+        settings = LocalTraining(**{"batch_size": 16, **training})
+        header = NodeTrainHeader(
+            client=1, round=0, seed=0, plan=plan, local=[], recipe=asdict(settings.recipe),
+            assignment=self.job.plan.assignment(0).to_message(), training=Training.of(settings),
+            learning_rate=0.1, local_state_round=-1, oldest_state_round=-1, upload=False,
+            check=False,
         )  # fmt: skip
-        return train_header(
-            order, plan=plan, kept=-1, oldest=-1, upload=False, check=False
-        ).model_dump(), state
+        return header.model_dump(), state
 
 
 NEVER = f'hours = ["{(datetime.now() + timedelta(hours=11)):%H:%M}-'
@@ -101,8 +111,8 @@ NEVER += f'{(datetime.now() + timedelta(hours=12)):%H:%M}"]'
     ],
 )
 def test_every_kind_of_order_passes_the_gate(tmp_path, monkeypatch, action, limits, key):
-    defaults = {**Work.__init__.__kwdefaults__, "mains": lambda: False}
-    monkeypatch.setattr(Work.__init__, "__kwdefaults__", defaults)
+    defaults = {**AdmittedOrder.__init__.__kwdefaults__, "mains": lambda: False}
+    monkeypatch.setattr(AdmittedOrder.__init__, "__kwdefaults__", defaults)
     allowed = Node(tmp_path)
     if action == UPLOAD:
         assert "refused" not in allowed.ask(TRAIN, *allowed.order(TRAIN))[0]
@@ -113,7 +123,7 @@ def test_every_kind_of_order_passes_the_gate(tmp_path, monkeypatch, action, limi
     assert not arrays
 
 
-@pytest.mark.parametrize("action", ["train", "train.other", "evaluate", "system"])
+@pytest.mark.parametrize("action", ["train.local", "train.other", "evaluate.kept", "system"])
 def test_bytes_of_orders_that_a_node_does_not_know_are_counted(tmp_path, action):
     node = Node(tmp_path, 'bytes_per_day = "1 MB"')
     assert "does not know" in node.ask(action, {}, node.order(EVALUATE)[1])[0]["refused"]
@@ -173,10 +183,10 @@ def test_one_step_that_takes_too_long_is_stopped(tmp_path, monkeypatch, action):
 
 
 def test_work_that_began_in_time_is_stopped_when_the_hours_end(monkeypatch):
-    monkeypatch.setattr(gate_module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(owner_limits, "CHECK_SECONDS", 0.0)
     times = iter([NOON, NOON, NOON + timedelta(hours=1)])
     limits = Limits(hours=["11:00-13:00"])
-    work = Work(limits, node="n", now=lambda: Moment(next(times), "", 0.0))
+    work = AdmittedOrder(limits, node="n", now=lambda: Moment(next(times), "", 0.0))
     assert work.on_step is not None
     work.on_step()
     with pytest.raises(RunError, match="13:00"):
@@ -184,7 +194,7 @@ def test_work_that_began_in_time_is_stopped_when_the_hours_end(monkeypatch):
 
 
 def test_a_node_without_time_limits_pays_nothing_per_step():
-    assert Work(Limits(max_ratio=0.5, bytes_per_round=10)).on_step is None
+    assert AdmittedOrder(Limits(max_ratio=0.5, bytes_per_round=10)).on_step is None
 
 
 @pytest.mark.parametrize("steps", [None, 7])
@@ -200,7 +210,7 @@ def test_an_update_that_waits_counts_when_it_is_sent(tmp_path):
     limits = Limits(bytes_per_day=1000)
 
     def work():
-        return Work(limits, node="n", bytes_down=100, ledger=ledger, now=lambda: BOOT)
+        return AdmittedOrder(limits, node="n", bytes_down=100, ledger=ledger, now=lambda: BOOT)
 
     work().admit_upload(800, now=False)
     assert count_bytes(ledger, 0, BOOT) == 100
@@ -284,8 +294,8 @@ def test_a_damaged_ledger_leaves_no_bytes_until_the_owner_resets(tmp_path, text)
         with pytest.raises(RunError, match="damaged"):
             count_bytes(path, 1, moment)
     with pytest.raises(RunError, match="node n: no bytes are left"):
-        Work(Limits(bytes_per_day=10**12), node="n", ledger=path, now=lambda: BOOT)
-    Work(Limits(), node="n", ledger=path, now=lambda: BOOT)  # no daily limit: not needed
+        AdmittedOrder(Limits(bytes_per_day=10**12), node="n", ledger=path, now=lambda: BOOT)
+    AdmittedOrder(Limits(), node="n", ledger=path, now=lambda: BOOT)  # no daily limit: not needed
 
 
 @pytest.mark.parametrize("name", ["bytes.json", ".bytes.json.lock"])
