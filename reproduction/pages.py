@@ -9,8 +9,7 @@ from pathlib import Path
 
 from fedplt.errors import RunError
 from fedplt.files import write_text
-from fedplt.report.page import Content, ShownRun, content_of
-from fedplt.report.page.content import Part
+from fedplt.report.page import Content, Section, ShownRun, content_of
 from fedplt.tables import Table, latex, markdown
 from reproduction.accuracy_tables import accuracy_table, overview_table, variant_table, with_plain
 from reproduction.catalog import EXPERIMENTS
@@ -140,7 +139,7 @@ def experiment_content(page: Page) -> Content:
     }
     rounds = max((selection.rounds for selection in page.figures.values()), default=0)
     groups = {entry.label: _runs(name, entry, rounds) for name, entry in entries.items()}
-    return content_of(page.title, groups, Part("Tables of the experiment", tables=page.tables))
+    return content_of(page.title, groups, Section("Tables of the experiment", tables=page.tables))
 
 
 def _runs(name: str, entry: Entry, rounds: int) -> list[ShownRun]:

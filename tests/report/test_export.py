@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedplt.report.export import export
-from fedplt.report.page import read_run
-from fedplt.report.page.render import csv_text
+from fedplt.report.page import csv_text, read_run
 from fedplt.tables import Table
 from tests.support.jobs import blob_job
 from tests.support.runs import run_job

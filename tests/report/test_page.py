@@ -20,13 +20,12 @@ from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.run_folder.sealed import seal_json
 from fedplt.fleet import RoundTime
 from fedplt.report.page import content_of, page_html, read_groups, read_run
-from fedplt.report.page.clients import away_table, worst_table
-from fedplt.report.page.compared import comparison_table, differences_chart
-from fedplt.report.page.curves import curves_of
-from fedplt.report.page.facts import headline
+from fedplt.report.page.client_charts import away_table, worst_table
+from fedplt.report.page.html_page import csv_text, page_data
 from fedplt.report.page.plan_charts import device_chart, plan_charts
-from fedplt.report.page.render import csv_text, page_data
-from fedplt.report.page.runs import ShownRun
+from fedplt.report.page.read_runs import ShownRun
+from fedplt.report.page.score_charts import comparison_table, curves_of, differences_chart
+from fedplt.report.page.summary import headline
 from tests.support.jobs import blob_job
 from tests.support.runs import run_job
 
@@ -58,11 +57,11 @@ def folder(tmp_path_factory):
 def test_all_parts_of_a_run(folder):
     content = content_of("a run", read_groups([folder]))
     (details,) = content.details
-    assert [part.title for part in details.parts] == [
+    assert [part.title for part in details.sections] == [
         "Who trains what", "Time by device", "Clients", "Client sampling", "How the model moved",
         "Costs", "Settings",
     ]  # fmt: skip
-    charts = {chart.name: chart for part in details.parts for chart in part.charts}
+    charts = {chart.name: chart for part in details.sections for chart in part.charts}
     assert charts.keys() == {
         "plan", "coverage", "contributions", "devices", "distribution", "spread", "probabilities",
         "budget", "update_magnitude", "effective_perturbation", "mean_age",
@@ -195,6 +194,6 @@ def test_a_private_run_says_where_its_key_is(tmp_path):
     )
     run_job(job, tmp_path / "run")
     content = content_of("a run", read_groups([tmp_path / "run"]))
-    (part,) = [part for part in content.details[0].parts if part.title == "Privacy"]
+    (part,) = [part for part in content.details[0].sections if part.title == "Privacy"]
     assert "differential privacy after 1 round" in part.texts[0]
     assert "mode 0600" in part.texts[1]

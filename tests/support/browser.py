@@ -15,7 +15,7 @@ from selenium.webdriver.chrome.service import Service
 
 from fedplt import History
 from fedplt.federation.run_folder.records import RoundRecord, Totals
-from fedplt.report.page.runs import ShownRun
+from fedplt.report.page import ShownRun
 
 OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",

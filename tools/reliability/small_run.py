@@ -18,7 +18,7 @@ from fedplt.errors import FedpltError
 from fedplt.federation import History, Interrupted, Job, RunFolder, evaluate, load
 from fedplt.federation.run_folder.sealed import tensors_digest
 from fedplt.federation.start import run_job
-from fedplt.report.page.runs import read_run
+from fedplt.report.page import read_run
 
 SETTINGS: dict[str, Any] = {
     "rounds": 6,

@@ -275,11 +275,8 @@ def _tracked(folder: Path, wanted: bool, done: int, show: OnRound) -> Iterator[O
     if not wanted:
         yield show
         return
-    try:
-        from fedplt.report.tracking import tensorboard_rounds
-    except ImportError as error:
-        why = "--tensorboard needs TensorBoard: pip install 'fedplt[tracking]'"
-        raise RunError(why) from error
+    from fedplt.report.tracking import tensorboard_rounds
+
     with tensorboard_rounds(folder / "tensorboard", done) as log:
 
         def both(record: RoundRecord) -> None:

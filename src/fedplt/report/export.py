@@ -10,8 +10,7 @@ from typing import Any
 from fedplt.errors import RunError
 from fedplt.files import write_atomically, write_text
 from fedplt.imports import optional_module
-from fedplt.report.page.compared import Groups, comparison_table
-from fedplt.report.page.runs import ShownRun, scores_by_client
+from fedplt.report.page import Groups, ShownRun, comparison_table, scores_by_client
 from fedplt.tables import latex, markdown
 from fedplt.text import csv_cell
 

@@ -32,8 +32,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from fedplt.errors import DamagedError, FedpltError, RunError
 from fedplt.federation import RoundRecord, RunFolder, read_metric
 from fedplt.files import SCRATCH, open_ordinary
-from fedplt.report.page import content_of, page_html, plotly_source, read_run
-from fedplt.report.page.render import environment, page_script, security_policy, style
+from fedplt.report.page import (
+    content_of,
+    environment,
+    page_html,
+    page_script,
+    plotly_source,
+    read_run,
+    security_policy,
+    style,
+)
 from fedplt.text import duration_text
 
 MAX_DEPTH = 4

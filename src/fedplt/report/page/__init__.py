@@ -1,20 +1,34 @@
 # mypy: implicit-reexport
 """Runs as one self-contained HTML page with interactive charts.
 
-``runs`` reads what is shown, the modules in between make charts and tables of it (plain data), and
-``render`` makes the page. Whatever comes from a run's files is data: it is escaped, and nothing
-that a file names is imported.
+``read_runs`` reads the runs, the modules in between make charts and tables (plain data), and
+``html_page`` makes the page. Content of a run's files is data: it is escaped, and nothing that a
+file names is imported.
 """
 
 from __future__ import annotations
 
-from fedplt.report.page.content import Content, content_of
-from fedplt.report.page.render import page_html, plotly_source, write_page
-from fedplt.report.page.runs import (
+from fedplt.report.page.html_page import (
+    Content,
+    Section,
+    content_of,
+    csv_text,
+    environment,
+    page_html,
+    page_script,
+    plotly_source,
+    security_policy,
+    style,
+    write_page,
+)
+from fedplt.report.page.read_runs import (
+    Groups,
     ShownRun,
+    client_summary,
     compared_runs,
     read_groups,
     read_run,
     run_folders,
-    scalars,
+    scores_by_client,
 )
+from fedplt.report.page.score_charts import comparison_table

@@ -13,7 +13,7 @@ from fedplt.federation import DeviceTimes
 from fedplt.fleet import RoundTime, in_time
 from fedplt.planning import Plan, allocation_of
 from fedplt.report.page.chart import Chart, axis, evenly, label
-from fedplt.report.page.runs import ShownRun
+from fedplt.report.page.read_runs import ShownRun
 
 MAX_ROWS = 60
 """Up to this many clients have a row each; more are grouped by ratio."""

@@ -8,11 +8,9 @@ from typing import Any
 
 from fedplt.client import MetricInfo
 from fedplt.planning import download_bytes, make_plan
-from fedplt.report.page.runs import ShownRun
+from fedplt.report.page.read_runs import Groups, ShownRun
 from fedplt.tables import Table
 from fedplt.text import bytes_text, duration_text, flops_text, seconds_text
-
-Groups = Mapping[str, Sequence[ShownRun]]
 
 
 def headline(groups: Groups) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedplt.federation import RoundRecord
 from fedplt.report.page.chart import Chart, axis, evenly, label, line
-from fedplt.report.page.runs import ShownRun
+from fedplt.report.page.read_runs import ShownRun
 
 MAX_LINES = 8
 """Up to this many layers have a line each; more are rows of a heatmap."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedplt.report.page.chart import Chart, axis, evenly, label, line
-from fedplt.report.page.runs import ShownRun, client_summary, scores_by_client
+from fedplt.report.page.read_runs import ShownRun, client_summary, scores_by_client
 from fedplt.tables import Table
 
 MAX_LISTED = 20

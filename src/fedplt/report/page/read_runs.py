@@ -1,9 +1,8 @@
-"""The runs that a page shows, read from their folders without importing what they name; scalars."""
+"""Read the runs that a page shows from their folders, without importing what they name."""
 
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +63,10 @@ class ShownRun:
     @property
     def processors(self) -> set[str]:
         return {str(session.get("processor", "")) for session in self.sessions}
+
+
+Groups = Mapping[str, Sequence[ShownRun]]
+"""Runs by label; the runs of a group differ only in their seeds."""
 
 
 def read_run(path: Path, *, check_models: bool = True) -> ShownRun:
@@ -190,26 +193,3 @@ def scores_by_client(record: RoundRecord) -> dict[int, float]:
     """Scores by client; of a large fleet only the lowest and the highest."""
     found = record.client_scores or {}
     return {int(key): value for key, value in found.items() if key.isdecimal()}
-
-
-def scalars(record: RoundRecord, metric: str = "score") -> dict[str, float]:
-    """The numbers of a round by name, for a tracker such as TensorBoard, W&B or MLflow.
-
-    Names are ``group/name``: ``validation/score``, ``training/loss``, ``total/bytes_up``. A number
-    that this round lacks, such as the score between evaluations, is left out.
-    """
-    values: dict[str, float | None] = {
-        f"validation/{metric}": record.score,
-        "validation/loss": record.loss,
-        "training/loss": record.train_loss,
-        "training/clients": record.num_clients,
-        "training/seconds": record.seconds,
-        **{f"total/{name}": float(value) for name, value in vars(record.total).items()},
-        **{f"clients/{name}": value for name, value in client_summary(record).items()},
-    }
-    moved = record.diagnostics or {}
-    for key in ("update_magnitude", "effective_perturbation"):
-        values[f"model/{key}"] = moved.get(key)
-        for name, layer in (moved.get("layers") or {}).items():
-            values[f"{key}/{name}"] = layer.get(key)
-    return {tag: v for tag, v in values.items() if v is not None and math.isfinite(v)}

@@ -1,0 +1,255 @@
+"""A page: which charts and tables it shows, and its HTML with everything embedded."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from fedplt.configuration import dump_config
+from fedplt.federation import privacy_text
+from fedplt.files import write_text
+from fedplt.report.page.chart import Chart
+from fedplt.report.page.client_charts import (
+    away_table,
+    client_charts,
+    sampling_charts,
+    worst_table,
+)
+from fedplt.report.page.dynamics_charts import dynamics_charts, dynamics_note
+from fedplt.report.page.plan_charts import device_chart, plan_charts
+from fedplt.report.page.read_runs import Groups, ShownRun
+from fedplt.report.page.score_charts import (
+    comparison_table,
+    curve_alt,
+    curves_of,
+    differences_chart,
+)
+from fedplt.report.page.summary import checklist, cost_table, headline
+from fedplt.report.palette import SERIES, SERIES_ON_DARK
+from fedplt.tables import Table, latex
+from fedplt.text import csv_cell
+
+SCRIPTS = ("charts.js", "curves.js", "page.js")
+
+
+@dataclass(frozen=True)
+class Section:
+    """Charts, tables and texts under one heading."""
+
+    title: str
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
+    texts: Sequence[str] = ()
+    listing: str = ""
+    """A text in a fixed-width font, folded away under its name."""
+    listing_name: str = "As text"
+
+    def __bool__(self) -> bool:
+        return bool(self.charts or self.tables or any(self.texts) or self.listing)
+
+
+@dataclass(frozen=True)
+class Details:
+    """What is shown of one run."""
+
+    label: str
+    name: str
+    sections: Sequence[Section]
+
+
+@dataclass(frozen=True)
+class Content:
+    """Everything on a page."""
+
+    title: str
+    headline: Sequence[tuple[str, str]]
+    curves: Mapping[str, Any]
+    curve_alt: str
+    comparison: Section
+    details: Sequence[Details]
+    checklist: Table
+    running: bool = False
+    extra: Section = field(default_factory=lambda: Section(""))
+    """What the maker of the page adds, such as the tables of an experiment."""
+
+    @property
+    def charts(self) -> list[Chart]:
+        """All charts; their names are made different by the run they belong to."""
+        sections = [self.comparison, *(section for run in self.details for section in run.sections)]
+        return [chart for section in sections for chart in section.charts]
+
+
+def content_of(title: str, groups: Groups, extra: Section | None = None) -> Content:
+    """What is shown of these runs: of each group, the details of its first run."""
+    several = len(groups) > 1
+    difference = differences_chart(groups) if several else None
+    return Content(
+        title=title,
+        headline=headline(groups),
+        curves=curves_of(groups),
+        curve_alt=curve_alt(groups),
+        comparison=Section(
+            "Comparison",
+            [difference] if difference else [],
+            [comparison_table(groups)] if several or len(_runs(groups)) > 1 else [],
+        ),
+        details=[
+            Details(name, runs[0].name, found)
+            for name, runs in groups.items()
+            if (found := _sections(runs[0]))
+        ],
+        checklist=checklist(groups),
+        running=not all(run.is_finished for run in _runs(groups)),
+        extra=extra or Section(""),
+    )
+
+
+def _runs(groups: Groups) -> list[ShownRun]:
+    return [run for runs in groups.values() for run in runs]
+
+
+def _privacy_texts(run: ShownRun) -> list[str]:
+    if not run.history.privacy:
+        return []
+    key = (
+        "The checkpoints in the run's folder hold the key of the noise; only their owner may read "
+        "them (mode 0600). Publish model.safetensors, not the folder."
+    )
+    return [privacy_text(run.history.privacy), key]
+
+
+def _sections(run: ShownRun) -> list[Section]:
+    if run.config is None:
+        return []
+    device = device_chart(run)
+    worst, away = worst_table(run), away_table(run)
+    summary = run.plan.summary() if run.plan else ""
+    sections = [
+        Section(
+            "Who trains what", plan_charts(run), (), [run.plan_problem], summary, "The plan as text"
+        ),
+        Section("Time by device", [device] if device else []),
+        Section("Clients", client_charts(run), [table for table in (worst, away) if table]),
+        Section("Client sampling", sampling_charts(run)),
+        Section("How the model moved", dynamics_charts(run), (), [dynamics_note(run)]),
+        Section("Costs", (), [cost_table(run)]),
+        Section("Privacy", texts=_privacy_texts(run)),
+        Section("Settings", listing=dump_config(run.config), listing_name="config.toml"),
+    ]
+    return [section for section in sections if section]
+
+
+@cache
+def plotly_source() -> str:
+    """The charting library: plotly.js, its bundle of charts with two axes (MIT license)."""
+    packed = files("fedplt.report.page").joinpath("plotly-cartesian.min.js.gz").read_bytes()
+    return gzip.decompress(packed).decode()
+
+
+@cache
+def _text(name: str) -> str:
+    return files("fedplt.report.page").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("fedplt.report.page", ""),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def write_page(path: Path, content: Content) -> Path:
+    """Write a page that needs nothing but a browser."""
+    write_text(path, page_html(content))
+    return path
+
+
+def page_html(content: Content, *, live: bool = False) -> str:
+    """The page; a live one takes the charting library from the server that shows it."""
+    library = None if live else Markup(plotly_source())
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            content=content,
+            style=style(),
+            script=Markup(page_script()),
+            plotly=library,
+            data=Markup(embedded_json(page_data(content))),
+            policy=None if live else security_policy(plotly_source(), page_script()),
+            live=live,
+        )
+    )
+
+
+def style() -> Markup:
+    return Markup(_text("page.css"))
+
+
+def page_script() -> str:
+    colors = json.dumps({"light": SERIES, "dark": SERIES_ON_DARK})
+    return "\n".join(['"use strict";', f"const COLORS = {colors};", *map(_text, SCRIPTS)])
+
+
+def security_policy(*scripts: str, sources: str = "", connect: str = "'none'") -> str:
+    """A content security policy: only these scripts run, and nothing is fetched from elsewhere."""
+    hashes = [
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+        for text in scripts
+    ]
+    return (
+        f"default-src 'none'; script-src {' '.join([*hashes, sources]).strip()}; "
+        f"style-src 'unsafe-inline'; img-src data: blob:; connect-src {connect}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def page_data(content: Content) -> dict[str, object]:
+    """What the scripts of the page read."""
+    charts = {f"all-{chart.name}": chart for chart in content.comparison.charts}
+    charts |= {f"extra-{chart.name}": chart for chart in content.extra.charts}
+    for number, run in enumerate(content.details):
+        for section in run.sections:
+            charts |= {f"run{number}-{chart.name}": chart for chart in section.charts}
+    tables = [*content.comparison.tables, *content.extra.tables]
+    copies = {f"{table.name}-csv": csv_text(table) for table in tables}
+    copies |= {f"{table.name}-latex": latex(table) for table in tables}
+    return {
+        "curves": content.curves,
+        "charts": {name: chart.to_json() for name, chart in charts.items()},
+        "copies": copies,
+    }
+
+
+def embedded_json(data: object) -> str:
+    r"""JSON that cannot end the script element it stands in.
+
+    >>> embedded_json({"a": "</script>"})
+    '{"a":"\\u003c/script\\u003e"}'
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def csv_text(table: Table) -> str:
+    """A table as CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([csv_cell(cell) for cell in row] for row in [table.header, *table.rows])
+    return out.getvalue()

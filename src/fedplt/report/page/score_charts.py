@@ -1,0 +1,225 @@
+"""Scores of several runs: curves by round and cost, a table, paired differences with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from statistics import fmean
+from typing import Any
+
+from fedplt.client import MetricInfo
+from fedplt.comparison import cost_to_reach, default_target, mean_cost_text, measures_of
+from fedplt.federation import one_metric
+from fedplt.report.page.chart import Chart, axis, label, plain
+from fedplt.report.page.read_runs import Groups, ShownRun
+from fedplt.statistics import Interval, mean_interval, spread
+from fedplt.tables import Table
+
+AXES = {
+    "round": ("round", ""),
+    "bytes_up": ("bytes uploaded by clients", "B"),
+    "bytes": ("bytes sent, up and down", "B"),
+    "flops": ("FLOPs, exact", "FLOP"),
+    "paper_flops": ("FLOPs, the paper's model", "FLOP"),
+    "simulated": ("simulated time on the devices", "s"),
+    "measured": ("measured time here", "s"),
+}
+"""What curves can be drawn against, and its unit."""
+
+
+def curves_of(groups: Groups) -> dict[str, Any]:
+    """Everything that the main chart switches between; the page computes means and bands."""
+    metric = one_metric(run.history for runs in groups.values() for run in runs)
+    found: list[Any] = [
+        {"label": label(name), "runs": [_run_columns(run) for run in runs]}
+        for name, runs in groups.items()
+    ]
+    axes = [key for key in AXES if _is_known(found, "x", key)]
+    values = {"score": metric.label, "loss": "validation loss", "train_loss": "training loss"}
+    for group in found:
+        for run in group["runs"]:
+            run["x"] = {key: run["x"][key] for key in axes}
+    return {
+        "groups": plain(found),
+        "axes": [{"key": key, "label": AXES[key][0], "unit": AXES[key][1]} for key in axes],
+        "values": [
+            {"key": key, "label": text}
+            for key, text in values.items()
+            if _is_known(found, "y", key)
+        ],
+        "metric": {
+            "name": metric.name,
+            "unit": metric.unit,
+            "scale": metric.scale,
+            "higher": metric.direction == "higher",
+        },
+        "target": default_target(metric, finals_of(groups)),
+    }
+
+
+def finals_of(groups: Groups) -> list[list[float]]:
+    """The final scores of each group's runs."""
+    return [[run.history.final_score() for run in runs] for runs in groups.values()]
+
+
+def _run_columns(run: ShownRun) -> dict[str, Any]:
+    """One list per column, one entry per evaluated round."""
+    ends = list(accumulate(record.seconds for record in run.history.rounds))
+    kept = [
+        (record, seconds)
+        for record, seconds in zip(run.history.rounds, ends, strict=True)
+        if record.score is not None
+    ]
+    return {
+        "name": label(run.name),
+        "seed": run.seed,
+        "x": {
+            "round": [record.round for record, _ in kept],
+            "bytes_up": [record.total.bytes_up for record, _ in kept],
+            "bytes": [record.total.bytes_up + record.total.bytes_down for record, _ in kept],
+            "flops": [record.total.flops for record, _ in kept],
+            "paper_flops": [record.total.paper_flops for record, _ in kept],
+            "simulated": [record.total.simulated_seconds for record, _ in kept],
+            "measured": [seconds for _, seconds in kept],
+        },
+        "y": {
+            "score": [record.score for record, _ in kept],
+            "loss": [record.loss for record, _ in kept],
+            "train_loss": [record.train_loss for record, _ in kept],
+        },
+    }
+
+
+def _is_known(groups: Sequence[Mapping[str, Any]], side: str, key: str) -> bool:
+    """Whether a column has a value other than 0 and nothing in some run."""
+    return any(
+        value is not None and math.isfinite(value) and value != 0
+        for group in groups
+        for run in group["runs"]
+        for value in run[side][key]
+    )
+
+
+def curve_alt(groups: Groups) -> str:
+    """The main chart in a sentence."""
+    metric = one_metric(run.history for runs in groups.values() for run in runs)
+    parts = []
+    for name, runs in groups.items():
+        first = fmean(run.history.evaluated[0].score or 0.0 for run in runs)
+        last = fmean(run.history.last_score for run in runs)
+        parts.append(f"{name} from {metric.text(first)} to {metric.text(last)}")
+    return f"{metric.name} by round: {'; '.join(parts)}."
+
+
+def comparison_table(groups: Groups) -> Table:
+    """Last, mean and test scores, and the cost until a common target."""
+    metric = one_metric(run.history for runs in groups.values() for run in runs)
+    target = default_target(metric, finals_of(groups))
+    measures = measures_of(run.history for runs in groups.values() for run in runs)
+    tested = any(run.history.test_score is not None for runs in groups.values() for run in runs)
+    header = ["run", "seeds", f"last {metric.label}", f"{metric.label}, mean of last 10"]
+    header += [f"test {metric.label}"] if tested else []
+    rows = []
+    for name, runs in groups.items():
+        tests = [score for run in runs if (score := run.history.test_score) is not None]
+        rows.append(
+            (
+                name,
+                ", ".join(str(run.seed) for run in runs),
+                _spread(metric, [run.history.last_score for run in runs]),
+                _spread(metric, [run.history.final_score() for run in runs]),
+                *([_spread(metric, tests)] if tested else []),
+                *(
+                    mean_cost_text(
+                        measure, [cost_to_reach(r.history, measure, target) for r in runs]
+                    )
+                    for measure in measures
+                ),
+            )
+        )
+    notes = (
+        "Last: of the last evaluation; beside it the mean of the last 10 evaluations. Costs: "
+        f"until {metric.name} "
+        f"{metric.text(target)}, mean over the seeds that reach it. ±: sample standard deviation "
+        "over seeds.",
+    )
+    columns = (*header, *(f"{measure} to target" for measure in measures))
+    return Table("comparison", "Comparison", columns, tuple(rows), notes)
+
+
+def _spread(metric: MetricInfo, values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    found = spread(values)
+    mean = metric.number(found.mean, 1)
+    return mean if found.std is None else f"{mean} ± {metric.number(found.std, 1)}"
+
+
+def paired(first: Sequence[ShownRun], second: Sequence[ShownRun]) -> Interval | None:
+    """Mean scores of the last 10 evaluations, second minus first, paired by seed.
+
+    Only runs on one kind of processor are paired.
+    """
+    before = {run.seed: run for run in first}
+    differences = [
+        run.history.final_score() - other.history.final_score()
+        for run in second
+        if (other := before.get(run.seed)) and len(other.processors | run.processors) <= 1
+    ]
+    return mean_interval(differences) if differences else None
+
+
+def differences_chart(groups: Groups) -> Chart | None:
+    """Differences to the first group, with 95 % intervals; None for a single group."""
+    reference, *others = groups
+    metric = groups[reference][0].history.metric
+    found = {
+        name: interval
+        for name in others
+        if (interval := paired(groups[reference], groups[name])) is not None
+    }
+    if not found:
+        return None
+    estimates = [metric.scale * interval.estimate for interval in found.values()]
+    ends = [
+        (e, e) if i.low is None or i.high is None else (metric.scale * i.low, metric.scale * i.high)
+        for i, e in zip(found.values(), estimates, strict=True)
+    ]
+    trace = {
+        "type": "scatter", "mode": "markers", "x": estimates,
+        "y": [label(name) for name in found], "marker": {"size": 9}, "showlegend": False,
+        "error_x": {
+            "type": "data", "symmetric": False, "thickness": 1.5,
+            "array": [high - e for (_, high), e in zip(ends, estimates, strict=True)],
+            "arrayminus": [e - low for (low, _), e in zip(ends, estimates, strict=True)],
+        },
+        "customdata": [_interval_text(metric, interval) for interval in found.values()],
+        "hovertemplate": "%{y}: %{customdata}<extra></extra>",
+    }  # fmt: skip
+    texts = [f"{name}: {_interval_text(metric, i)}" for name, i in found.items()]
+    unit = "points" if metric.unit == "%" else metric.unit
+    layout = {
+        "xaxis": axis(f"{metric.name} minus that of {reference} ({unit})".replace(" ()", ""),
+                      zeroline=True, zerolinewidth=2),
+        "yaxis": {"type": "category", "automargin": True, "range": [len(found) - 0.5, -0.5]},
+    }  # fmt: skip
+    note = (
+        "Means of the last 10 evaluations, paired by seed, with 95 % intervals (Student's t). "
+        + "; ".join(texts)
+        + "."
+    )
+    title = f"Differences to {reference}"
+    return Chart("differences", title, note, [trace], layout, note, 110 + 46 * len(found))
+
+
+def _interval_text(metric: MetricInfo, interval: Interval) -> str:
+    seeds = f"{interval.number} seed{'s' if interval.number > 1 else ''}"
+    text = _signed(metric, interval.estimate)
+    if interval.low is None or interval.high is None:
+        return f"{text} ({seeds}: no interval)"
+    return f"{text} [{_signed(metric, interval.low)}, {_signed(metric, interval.high)}] ({seeds})"
+
+
+def _signed(metric: MetricInfo, difference: float) -> str:
+    return ("+" if difference >= 0 else "") + metric.number(difference, 1)
