@@ -114,7 +114,7 @@ def signature(name: str, thing: Any) -> str:
     for parameter in inspect.signature(thing).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
-        shown = parameter.name
+        shown = ("**" if parameter.kind is parameter.VAR_KEYWORD else "") + parameter.name
         if parameter.annotation is not parameter.empty:
             shown += f": {parameter.annotation}"
         if parameter.default is not parameter.empty:

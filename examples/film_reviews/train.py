@@ -47,8 +47,7 @@ def main() -> None:
         (inputs[held_out], labels[held_out]),
         ratios=RATIOS,
         rounds=30,
-        split="dirichlet",
-        data={"alpha": 1.0},
+        split={"alpha": 1.0},
         cut={"always": ["head", "places"]},
         sampling={"name": "uniform", "num_clients": 20},
         training={

@@ -56,8 +56,7 @@ def main() -> None:
             validation,
             ratios=ratios,
             rounds=ROUNDS,
-            split="dirichlet",
-            data={"alpha": 0.5},
+            split={"alpha": 0.5},
             cut=HEAD,
             method=variant["method"],
             training={

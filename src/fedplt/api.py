@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from torch import nn
 
-from fedplt.client import Loss, Metric, Task
+from fedplt.client import Task
 from fedplt.configuration import (
     FROM_PYTHON,
     Changes,
@@ -21,8 +22,10 @@ from fedplt.configuration import (
     EvaluationConfig,
     FleetConfig,
     PrivacyConfig,
+    RunConfig,
     SamplingConfig,
     ServerConfig,
+    TaskConfig,
     TrainingConfig,
     as_config,
     make_absolute,
@@ -31,9 +34,9 @@ from fedplt.configuration import (
     parse_config,
     placing,
 )
-from fedplt.data import Augment, Collate, Split, TrainingData, split_given
+from fedplt.data import Split, TrainingData, split_given
 from fedplt.engines import engine_of
-from fedplt.errors import ConfigError
+from fedplt.errors import ConfigError, did_you_mean
 from fedplt.federation import (
     History,
     MakeEngine,
@@ -121,121 +124,127 @@ def resume(
         return run_job(job, folder, resume=True, engine=make, on_round=on_round)
 
 
+class Sections(TypedDict, total=False):
+    """Sections of a configuration that :func:`train` takes."""
+
+    split: str | Split | Sequence[Any] | DataConfig | Values
+    fleet: FleetConfig | Values
+    cut: CutConfig | Values
+    task: str | Task | TaskConfig | Values
+    method: str | type[Method] | Values
+    training: TrainingConfig | Values
+    sampling: SamplingConfig | Values
+    server: ServerConfig | Values
+    privacy: PrivacyConfig | Values
+    evaluation: EvaluationConfig | Values
+    diagnostics: DiagnosticsConfig | Values
+    engine: EngineConfig | Values | MakeEngine
+    name: str
+    checkpoint_every: int
+
+
 def train(
     model: nn.Module,
     train_data: Any,
-    validation_data: Any,
+    validation_data: Any = None,
     *,
     rounds: int,
     ratios: Sequence[float | Allocation] | None = None,
-    fleet: FleetConfig | Values | None = None,
-    test_data: Any = None,
-    split: str | Split | Sequence[Any] | None = None,
-    learning_rates: Sequence[float] | None = None,
-    task: str | Task = "classification",
-    loss: Loss | None = None,
-    metric: str | Metric | None = None,
-    augment: Augment | None = None,
-    collate: Collate | None = None,
+    learning_rate: float | Sequence[float] | None = None,
     seed: int = 0,
-    name: str = "run",
-    checkpoint_every: int = 10,
-    cut: CutConfig | Values | None = None,
-    data: DataConfig | Values | None = None,
-    method: str | type[Method] | Values = "fedplt",
-    sampling: SamplingConfig | Values | None = None,
-    training: TrainingConfig | Values | None = None,
-    server: ServerConfig | Values | None = None,
-    evaluation: EvaluationConfig | Values | None = None,
-    privacy: PrivacyConfig | Values | None = None,
-    diagnostics: DiagnosticsConfig | Values | None = None,
-    engine: EngineConfig | Values | MakeEngine | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
     on_round: OnRound = ignore,
     verbose: bool | None = None,
+    **sections: Unpack[Sections],
 ) -> History:
     """Train your own model on your own data with partial layer training.
 
-    Sections (``training``, ``sampling``, ...) are those of a run configuration, as objects or as
-    dictionaries: ``training=fedplt.TrainingConfig(learning_rate=0.1)`` or
-    ``training={"learning_rate": 0.1}``.
-
     Args:
         model: any torch module that :func:`fedplt.cut` can cut; it is trained in place.
-        train_data, validation_data: what the clients train on, and what every round is evaluated
-            on: ``(inputs, targets)`` of tensors, arrays or pandas objects, or a Dataset.
-        test_data: the same; evaluated once, at the end.
+        train_data, validation_data: the clients' examples, and those that every round is evaluated
+            on: ``(inputs, targets)`` of tensors, arrays or pandas objects, or a Dataset. With a
+            test set or a collate function, give one :class:`fedplt.TrainingData` instead.
         rounds: total number, including those already done when a run is resumed.
         ratios: one per client: the fraction of the model it trains.
-        fleet: instead of ratios, the devices to plan them from:
-            ``{"devices": "devices.csv", "deadline_seconds": 30.0}``.
-        split: ``"iid"``, ``"dirichlet"``, ``"shards"``, or one array of example indices per client
-            (default as in a configuration: by the keys of ``data``, else ``"iid"``).
-        learning_rates: one per client (default: ``training["learning_rate"]`` for all).
-        task: ``"classification"``, ``"regression"``, ``"multi-label"``, ``"next-token"``, or a
-            :class:`fedplt.Task`: a loss and a metric.
-        loss: instead of the task's: ``loss(outputs, targets)``, the mean over a batch.
-        metric: instead of the task's: a name such as ``"mae"``, or a :class:`fedplt.Metric`.
-        augment: changes a batch of training inputs: ``augment(inputs, generator)``.
-        collate: makes a batch of a list of a Dataset's items, as for a DataLoader.
+        learning_rate: one number, or one per client (default: 0.01).
         seed: seed of all random draws.
-        name, checkpoint_every: as in a configuration.
-        cut: arguments of :func:`fedplt.cut`: ``{"never": ["backbone"]}``.
-        data: further keys of the split: ``{"alpha": 0.1}``.
-        method: a name, your own class, or a dictionary with options: ``{"name": "heterofl",
-            "scaler": "all"}``.
-        sampling, training, server, evaluation, privacy, diagnostics: sections of a configuration.
-            ``sampling={"name": MySampler}`` and ``server={"aggregation": MyRule}`` take your own
-            classes, too.
-        engine: the section ``engine``, or a function that makes an engine.
         out: a run folder (config, plan, records, checkpoints, final model); None: nothing on disk.
         resume: continue the run in ``out``, with the same arguments; ends with the same bits.
         overwrite: delete the run that is in ``out``, when the new one starts.
         on_round: called with every round's :class:`fedplt.RoundRecord`, in order.
         verbose: show progress; default: on a terminal and in a notebook.
+        sections: sections of a configuration, as objects or as dictionaries:
+            ``training=fedplt.TrainingConfig(batch_size=32)`` or ``training={"batch_size": 32}``.
+        split: ``"iid"``, ``"dirichlet"``, ``"shards"``, one array of example indices per client,
+            or keys of ``[data]``: ``{"alpha": 0.1}``.
+        fleet: instead of ratios, the devices to plan them from:
+            ``{"devices": "devices.csv", "deadline_seconds": 30.0}``.
+        cut: arguments of :func:`fedplt.cut`: ``{"never": ["backbone"]}``.
+        task: ``"classification"``, ``"regression"``, ``"multi-label"``, ``"next-token"``, a
+            :class:`fedplt.Task`, or ``{"name": "regression", "loss": my_loss, "metric": "mae"}``.
+            A loss is a function of outputs and targets that returns the mean over a batch; a
+            metric is a name or a :class:`fedplt.Metric`.
+        method: a name, your class, or ``{"name": "heterofl", "scaler": "all"}``.
+        training: ``{"local_epochs": 2, "optimizer": "adam"}``; ``augment`` may be a function:
+            ``augment(inputs, generator)`` changes the inputs of a batch.
+        sampling, server: the sampler (``name``) and the aggregation rule (``aggregation``) may be
+            your classes.
+        privacy, evaluation, diagnostics, name, checkpoint_every: as in a configuration.
+        engine: the section, or a function that makes an engine.
 
     Ctrl-C saves the run (with ``out``) and raises KeyboardInterrupt.
     """
+    _refuse_unknown(sections)
     if resume and out is None:
-        raise ConfigError("resume=True needs out: the folder of the run to continue.")
+        raise ConfigError("it needs out: the folder of the run to continue.", key="resume")
     if resume and overwrite:
         raise ConfigError("resume=True continues a run, overwrite=True deletes it: set one.")
-    optional = {"augment": augment, "collate": collate}
-    given_functions = {key: value for key, value in optional.items() if value is not None}
-    check_arguments(model, on_round=on_round, **given_functions)
-    ratios, learning_rates = as_list(ratios), as_list(learning_rates)
-    samples = TrainingData(train_data, validation_data, test_data, collate)
-    named_split, given = _split(split, len(samples.train))
-    named_task, chosen = task_section(task, loss, metric)
-    planned = values_of("fleet", fleet)
-    sections = {
-        "data": {"name": FROM_PYTHON, **named_split, **values_of("data", data)},
-        "model": {"name": FROM_PYTHON, **values_of("cut", cut)},
-        "task": named_task,
-        "clients": clients_section(ratios, planned, learning_rates),
-        **({"fleet": planned} if planned else {}),
-        "method": method_section(method),
-        "sampling": values_of("sampling", sampling),
-        "training": {
-            **values_of("training", training),
-            **({"augment": FROM_PYTHON} if augment else {}),
-        },
-        "server": values_of("server", server),
-        "evaluation": values_of("evaluation", evaluation),
-        "diagnostics": values_of("diagnostics", diagnostics),
+    training = dict(values_of("training", sections.get("training")))
+    augment, engine = training.get("augment"), sections.get("engine")
+    if augment is None or isinstance(augment, str):
+        augment = None
+    else:
+        training["augment"] = FROM_PYTHON
+    functions = {"on_round": on_round} | ({} if augment is None else {"training.augment": augment})
+    check_arguments(model, **functions)
+    if isinstance(train_data, TrainingData):
+        if validation_data is not None:
+            raise ConfigError("the TrainingData has it already.", key="validation_data")
+        data = train_data
+    else:
+        data = TrainingData(train_data, validation_data)
+    ratios, rates = as_list(ratios), as_list(learning_rate)
+    if rates is not None and not isinstance(rates, Sequence):
+        if "learning_rate" in training:
+            raise ConfigError("training has a learning_rate, too; set one.", key="learning_rate")
+        training["learning_rate"], rates = rates, None
+    split_keys, split = _split(sections.get("split"), len(data.train))
+    task_keys, task = task_section(sections.get("task", "classification"))
+    fleet = values_of("fleet", sections.get("fleet"))
+    values: dict[str, Any] = {
+        "seed": seed,
+        "rounds": rounds,
+        **{key: sections[key] for key in ("name", "checkpoint_every") if key in sections},
+        "data": {"name": FROM_PYTHON, **split_keys},
+        "model": {"name": FROM_PYTHON, **values_of("cut", sections.get("cut"))},
+        "task": task_keys,
+        "clients": clients_section(ratios, fleet, rates),
+        "method": method_section(sections.get("method", "fedplt")),
+        "training": training,
         "engine": {} if callable(engine) else values_of("engine", engine),
-        **({} if privacy is None else {"privacy": values_of("privacy", privacy)}),
     }
-    top = {"name": name, "seed": seed, "rounds": rounds, "checkpoint_every": checkpoint_every}
-    values = {**top, **{key: dict(section) for key, section in sections.items()}}
+    if fleet:
+        values["fleet"] = dict(fleet)
+    for key in ("sampling", "server", "privacy", "evaluation", "diagnostics"):
+        if sections.get(key) is not None:
+            values[key] = dict(values_of(key, sections[key]))
     make_absolute(values)
     config = parse_config(values)
     job = make_job(
-        config, model, samples,
-        split=given, ratios=ratios, learning_rates=learning_rates,
-        task=chosen, augment=augment,
+        config, model, data,
+        split=split, ratios=ratios, learning_rates=rates, task=task, augment=augment,
     )  # fmt: skip
     warn_of_gaps(job.plan)
     make_engine = engine if callable(engine) else engine_of(config)
@@ -246,9 +255,38 @@ def train(
         )  # fmt: skip
 
 
-def _split(given: str | Split | Sequence[Any] | None, number: int) -> tuple[Values, Split | None]:
-    """The keys of ``[data]`` that describe a split, and the split itself unless it is named."""
-    if given is None or isinstance(given, str):
-        return {} if given is None else {"split": given}, None
+_MOVED = {
+    "test_data": "fedplt.train(model, fedplt.TrainingData(train, validation, test=...), ...)",
+    "collate": "fedplt.train(model, fedplt.TrainingData(train, validation, collate=...), ...)",
+    "learning_rates": "learning_rate=[0.1, 0.05, ...]",
+    "loss": 'task={"name": "classification", "loss": my_loss}',
+    "metric": 'task={"name": "regression", "metric": "mae"}',
+    "augment": 'training={"augment": my_augment}',
+    "data": 'split={"alpha": 0.1}',
+}
+"""Former arguments of :func:`train`, and what to write now."""
+
+
+def _refuse_unknown(sections: Sections) -> None:
+    for key in sections.keys() - Sections.__annotations__.keys():
+        if key in _MOVED:
+            raise ConfigError(f"this argument was moved; write {_MOVED[key]}.", key=key)
+        for name, field in RunConfig.model_fields.items():
+            if key in getattr(field.annotation, "model_fields", ()):
+                given = {"data": "split", "model": "cut"}.get(name, name)
+                example = f"{given}={{{key!r}: ...}}"
+                raise ConfigError(f"it is a key of a section; write {example}.", key=key)
+        known = [*Sections.__annotations__, *inspect.signature(train).parameters]
+        raise ConfigError(f"there is no such argument. {did_you_mean(key, known)}", key=key)
+
+
+def _split(
+    given: str | Split | Sequence[Any] | DataConfig | Values | None, number: int
+) -> tuple[Values, Split | None]:
+    """The keys of ``[data]`` that describe a split, and the split itself if it is an object."""
+    if isinstance(given, str):
+        return {"split": given}, None
+    if given is None or isinstance(given, (DataConfig, Mapping)):
+        return values_of("split", given), None
     made = given if isinstance(given, Split) else split_given(given, number)
     return {"split": "given", "split_file": FROM_PYTHON}, made

@@ -54,7 +54,7 @@ class Reader(nn.Module):
 
 
 def test_what_nobody_trains_is_said(tmp_path, fedplt):
-    with pytest.warns(UserWarning, match="lstm.*nobody trains") as said:
+    with pytest.warns(UserWarning, match=r"lstm.*nobody trains") as said:
         train(tmp_path / "run", Reader(), ratios=[0.1] * 3, rounds=1)
     assert len(said) == 1
     content = content_of("run", read_groups([tmp_path / "run"]))
@@ -145,7 +145,7 @@ def test_the_recorded_configuration_is_true(tmp_path):
     sizes = fedplt.cut(small_model()).sizes
     train(
         tmp_path / "run", ratios=[1.0, 0.5, 0.5, fedplt.balanced_allocation(sizes, 0.3)],
-        learning_rates=[0.1, 0.1, 0.2, 0.2], split=[range(30), range(30, 40), range(40, 60), [61]],
+        learning_rate=[0.1, 0.1, 0.2, 0.2], split=[range(30), range(30, 40), range(40, 60), [61]],
     )  # fmt: skip
     config = RunFolder.open(tmp_path / "run").config()
     groups = config.clients.groups
@@ -184,14 +184,14 @@ def test_planned_fleets_from_python(tmp_path, monkeypatch):
     assert folder.config().fleet.devices == str(tmp_path / "devices.csv")
     assert history.rounds[-1].total.simulated_seconds > 0
     rates = [0.1, 0.2, 0.3]
-    train(tmp_path / "rates", ratios=None, fleet=fleet, learning_rates=rates)
+    train(tmp_path / "rates", ratios=None, fleet=fleet, learning_rate=rates)
     assert RunFolder.open(tmp_path / "rates").config().clients.learning_rates == rates
     again = {"ratios": None, "fleet": fleet, "resume": True, "rounds": 4}
     with pytest.raises(fedplt.RunError, match=r"clients\.learning_rates"):
         train(tmp_path / "rates", **again)
-    assert len(train(tmp_path / "rates", learning_rates=rates, **again).rounds) == 4
-    with pytest.raises(fedplt.ConfigError, match="give 3 positive numbers"):
-        train(ratios=None, fleet=fleet, learning_rates=rates[:2])
+    assert len(train(tmp_path / "rates", learning_rate=rates, **again).rounds) == 4
+    with pytest.raises(fedplt.ConfigError, match=r"learning_rate: .*3 positive numbers"):
+        train(ratios=None, fleet=fleet, learning_rate=rates[:2])
 
 
 def losses(history):
@@ -203,15 +203,13 @@ def double(inputs, generator):
 
 
 def test_an_augmentation_is_recorded_and_comes_from_a_file_too(tmp_path):
-    augmented = train(tmp_path / "run", augment=double)
+    augmented = train(tmp_path / "run", training={"learning_rate": 0.1, "augment": double})
     config = RunFolder.open(tmp_path / "run").config()
     assert config.training.augment == "(given from Python)"
     with pytest.raises(fedplt.RunError, match=r"training\.augment"):
         train(tmp_path / "run", rounds=4, resume=True)
     named = {"learning_rate": 0.1, "augment": f"{__name__}:double"}
     assert losses(train(training=named)) == losses(augmented) != losses(train())
-    with pytest.raises(fedplt.ConfigError, match="augment is a int"):
-        train(augment=5)
     with pytest.raises(fedplt.ConfigError, match=r"training\.augment: .* cannot be imported"):
         train(training={"augment": "nowhere:double"})
 

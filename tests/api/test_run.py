@@ -26,7 +26,7 @@ def test_trains_in_place_and_writes_a_run_folder(tmp_path):
     model = small_model()
     history = fedplt.train(
         model, blobs(300), blobs(90, 1),
-        ratios=[1.0, 0.5, 0.2], split="dirichlet", data={"alpha": 2.0}, rounds=20,
+        ratios=[1.0, 0.5, 0.2], split={"alpha": 2.0}, rounds=20,
         out=tmp_path / "run", **FAST,
     )  # fmt: skip
     inputs, targets = blobs(90, 1)
@@ -120,15 +120,15 @@ def test_datasets_and_tensors_give_the_same_bits():
 def test_a_loss_and_a_metric_of_ones_own():
     inputs = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
     targets = inputs @ torch.tensor([[1.0], [2.0], [-1.0], [0.5]])
+    metric = fedplt.Metric(
+        lambda outputs, targets: -((outputs - targets) ** 2).squeeze(1),
+        name="minus MSE", direction="higher",
+    )  # fmt: skip
     history = fedplt.train(
         nn.Linear(4, 1), (inputs, targets), (inputs, targets),
-        ratios=[1.0, 1.0], rounds=20, loss=F.mse_loss,
-        metric=fedplt.Metric(
-            lambda outputs, targets: -((outputs - targets) ** 2).squeeze(1),
-            name="minus MSE", direction="higher",
-        ),
-        augment=lambda inputs, generator: inputs,
-        split=[range(60), range(60, 120)], **FAST,
+        ratios=[1.0, 1.0], rounds=20, task={"loss": F.mse_loss, "metric": metric},
+        split=[range(60), range(60, 120)], engine=FAST["engine"],
+        training={**FAST["training"], "augment": lambda inputs, generator: inputs},
     )  # fmt: skip
     assert history.scores[-1] > -0.1 > history.scores[0]
 
@@ -162,7 +162,7 @@ def test_learning_rates_per_client():
         torch.manual_seed(0)
         model = small_model()
         data = blobs(90), blobs(30, 1)
-        fedplt.train(model, *data, ratios=[0.5] * 3, rounds=1, learning_rates=rates, **FAST)
+        fedplt.train(model, *data, ratios=[0.5] * 3, rounds=1, learning_rate=rates, **FAST)
         weights.append(model[0].weight)
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
@@ -178,26 +178,26 @@ def test_refusals():
         run(ratios=[0.5] * 91)
     with pytest.raises(ConfigError, match="the split is for 2"):
         run(split=[[0], [1]])
-    with pytest.raises(ConfigError, match="fails on the outputs"):
-        run(loss=F.binary_cross_entropy)
+    with pytest.raises(ConfigError, match=r"task: .*fails"):
+        run(task={"loss": F.binary_cross_entropy})
     with pytest.raises(ConfigError, match=r"training\.optimizer_options"):
         run(training={"optimizer": "adam", "momentum": 0.9})
-    with pytest.raises(ConfigError, match="Did you mean 'fedplt'"):
+    with pytest.raises(ConfigError, match=r"method.name: .*'fedpl'.*'fedplt'"):
         run(method={"name": "fedpl"})
-    with pytest.raises(ConfigError, match=r"method\.speed: fedavg has no such option"):
+    with pytest.raises(ConfigError, match=r"method\.speed: fedavg"):
         run(method={"name": "fedavg", "speed": 3})
     with pytest.raises(ConfigError, match=r"evaluation\.per_client"):
         run(
             train_data=(blobs(90)[0], torch.rand(90, 3).softmax(1)), evaluation={"per_client": True}
         )
-    with pytest.raises(ConfigError, match="ratios, fleet: give one of them"):
+    with pytest.raises(ConfigError, match=r"ratios: .*fleet"):
         run(fleet={"devices": "devices.csv"})
-    with pytest.raises(ConfigError, match="ratios, fleet: give one of them"):
+    with pytest.raises(ConfigError, match=r"ratios: .*fleet"):
         run(ratios=None)
-    with pytest.raises(ConfigError, match="needs out"):
+    with pytest.raises(ConfigError, match=r"resume: .*out"):
         run(resume=True)
-    with pytest.raises(ConfigError, match="give 3 positive numbers, one per client"):
-        run(learning_rates=[0.1, 0.1])
+    with pytest.raises(ConfigError, match=r"learning_rate: .*3 positive numbers"):
+        run(learning_rate=[0.1, 0.1])
     with pytest.raises(DataError, match=r"training data: label 3 .* has 3 outputs"):
         run(train_data=(blobs(90)[0], torch.arange(90) % 4))
     with pytest.raises(DataError, match="90 inputs and 89 targets"):

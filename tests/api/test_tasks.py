@@ -134,12 +134,13 @@ def test_mistakes_in_task(fedplt, slopes_toml, tmp_path, change, words):
 
 
 def test_tasks_from_python(tmp_path):
-    history = train(slopes(), task="regression", metric="r2", out=tmp_path / "run")
+    history = train(slopes(), task={"name": "regression", "metric": "r2"}, out=tmp_path / "run")
     assert history.metric == METRICS["r2"].info and history.scores[-1] > 0.9
     config = RunFolder.open(tmp_path / "run").config()
     assert (config.task.name, config.task.metric) == ("regression", "r2")
     flat = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
-    history = train(slopes(), flat, tmp_path / "huber", loss=F.huber_loss, metric="mae")
+    task = {"loss": F.huber_loss, "metric": "mae"}
+    history = train(slopes(), flat, tmp_path / "huber", task=task)
     assert history.metric.name == "MAE"
     assert RunFolder.open(tmp_path / "huber").config().task.loss == "(given from Python)"
     inputs, labels = blobs(60)
@@ -147,7 +148,7 @@ def test_tasks_from_python(tmp_path):
     history = train((inputs, several), nn.Linear(6, 3), task="multi-label", rounds=25)
     assert history.scores[-1] > 0.9 and history.metric.name == "F1"
     with pytest.raises(fedplt.ConfigError, match=r"fedplt.Metric\(l1_loss"):
-        train(slopes(), task="regression", metric=F.l1_loss)
+        train(slopes(), task={"name": "regression", "metric": F.l1_loss})
 
 
 class Bigrams(nn.Module):
@@ -161,11 +162,12 @@ class Bigrams(nn.Module):
         return scores if self.vocabulary_last else scores.transpose(1, 2)
 
 
-def bigrams(tokens, *, vocabulary_last, added=0, **more):
+def bigrams(tokens, *, vocabulary_last, added=0, metric=None):
     torch.manual_seed(0)
     model = Bigrams(vocabulary_last=vocabulary_last)
-    settings = {"task": "next-token", "rounds": 8, "training": {"learning_rate": 20.0}}
-    return train((tokens[:, :-1], tokens[:, 1:] + added), model, **settings, **more)
+    settings = {"rounds": 8, "training": {"learning_rate": 20.0}}
+    task = {"name": "next-token", "metric": metric}
+    return train((tokens[:, :-1], tokens[:, 1:] + added), model, task=task, **settings)
 
 
 @pytest.mark.parametrize("metric", [None, "token-accuracy"])

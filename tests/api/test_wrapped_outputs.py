@@ -104,11 +104,13 @@ def test_models_that_predict_the_next_token():
     tokens = (torch.arange(40)[:, None] + torch.arange(9)) % 5
     data = {"tokens": tokens, "labels": tokens}
     settings = {"training": {"learning_rate": 20.0}}
-    history = train(NextToken(), data, data, task="next-token", metric="token-accuracy", **settings)
+    history = train(
+        NextToken(), data, data, task={"name": "next-token", "metric": "token-accuracy"}, **settings
+    )
     assert history.scores[-1] == 1.0
     for task, metric in (("classification", None), ("next-token", "accuracy")):
         with pytest.raises(fedplt.DataError, match="'next-token'"):
-            train(NextToken(), data, data, task=task, metric=metric)
+            train(NextToken(), data, data, task={"name": task, "metric": metric})
 
 
 class Rows:
@@ -158,14 +160,18 @@ def test_a_collate_function_pads_items_of_different_lengths():
         row["points"] = row["points"][: 6 - index % 2]
     with pytest.raises(fedplt.DataError, match="not alike"):
         train(Wrapping(), data, data)
-    history = train(Wrapping(), data, data, collate=padded, split="shards")
-    assert history.scores[-1] > 0.8
     found = fedplt.TrainingData(data, data, collate=padded)
+    history = train(Wrapping(), found, None, split="shards")
+    assert history.scores[-1] > 0.8
     assert found.train.labels().tolist() == [row["label"] for row in data.rows]
     with pytest.raises(fedplt.DataError, match=r"collate fails.*number 0.*KeyError: 'word'"):
-        train(Wrapping(), data, data, collate=lambda rows: rows[0]["word"])
+        wrong = fedplt.TrainingData(data, data, collate=lambda rows: rows[0]["word"])
+        train(Wrapping(), wrong, None)
     with pytest.raises(fedplt.DataError, match=r"batch that collate makes.*'labels'"):
-        train(Wrapping(), data, data, collate=lambda rows: {"points": torch.zeros(len(rows), 6)})
+        unlabeled = fedplt.TrainingData(
+            data, data, collate=lambda rows: {"points": torch.zeros(len(rows), 6)}
+        )
+        train(Wrapping(), unlabeled, None)
 
 
 class Recommender(nn.Module):

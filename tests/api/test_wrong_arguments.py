@@ -16,7 +16,9 @@ X, Y = blobs(60)
 def train(**given):
     given = {"model": nn.Linear(6, 3), "data": (X, Y), "ratios": [1.0, 0.5], "rounds": 1, **given}
     settings = {"engine": {"workers": 1, "check": False}, **given}
-    return fedplt.train(settings.pop("model"), settings.pop("data"), (X, Y), **settings)
+    data = settings.pop("data")
+    validation = None if isinstance(data, fedplt.TrainingData) else (X, Y)
+    return fedplt.train(settings.pop("model"), data, validation, **settings)
 
 
 def fails():
@@ -30,38 +32,42 @@ def mean_of_all(outputs, targets):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"learning_rates": 0.1}, "give 2 positive numbers"),
-        ({"learning_rates": ["a", 0.1]}, "give 2 positive numbers"),
-        ({"learning_rates": [0.1, float("nan")]}, "give 2 positive numbers"),
-        ({"learning_rates": [0.1]}, "give 2 positive numbers"),
-        ({"task": 5}, "task is a int"),
-        ({"task": fedplt.Task}, "task is a class"),
-        ({"loss": mean_of_all}, r"a loss is a tensor of one number"),
-        ({"loss": lambda outputs, targets: 5}, "the loss gives 5"),
-        ({"augment": lambda inputs: inputs}, "augment: it fails on inputs of shape"),
-        ({"augment": lambda inputs, generator: None}, "it gives a NoneType"),
-        ({"cut": 5}, "cut is a int"),
-        ({"training": "x"}, "training is a str"),
-        ({"method": 5}, "method is a int"),
+        ({"learning_rate": 0}, "training.learning_rate: .*it is 0"),
+        ({"learning_rate": "x"}, "learning_rate: it is 'x'"),
+        ({"learning_rate": ["a", 0.1]}, r"learning_rate: it is \['a', 0.1\]"),
+        ({"learning_rate": [0.1, float("nan")]}, "learning_rate: .*nan"),
+        ({"learning_rate": [0.1]}, r"learning_rate: it is \[0.1\]; give 2"),
+        ({"learning_rate": 0.1, "training": {"learning_rate": 0.2}}, "learning_rate: .*training"),
+        ({"task": 5}, "task: it is a int"),
+        ({"task": fedplt.Task}, "task: it is a class"),
+        ({"task": {"nam": "regression"}}, "task.nam: .*'name'"),
+        ({"task": {"loss": mean_of_all}}, r"a loss is a tensor of one number"),
+        ({"task": {"loss": lambda outputs, targets: 5}}, "the loss gives 5"),
+        ({"training": {"augment": lambda inputs: inputs}}, r"training.augment: .*\(6,\)"),
+        ({"training": {"augment": lambda inputs, generator: None}}, "training.augment: .*NoneType"),
+        ({"training": {"augment": 5}}, "training.augment: it is a int"),
+        ({"cut": 5}, "cut: it is a int"),
+        ({"training": "x"}, "training: it is a str"),
+        ({"method": 5}, "method: it is a int"),
         ({"out": 5}, "out: 5 is a int; give a path"),
-        ({"on_round": None}, "on_round is a NoneType"),
-        ({"ratios": None, "fleet": "devices.csv"}, "fleet is a str"),
-        ({"ratios": None, "fleet": {"devises": 1}}, "devices is missing"),
-        ({"ratios": None, "fleet": {"devices": 5}}, "devices is 5; give the path"),
-        ({"ratios": {1: 0.5}}, "ratios is a dict"),
-        ({"ratios": {0.5}}, "ratios is a set"),
-        ({"ratios": (ratio for ratio in [0.5])}, "ratios is a generator"),
-        ({"ratios": object()}, "ratios is a object"),
+        ({"on_round": None}, "on_round: it is a NoneType"),
+        ({"ratios": None, "fleet": "devices.csv"}, "fleet: it is a str"),
+        ({"ratios": None, "fleet": {"devises": 1}}, "fleet.devices: it is missing"),
+        ({"ratios": None, "fleet": {"devices": 5}}, "fleet.devices: it is 5"),
+        ({"ratios": {1: 0.5}}, "ratios: it is a dict"),
+        ({"ratios": {0.5}}, "ratios: it is a set"),
+        ({"ratios": (ratio for ratio in [0.5])}, "ratios: it is a generator"),
+        ({"ratios": object()}, "ratios: it is a object"),
         ({"split": np.array(5)}, "the split is a ndarray"),
         ({"training": {"augment": "(given from Python)"}}, "Name it by import path"),
-        ({"test_data": (X[:0], Y[:0])}, "test data is empty"),
-        ({"test_data": []}, "test data is empty"),
+        ({"data": fedplt.TrainingData((X, Y), (X, Y), (X[:0], Y[:0]))}, "test data is empty"),
+        ({"data": fedplt.TrainingData((X, Y), (X, Y), [])}, "test data is empty"),
         ({"data": (X[:, :5], Y)}, r"does not fit the training data .* shape \(5,\)"),
         ({"data": (X.half(), Y)}, r"does not fit the training data .* \(float16\)"),
         ({"data": (X, Y, Y)}, "tuple of 3 tensors"),
         ({"data": (None, None)}, "the inputs are None"),
-        ({"model": "fcn"}, "model is a str"),
-        ({"model": nn.Linear}, "model is a class"),
+        ({"model": "fcn"}, "model: it is a str"),
+        ({"model": nn.Linear}, "model: it is a class"),
     ],
 )
 def test_train(given, words):
@@ -69,8 +75,31 @@ def test_train(given, words):
         train(**given)
 
 
+@pytest.mark.parametrize(
+    ("given", "right"),
+    [
+        ({"test_data": (X, Y)}, "fedplt.TrainingData(train, validation, test=...)"),
+        ({"collate": list}, "fedplt.TrainingData(train, validation, collate=...)"),
+        ({"learning_rates": [0.1, 0.2]}, "learning_rate=[0.1, 0.05, ...]"),
+        ({"loss": mean_of_all}, 'task={"name": "classification", "loss": my_loss}'),
+        ({"metric": "mae"}, 'task={"name": "regression", "metric": "mae"}'),
+        ({"augment": mean_of_all}, 'training={"augment": my_augment}'),
+        ({"alpha": 0.1}, "split={'alpha': ...}"),
+        ({"batch_size": 32}, "training={'batch_size': ...}"),
+        ({"never": ["head"]}, "cut={'never': ...}"),
+        ({"trainig": {}}, "Did you mean 'training'?"),
+        ({"rond": 3, "seed": 1}, "Did you mean 'rounds'?"),
+    ],
+)
+def test_former_and_unknown_arguments_name_the_right_call(given, right):
+    with pytest.raises(fedplt.ConfigError) as caught:
+        train(**given)
+    assert caught.value.key in given
+    assert right in caught.value.message
+
+
 def test_ratios_and_rates_may_be_tensors():
-    assert train(ratios=torch.tensor([1.0, 0.5]), learning_rates=torch.tensor([0.5, 0.1])).scores
+    assert train(ratios=torch.tensor([1.0, 0.5]), learning_rate=torch.tensor([0.5, 0.1])).scores
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import torch
 from pydantic import BaseModel
 from torch import nn
 
-from fedplt.client import Loss, Metric, Task, as_metric, classification_loss
-from fedplt.configuration import FROM_PYTHON, TaskConfig, read_fleet
+from fedplt.client import Task, as_metric, classification_loss
+from fedplt.configuration import FROM_PYTHON, TaskConfig, parse_config, read_fleet
 from fedplt.errors import ConfigError
 from fedplt.methods import Method, import_path
 from fedplt.planning import Allocation
@@ -24,56 +24,51 @@ Values = Mapping[str, Any]
 """A section as a dictionary, with the keys of the TOML file."""
 
 
-def task_section(
-    task: str | Task, loss: Loss | None, metric: str | Metric | None
-) -> tuple[Values, Task]:
-    """The section ``[task]`` that describes these, and the task itself."""
-    if not isinstance(task, (str, Task)):
-        raise ConfigError(
-            f"task is a {described(task)}; give a name such as 'regression', or a fedplt.Task."
-        )
-    section = {"name": task if isinstance(task, str) else FROM_PYTHON}
-    named = dict(section) if isinstance(task, str) else {}
-    if isinstance(metric, str):
-        section["metric"] = named["metric"] = metric
-    found = TaskConfig(**named).task()
-    chosen = task if isinstance(task, Task) else found
+def task_section(given: str | Task | TaskConfig | Values) -> tuple[Values, Task]:
+    """The section ``[task]``, and the task itself: its loss and metric may be objects."""
+    if isinstance(given, Task):
+        return {"name": FROM_PYTHON}, given
+    values = dict({"name": given} if isinstance(given, str) else values_of("task", given))
+    loss, metric = values.get("loss"), values.get("metric")
     if loss is torch.nn.functional.cross_entropy:
         loss = classification_loss  # takes wrapped outputs, too
-    if loss is not None and loss is not chosen.loss:
-        section["loss"] = FROM_PYTHON
-        chosen = replace(chosen, loss=loss)
-    if metric is not None:
-        section["metric"] = metric if isinstance(metric, str) else FROM_PYTHON
-        chosen = replace(
-            chosen, metric=found.metric if isinstance(metric, str) else as_metric(metric)
-        )
-    return section, chosen
+    objects = {key for key in ("loss", "metric") if not isinstance(values.get(key), str)}
+    named = {key: value for key, value in values.items() if key not in objects}
+    task = parse_config({"task": named}).task.task()
+    if "loss" in objects and loss is not None:
+        named |= {"loss": FROM_PYTHON} if loss is not task.loss else {}
+        task = replace(task, loss=loss)
+    if "metric" in objects and metric is not None:
+        named["metric"] = FROM_PYTHON
+        task = replace(task, metric=as_metric(metric))
+    return {"name": "classification", **named}, task
 
 
 def clients_section(
     ratios: Sequence[float | Allocation] | None, fleet: Values, rates: Sequence[float] | None
 ) -> Values:
-    """The section ``[clients]`` that describes these; neighbors that are alike form a group."""
+    """The section ``[clients]``; neighbors with the same ratio and learning rate form a group."""
     if isinstance(ratios, (int, float, Allocation)):
-        raise ConfigError(
-            f"ratios is one value, {ratios!r}; give one per client: [{ratios!r}] * 10 for ten."
-        )
+        problem = f"{ratios!r} is one value; give one per client: [{ratios!r}] * 10 for ten."
+        raise ConfigError(problem, key="ratios")
     if (ratios is None) == (not fleet):
         raise ConfigError(
-            "ratios, fleet: give one of them: the fraction of the model that every client trains, "
-            "or the devices to plan it from."
+            "give either ratios, the fraction of the model that every client trains, or fleet, the "
+            "devices to plan it from.",
+            key="ratios",
         )
     if ratios is None and not isinstance(fleet.get("devices"), str):
-        said = repr(fleet["devices"]) if "devices" in fleet else "missing"
-        raise ConfigError(f"devices is {said}; give the path of a .csv or .toml file.", key="fleet")
+        given = repr(fleet["devices"]) if "devices" in fleet else "missing"
+        problem = f"it is {given}; give the path of a .csv or .toml file."
+        raise ConfigError(problem, key="fleet.devices")
     if ratios is None:
         devices = read_fleet(Path(str(fleet.get("devices", "")))).devices
         number = sum(device.count for device in devices)
-        given = {} if rates is None else {"learning_rates": _rates(rates, number)}
-        return {"num_clients": number, **given}
+        by_client = {} if rates is None else {"learning_rates": _rates(rates, number)}
+        return {"num_clients": number, **by_client}
     if isinstance(ratios, str) or not isinstance(ratios, Sequence) or not ratios:
-        raise ConfigError(f"ratios is a {described(ratios)}; give a list with one per client.")
+        problem = f"it is a {described(ratios)}; give a list with one per client."
+        raise ConfigError(problem, key="ratios")
     clients = [_ratio(client, ratio) for client, ratio in enumerate(ratios)]
     if rates is not None:
         clients = [
@@ -105,14 +100,13 @@ def _rates(given: Any, number: int) -> list[float]:
     rates = given if isinstance(given, Sequence) and not isinstance(given, str) else []
     right = [isinstance(rate, numbers.Real) and 0 < float(rate) < math.inf for rate in rates]
     if len(rates) != number or not all(right):
-        raise ConfigError(
-            f"learning_rates is {given!r:.80}; give {number} positive numbers, one per client."
-        )
+        problem = f"it is {given!r:.80}; give {number} positive numbers, one per client."
+        raise ConfigError(problem, key="learning_rate")
     return [float(rate) for rate in rates]
 
 
 def as_list(given: Any) -> Any:
-    """Arrays and tensors as lists; all else as it is."""
+    """Arrays and tensors as lists; other values unchanged."""
     return given.tolist() if hasattr(given, "tolist") else given
 
 
@@ -123,10 +117,9 @@ def values_of(name: str, section: BaseModel | Values | None) -> Values:
     if isinstance(section, BaseModel):
         return section.model_dump(exclude_unset=True, mode="json")
     if not isinstance(section, Mapping):
-        raise ConfigError(
-            f"{name} is a {described(section)}; give a dictionary with keys of "
-            f"[{'model' if name == 'cut' else name}], or an object of its section."
-        )
+        home = {"cut": "model", "split": "data"}.get(name, name)
+        problem = f"it is a {described(section)}; give a dictionary with keys of [{home}], or an "
+        raise ConfigError(f"{problem}object of its section.", key=name)
     return {key: _plain(f"{name}.{key}", value) for key, value in section.items()}
 
 
@@ -146,10 +139,10 @@ def method_section(method: str | type[Method] | Values) -> Values:
 def check_arguments(model: Any, **functions: Any) -> None:
     """Refuse arguments of a wrong type."""
     if not isinstance(model, nn.Module):
-        raise ConfigError(f"model is a {described(model)}; give a torch.nn.Module, built.")
+        raise ConfigError(f"it is a {described(model)}; give a torch.nn.Module.", key="model")
     for name, function in functions.items():
         if not callable(function):
-            raise ConfigError(f"{name} is a {described(function)}; give a function.")
+            raise ConfigError(f"it is a {described(function)}; give a function.", key=name)
 
 
 def described(given: Any) -> str:
