@@ -35,7 +35,7 @@ from fedplt.federation.preflight.model import (
 from fedplt.fleet import ExactWorkload
 from fedplt.models import MODELS
 from fedplt.planning import Allocation, Layers, LocalRecipe, Plan
-from fedplt.server import claim_cap, client_weights
+from fedplt.server import claim_cap, update_weights
 from fedplt.text import brief
 
 
@@ -83,7 +83,7 @@ class Job:
     def weights(self) -> NDArray[np.int64]:
         """The weight of each client's update."""
         server = self.config.server
-        return client_weights(
+        return update_weights(
             self.num_examples, equal=server.weights == "equal", max_examples=server.max_examples
         )
 

@@ -7,8 +7,8 @@ from fedplt.server.aggregation import Aggregator
 from fedplt.server.client_weights import (
     claim_cap,
     claim_factors,
-    client_weights,
     over_probabilities,
+    update_weights,
 )
 from fedplt.server.diagnostics import Diagnostics
 from fedplt.server.optimizers import Memory, ServerOptimizer

@@ -17,7 +17,7 @@ MAX_CLAIMED_FACTOR = 10
 """A client counts as at most this many times the median of all."""
 
 
-def client_weights(
+def update_weights(
     num_examples: NDArray[np.int64], *, equal: bool, max_examples: int | None
 ) -> NDArray[np.int64]:
     """The weight of each client's update: its examples up to a maximum, or 1 for all."""
