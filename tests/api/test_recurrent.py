@@ -15,6 +15,7 @@ from fedplt.configuration.config_file import parse_config
 from fedplt.data.samples import TensorSamples
 from fedplt.data.training_data import TrainingData
 from fedplt.federation.job import make_job
+from tests.support.image_jobs import TRAINS_SUBMODELS
 from tests.support.masked_training import masks, train_masked
 from tests.support.runs import run_job
 from tests.support.zoo import ZOO
@@ -115,7 +116,7 @@ def test_small_clients_train_every_unit():
     assert history.scores[-1] > 0.9
 
 
-@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "feddrop"])
+@pytest.mark.parametrize("method", TRAINS_SUBMODELS)
 def test_sub_models_are_refused_by_name(method):
     with pytest.raises(ConfigError, match=r"'lstm' \(LSTM.* Use fedplt or fedpmt"):
         sequence_job("recurrent", method=method)

@@ -32,6 +32,7 @@ from fedplt.federation.run_folder.records import History, RoundRecord, Totals
 from fedplt.federation.start import prepare_resume
 from fedplt.methods import METHODS
 from fedplt.methods.fedavg import FedAvg
+from tests.support.image_jobs import TRAINS_SUBMODELS
 from tests.support.processes import Forked
 
 pytestmark = pytest.mark.usefixtures("forked_runs")
@@ -292,8 +293,8 @@ def test_options_of_the_configuration_are_those_of_its_method(fedplt, config, tm
 def test_methods_that_cannot_cut_the_model_are_named(fedplt, tmp_path):
     done = fedplt("compare", "vit-cifar10", "--out", tmp_path / "out")
     assert done.returncode == 2
-    assert "heterofl, fedrolex, feddrop cannot be compared: " in done.stderr
-    assert "--methods fedplt,fedavg,fedpmt,fedbn" in done.stderr
+    assert f"{', '.join(TRAINS_SUBMODELS)} cannot be compared: " in done.stderr
+    assert "--methods fedplt,fedavg,fedpmt,fedpart,fedbn" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

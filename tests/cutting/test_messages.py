@@ -15,6 +15,7 @@ from fedplt.cutting.coupling import find_spaces
 from fedplt.errors import ExampleError
 from fedplt.methods import METHODS, PlanRequest, make_method
 from fedplt.models import MODELS, build_model
+from tests.support.image_jobs import TRAINS_SUBMODELS
 
 SOURCE = Path(fedplt.__file__).parent
 LOW = sorted(
@@ -50,7 +51,7 @@ def test_methods_add_what_to_do_instead_of_sub_models(name, always):
     assert not NAMED.search(str(fact.value))
     request = PlanRequest(layers, [0.5], 0, lambda: find_spaces(model, layers, example))
     said = set()
-    for method in ("heterofl", "fedrolex", "feddrop"):
+    for method in TRAINS_SUBMODELS:
         with pytest.raises(ConfigError, match="Use fedplt or fedpmt for this model") as error:
             make_method(method).full_plan(request)
         said.add(str(error.value))

@@ -38,7 +38,7 @@ every_pair = pytest.mark.parametrize(
 
 def test_every_built_in_model_is_covered():
     assert set(SMALL) | {"text"} == set(MODELS)  # text: tests/models/test_transformers_learn.py
-    assert len(TRAINS_SUBMODELS) == 3
+    assert len(TRAINS_SUBMODELS) == 6
 
 
 @pytest.mark.parametrize("method", TRAINS_SUBMODELS)
@@ -47,9 +47,16 @@ def test_sub_models_of_transformers_are_refused_by_name(method):
         image_job(method, "vit")
 
 
+IGNORES_RATIOS = ("fedavg", "fedbn", "fedpart")
+LESS_AT_RATIO_ONE = ("fjord", "fedpart")
+"""Clients of ratio 1 train less than everything too, in some rounds."""
+
+
 @pytest.mark.slow
 @every_pair
 def test_ratio_one_is_fedavg_bit_for_bit(method, model):
+    if method in LESS_AT_RATIO_ONE:
+        pytest.skip("trains less than everything at ratio 1 too")
     local_norms = METHODS[method]().local_norms  # FedBN's are compared with their like
     _, state = trained(method, model, ratios=[1.0] * 4)
     assert same(state, reference("fedavg", model, local_norms))
@@ -96,7 +103,7 @@ def test_what_nobody_trains_keeps_its_bits(method, model):
         seen.add(spec.name)
     for name in before.keys() - seen:
         assert torch.equal(after[name], before[name])
-    assert method in ("fedavg", "fedbn") or kept.any()
+    assert method in IGNORES_RATIOS or kept.any()
     assert moved
 
 
@@ -105,12 +112,13 @@ def test_plans_survive_json_and_say_what_is_charged(method, model):
     plan = make_method(method).full_plan(plan_request(model))
     assert read_plan(json.loads(json.dumps(plan.to_json()))) == plan
     for client in range(plan.num_clients):
-        for round in range(3):
+        for round in range(8):
             assignment = plan.assignment(client, round)
+            assert plan.in_round(round)[client].to_message() == assignment.to_message()
             size = sum(stop - start for start, stop in segments(assignment.uploaded))
             assert size == assignment.update_size == assignment.uploaded.size
             assert size <= plan.update_sizes[client]
-            if method != "feddrop":
+            if not plan.costs_change:
                 assert assignment.ratio == pytest.approx(plan.achieved_ratios[client])
     assert "clients" in plan.summary()
 
@@ -124,7 +132,7 @@ def test_costs_do_not_grow_when_the_ratio_falls(method, model):
     ]
     for more, less in pairwise(costs):
         assert all(x >= y for x, y in zip(more, less, strict=True))
-    if method not in ("fedavg", "fedbn"):
+    if method not in IGNORES_RATIOS:
         assert costs[0][:3] > costs[2][:3]
 
 

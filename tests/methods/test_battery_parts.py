@@ -126,7 +126,7 @@ def hidden(model):
 
 
 @every_model
-@pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
+@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "federated-dropout", "fedecover"])
 def test_no_width_rate_comes_closer(method, model):
     plan = make_method(method).full_plan(plan_request(model, RATIOS))
     rates = np.concatenate(

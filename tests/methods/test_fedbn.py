@@ -14,7 +14,7 @@ from fedplt.methods import make_method
 from fedplt.methods.method import norm_tensors
 from fedplt.planning.assignment import SliceAssignment
 from fedplt.server.validation import validate
-from tests.support.image_jobs import image_job, plan_request, reference, trained
+from tests.support.image_jobs import TRAINS_SUBMODELS, image_job, plan_request, reference, trained
 from tests.support.runs import run_job, same
 
 SOME = {"name": "uniform", "num_clients": 2}
@@ -68,7 +68,7 @@ def test_updates_and_downloads_are_without_norms():
     assert norm_tensors(plan_request("fcn").layers) == frozenset()
 
 
-@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "feddrop"])
+@pytest.mark.parametrize("method", TRAINS_SUBMODELS)
 def test_clients_of_sub_models_have_no_norms_of_the_whole_model(method):
     with pytest.raises(ConfigError, match="holds only a part of the model"):
         image_job(method, "resnet8", options={"local_norms": True})

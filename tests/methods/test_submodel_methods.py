@@ -21,7 +21,14 @@ from fedplt.methods.feddrop import FedDrop
 from fedplt.methods.heterofl import HeteroFL
 from fedplt.planning.assignment import LocalRecipe
 from fedplt.planning.submodel_plans import kept_units
-from tests.support.image_jobs import SMALL, image_job, plan_request, reference, trained
+from tests.support.image_jobs import (
+    SMALL,
+    TRAINS_SUBMODELS,
+    image_job,
+    plan_request,
+    reference,
+    trained,
+)
 from tests.support.runs import run_job
 
 HETEROFL, FEDROLEX, FEDDROP = (make_method(name) for name in ("heterofl", "fedrolex", "feddrop"))
@@ -85,7 +92,7 @@ def features(model, images):
     return seen[0]
 
 
-@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "feddrop"])
+@pytest.mark.parametrize("method", TRAINS_SUBMODELS)
 def test_shortcuts_lead_held_channels_to_their_own_place(method):
     """A residual network whose convolutions are zero passes its stem's channels on."""
     made = image_job(method, "resnet8", ratios=[0.3])

@@ -126,6 +126,6 @@ def image_case(method, model, **settings):
     job = image_job(method, model, training=training, **settings)
     strategy = FedPLT(
         SMALL[model][0](), images(8, 1).inputs, ratios=IMAGE_RATIOS,
-        method={"name": method}, cut={"groups": dict(MODELS[model].groups)},
+        method=job.config.method, cut={"groups": dict(MODELS[model].groups)},
     )  # fmt: skip
     return job, strategy, SMALL[model][0]

@@ -29,10 +29,10 @@ class SamplingConfig(Section):
     """Who takes part in a round."""
 
     name: str = "all"
-    """``all``, ``uniform``, ``bernoulli``, ``ocs``, ``fedplt-ocs``, ``paper-ocs``,
+    """``all``, ``uniform``, ``bernoulli``, ``strong``, ``ocs``, ``fedplt-ocs``, ``paper-ocs``,
     ``approximate-ocs``, or ``package.module:Class`` (``docs/add_sampler.md``)."""
     options: dict[str, Any] = {}
-    """Of a sampler by import path: the fields of its class."""
+    """Of ``strong`` (``min_ratio``) or a sampler by import path: the fields of its class."""
     num_clients: Annotated[int, Field(ge=1)] | None = None
     """For ``uniform``: how many clients are drawn in each round."""
     probability: Annotated[float, Field(gt=0, le=1)] | None = None

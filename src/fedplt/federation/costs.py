@@ -148,6 +148,8 @@ STATES_ON_DISK = 4
 """Two checkpoints, the final model, and a file that is being written."""
 MOST_CLIENTS = 1000
 """Of larger fleets, so many clients at equal distances stand for all."""
+MOST_ROUNDS = 20
+"""The same for the rounds of a plan whose costs change."""
 
 
 @dataclass(frozen=True)
@@ -186,20 +188,23 @@ class Forecast:
 
 
 def forecast(job: Job, workers: int) -> Forecast:
-    """Expected costs, from the plan of the first round and one timed training step.
+    """Expected costs, from the plan and one timed training step.
 
     ``workers``: the processes that train at the same time.
     """
     costs, config = RoundCosts(job), job.config
     number = job.plan.num_clients
-    clients = np.linspace(0, number - 1, min(number, MOST_CLIENTS)).round().astype(int)
-    assigned = job.plan.in_round(0)
-    assignments = {int(client): assigned[int(client)] for client in clients}
-    scale = number / len(assignments)
-    everybody = costs.of_round(assignments, 0, 0)
-    uploads = scale * sum(map(upload_bytes, assignments.values()))
-    whole = max(map(download_bytes, assignments.values()))
-    train, bytes_up = _sampled(config.sampling, number, uploads, whole)
+    rounds = _spread(config.rounds, MOST_ROUNDS if job.plan.costs_change else 1)
+    clients = _spread(number, MOST_CLIENTS // len(rounds))
+    everybody, uploads, whole = Totals(), 0.0, 0
+    for round in rounds:
+        assigned = job.plan.in_round(round)
+        assignments = {client: assigned[client] for client in clients}
+        everybody = everybody.plus(costs.of_round(assignments, 0, 0))
+        uploads += sum(map(upload_bytes, assignments.values()))
+        whole = max(whole, *map(download_bytes, assignments.values()))
+    scale = number / len(clients) / len(rounds)
+    train, bytes_up = _sampled(config.sampling, number, scale * uploads, whole)
     flops = scale * train * everybody.flops
     bytes_down = scale * train * everybody.bytes_down
     one = exact_flops(make_plan(job.layers, [1.0]).assignment(0))
@@ -209,6 +214,11 @@ def forecast(job: Job, workers: int) -> Forecast:
     copies = STATES_ON_DISK + (config.diagnostics.window if config.diagnostics.enabled else 0)
     disk = copies * BYTES_PER_NUMBER * job.layers.state_size
     return Forecast(config.rounds, bytes_up, bytes_down, flops, seconds, disk)
+
+
+def _spread(number: int, most: int) -> list[int]:
+    """At most so many of the numbers below ``number``, evenly spread, from 0 on."""
+    return [int(i) for i in np.linspace(0, number - 1, min(number, most)).round()]
 
 
 def _sampled(

@@ -14,9 +14,13 @@ from fedplt.methods.by_name import NamedClasses, calling_own, import_path
 from fedplt.methods.fedavg import FedAvg
 from fedplt.methods.fedbn import FedBN
 from fedplt.methods.feddrop import FedDrop
+from fedplt.methods.fedecover import FedEcover
+from fedplt.methods.federated_dropout import FederatedDropout
+from fedplt.methods.fedpart import FedPart
 from fedplt.methods.fedplt import FedPLT
 from fedplt.methods.fedpmt import FedPMT
 from fedplt.methods.fedrolex import FedRolex
+from fedplt.methods.fjord import FjORD
 from fedplt.methods.heterofl import HeteroFL
 from fedplt.methods.method import Method, PlanRequest
 from fedplt.planning import Layers, Plan, Spaces
@@ -30,6 +34,10 @@ METHODS: dict[str, type[Method]] = {
         HeteroFL,
         FedRolex,
         FedDrop,
+        FederatedDropout,
+        FedEcover,
+        FjORD,
+        FedPart,
         FedBN,
     )
 }
@@ -66,7 +74,7 @@ def make_method(
 
 
 def read_plan(data: dict[str, Any]) -> Plan:
-    """A plan from its JSON. Plans of sub-models are recomputed by their method and compared.
+    """A plan from its JSON. A plan that names its method is recomputed by it and compared.
 
     A method of the user's own must be imported already: reading a file runs no code it names.
     """
@@ -80,8 +88,11 @@ def read_plan(data: dict[str, Any]) -> Plan:
         )
     method = make_method(options.pop("name"), options, may_import=False)
     layers = Layers.from_json(data["model"])
-    spaces = Spaces.from_json(data["spaces"])
-    plan = method.full_plan(PlanRequest(layers, data["ratios"], data["seed"], lambda: spaces))
+
+    def spaces() -> Spaces:
+        return Spaces.from_json(data["spaces"])
+
+    plan = method.full_plan(PlanRequest(layers, data["ratios"], data.get("seed", 0), spaces))
     if plan.fingerprint != data["fingerprint"]:
         raise PlanError(
             "the plan does not match its own fingerprint: it was edited or damaged, or this "

@@ -29,13 +29,7 @@ class FedPMT(Method):
     trains: ClassVar[str] = "whole layers: the last ones, to the depth closest to its ratio"
 
     def plan(self, request: PlanRequest) -> Plan:
-        if self.static_norm:
-            raise ConfigError(
-                "fedpmt's frozen normalization layers use their running "
-                "statistics in training, so static_norm, which gathers them only for evaluation, "
-                "cannot be used. Leave it out.",
-                key="method.static_norm",
-            )
+        self.refuse_static_norm()
         layers = request.layers
         asked = make_plan(layers, request.ratios)
         place = np.empty(len(layers), dtype=np.int64)  # 0 is the layer nearest the output
@@ -46,6 +40,15 @@ class FedPMT(Method):
         errors = np.abs(sizes[None, :] - asked.ratios[:, None] * layers.size)
         counts = np.where(trained[np.argmin(errors, axis=1)], np.asarray(layers.num_sublayers), 0)
         return replace(asked, counts=counts.astype(np.int32))
+
+    def refuse_static_norm(self) -> None:
+        if self.static_norm:
+            raise ConfigError(
+                f"{self.name}'s frozen normalization layers use their running "
+                "statistics in training, so static_norm, which gathers them only for evaluation, "
+                "cannot be used. Leave it out.",
+                key="method.static_norm",
+            )
 
     @property
     def recipe(self) -> LocalRecipe:

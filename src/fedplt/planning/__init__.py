@@ -11,6 +11,7 @@ from fedplt.planning.assignment import (
     Normalizer,
     Rows,
     SliceAssignment,
+    whole_assignment,
 )
 from fedplt.planning.cost import (
     BACKWARD_FLOPS_PER_PARAMETER,
@@ -41,12 +42,14 @@ from fedplt.planning.messages import (
     update_header,
     upload_bytes,
 )
-from fedplt.planning.plan import Plan, RoundAssignments, make_plan, sublayers_assignment
+from fedplt.planning.plan import Plan, RoundAssignments, Uncovered, make_plan, sublayers_assignment
 from fedplt.planning.rounding import Turns, next_counts
 from fedplt.planning.submodel_assignment import SubmodelAssignment, read_assignment
 from fedplt.planning.submodel_plans import (
+    SubmodelPlan,
     closest_rates,
     expected_keep_rates,
     kept_units,
     submodel_plan,
+    submodel_sizes,
 )

@@ -6,8 +6,8 @@ A client that holds every unit has an ordinary, whole assignment.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
@@ -34,6 +34,12 @@ def kept_units(width: int, rate: float) -> int:
     return max(1, min(width, math.ceil(width * rate - _NEGLIGIBLE)))
 
 
+def submodel_sizes(layers: Layers, spaces: Spaces, rates: Iterable[float]) -> NDArray[np.float64]:
+    """The number of parameters that each width rate keeps."""
+    kept = np.array([[kept_units(w, s) for w in spaces.widths] for s in rates], dtype=float)
+    return spaces.num_parameters(layers, kept, squares=kept**2)
+
+
 def closest_rates(
     layers: Layers, spaces: Spaces, ratios: NDArray[np.float64], allowed: Sequence[float] | None
 ) -> NDArray[np.float64]:
@@ -43,8 +49,7 @@ def closest_rates(
     """
     rates = {round(i / width, 12) for width in spaces.widths for i in range(1, width + 1)}
     candidates = np.array(sorted(allowed or rates or {1.0}))
-    kept = np.array([[kept_units(w, s) for w in spaces.widths] for s in candidates], dtype=float)
-    sizes = spaces.num_parameters(layers, kept, squares=kept**2)
+    sizes = submodel_sizes(layers, spaces, candidates)
     distinct, inverse = np.unique(ratios, return_inverse=True)
     errors = np.abs(sizes[None, :] - distinct[:, None] * layers.size)
     return np.asarray(candidates[np.argmin(errors, axis=1)][inverse.reshape(-1)])
@@ -121,13 +126,23 @@ class SubmodelPlan(Plan):
 
     def assignment(self, client: int, round: int = 0) -> Assignment:
         self._check(client)
-        return _assignment(
-            self.layers, self.spaces, self.rule, float(self.rates[client]),
-            seed=self.seed, round=round, client=client, local=self.local,
-        )  # fmt: skip
+        held, rate = self.held_units(client, round), self.rate(client, round)
+        whole = all(len(u) == width for u, width in zip(held, self.spaces.widths, strict=True))
+        if whole and (rate >= 1 or not self.rule.is_random):  # otherwise the scaler needs its rate
+            return whole_assignment(self.layers, self.local)
+        return SubmodelAssignment(self.layers, self.local, self.spaces, held, rate)
 
-    def first_round_alike(self, round: int) -> int:
-        return round  # a rule may select other units in every round
+    def rate(self, client: int, round: int) -> float:
+        """The width rate of a client in a round."""
+        return float(self.rates[client])
+
+    def held_units(self, client: int, round: int) -> tuple[Units, ...]:
+        """The units of each space that a client holds in a round."""
+        select, rate = self.rule.select_units, self.rate(client, round)
+        return tuple(
+            select(width, rate, space=i, seed=self.seed, round=round, client=client)
+            for i, width in enumerate(self.spaces.widths)
+        )
 
     def coupled_units(self) -> Spaces:
         return self.spaces
@@ -188,7 +203,8 @@ class SubmodelPlan(Plan):
     def uncovered(self) -> tuple[Uncovered, ...]:
         """Sub-layers that no client ever holds; none if units move or are drawn."""
         widest = int(np.argmax(self.rates))
-        if self.assignment(widest, round=1).slices != self.assignment(widest).slices:
+        now = self.assignment(widest).slices
+        if any(self.assignment(widest, round).slices != now for round in range(1, 9)):
             return ()
         result = []
         for layer, clients in zip(self.layers, self.coverage, strict=True):
@@ -218,7 +234,10 @@ def submodel_plan(
     rates: NDArray[np.float64],
     seed: int,
 ) -> SubmodelPlan:
-    """A plan of sub-models, from one width rate per client."""
+    """A plan of sub-models, from one width rate per client.
+
+    A rule may name a subclass of :class:`SubmodelPlan` as its ``plan_kind``.
+    """
     always = [layer.name for layer in layers if layer.always]
     if always:
         raise CutError(
@@ -231,46 +250,9 @@ def submodel_plan(
             "a sub-model cannot be cut from this model: it has no hidden units to leave out, so "
             f"every client must train all of it (ratio 1), not {asked.ratios.min():g}."
         )
-    # Widths depend on the rate alone, so one client represents all of the same rate.
+    kind: type[SubmodelPlan] = getattr(rule, "plan_kind", SubmodelPlan)
+    counts = np.zeros((len(rates), len(layers)), dtype=np.int32)
+    plan = kind(layers, asked.ratios, counts, spaces=spaces, rates=rates, rule=rule, seed=seed)
     _, first, inverse = np.unique(rates, return_index=True, return_inverse=True)
-    counts = np.array([_counts(layers, spaces, rule, rates, seed, int(k)) for k in first])
-    counts = counts[inverse.reshape(-1)].astype(np.int32)
-    return SubmodelPlan(
-        layers, asked.ratios, counts, spaces=spaces, rates=rates, rule=rule, seed=seed
-    )
-
-
-def _counts(
-    layers: Layers,
-    spaces: Spaces,
-    rule: UnitRule,
-    rates: NDArray[np.float64],
-    seed: int,
-    client: int,
-) -> list[int]:
-    """Number of sub-layers of which a client holds a row in the first round, per layer."""
-    first = _assignment(
-        layers, spaces, rule, float(rates[client]), seed=seed, round=0, client=client
-    )
-    return [sum(len(part) for part in ranges) for ranges in first.slices]
-
-
-def _assignment(
-    layers: Layers,
-    spaces: Spaces,
-    rule: UnitRule,
-    rate: float,
-    *,
-    seed: int,
-    round: int,
-    client: int,
-    local: frozenset[str] = frozenset(),
-) -> Assignment:
-    held = tuple(
-        rule.select_units(width, rate, space=i, seed=seed, round=round, client=client)
-        for i, width in enumerate(spaces.widths)
-    )
-    whole = all(len(u) == width for u, width in zip(held, spaces.widths, strict=True))
-    if whole and (rate >= 1 or not rule.is_random):  # otherwise the scaler needs its rate
-        return whole_assignment(layers, local)
-    return SubmodelAssignment(layers, local, spaces, held, rate)
+    each = [[sum(map(len, r)) for r in plan.assignment(int(k)).slices] for k in first]
+    return replace(plan, counts=np.array(each, dtype=np.int32)[inverse.reshape(-1)])

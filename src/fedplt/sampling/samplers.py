@@ -173,7 +173,24 @@ class Bernoulli(Sampler):
         return most_drawn(sizes, self.probability * float(sizes.sum()))
 
 
-SAMPLERS: dict[str, type[Sampler]] = {"all": All, "uniform": Uniform, "bernoulli": Bernoulli}
+@dataclass(frozen=True, kw_only=True)
+class Strong(Sampler):
+    """The clients that train at least this fraction of the model; if none does, the strongest."""
+
+    uses_norms: ClassVar[bool] = False
+    min_ratio: float = 1.0
+
+    def probabilities(self, request: SamplingRequest) -> Numbers:
+        least = min(self.min_ratio, float(request.ratios.max()))
+        return np.where(request.ratios >= least, 1.0, 0.0)
+
+
+SAMPLERS: dict[str, type[Sampler]] = {
+    "all": All,
+    "uniform": Uniform,
+    "bernoulli": Bernoulli,
+    "strong": Strong,
+}
 
 
 def most_drawn(sizes: NDArray[np.int64], expected: float) -> int:

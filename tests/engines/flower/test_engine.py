@@ -28,6 +28,7 @@ def fedplt(**settings):
     return blob_job(rounds=3, clients={"groups": RATIOS}, **settings)
 
 
+ONE_BY_ONE = {"full_rounds": 1, "rounds_per_layer": 1}
 JOBS = {
     "fedplt": fedplt,
     "two phases": lambda: fedplt(sampling=OCS),
@@ -48,6 +49,10 @@ JOBS = {
     "static norms": lambda: image_job("heterofl", "resnet8", options={"static_norm": True}),
     "local norms": lambda: image_job("fedbn", "resnet8"),
     "fedpmt": lambda: image_job("fedpmt", "vit"),
+    "fedpart": lambda: image_job("fedpart", "resnet8", options=ONE_BY_ONE),
+    "federated-dropout": lambda: image_job("federated-dropout", "resnet8"),
+    "fedecover": lambda: image_job("fedecover", "cnn"),
+    "fjord": lambda: image_job("fjord", "cnn"),
 }
 
 

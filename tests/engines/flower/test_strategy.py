@@ -39,6 +39,7 @@ def blobs_with(**settings):
     return blob_job(rounds=3, training=MOMENTUM, **settings)
 
 
+ONE_BY_ONE = {"full_rounds": 1, "rounds_per_layer": 1}
 CASES = {
     "fedplt": lambda: (blobs_with(), small_strategy(), small_model),
     "two phases": lambda: (
@@ -60,6 +61,8 @@ CASES = {
     "feddrop": lambda: image_case("feddrop", "resnet8"),
     "fedbn": lambda: image_case("fedbn", "resnet8"),
     "fedpmt": lambda: image_case("fedpmt", "resnet8"),
+    "fedpart": lambda: image_case("fedpart", "cnn", options=ONE_BY_ONE),
+    "fedecover": lambda: image_case("fedecover", "cnn"),
 }
 
 

@@ -236,6 +236,8 @@ def _alive(process):
     [
         {"name": "fedbn"},
         {"name": "feddrop"},
+        {"name": "fjord"},
+        {"name": "fedpart", "full_rounds": 1},
         {"name": "fedrolex", "static_norm": True, "masked_loss": True},
     ],
 )
