@@ -7,7 +7,7 @@
         comparison.json   the results
 
 Runs are processes with one worker each, spread over the cores; this does not change their bits.
-When a comparison is started again, finished runs are kept and the others continue.
+When a comparison is started again, finished runs are not run again and the others continue.
 """
 
 from __future__ import annotations
@@ -128,18 +128,18 @@ def run_all(
 ) -> dict[tuple[str, int], str]:
     """Do all runs, ``number`` at a time; return the problems of those that failed."""
     failed: dict[tuple[str, int], str] = {}
-    processes, telling = Processes(), threading.Lock()
+    processes, watch_lock = Processes(), threading.Lock()
 
     def do(label: str, seed: int) -> str:
         def on_round(round: int, score: float | None) -> None:
-            with telling:
+            with watch_lock:
                 watch.on_round(label, seed, round, score)
 
         run = runs[label, seed]
         if run.is_finished or run.diverged:
             return run.diverged
         try:
-            with telling:
+            with watch_lock:
                 watch.on_start(label, seed)
             write_text(beside(run.folder, ".toml"), dump_config(run.config))
             return processes.run(run.folder, on_round, run.config.engine.timeout_seconds)
@@ -158,7 +158,7 @@ def run_all(
                 problem = future.result()
                 if problem:
                     failed[label, seed] = problem
-                with telling:
+                with watch_lock:
                     watch.on_end(label, seed, problem or runs[label, seed].ended())
         except BaseException:  # such as Ctrl-C: running runs save, others do not start
             pool.shutdown(wait=False, cancel_futures=True)
@@ -197,8 +197,8 @@ class Run:
         """The final message of a run that finished."""
         refused = refusals(RunFolder.open(self.folder).history())
         log = beside(self.folder, ".log")
-        said = f"its output is in {log}" if log.is_file() else ""
-        return "; ".join(text for text in ("done", refused, said) if text)
+        output = f"its output is in {log}" if log.is_file() else ""
+        return "; ".join(text for text in ("done", refused, output) if text)
 
 
 def read(
@@ -236,9 +236,12 @@ def read(
                 f"{k}, seed {s}: {w}" for k, runs in without.items() for s, w in runs.items()
             )
         )
-    kept = {k: v for k, v in flatten(config).items() if not k.startswith(("engine.", "method."))}
-    kept = {k: v for k, v in kept.items() if k not in ("seed", "name")}
-    return Comparison(compared, kept, without)
+    shared = {
+        key: value
+        for key, value in flatten(config).items()
+        if key not in ("seed", "name") and not key.startswith(("engine.", "method."))
+    }
+    return Comparison(compared, shared, without)
 
 
 def _work(plan: Plan) -> float:

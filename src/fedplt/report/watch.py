@@ -1,7 +1,7 @@
 """A local page that lists runs and shows one live, with the charts of the report.
 
-It only reads, answers on this machine alone unless told otherwise, and checks the Host header, so
-that a page on the web cannot read it through the browser.
+It only reads files, listens on this machine unless another host is given, and checks the Host
+header, so that a page on the web cannot read it through the browser.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from fedplt.text import duration_text
 
 MAX_DEPTH = 4
 MAX_FOLDERS = 20_000
-"""Folders that are looked into: a wrong folder (a whole disk) does not take forever."""
+"""Limit of the search, for a wrong folder such as a whole disk."""
 TAIL = 1 << 20
-"""Bytes at the end of the records among which the last round is."""
+"""Bytes at the end of the records that hold the last round."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def listed_run(name: str, path: Path) -> ListedRun:
-    """What the list says of a run; the problem, if it cannot be read."""
+    """A run's line in the list; its state is the problem if it cannot be read."""
     records = path / "rounds.jsonl"
     updated = max((f.lstat().st_mtime for f in (records, path) if f.exists()), default=0.0)
     try:
@@ -132,13 +132,13 @@ def last_record(path: Path) -> RoundRecord | None:
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MAX_CONNECTIONS = 64
 REQUEST_SECONDS = 10.0
-"""Within so many seconds a connection must send a whole request."""
+"""Deadline for a connection to send a whole request."""
 ANSWER_SECONDS = 60.0
-"""Within so many seconds it must have read the answer."""
+"""Deadline for it to read the answer."""
 MAX_BYTES = 500_000_000
 """Larger records are not shown: a page that large would stop the browser."""
 MAX_PAGES = 16
-"""Pages that are kept until their run goes on."""
+"""Rendered pages in memory; a page is replaced when its run writes a file."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -161,7 +161,7 @@ def watch_app(folder: Path, names: Sequence[str] = ()) -> Starlette:
 
 
 class _KnownHosts:
-    """Refuses requests whose Host header has another name; knows addresses of IPv6."""
+    """Refuses requests whose Host header has another name (Starlette's lacks IPv6)."""
 
     def __init__(self, app: ASGIApp, names: Sequence[str]) -> None:
         self.app, self.names = app, {name.strip("[]").lower() for name in names}
@@ -246,8 +246,8 @@ class _Pages:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._kept: OrderedDict[str, tuple[str, str]] = OrderedDict()
-        """Tag and HTML of the runs that were asked for last."""
+        self._cache: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        """Tag and HTML of the most recent pages, by run."""
 
     def runs(self, request: Request) -> Response:
         """All runs, the latest first."""
@@ -263,9 +263,9 @@ class _Pages:
         return _answer(text, _policy())
 
     def run(self, request: Request) -> Response:
-        """One run; 304 if it has not changed since the browser asked last."""
+        """One run; 304 if it has not changed since the browser's last request."""
         name = request.path_params["name"]
-        path = find_runs(self.folder).get(name)  # nothing but a found run can be asked for
+        path = find_runs(self.folder).get(name)  # only runs that were found are served
         if path is None:
             return _problem(f"There is no run {name!r} here.", 404)
         tag = _tag(path)
@@ -277,19 +277,19 @@ class _Pages:
             return _problem(f"{name}: {error}", 200)
 
     def _html(self, name: str, path: Path, tag: str) -> str:
-        kept = self._kept.get(name)
-        if kept is None or kept[0] != tag:
-            kept = self._kept[name] = (tag, _run_page(name, path))
-            while len(self._kept) > MAX_PAGES:
-                self._kept.popitem(last=False)
-        return kept[1]
+        cached = self._cache.get(name)
+        if cached is None or cached[0] != tag:
+            cached = self._cache[name] = (tag, _run_page(name, path))
+            while len(self._cache) > MAX_PAGES:
+                self._cache.popitem(last=False)
+        return cached[1]
 
 
 def _run_page(name: str, path: Path) -> str:
     size = (path / "rounds.jsonl").stat().st_size if (path / "rounds.jsonl").exists() else 0
     if size > MAX_BYTES:
         raise RunError(f"rounds.jsonl has {size / 1e6:.0f} MB: too much for a page.")
-    run = read_run(path, check_models=False)  # a page is asked for every few seconds
+    run = read_run(path, check_models=False)  # browsers request a page every few seconds
     if not run.history.evaluated:
         raise RunError("no round has been evaluated yet. This page tries again in a moment.")
     return page_html(content_of(name, {name: [run]}), live=True)

@@ -1,4 +1,4 @@
-"""Flower's own processes: how they are started, and that none is left behind."""
+"""Start, call and end Flower's processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMAND_SECONDS = 120.0
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Of every process of Flower that we start: its files are in ``home``, nothing calls home."""
+    """Environment variables for Flower's processes: files in ``home``, no telemetry."""
     return {
         **os.environ,
         "FLWR_HOME": str(home),
@@ -40,7 +40,7 @@ def free_port() -> int:
 
 
 def run_flwr(home: Path, *arguments: str) -> str:
-    """Call Flower's command line."""
+    """Run Flower's command ``flwr`` and return its output."""
     command = [str(Path(sys.executable).with_name("flwr")), *arguments]
     try:
         done = subprocess.run(
@@ -55,7 +55,7 @@ def run_flwr(home: Path, *arguments: str) -> str:
 
 
 def end_all(process: subprocess.Popen[bytes], home: Path) -> None:
-    """End a process and everything that was started with the same home; kill what does not."""
+    """End a process and all processes with the same home; kill those that do not end."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         ids = {process.pid, *_ours(home)} if process.poll() is None else _ours(home)
         for identity in ids:

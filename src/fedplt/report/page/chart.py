@@ -16,7 +16,7 @@ MAX_POINTS = 1000
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart, with the sentence that a screen reader says instead of it."""
+    """One chart; ``alt`` is its text for screen readers."""
 
     name: str
     title: str

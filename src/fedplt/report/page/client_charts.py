@@ -1,4 +1,4 @@
-"""Clients: how their scores are distributed, who was chosen, refused, late or away."""
+"""Charts and tables of clients: scores, sampling, refused updates, absences."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def _by_round(run: ShownRun) -> Chart | None:
     records = [(r.round, found) for r in run.history.rounds if (found := client_summary(r))]
     if len(records) < 2:
         return None
-    kept = [records[i] for i in evenly(len(records))]
-    rounds = [number for number, _ in kept]
+    shown = [records[i] for i in evenly(len(records))]
+    rounds = [number for number, _ in shown]
     traces = [
-        line(key, rounds, [metric.scale * found.get(key, np.nan) for _, found in kept])
+        line(key, rounds, [metric.scale * found.get(key, np.nan) for _, found in shown])
         for key in ("max", "p90", "median", "mean", "p10", "min")
-        if any(key in found for _, found in kept)
+        if any(key in found for _, found in shown)
     ]
     layout = {"xaxis": axis("round"), "yaxis": axis(metric.label), "hovermode": "x unified"}
     alt = f"Quantiles and mean of the clients' {metric.name}, by round."
@@ -126,21 +126,21 @@ def sampling_charts(run: ShownRun) -> list[Chart]:
     records = [record for record in run.history.rounds if record.sampling]
     if not records:
         return []
-    said: list[Any] = [record.sampling for record in records]
+    samplings: list[Any] = [record.sampling for record in records]
     rounds = [record.round for record in records]
-    charts = [_by_client(run, said), _budget_by_round(rounds, said)]
+    charts = [_by_client(run, samplings), _budget_by_round(rounds, samplings)]
     return [chart for chart in charts if chart is not None]
 
 
-def _by_client(run: ShownRun, said: list[Any]) -> Chart | None:
+def _by_client(run: ShownRun, samplings: list[Any]) -> Chart | None:
     """Mean probability and share of rounds of each client, where clients are listed."""
-    listed = [entry["probabilities"] for entry in said if _is_list(entry.get("probabilities"))]
-    chosen = [client for entry in said for client in entry.get("chosen", [])]
+    listed = [entry["probabilities"] for entry in samplings if _is_list(entry.get("probabilities"))]
+    chosen = [client for entry in samplings for client in entry.get("chosen", [])]
     if not listed and not chosen:
         return None
     number = max(len(listed[0]) if listed else 0, 1 + max(chosen, default=0))
     names = [label(run.client_name(client)) for client in range(number)]
-    share = np.bincount(np.array(chosen, dtype=int), minlength=number) / len(said)
+    share = np.bincount(np.array(chosen, dtype=int), minlength=number) / len(samplings)
     hover = "%{customdata}<br>%{fullData.name}: %{y:.1%}<extra></extra>"
     traces: list[dict[str, Any]] = [
         {"type": "bar", "name": "share of rounds", "x": list(range(number)), "y": share,
@@ -159,7 +159,7 @@ def _by_client(run: ShownRun, said: list[Any]) -> Chart | None:
     }
     alt = (
         f"{number} clients are chosen in {share.min():.0%} to {share.max():.0%} of "
-        f"{len(said)} rounds."
+        f"{len(samplings)} rounds."
     )
     return Chart("probabilities", "Sampling probabilities", alt, traces, layout, "", 280)
 
@@ -168,13 +168,13 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value)
 
 
-def _budget_by_round(rounds: list[int], said: list[Any]) -> Chart:
+def _budget_by_round(rounds: list[int], samplings: list[Any]) -> Chart:
     """Cost against budget, and the variance relative to uniform sampling."""
-    kept = evenly(len(rounds))
-    x = [rounds[i] for i in kept]
+    shown = evenly(len(rounds))
+    x = [rounds[i] for i in shown]
 
     def values(key: str) -> list[Any]:
-        return [said[i].get(key) for i in kept]
+        return [samplings[i].get(key) for i in shown]
 
     names = {"cost": "cost", "expected_cost": "expected cost", "budget": "budget"}
     traces = [

@@ -47,12 +47,12 @@ def _chart(key: str, records: Sequence[RoundRecord]) -> Chart:
     seen: list[Any] = [record.diagnostics for record in records]
     layers = list(seen[0]["layers"])
     many = len(layers) > MAX_LINES
-    kept = evenly(len(records), MAX_COLUMNS if many else 1000)
-    rounds = [records[i].round for i in kept]
+    shown = evenly(len(records), MAX_COLUMNS if many else 1000)
+    rounds = [records[i].round for i in shown]
     logarithmic = key == "update_magnitude"
 
     def values(name: str) -> list[float | None]:
-        return [_known(seen[i]["layers"].get(name, {}).get(key), logarithmic) for i in kept]
+        return [_known(seen[i]["layers"].get(name, {}).get(key), logarithmic) for i in shown]
 
     layout: dict[str, Any] = {"xaxis": axis("round")}
     if many:
@@ -68,7 +68,7 @@ def _chart(key: str, records: Sequence[RoundRecord]) -> Chart:
         layout["yaxis"] = {"autorange": "reversed", "type": "category", "nticks": 12}
     else:
         traces = [line(name, rounds, values(name)) for name in layers]
-        whole = [_known(seen[i].get(key), logarithmic) for i in kept]
+        whole = [_known(seen[i].get(key), logarithmic) for i in shown]
         if any(value is not None for value in whole):
             color = {"meta": {"color": "text"}, "line": {"width": 2.5}}
             traces.append(line("whole model", rounds, whole, **color))

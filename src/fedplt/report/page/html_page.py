@@ -63,7 +63,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Details:
-    """What is shown of one run."""
+    """The sections about one run."""
 
     label: str
     name: str
@@ -83,17 +83,17 @@ class Content:
     checklist: Table
     running: bool = False
     extra: Section = field(default_factory=lambda: Section(""))
-    """What the maker of the page adds, such as the tables of an experiment."""
+    """An additional section, such as the tables of an experiment."""
 
     @property
     def charts(self) -> list[Chart]:
-        """All charts; their names are made different by the run they belong to."""
+        """All charts; those of different runs may have equal names."""
         sections = [self.comparison, *(section for run in self.details for section in run.sections)]
         return [chart for section in sections for chart in section.charts]
 
 
 def content_of(title: str, groups: Groups, extra: Section | None = None) -> Content:
-    """What is shown of these runs: of each group, the details of its first run."""
+    """The content for these runs, with the details of each group's first run."""
     several = len(groups) > 1
     difference = differences_chart(groups) if several else None
     return Content(
@@ -175,7 +175,7 @@ def environment() -> Environment:
 
 
 def write_page(path: Path, content: Content) -> Path:
-    """Write a page that needs nothing but a browser."""
+    """Write a page that needs only a browser."""
     write_text(path, page_html(content))
     return path
 
@@ -208,7 +208,7 @@ def page_script() -> str:
 
 
 def security_policy(*scripts: str, sources: str = "", connect: str = "'none'") -> str:
-    """A content security policy: only these scripts run, and nothing is fetched from elsewhere."""
+    """A content security policy: only these scripts run, and no other host is contacted."""
     hashes = [
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
         for text in scripts
@@ -221,7 +221,7 @@ def security_policy(*scripts: str, sources: str = "", connect: str = "'none'") -
 
 
 def page_data(content: Content) -> dict[str, object]:
-    """What the scripts of the page read."""
+    """The data that the page's scripts read."""
     charts = {f"all-{chart.name}": chart for chart in content.comparison.charts}
     charts |= {f"extra-{chart.name}": chart for chart in content.extra.charts}
     for number, run in enumerate(content.details):

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.federation import DeviceTimes
 from fedplt.fleet import RoundTime, in_time
 from fedplt.planning import Plan, allocation_of
 from fedplt.report.page.chart import Chart, axis, evenly, label
@@ -95,10 +94,13 @@ def rows_of(run: ShownRun, plan: Plan) -> list[Row]:
 
 
 def _group_name(plan: Plan, clients: NDArray[np.int64]) -> str:
-    ratios = plan.ratios[clients]
-    low, high = float(ratios.min()), float(ratios.max())
-    ratio = f"{low:.3g}" if high - low < 5e-4 else f"{low:.3g} to {high:.3g}"
-    return f"{len(clients)} clients, {clients.min()} to {clients.max()}, ratio {ratio}"
+    between = f"{clients.min()} to {clients.max()}"
+    return f"{len(clients)} clients, {between}, ratio {_ratio_text(plan, clients)}"
+
+
+def _ratio_text(plan: Plan, clients: NDArray[np.int64]) -> str:
+    low, high = float(plan.ratios[clients].min()), float(plan.ratios[clients].max())
+    return f"{low:.3g}" if high - low < 5e-4 else f"{low:.3g} to {high:.3g}"
 
 
 def trained_shares(plan: Plan, rows: Sequence[Row], columns: Columns) -> NDArray[np.float64]:
@@ -174,7 +176,7 @@ def coverage(plan: Plan) -> Chart:
     }
     low = min(int(layer.min()) for layer in plan.coverage)
     high = max(int(layer.max()) for layer in plan.coverage)
-    note = " ".join(f"{entry}" for entry in plan.uncovered)
+    note = " ".join(map(str, plan.uncovered))
     layout = {
         "xaxis": columns.layer_axis(plan),
         "yaxis": axis("clients per sub-layer", rangemode="tozero"),
@@ -226,13 +228,10 @@ def contributions(run: ShownRun, plan: Plan) -> Chart:
 
 
 def _kind_name(plan: Plan, rows: Sequence[Row]) -> str:
-    clients = np.concatenate([row.clients for row in rows])
     if len(rows) == 1:
         return label(rows[0].name)
-    ratios = plan.ratios[clients]
-    low, high = float(ratios.min()), float(ratios.max())
-    ratio = f"{low:.3g}" if high - low < 5e-4 else f"{low:.3g} to {high:.3g}"
-    return f"{len(clients)} clients, ratio {ratio}" + f" (from {clients.min()})"
+    clients = np.concatenate([row.clients for row in rows])
+    return f"{len(clients)} clients, ratio {_ratio_text(plan, clients)} (from {clients.min()})"
 
 
 MAX_DEVICES = 20
@@ -244,14 +243,19 @@ def device_chart(run: ShownRun) -> Chart | None:
     devices = sorted(run.devices, key=lambda device: -device.full.total)
     if not devices:
         return None
-    rounds = {kind: max(_time(d, kind).total for d in devices) for kind in ("full", "planned")}
+    rounds = {
+        "full": max(device.full.total for device in devices),
+        "planned": max(device.planned.total for device in devices),
+    }
     shown = [devices[i] for i in evenly(len(devices), MAX_DEVICES)]
     bars = [(device, kind) for device in shown for kind in ("full", "planned")]
     names = [label(d.name) for d, _ in bars]
     kinds = ["whole model" if kind == "full" else f"planned ({d.ratio:.1%})" for d, kind in bars]
     traces: list[dict[str, Any]] = []
     for part in PARTS:
-        seconds = [_part(_time(device, kind), part, rounds[kind]) for device, kind in bars]
+        seconds = [
+            _part_seconds(getattr(device, kind), part, rounds[kind]) for device, kind in bars
+        ]
         if max(seconds) > 0:
             traces.append(
                 {
@@ -283,9 +287,5 @@ def device_chart(run: ShownRun) -> Chart | None:
     return Chart("devices", "Time by device", note, traces, layout, note, height)
 
 
-def _time(device: DeviceTimes, kind: str) -> RoundTime:
-    return device.full if kind == "full" else device.planned
-
-
-def _part(time: RoundTime, part: str, whole_round: float) -> float:
+def _part_seconds(time: RoundTime, part: str, whole_round: float) -> float:
     return whole_round - time.total if part == "idle" else float(getattr(time, part))

@@ -27,13 +27,13 @@ Note = TypeVar("Note")
 
 @dataclass(frozen=True)
 class ShownRun:
-    """One run as far as it is known; only the history must be there."""
+    """One run; everything except the history may be missing."""
 
     name: str
     seed: int
     history: History
     rounds: int
-    """Rounds that were asked for."""
+    """Rounds of the configuration."""
     config: RunConfig | None = None
     plan: Plan | None = None
     plan_problem: str = ""
@@ -102,7 +102,7 @@ def _plan(folder: RunFolder) -> tuple[Plan | None, str]:
 
 
 def _noted(folder: RunFolder, read: Callable[[Path, str], Sequence[Note]]) -> Sequence[Note]:
-    """Devices or sessions; a page does without them if their file is damaged, and says so."""
+    """Devices or sessions; a damaged file gives a warning and an empty list."""
     try:
         return read(folder.path, folder.run)
     except DamagedError as error:
@@ -153,13 +153,13 @@ _PER_RUN = ("seed", "name", "rounds", "checkpoint_every", "server.attempts")
 
 def _configuration(run: ShownRun, is_compared: bool) -> str:
     assert run.config is not None
-    kept = {"label": run.config.name} if is_compared else {}
-    kept |= {
+    settings = {"label": run.config.name} if is_compared else {}
+    settings |= {
         key: value
         for key, value in flatten(run.config).items()
         if key not in _PER_RUN and not key.startswith("engine.")
     }
-    return json.dumps(kept, sort_keys=True, default=str)
+    return json.dumps(settings, sort_keys=True, default=str)
 
 
 def _names(run: ShownRun, is_compared: bool) -> tuple[str, str, str]:

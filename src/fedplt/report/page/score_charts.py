@@ -66,7 +66,7 @@ def finals_of(groups: Groups) -> list[list[float]]:
 def _run_columns(run: ShownRun) -> dict[str, Any]:
     """One list per column, one entry per evaluated round."""
     ends = list(accumulate(record.seconds for record in run.history.rounds))
-    kept = [
+    evaluated = [
         (record, seconds)
         for record, seconds in zip(run.history.rounds, ends, strict=True)
         if record.score is not None
@@ -75,24 +75,24 @@ def _run_columns(run: ShownRun) -> dict[str, Any]:
         "name": label(run.name),
         "seed": run.seed,
         "x": {
-            "round": [record.round for record, _ in kept],
-            "bytes_up": [record.total.bytes_up for record, _ in kept],
-            "bytes": [record.total.bytes_up + record.total.bytes_down for record, _ in kept],
-            "flops": [record.total.flops for record, _ in kept],
-            "paper_flops": [record.total.paper_flops for record, _ in kept],
-            "simulated": [record.total.simulated_seconds for record, _ in kept],
-            "measured": [seconds for _, seconds in kept],
+            "round": [record.round for record, _ in evaluated],
+            "bytes_up": [record.total.bytes_up for record, _ in evaluated],
+            "bytes": [record.total.bytes_up + record.total.bytes_down for record, _ in evaluated],
+            "flops": [record.total.flops for record, _ in evaluated],
+            "paper_flops": [record.total.paper_flops for record, _ in evaluated],
+            "simulated": [record.total.simulated_seconds for record, _ in evaluated],
+            "measured": [seconds for _, seconds in evaluated],
         },
         "y": {
-            "score": [record.score for record, _ in kept],
-            "loss": [record.loss for record, _ in kept],
-            "train_loss": [record.train_loss for record, _ in kept],
+            "score": [record.score for record, _ in evaluated],
+            "loss": [record.loss for record, _ in evaluated],
+            "train_loss": [record.train_loss for record, _ in evaluated],
         },
     }
 
 
 def _is_known(groups: Sequence[Mapping[str, Any]], side: str, key: str) -> bool:
-    """Whether a column has a value other than 0 and nothing in some run."""
+    """Whether a column has a value other than 0 and None in some run."""
     return any(
         value is not None and math.isfinite(value) and value != 0
         for group in groups

@@ -1,4 +1,4 @@
-"""Headline numbers, costs, and what a reproducibility checklist asks for."""
+"""Headline numbers, the table of costs, and the reproducibility checklist."""
 
 from __future__ import annotations
 
@@ -21,24 +21,18 @@ def headline(groups: Groups) -> list[tuple[str, str]]:
         best = max if metric.direction == "higher" else min
         finals = {name: fmean(r.history.final_score() for r in rs) for name, rs in groups.items()}
         winner = best(finals, key=lambda name: finals[name])
+        what = f"best {metric.name}, mean of the last 10 evaluations: {winner}"
         return [
-            (
-                metric.text(finals[winner], 1),
-                f"best {metric.name}, mean of the last 10 evaluations: {winner}",
-            ),
+            (metric.text(finals[winner], 1), what),
             (str(len(groups)), "configurations"),
             (str(len(runs)), "runs"),
         ]
     number = min(10, len(runs[0].history.evaluated))
+    last = _mean(metric, [run.history.last_score for run in runs])
+    final = _mean(metric, [run.history.final_score() for run in runs])
     shown = [
-        (
-            _mean(metric, [run.history.last_score for run in runs]),
-            f"{metric.name}, last evaluation",
-        ),
-        (
-            _mean(metric, [run.history.final_score() for run in runs]),
-            f"{metric.name}, mean of the last {number} evaluations",
-        ),
+        (last, f"{metric.name}, last evaluation"),
+        (final, f"{metric.name}, mean of the last {number} evaluations"),
     ]
     tests = [score for run in runs if (score := run.history.test_score) is not None]
     if tests:
@@ -51,20 +45,14 @@ def headline(groups: Groups) -> list[tuple[str, str]]:
     if total.simulated_seconds:
         shown.append((duration_text(total.simulated_seconds), "on the devices (simulated)"))
     shown.append((duration_text(sum(r.seconds for r in first.history.rounds)), "measured here"))
-    return shown + _privacy(first)
+    if spent := first.history.privacy:
+        shown.append((f"ε = {spent['epsilon']:.3g}", f"privacy spent, at δ = {spent['delta']:.2g}"))
+    return shown
 
 
 def _mean(metric: MetricInfo, scores: Sequence[float]) -> str:
     spread = f" ± {metric.number(stdev(scores), 1)}" if len(scores) > 1 else ""
     return metric.text(fmean(scores), 1) + spread
-
-
-def _privacy(run: ShownRun) -> list[tuple[str, str]]:
-    """The privacy that was spent, where the run was private."""
-    spent = run.history.privacy
-    if spent is None:
-        return []
-    return [(f"ε = {spent['epsilon']:.3g}", f"privacy spent, at δ = {spent['delta']:.2g}")]
 
 
 def cost_table(run: ShownRun) -> Table:

@@ -132,8 +132,8 @@ def _run(path: Path, manifest: Manifest) -> Iterator[Finding]:
         text = f"{path} has {config.clients.num_clients} clients for {len(manifest.nodes)} nodes"
         yield problem(text, "set clients.num_clients and its groups back")
     if manifest.layers is not None and layers.fingerprint != manifest.layers:
-        text = "run.toml's model is not cut as it was when the deployment was made"
-        yield problem(text, "set [model] back, or make the deployment anew: nodes refuse the run")
+        text = "the model of run.toml has other layers than when the deployment was made"
+        yield problem(text, "set [model] back, or make a new deployment: nodes refuse this run")
     if few := participants_warning(config):
         yield note(few.removeprefix("WARNING: "))
     yield ok(f"run.toml: {len(manifest.nodes)} clients, {layers.size:,} parameters")
@@ -176,7 +176,7 @@ def _writable(state: Path) -> Finding:
         probe.unlink()
     except OSError as error:
         text = f"{state} cannot be written to: {error.strerror}"
-        return problem(text, "let the node's user own it, or set state in node.toml")
+        return problem(text, "make the node's user its owner, or set state in node.toml")
     return ok(f"{state.name}/ can be written to")
 
 
@@ -186,10 +186,10 @@ def _limits(node: NodeConfig) -> Finding:
     except FedpltError as error:
         return problem(str(error), "correct it: until then the node refuses everything")
     given = limits.model_dump(exclude_defaults=True)
-    said = ", ".join(f"{key} = {value}" for key, value in given.items())
+    text = ", ".join(f"{key} = {value}" for key, value in given.items())
     if limits.mains_power_only:
-        said += f" ({power_source().reason})"
-    return ok(f"limits: {said}" if said else "limits.toml sets no limits")
+        text += f" ({power_source().reason})"
+    return ok(f"limits: {text}" if text else "limits.toml sets no limits")
 
 
 def _profile(node: NodeConfig) -> Iterator[Finding]:

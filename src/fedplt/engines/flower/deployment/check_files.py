@@ -21,9 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from fedplt.engines.flower.deployment.manifest import Address, installed_versions
 
-RENEW = (
-    "sign a new server certificate with ca/, or make the deployment anew with 'fedplt deploy init'"
-)
+RENEW = "sign a new server certificate with ca/, or make a new deployment ('fedplt deploy init')"
 SOON = timedelta(days=30)
 
 
@@ -156,7 +154,7 @@ def _load(path: Path) -> x509.Certificate | Finding:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return str(error.strerror)
-    return "it is damaged, or not what its name says"
+    return "it is damaged, or another kind of file"
 
 
 def _validity(certificate: x509.Certificate, path: Path, now: datetime | None) -> Finding:

@@ -176,8 +176,8 @@ def server_files(folder: Path, manifest: Manifest) -> dict[str, str]:
     config = tomli_w.dumps({"config": str(folder / "run.toml"), "out": str(here / "run")})
     package = f"app/{package_of(APP)}"
     where = {
-        "client": "no node: theirs is the installed one",
-        "server": "the server: run.toml says what is trained",
+        "client": "no node: nodes run the installed client app",
+        "server": "the server; run.toml configures the run",
     }
     found |= {
         "app/pyproject.toml": app_project(APP, "A run of fedplt", config),

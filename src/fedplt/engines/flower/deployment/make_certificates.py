@@ -34,7 +34,7 @@ def write_private(path: Path, content: bytes) -> None:
     """Write a new file that only its owner can read, from the first byte on."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, 0o600)  # whatever the umask
+        os.fchmod(descriptor, 0o600)  # regardless of the umask
         file.write(content)
 
 
@@ -57,7 +57,7 @@ def pem_certificate(certificate: x509.Certificate) -> bytes:
 
 
 def make_ca(key: PrivateKey, now: datetime | None = None) -> x509.Certificate:
-    """A certificate authority for this deployment alone."""
+    """The certificate authority of one deployment."""
     name = _name("fedplt deployment CA")
     builder = _builder(name, name, key, CA_DAYS, now)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -93,9 +93,9 @@ def make_server_certificate(
 
 
 def write_runtime(folder: Path, port: int) -> None:
-    """A secret and a certificate between a node's own processes, which meet on loopback.
+    """A secret and a certificate for the connections between a node's processes, on loopback.
 
-    The certificate's authority is for this node alone, and its key is thrown away.
+    The certificate has its own authority, whose key is not stored.
     """
     ca_key, key = new_key(), new_key()
     ca = make_ca(ca_key)

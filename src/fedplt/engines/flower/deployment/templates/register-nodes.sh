@@ -4,12 +4,12 @@
 failed=0
 for key in keys/*.pub; do
     name="$(basename "$key" .pub)"
-    if said="$(flwr supernode register "$key" {{ connection }} --name "$name" 2>&1)"; then
+    if output="$(flwr supernode register "$key" {{ connection }} --name "$name" 2>&1)"; then
         echo "$name: registered"
     else
-        case "$said" in
+        case "$output" in
         *"already in use"*) echo "$name: was registered before" ;;
-        *) echo "$name: $said" >&2; failed=1 ;;
+        *) echo "$name: $output" >&2; failed=1 ;;
         esac
     fi
 done

@@ -1,5 +1,5 @@
 {% extends "script.sh" %}
-{% set about = "Runs the server app. A process of its own: a run survives a SuperLink that crashes." %}
+{% set about = "Runs the server app, apart from the SuperLink: a run survives its crash." %}
 {% block body %}
 # Flower's SuperExec, with tokens that other accounts cannot read. The server app ends with it, and
 # saves the run.

@@ -1,7 +1,7 @@
 {% extends "script.sh" %}
 {% block body %}
 PORT="${FEDPLT_NODE_PORT:-{{ port }}}"
-# Starts the tasks of this node, and asks for them with a secret: no other account of this machine
+# Starts the tasks of this node, and authenticates with a secret: no other account of this machine
 # gets them. It ends with the SuperNode below, and is started again if it ends before.
 (
     while kill -0 $$ 2> /dev/null; do
