@@ -22,7 +22,7 @@ from tools.reliability.small_run import (
 
 from fedplt import RunError, evaluate, load, load_history
 from fedplt.cli.runs import write_report
-from fedplt.engines.simulator.shared import _refuse_too_much
+from fedplt.engines.simulator.interprocess import _refuse_too_much
 from fedplt.errors import DamagedError
 from fedplt.federation import RunFolder
 from fedplt.federation.run_folder.sealed import load_tensors, seal_json

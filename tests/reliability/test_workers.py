@@ -19,8 +19,8 @@ from tools.reliability import worker_deaths
 from torch import nn
 
 from fedplt import RunError
-from fedplt.engines.simulator.channel import Channel, encode
 from fedplt.engines.simulator.engine import SimulatorEngine
+from fedplt.engines.simulator.interprocess import Connection, encode
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
 from tests.support.jobs import blob_job
@@ -169,24 +169,24 @@ def give_up():
 
 def test_no_message_is_waited_for_without_end():
     one, two = socket.socketpair()
-    channel, other = Channel(one), Channel(two)
+    connection, other = Connection(one), Connection(two)
     two.send(encode("x" * 1000)[:500])  # a part of a message, from an end that stays open
-    assert channel.receive() == []
+    assert connection.receive() == []
     with pytest.raises(GaveUp):
-        channel.wait(give_up)
+        connection.wait(give_up)
     with pytest.raises(GaveUp):
-        channel.send(bytes(10_000_000), give_up)  # nobody reads
+        connection.send(bytes(10_000_000), give_up)  # nobody reads
     other.close()
     with pytest.raises(OSError, match=r"Broken pipe|reset"):
-        channel.send(b"more", give_up)
+        connection.send(b"more", give_up)
     with pytest.raises(EOFError):
-        channel.receive()
-    channel.close()
+        connection.receive()
+    connection.close()
 
 
 def test_both_ends_may_send_much_at_once():
     with contextlib.ExitStack() as stack:
-        one, two = (Channel(stack.enter_context(end)) for end in socket.socketpair())
+        one, two = (Connection(stack.enter_context(end)) for end in socket.socketpair())
         with ThreadPoolExecutor(2) as pool:
             # An end that has sent all goes on reading, as servers and workers do: what the other
             # one still sends may be more than the socket holds.
@@ -199,12 +199,12 @@ def test_both_ends_may_send_much_at_once():
     assert numbers.sum() == 100_000 * 99_999 // 2
 
 
-def send_and_wait(channel, message):
+def send_and_wait(connection, message):
     deadline = time.monotonic() + 60
 
     def waiting():
         if time.monotonic() > deadline:
             raise GaveUp
 
-    channel.send(encode(message), waiting)
-    return channel.wait(waiting)
+    connection.send(encode(message), waiting)
+    return connection.wait(waiting)

@@ -15,7 +15,7 @@ from torch import nn
 
 from fedplt import RunError
 from fedplt.engines.simulator.engine import SimulatorEngine
-from fedplt.engines.simulator.shared import SharedMemory
+from fedplt.engines.simulator.interprocess import SharedMemory
 from fedplt.engines.simulator.worker import Worker
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.run_folder.folder import RunFolder

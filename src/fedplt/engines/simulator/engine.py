@@ -23,8 +23,8 @@ from fedplt.client import (
     num_chunks,
     statistics_chunks,
 )
+from fedplt.engines.simulator.interprocess import SharedMemory
 from fedplt.engines.simulator.pool import WorkerPool
-from fedplt.engines.simulator.shared import SharedMemory
 from fedplt.engines.simulator.worker import EvaluateWork, StatisticsWork, TrainWork
 from fedplt.federation import Job, evaluation_chunks, most_clients
 from fedplt.machine import available_cores
@@ -129,15 +129,16 @@ class SimulatorEngine:
         return combine_statistics(gathered)
 
     def keep_local(self, clients: Sequence[int]) -> None:
-        if self._shared.local:
-            self._shared.local.kept[list(clients)] = self._shared.local.trained[list(clients)]
+        local, trained = self._shared.local, self._shared.trained_local
+        if local is not None and trained is not None:
+            local[list(clients)] = trained[list(clients)]
 
     def local_tensors(self) -> dict[str, Tensor]:
-        return {"local": self._shared.local.kept.clone()} if self._shared.local else {}
+        return {} if self._shared.local is None else {"local": self._shared.local.clone()}
 
     def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
-        if self._shared.local:
-            self._shared.local.kept.copy_(tensors["local"])
+        if self._shared.local is not None:
+            self._shared.local.copy_(tensors["local"])
 
     def _publish(self, state: Tensor) -> None:
         self._shared.state.copy_(state)

@@ -1,7 +1,7 @@
-"""The worker processes: tasks are dealt to them, and a worker that dies is replaced.
+"""The worker processes: sends them tasks, and replaces a worker that dies.
 
-Everything a task writes is in shared memory, and a task that is done again writes all of it again.
-So a replaced worker changes no bit, whenever the other one died.
+A task writes to shared memory only, and a repeated task writes all of it again. So a replaced
+worker changes no bit, whenever the other one died.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from typing import Any, TypeVar
 
 import torch.multiprocessing as torch_multiprocessing
 
-from fedplt.engines.simulator.channel import POLL_SECONDS, Channel, encode
-from fedplt.engines.simulator.handover import Handover
-from fedplt.engines.simulator.shared import SharedMemory
+from fedplt.engines.simulator.interprocess import (
+    POLL_SECONDS,
+    Connection,
+    SharedMemory,
+    ThroughFile,
+    encode,
+)
 from fedplt.engines.simulator.worker import Failure, Work, worker_main
 from fedplt.errors import DataError, RunError
 from fedplt.federation import Interrupted, Job
@@ -34,7 +38,7 @@ EXIT_SECONDS = 1.0
 KILL_SECONDS = 5.0
 """How long killed workers may take to end."""
 MOST_DEATHS = 3
-"""So many workers may die at the same task; then the run ends."""
+"""The run ends when so many workers have died at the same task."""
 QUEUED_PER_WORKER = 2  # one running, one waiting: no worker waits for a message
 HINT = "out of memory? Fewer workers (engine.workers; in a comparison, --processes) need less."
 SPAWNED = (
@@ -46,17 +50,17 @@ SPAWNED = (
 @dataclass(eq=False)
 class _Worker:
     process: multiprocessing.process.BaseProcess
-    channel: Channel
+    connection: Connection
     tasks: deque[Work] = field(default_factory=deque)
     """Sent and not yet answered; answers come in this order."""
     answered: bool = False
     last_sign: float = 0.0
     """When it last answered, or got a task while it had none."""
     abandoned: bool = False
-    """Ended by us, as nobody wants its answers any more."""
+    """Killed: its results are discarded."""
 
     def fileno(self) -> int:
-        return self.channel.fileno()
+        return self.connection.fileno()
 
 
 class WorkerPool:
@@ -111,7 +115,7 @@ class WorkerPool:
         task = todo.popleft()
         worker.tasks.append(task)
         try:
-            worker.channel.send(encode(task), lambda: self._waiting(worker))
+            worker.connection.send(encode(task), lambda: self._waiting(worker))
         except OSError:  # what it answered before it died can still be read
             self._end([worker])
 
@@ -124,10 +128,9 @@ class WorkerPool:
     def _receive(self, index: int, todo: deque[Any]) -> Iterator[tuple[Any, Any]]:
         worker = self._workers[index]
         try:
-            answers = worker.channel.receive()
+            answers = worker.connection.receive()
         except EOFError:
-            self._replace(index, todo)
-            self._refill(index, todo)
+            self._replace_and_refill(index, todo)
             return
         for answer in answers:
             task = worker.tasks.popleft()
@@ -146,17 +149,12 @@ class WorkerPool:
             return
         self._looked = now
         for index, worker in enumerate(list(self._workers)):
-            if not worker.tasks or _ready([worker], 0):  # first read all that it said
+            if not worker.tasks or _ready([worker], 0):  # read its messages first
                 continue
             if not worker.process.is_alive() and not _ready([worker], 0):
-                self._replace(index, todo)
-                self._refill(index, todo)
+                self._replace_and_refill(index, todo)
             else:
                 self._check_deadline(worker)
-
-    def _refill(self, index: int, todo: deque[Any]) -> None:
-        for _ in range(QUEUED_PER_WORKER):
-            self._deal(index, todo)
 
     def _abandon(self) -> None:
         """End the workers with unanswered tasks, if any: an error or the user stopped the rest."""
@@ -177,6 +175,11 @@ class WorkerPool:
                 f"(engine.timeout_seconds): {worker.tasks[0].what}. Raise it if this really takes "
                 "so long."
             )
+
+    def _replace_and_refill(self, index: int, todo: deque[Any]) -> None:
+        self._replace(index, todo)
+        for _ in range(QUEUED_PER_WORKER):
+            self._deal(index, todo)
 
     def _replace(self, index: int, todo: deque[Any]) -> None:
         """Start another worker in place of a dead one; its tasks come first in ``todo``."""
@@ -199,19 +202,15 @@ class WorkerPool:
             doing = "while it had nothing to do"
         if not worker.abandoned:
             warnings.warn(f"{name} died ({how}) {doing}; {HINT}", stacklevel=2)
-        worker.channel.close()
+        worker.connection.close()
         self._workers[index] = self._start(name)
 
     def _start(self, name: str) -> _Worker:
         context: Any = torch_multiprocessing.get_context(self.method)
         ours, theirs = socket.socketpair()
-        job = Handover(self.job)
-        process = context.Process(
-            target=worker_main,
-            args=(theirs, job, self.shared, os.getpid()),
-            name=name,
-            daemon=True,
-        )
+        job = ThroughFile(self.job)
+        arguments = (theirs, job, self.shared, os.getpid())
+        process = context.Process(target=worker_main, args=arguments, name=name, daemon=True)
         try:
             process.start()
         except (AttributeError, TypeError, RuntimeError, PicklingError) as error:
@@ -226,12 +225,12 @@ class WorkerPool:
         finally:
             theirs.close()
             job.close()
-        return _Worker(process, Channel(ours))
+        return _Worker(process, Connection(ours))
 
     def close(self) -> None:
         self._end(self._workers)
         for worker in self._workers:
-            worker.channel.close()
+            worker.connection.close()
         self._workers = []
 
     @staticmethod
@@ -244,9 +243,9 @@ class WorkerPool:
 
 
 def _ready(workers: Sequence[_Worker], seconds: float) -> list[Any]:
-    """The workers that have said something, or closed their end."""
-    channels: list[Any] = list(workers)
-    return [worker for worker in workers if worker.channel.has_message] or wait(channels, seconds)
+    """The workers with a message, or whose end is closed."""
+    ends: list[Any] = list(workers)
+    return [worker for worker in workers if worker.connection.has_message] or wait(ends, seconds)
 
 
 def _joined(processes: Sequence[multiprocessing.process.BaseProcess], seconds: float) -> None:

@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedplt.client import ClientResult, ClientTrainer, TrainOrder, evaluate_chunk, gather_statistics
-from fedplt.engines.simulator.channel import Channel, encode
-from fedplt.engines.simulator.handover import Handover
-from fedplt.engines.simulator.shared import SharedMemory
+from fedplt.engines.simulator.interprocess import Connection, SharedMemory, ThroughFile, encode
 from fedplt.errors import DataError, FedpltError
 from fedplt.federation import Job
 from fedplt.kernels import buffer_positions, take
@@ -45,7 +43,7 @@ class TrainWork:
 
 @dataclass(frozen=True)
 class EvaluateWork:
-    """Evaluate one chunk of the validation or test data, for a client with the state it keeps."""
+    """Evaluate one chunk of the validation or test data, for a client with its local state."""
 
     version: int
     part: str
@@ -79,12 +77,12 @@ class Failure:
 
     reason: str
     traceback: str
-    """Empty where the reason says it all."""
+    """Empty for an error whose message is enough."""
     about_data: bool = False
 
 
 class Worker:
-    """Does tasks with one model, which it keeps from task to task."""
+    """Executes tasks with one model."""
 
     def __init__(self, job: Job, shared: SharedMemory) -> None:
         self.job, self.shared = job, shared
@@ -105,7 +103,7 @@ class Worker:
             samples = self.test if task.part == "test" else self.validation
             assert samples is not None
             if task.client is not None:
-                self._take_kept(task.client)
+                self._load_local(task.client)
             model, job = self.trainer.model, self.job
             try:
                 return evaluate_chunk(model, samples, task.chunk, job.training.loss, job.metric)
@@ -128,16 +126,16 @@ class Worker:
             learning_rate=job.learning_rate(client, task.round),
             block_weights=None if weights is None else take(weights, assignment.uploaded),
         )
-        self._take_kept(client)
+        self._load_local(client)
         update = shared.updates[task.place : task.place + assignment.update_size]
         result = self.trainer.train(order, self.samples, job.examples(client), update)
-        if shared.local:
-            shared.local.trained[client] = self.trainer.kept()
+        if shared.trained_local is not None:
+            shared.trained_local[client] = self.trainer.kept()
         return result
 
-    def _take_kept(self, client: int) -> None:
-        if self.shared.local:
-            self.trainer.take_kept(self.shared.local.kept[client])
+    def _load_local(self, client: int) -> None:
+        if self.shared.local is not None:
+            self.trainer.take_kept(self.shared.local[client])
 
     def _statistics(self, chunk: int) -> tuple[int, NDArray[np.float64]]:
         """Number of examples and running statistics of a chunk of the training data."""
@@ -159,16 +157,18 @@ def _leave_shared_memory(model: nn.Module) -> None:
             tensor.data = tensor.data.clone()
 
 
-def worker_main(end: socket.socket, job: Handover[Job], shared: SharedMemory, parent: int) -> None:
+def worker_main(
+    end: socket.socket, job: ThroughFile[Job], shared: SharedMemory, parent: int
+) -> None:
     """Answer tasks until the parent process ends this one, or ends itself."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or a scheduler sends them to all:
         signal.signal(number, signal.SIG_IGN)  # the parent saves the run, then ends its workers
     torch.set_num_threads(1)  # two threads become very slow when anything else needs a core
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    channel, worker = Channel(end), Worker(job.value, shared)
+    connection, worker = Connection(end), Worker(job.value, shared)
     while True:
         try:
-            task = channel.wait(_wait_on)
+            task = connection.wait(_wait_on)
         except EOFError:
             return
         try:
@@ -178,7 +178,7 @@ def worker_main(end: socket.socket, job: Handover[Job], shared: SharedMemory, pa
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             answer = encode(Failure(reason, traceback.format_exc()))
-        channel.send(answer, _wait_on)
+        connection.send(answer, _wait_on)
 
 
 def _wait_on() -> None:

@@ -1,0 +1,194 @@
+"""How the server and its worker processes exchange data.
+
+Messages go over a socket, the job of a spawned worker through a file, and tensors through shared
+memory.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import struct
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.reduction import DupFd, ForkingPickler
+from typing import IO, Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedplt.errors import RunError
+from fedplt.federation import Job, most_numbers
+from fedplt.kernels import read_state, take
+from fedplt.text import bytes_text
+
+POLL_SECONDS = 0.2
+SHARED_FOLDER = "/dev/shm"
+"""Where Linux stores shared memory."""
+_LENGTH = struct.Struct("!Q")
+Value = TypeVar("Value")
+
+
+class Connection:
+    """One end of a socket. Messages are pickled: both ends are processes of this run.
+
+    Where a call has to wait, it calls ``waiting`` about every 0.2 seconds, which raises to give up.
+    So no call outlasts the death or the stop of the other end, not even in the middle of a message,
+    and not even if another process holds the other end open.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._socket = end
+        self._read = bytearray()
+        self._ended = False
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: bytes, waiting: Callable[[], None]) -> None:
+        """Send a message from :func:`encode`; raise OSError if the other end is closed."""
+        rest = memoryview(_LENGTH.pack(len(message)) + message)
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except BlockingIOError:
+                # Read as well: the other end may be waiting until we do.
+                self._wait(selectors.EVENT_READ | selectors.EVENT_WRITE)
+                self._fill()
+                waiting()
+
+    def receive(self) -> list[Any]:
+        """All messages that have arrived; raise EOFError once the other end is closed."""
+        self._fill()
+        found = []
+        while self.has_message:
+            found.append(self._next())
+        if self._ended and not found:
+            raise EOFError
+        return found
+
+    def wait(self, waiting: Callable[[], None]) -> Any:
+        """The next message."""
+        while True:
+            self._fill()
+            if self.has_message:
+                return self._next()
+            if self._ended:
+                raise EOFError
+            self._wait(selectors.EVENT_READ)
+            waiting()
+
+    @property
+    def has_message(self) -> bool:
+        """Whether a whole message has been read from the socket and not yet been received."""
+        return len(self._read) >= _LENGTH.size and len(self._read) >= self._end_of_next()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _fill(self) -> None:
+        """Read what has arrived."""
+        try:
+            while not self._ended:
+                block = self._socket.recv(1 << 16)
+                self._read += block
+                self._ended = not block
+        except BlockingIOError:
+            pass
+        except OSError:  # reset by the other end: it has died
+            self._ended = True
+
+    def _end_of_next(self) -> int:
+        return _LENGTH.size + int(_LENGTH.unpack_from(self._read)[0])
+
+    def _next(self) -> Any:
+        end = self._end_of_next()
+        message = bytes(self._read[_LENGTH.size : end])
+        del self._read[:end]
+        return ForkingPickler.loads(message)
+
+    def _wait(self, events: int) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, events)
+            selector.select(POLL_SECONDS)
+
+
+def encode(message: Any) -> bytes:
+    return bytes(ForkingPickler.dumps(message))
+
+
+class ThroughFile(Generic[Value]):
+    """An argument of a process; a spawned one reads it from a file.
+
+    ``multiprocessing`` would write it into a pipe, and wait for ever if the worker is stopped
+    before it reads and the value is larger than the pipe's buffer.
+    """
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self._file: IO[bytes] | None = None  # without a name
+
+    def close(self) -> None:
+        """Called after the start: the process has the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def __getstate__(self) -> Any:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        self._file.write(ForkingPickler.dumps(self.value))
+        self._file.flush()
+        return DupFd(self._file.fileno())
+
+    def __setstate__(self, descriptor: Any) -> None:
+        with os.fdopen(descriptor.detach(), "rb") as file:
+            file.seek(0)
+            self.value = ForkingPickler.loads(file.read())
+        self._file = None
+
+
+@dataclass(frozen=True, eq=False)
+class SharedMemory:
+    """The global state, the updates of a round, and what some methods need in addition."""
+
+    state: Tensor
+    updates: Tensor
+    block_weights: Tensor | None
+    local: Tensor | None
+    """State that clients never upload, (clients, values)."""
+    trained_local: Tensor | None
+    """The same after the current round; copied into ``local`` when the round is committed."""
+
+    @classmethod
+    def make(cls, job: Job) -> SharedMemory:
+        size, by_block, local = job.layers.state_size, job.config.sampling.weighs_blocks, None
+        num_local = job.plan.num_clients * job.plan.local_index.size if job.plan.local else 0
+        total = size + most_numbers(job) + (size if by_block else 0) + 2 * num_local
+        _refuse_too_much(4 * total)
+        if job.plan.local:  # each client starts with the model's initial values
+            own = take(read_state(job.model, job.layers), job.plan.local_index)
+            local = own.expand(job.plan.num_clients, -1).clone().share_memory_()
+        return cls(
+            torch.empty(size).share_memory_(),
+            torch.empty(most_numbers(job)).share_memory_(),
+            torch.empty(size).share_memory_() if by_block else None,
+            local,
+            None if local is None else torch.empty_like(local).share_memory_(),
+        )
+
+
+def _refuse_too_much(num_bytes: int, folder: str = SHARED_FOLDER) -> None:
+    """Writing to more shared memory than there is would end the process at once."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:  # another system
+        return
+    free = found.f_bavail * found.f_frsize
+    if num_bytes > free:
+        raise RunError(
+            f"the model and the updates of a round need {bytes_text(num_bytes)} of shared memory, "
+            f"but {folder} has {bytes_text(free)} left. Make it larger (docker run --shm-size), or "
+            "let fewer clients take part in a round (sampling)."
+        )
