@@ -14,6 +14,7 @@ from fedplt.tables import Table, latex, markdown
 from reproduction.accuracy_tables import accuracy_table, overview_table, variant_table, with_plain
 from reproduction.catalog import EXPERIMENTS
 from reproduction.claims import claims_tables
+from reproduction.predictions import predictions_table
 from reproduction.sampling_tables import BUDGET, EQUAL, FLEETS, sampling_tables
 from reproduction.selection import Entry, Selection, select
 from reproduction.settings import Block
@@ -91,9 +92,11 @@ def write_tables(folder: Path, page: Page) -> None:
     """Write all tables of a page as Markdown, with its figures, and as LaTeX."""
     pictures = [f"![{name}]({name}.png)" for name in page.pictures]
     captions = [CAPTION] if pictures else []
-    parts = [f"# {page.title}", *map(markdown, page.tables), *pictures, *captions]
+    predictions = folder / "predictions.json"
+    tables = [*page.tables, *([predictions_table(predictions)] if predictions.is_file() else [])]
+    parts = [f"# {page.title}", *map(markdown, tables), *pictures, *captions]
     write_text(folder / "table.md", "\n\n".join(part.strip() for part in parts) + "\n")
-    write_text(folder / "table.tex", "\n".join(map(latex, page.tables)))
+    write_text(folder / "table.tex", "\n".join(map(latex, tables)))
 
 
 def write_claims(path: Path, folder: Path, results: Results) -> None:

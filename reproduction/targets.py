@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -117,6 +118,30 @@ def gain(
     return mean_interval(differences) if differences else None
 
 
+def crossing_note(selection: Selection, first: str) -> list[str]:
+    """Up to which communication a contestant is ahead of FedAvg: means over seeds, whole GB."""
+    if not {first, "fedavg"} <= selection.entries.keys():
+        return []
+    ahead = {}
+    for budget in range(1, 1000):
+        means = []
+        for name in (first, "fedavg"):
+            runs = selection.entries[name].histories.values()
+            found = [score_within(run, BYTES, budget * 1e9) for run in runs]
+            means.append(fmean(x for x in found if x is not None) if None not in found else None)
+        ours, theirs = means
+        if ours is not None and theirs is not None:
+            ahead[budget] = ours >= theirs
+    if len(set(ahead.values())) < 2:
+        words = "ahead of" if any(ahead.values()) else "behind"
+        end = f"at all budgets up to {max(ahead)} GB" if ahead else ""
+        return [f"FedPLT is {words} FedAvg {end} of communication."] if ahead else []
+    until = next(budget for budget, better in ahead.items() if not better) - 1
+    since = max(budget for budget, better in ahead.items() if better) + 1
+    return [f"By communication FedPLT is ahead of FedAvg up to {until} GB, and behind from {since} "
+            "GB on."]  # fmt: skip
+
+
 COMPUTATION = {"cifar-resnet": EXACT_FLOPS}
 """The measure to compare the paper's computation with; default: its own formula."""
 _COLUMNS = (ACCURACY, BYTES, UPLOAD, PAPER_FLOPS, EXACT_FLOPS)
@@ -187,6 +212,7 @@ def gains_table(block: Block, selection: Selection) -> Table:
             f"positive. Communication is up and down. {_FLOPS}",
             *([_OURS] if any("(ours)" in row[1] for row in rows) else []),
             *_missed(block),
+            *crossing_note(selection, "balanced"),
         ),
     )
 
@@ -248,6 +274,7 @@ def budget_table(block: Block, selection: Selection) -> Table | None:
             "Mean ± sample standard deviation over the seeds that reach the target; differences "
             f"paired by seed, with their 95 % interval. Communication is up and down. {_FLOPS}",
             *([_OURS] if ours else []),
+            *crossing_note(selection, "fedplt"),
             *(
                 [
                     f"The paper's targets: {100 * paper.accuracy:.0f} %, "

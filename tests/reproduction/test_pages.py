@@ -113,6 +113,16 @@ def test_a_diverged_run_is_named_and_in_no_mean(results):
     assert any(note.startswith("Not run yet: FedPLT; FedPMT") for note in table.notes)
 
 
+def test_predictions_by_class_are_in_the_table_of_their_experiment(results, tmp_path):
+    folder = tmp_path / "relu-logits" / "fashion-fcn"
+    run = {"accuracy": 0.663, "counts": [2000, *[1000] * 8, 0], "without_logit": 950}
+    (folder / "predictions.json").write_text(json.dumps({"fedavg-relu-seed3": run}))
+    write_tables(folder, page_of(results, "relu-logits", "fashion-fcn"))
+    row = next(line for line in (folder / "table.md").read_text().splitlines() if "2,000" in line)
+    assert row.startswith("| FedAvg, ReLU on the logits | 3 | 66.3 | 2,000 |")
+    assert row.endswith("| 0 | 950 |")
+
+
 def test_every_table_states_rounds_and_seeds(results):
     for key in results:
         for table in page_of(results, *key).tables:
