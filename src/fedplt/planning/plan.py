@@ -69,8 +69,6 @@ def _advice(covered: int, total: int, num_clients: int) -> str:
 
 
 FORMAT = 2
-
-
 MAX_CACHED = 10_000
 """Assignments that a plan holds in memory from one round to the next."""
 
