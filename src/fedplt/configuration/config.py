@@ -64,7 +64,7 @@ class DataConfig(Section):
     def _split_of_the_keys(cls, values: Any) -> Any:
         """A key of one split chooses it: ``alpha`` alone must not be without effect."""
         if not isinstance(values, dict) or "split" in values or values.get("whole"):
-            return values  # whole: a node's own examples, which are not split
+            return values  # whole: a node's examples, which are not split
         for split, keys in _KEYS_OF_SPLIT.items():
             if any(values.get(key) is not None for key in keys):
                 return {**values, "split": split}
@@ -89,13 +89,13 @@ class CutConfig(Section):
     """How a model is cut into layers: the arguments of :func:`fedplt.cut`."""
 
     groups: dict[str, str | list[str]] | None = None
-    """Join modules into one layer by name pattern; default: the model's own suggestion."""
+    """Join modules into one layer by name pattern; default: the model's suggestion."""
     always: list[str] = []
     """Layers (patterns) that every client trains in full, such as a head."""
     never: list[str] = []
     """Modules or parameters (patterns) that no client trains, such as a backbone."""
     fused: dict[str, Annotated[int, Field(ge=1)]] = {}
-    """Linear modules (patterns) and how many equal blocks their outputs hold, cut alike."""
+    """Linear modules (patterns) and how many equal blocks their outputs hold."""
     max_sublayers: Annotated[int, Field(ge=1)] | None = None
 
 
@@ -109,7 +109,7 @@ class ModelConfig(CutConfig):
     weights: str | None = None
     """Start from this safetensors file instead of random weights."""
     input_shape: list[Annotated[int, Field(ge=1)]] | None = None
-    """The shape of one example, for a server without data and a model of one's own."""
+    """The shape of one example, for a server without data and a model by import path."""
     input_type: Literal["float", "integer"] = "float"
 
 
@@ -140,8 +140,8 @@ class ClientsConfig(Section):
 
     num_clients: Annotated[int, Field(ge=1, lt=10**7)] = 50
     num_examples: list[Annotated[int, Field(ge=1)]] | None = None
-    """With data on the nodes: the examples of each client. Default: what the nodes say when they
-    join for the first time."""
+    """With data on the nodes: the examples of each client. Default: as reported when the
+    nodes join for the first time."""
     groups: Annotated[list[GroupConfig], Field(min_length=1)] = [GroupConfig(share=1.0, ratio=1.0)]
     learning_rates: list[Annotated[float, Field(gt=0)]] | None = None
     """One per client, instead of those of the groups and of ``[training]``."""
@@ -226,7 +226,7 @@ class EngineConfig(Section):
     start_method: Literal["fork", "spawn"] | None = None
     check: bool = True
     """Before the first round, compare a step of partial training with full gradients times mask on
-    a few of the run's own examples, and refuse to start where they differ."""
+    a few of the run's examples, and refuse to start where they differ."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """Stop the run if no worker answers for this long."""
     round_timeout_seconds: Annotated[float, Field(gt=0)] = 3600.0

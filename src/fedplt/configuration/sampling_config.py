@@ -36,7 +36,7 @@ class SamplingConfig(Section):
     num_clients: Annotated[int, Field(ge=1)] | None = None
     """For ``uniform``: how many clients are drawn in each round."""
     probability: Annotated[float, Field(gt=0, le=1)] | None = None
-    """For ``bernoulli``: every client takes part with this probability, whatever others do."""
+    """For ``bernoulli``: every client takes part with this probability, independently."""
     budget: Annotated[float, Field(gt=0)] | None = None
     """For samplers by norm: expected uploads per round, in whole models (``ocs`` without
     ``match_budget``: in clients)."""

@@ -24,7 +24,7 @@ _CLASSES = NamedClasses(
 
 
 class ServerConfig(Section):
-    """How the server joins the updates of a round, and what it does with the result."""
+    """How the server aggregates the updates of a round and changes the model."""
 
     aggregation: str = "mean"
     """``mean``, ``median``, ``trimmed-mean``, ``clipped-mean`` (``docs/robust.md``), or
@@ -45,7 +45,7 @@ class ServerConfig(Section):
     min_contributors: Annotated[int, Field(ge=1)] = 1
     """A sub-layer that fewer clients trained in a round keeps its values."""
     optimizer: Literal["none", "momentum", "adam", "yogi"] = "none"
-    """``none`` adds the mean update as it is."""
+    """``none`` adds the mean update."""
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
     """Not used by ``none``. Adam and Yogi need a smaller one, such as 0.01."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
