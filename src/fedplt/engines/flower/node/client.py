@@ -82,7 +82,7 @@ class NodeClient:
             self._check(assignment, training, asked.recipe)
             admitted.check()
         if asked.local_state_round >= 0:
-            trainer.take_kept(self.states.load(asked.local_state_round, local.size))
+            trainer.load_local_state(self.states.load(asked.local_state_round, local.size))
         weights = arrays.get("weights")
         order = TrainOrder(
             client=asked.client, round=asked.round, seed=asked.seed, assignment=assignment,
@@ -93,7 +93,7 @@ class NodeClient:
         result = trainer.train(order, self.job.samples, self.examples, update, admitted.on_step)
         if local.size:
             self.states.forget_before(asked.oldest_state_round)
-            self.states.save(asked.round, trainer.kept())
+            self.states.save(asked.round, trainer.local_state())
         answer = TrainAnswer(
             client=asked.client, round=asked.round, plan=asked.plan,
             num_examples=result.num_examples, norm=result.norm, loss=result.loss,
@@ -109,7 +109,7 @@ class NodeClient:
         job, local = self.job, self._local(asked.local)
         trainer = self._trainer(local, FlatIndex([(0, job.layers.state_size)]), arrays)
         if asked.local_state_round >= 0:
-            trainer.take_kept(self.states.load(asked.local_state_round, local.size))
+            trainer.load_local_state(self.states.load(asked.local_state_round, local.size))
         samples = job.test if asked.part == "test" and job.test is not None else job.validation
         results = []
         for chunk in evaluation_chunks(job, num_chunks(samples), self.client):
@@ -117,7 +117,7 @@ class NodeClient:
             loss, metric = job.training.loss, job.metric
             results.append(evaluate_chunk(trainer.model, samples, chunk, loss, metric))
         found = combine(results, job.metric)
-        trainer.put_state_back(warn=False)
+        trainer.reset_buffers(warn=False)
         counts, scores = found.label_counts, found.label_scores
         assert found.sums is not None
         return EvaluateAnswer(
