@@ -50,7 +50,6 @@ from fedplt.federation.run_folder.results import (
 )
 from fedplt.federation.run_folder.sealed import (
     load_tensors,
-    new_run_id,
     open_json,
     read_sealed,
     run_of,
@@ -79,15 +78,8 @@ class RunFolder:
         self._run = run
         self._lock: IO[str] | None = None
 
-    @classmethod
-    def create(cls, path: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
-        """Create and lock the folder of a new run; with ``overwrite``, delete the one there."""
-        folder = cls(path, new_run_id())
-        folder.begin(job, overwrite=overwrite)
-        return folder
-
     def begin(self, job: Job, *, overwrite: bool = False) -> None:
-        """Create and lock the folder on disk, and write the files that a run starts with."""
+        """Create and lock the folder of a new run; with ``overwrite``, delete the run there."""
         self.refuse_existing(self.path, overwrite=overwrite)
         try:
             make_folder(self.path)
