@@ -32,3 +32,4 @@ from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classificatio
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
 from fedplt.client.update import ClientUpdate, Origin, update_norm, weighted_norm
+from fedplt.client.uplink import Uplink

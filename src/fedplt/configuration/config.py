@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.configuration.fleet_config import ON_NODES, FleetConfig
+from fedplt.configuration.messages_config import MessagesConfig, refuse_memory
 from fedplt.configuration.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.server_config import ServerConfig
@@ -262,6 +263,7 @@ class RunConfig(Section):
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
     server: ServerConfig = ServerConfig()
+    messages: MessagesConfig = MessagesConfig()
     privacy: PrivacyConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
@@ -302,6 +304,7 @@ class RunConfig(Section):
         if ":" not in self.server.aggregation:
             self.refuse_weighted_votes()
         refuse_unprivate(self)
+        refuse_memory(self)
         return self
 
     def refuse_weighted_votes(self) -> None:

@@ -10,7 +10,13 @@ from pydantic import Field, field_validator, model_validator
 from fedplt.errors import ConfigError, did_you_mean
 from fedplt.methods import NamedClasses
 from fedplt.schema import Section
-from fedplt.server import RULES, AggregationRule, ServerOptimizer
+from fedplt.server import (
+    RULES,
+    AggregationRule,
+    AverageSettings,
+    MemorySettings,
+    ServerOptimizer,
+)
 
 _CLASSES = NamedClasses(
     key="server.aggregation",
@@ -53,6 +59,10 @@ class ServerConfig(Section):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """Decay of the squares (Adam, Yogi)."""
     epsilon: Annotated[float, Field(gt=0)] = 1e-3
+    memory: MemorySettings | None = None
+    """Remember every client's last update of every block (``docs/beyond.md``)."""
+    average: AverageSettings | None = None
+    """Average the models of past rounds; it is evaluated beside the last one."""
     min_clients: Annotated[int, Field(ge=0)] = 0
     """A round with fewer updates than this does not count and is tried again."""
     attempts: Annotated[int, Field(ge=1)] = 3
@@ -93,6 +103,16 @@ class ServerConfig(Section):
         }.get(self.optimizer, ())
         because = f"optimizer = {self.optimizer!r}"
         self.refuse_unused(unused, because, "or choose another optimizer, such as 'adam'")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_the_memory(self) -> ServerConfig:
+        if self.memory is not None and self.aggregation != "mean":
+            raise ConfigError(
+                f"aggregation = {self.aggregation!r} does not allow it: remembered updates are "
+                "added with weights by age. Leave it out, or set aggregation = 'mean'",
+                key="memory",
+            )
         return self
 
     @property

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from fedplt.server.aggregation import Aggregator
+from fedplt.server.average import AverageSettings, ModelAverage
 from fedplt.server.client_weights import (
     claim_cap,
     claim_factors,
@@ -11,6 +12,8 @@ from fedplt.server.client_weights import (
     update_weights,
 )
 from fedplt.server.diagnostics import Diagnostics
+from fedplt.server.downlink import Broadcast, Downlink
+from fedplt.server.memory import MemoryAggregator, MemorySettings, UpdateMemory
 from fedplt.server.optimizers import Memory, ServerOptimizer
 from fedplt.server.private import PrivateAggregator, SecretStream
 from fedplt.server.robust import ClippedAggregator, OrderAggregator

@@ -51,7 +51,7 @@ from fedplt.fleet import DeviceProfile
 from fedplt.kernels import bind_state, buffer_positions, take
 from fedplt.models import copy_model
 from fedplt.planning import Assignment
-from fedplt.server import read_each, validate_evaluation
+from fedplt.server import Broadcast, read_each, validate_evaluation
 
 Found = TypeVar("Found")
 
@@ -104,7 +104,7 @@ class FlowerEngine:
     def train(
         self,
         round: int,
-        state: Tensor,
+        sent: Broadcast,
         assignments: Mapping[int, Assignment],
         block_weights: Tensor | None = None,
         *,
@@ -116,7 +116,7 @@ class FlowerEngine:
         self.failures, self._results, self._updates = {}, {}, {}
         orders: dict[int, tuple[Strict, Arrays]] = {}
         for client, assignment in assignments.items():
-            arrays = {"state": take(state, assignment.received).numpy()}
+            arrays = {"state": take(sent.state_of(client), assignment.received).numpy()}
             if block_weights is not None:
                 arrays["weights"] = take(block_weights, assignment.uploaded).numpy()
             orders[client] = self.train_header(client, assignment, upload), arrays
