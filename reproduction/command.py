@@ -11,7 +11,7 @@ import typer
 
 from fedplt.cli.app import err, out, print_json, status, verb
 from fedplt.cli.comparing import parse_seeds
-from fedplt.cli.data import fetch_progress
+from fedplt.cli.prepare import fetch_progress
 from fedplt.comparison.progress import comparison_progress
 from fedplt.errors import ConfigError
 from fedplt.machine import available_cores

@@ -21,8 +21,8 @@ SOURCE = Path(fedplt.__file__).parent
 TESTS = Path(__file__).parent
 
 ROOT_MODULES = [
-    "errors", "seeds", "files", "text", "imports", "statistics", "tables", "builtin", "machine",
-    "schema", "torch_internals",
+    "errors", "encoding", "seeds", "files", "text", "imports", "statistics", "tables", "builtin",
+    "machine", "schema", "torch_internals",
 ]  # fmt: skip
 PACKAGES = [
     "planning", "sampling", "fleet", "data", "models", "kernels", "cutting", "client",

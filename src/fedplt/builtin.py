@@ -54,7 +54,7 @@ def _find(given: Path, known: dict[str, Path], what: str, error_type: type[Fedpl
             f"there is no file {given}. The built-in {what} of that name is called "
             f"{given.stem!r}, without a folder or an ending."
         )
-    return given  # reading it says what is wrong
+    return given  # reading it raises the error
 
 
 def describe(path: Path) -> str:

@@ -4,17 +4,17 @@
     ├── ConfigError    a run configuration is wrong; names the key
     ├── CutError       a model cannot be cut into layers and sub-layers
     │   ├── ExampleError   no example input is known, or the model does not take it
-    │   └── GradientError  a backward pass asks for what partial training does not compute
+    │   └── GradientError  a backward pass needs gradients that partial training does not compute
     ├── PlanError      ratios or allocations that no plan can satisfy
     ├── SamplingError  update norms, ratios or a budget that client sampling cannot use
     ├── FleetError     devices that cannot be read, or no plan for them
-    ├── DataError      data is missing, damaged, or cannot be split as asked
+    ├── DataError      data is missing, damaged, or cannot be split as configured
     ├── UpdateError    a client's update does not fit what the client was assigned
     └── RunError       a run folder or a running engine is in the wrong state
         ├── DivergedError  every client's update was refused, such as for NaN
         └── DamagedError   a file of a run is not what fedplt wrote
 
-Every message says what was given, what is allowed and what to do. The command line prints
+Every message names the given value, the allowed ones and what to do. The command line prints
 the message and exits with code 2; a traceback always means a bug in fedplt.
 """
 
@@ -58,7 +58,7 @@ class ExampleError(CutError):
 
 
 class GradientError(CutError, RuntimeError):
-    """A backward pass asks for what partial training does not compute."""
+    """A backward pass needs gradients that partial training does not compute."""
 
 
 class PlanError(FedpltError, ValueError):
@@ -74,7 +74,7 @@ class FleetError(FedpltError, ValueError):
 
 
 class DataError(FedpltError, ValueError):
-    """Data is missing, damaged, or cannot be split as asked."""
+    """Data is missing, damaged, or cannot be split as configured."""
 
 
 class UpdateError(FedpltError, ValueError):
@@ -114,24 +114,24 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     "Did you mean 'iid'?"
     """
     known = sorted(known)
-    alike = {name.lower(): name for name in known}
+    by_lower_case = {name.lower(): name for name in known}
     word = given.lower()
-    slips = {name: _typing_errors(word, name) for name in alike}
-    least = min(slips.values(), default=0)
-    few = least <= max(len(word) // 4, int(len(word) > 2))
-    near = [name for name in alike if few and slips[name] == least]
+    distances = {name: _edit_distance(word, name) for name in by_lower_case}
+    least = min(distances.values(), default=0)
+    is_typo = least <= max(len(word) // 4, int(len(word) > 2))
+    near = [name for name in by_lower_case if is_typo and distances[name] == least]
     near.sort(key=lambda name: name[:1] != word[:1])  # the first letter is mostly right
-    near = near or difflib.get_close_matches(word, alike, n=1, cutoff=0.8)
-    near = near or difflib.get_close_matches(word, alike, n=2)
+    near = near or difflib.get_close_matches(word, by_lower_case, n=1, cutoff=0.8)
+    near = near or difflib.get_close_matches(word, by_lower_case, n=2)
     if not near:
         return f"Known: {', '.join(known)}."
-    return f"Did you mean {' or '.join(repr(alike[name]) for name in near[:2])}?"
+    return f"Did you mean {' or '.join(repr(by_lower_case[name]) for name in near[:2])}?"
 
 
-def _typing_errors(given: str, meant: str) -> int:
-    """Fewest letters added, left out, replaced, or swapped with a neighbor (restricted Damerau).
+def _edit_distance(given: str, meant: str) -> int:
+    """Fewest insertions, deletions, replacements and swaps of neighbors (restricted Damerau).
 
-    >>> _typing_errors("fedptl", "fedplt"), _typing_errors("fedptl", "fedpmt")
+    >>> _edit_distance("fedptl", "fedplt"), _edit_distance("fedptl", "fedpmt")
     (1, 2)
     """
     before: list[int] = []

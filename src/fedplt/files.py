@@ -38,8 +38,8 @@ def write_atomically(
 ) -> None:
     """Call ``write`` with a temporary path in the same folder, then rename it to ``path``.
 
-    With ``previous``, the file that was there is kept under that name. ``private``: nobody but the
-    owner may read either of them, at any moment and with any umask.
+    With ``previous``, the replaced file gets that name. ``private``: only the owner may read
+    either of them, at any moment and with any umask.
     """
     make_folder(path.parent)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -94,7 +94,7 @@ def open_ordinary(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> in
             raise _no_file(path)
         file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a pipe that nobody reads
+        if error.errno == errno.ENXIO:  # a pipe without a reader
             raise _no_file(path) from error
         raise
     if not stat.S_ISREG(os.fstat(file).st_mode):

@@ -27,8 +27,8 @@ _own: list[str] = []
 def search_also(folder: str, *, last: bool = False) -> None:
     """Search for modules in this folder, after all that is installed.
 
-    A ``jinja2.py`` there does not take the place of the installed package. Of the folders given so,
-    the latest comes first, unless it is to be the ``last``.
+    A ``jinja2.py`` there does not replace the installed package. The folder comes before those of
+    earlier calls, or with ``last`` after them.
     """
     if folder in sys.path and (folder not in _own or last):
         return
@@ -42,7 +42,7 @@ def search_also(folder: str, *, last: bool = False) -> None:
 def import_object(path: str, key: str, wanted: str = "a function", kind: type | None = None) -> Any:
     """Import ``module:attribute``; also searches the current folder.
 
-    ``wanted`` is what it must be, in words; ``kind`` its class (default: anything callable).
+    ``wanted`` describes the object in messages; ``kind`` is its class (default: any callable).
     """
     module_name, _, attribute = path.partition(":")
     _refuse_python_itself(module_name, path, key, wanted)
@@ -52,8 +52,8 @@ def import_object(path: str, key: str, wanted: str = "a function", kind: type | 
     hint = f"Is it installed, or in {places}?"
     try:
         module = importlib.import_module(module_name)
-        alike = did_you_mean(attribute, vars(module))
-        hint = alike if alike.startswith("Did") else f"Is it defined in {module_name}?"
+        hint = did_you_mean(attribute, vars(module))
+        hint = hint if hint.startswith("Did") else f"Is it defined in {module_name}?"
         found = getattr(module, attribute)
     except Exception as error:  # the user's module may raise anything while it is imported
         raise ConfigError(
@@ -81,7 +81,7 @@ def _refuse_other(module_name: str, path: str, key: str) -> None:
     if loaded and not _same(spec.origin, loaded):
         raise ConfigError(
             f"{path!r} is {spec.origin} here, but this process has already imported another "
-            f"module of that name, {loaded}. Rename one of them, or use a process of its own.",
+            f"module of that name, {loaded}. Rename one of them, or use another process.",
             key=key,
         )
 
@@ -91,7 +91,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def optional_module(name: str, user: str, install: str) -> ModuleType:
-    """Import a package that fedplt does without; where it is missing, say how to get it."""
+    """Import an optional package; if it is missing, the error shows how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -106,20 +106,20 @@ def imported_object(path: str) -> Any:
 
 
 def returns(function: Any, kind: type) -> bool:
-    """Whether a function from an installed package says that it returns this kind of object.
+    """Whether a function from an installed package is annotated to return this kind of object.
 
-    A package has many functions that a foreign file should not call with options of its own. The
-    user's own functions, in the configuration's folder, need no annotation.
+    A configuration from elsewhere must not call any function of an installed package. Functions in
+    the configuration's folder need no annotation.
     """
     if not _is_installed(function):
         return True
     if isinstance(function, type):
         return issubclass(function, kind)
     try:
-        said = typing.get_type_hints(_plain(function)).get("return")
+        annotated = typing.get_type_hints(_plain(function)).get("return")
     except Exception:  # annotations may be anything
         return False
-    return isinstance(said, type) and issubclass(said, kind)
+    return isinstance(annotated, type) and issubclass(annotated, kind)
 
 
 def _refuse_python_itself(module: str, path: str, key: str, wanted: str) -> None:

@@ -16,7 +16,7 @@ def available_cores() -> int:
 
 
 def physical_memory() -> int | None:
-    """Bytes of memory; None where the system does not say."""
+    """Bytes of memory; None if the system does not report it."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):

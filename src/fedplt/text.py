@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 SAMPLE_STD = "sample standard deviation (n - 1)"
-"""What stands after ``+-`` everywhere: runs and clients are a sample of all that could be."""
+"""The meaning of every ``+-``: runs and clients are a sample."""
 
 
 def bytes_text(number: float) -> str:
@@ -21,7 +21,7 @@ def bytes_text(number: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and what it counts, in the singular or plural.
+    """A number with its noun, in the singular or plural.
 
     >>> counted(1, "round"), counted(0, "client"), counted(1200, "local step")
     ('1 round', '0 clients', '1,200 local steps')
@@ -81,7 +81,7 @@ def csv_cell(value: object) -> object:
 
 
 def shortened(name: str, width: int = 32) -> str:
-    """A long name with its middle left out: the beginning and the end tell names apart.
+    """A long name without its middle: names differ at the beginning and the end.
 
     >>> shortened("base_model.model.encoder.layer.11.attention.self.query.lora_A.default")
     'base_model.mo...ora_A.default'
@@ -109,7 +109,7 @@ def short_names(names: Sequence[str], width: int = 32) -> list[str]:
     most = min(map(len, long), default=1) - 1  # at least one part is left
     start = _shared(long, most)
     end = _shared([parts[::-1] for parts in long], most - start)
-    start = max(0, start - 1)  # the word before a number tells what it counts
+    start = max(0, start - 1)  # keep the word before a number
     end = max(0, end - (start + end >= most))
     result = []
     for name in names:

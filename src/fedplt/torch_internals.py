@@ -135,7 +135,7 @@ def checkpoints_disabled() -> Iterator[None]:
     """Inside the block, checkpointed code runs once, as if it were not checkpointed.
 
     Reentrant checkpoints build their graph in the backward pass alone, so a forward pass would hide
-    it. Others run again when somebody reads the graph, which may change buffers.
+    it. Others run again when the graph is read, which may change buffers.
     """
 
     def apply(function: Any, preserve: Any, *args: Any) -> Any:

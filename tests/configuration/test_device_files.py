@@ -101,7 +101,7 @@ HEADER = "name,gflops,mbps_down,mbps_up\n"
         ("name,pflops,mbps_down,mbps_up\n", "'pflops'"),
         ("name,gflops,mbps_down,mbps_up,colour\nphone,1,2,3,4\n", "'colour'. Known"),
         ("name,gflops,speed,mbps_down,mbps_up\n", "gflops and speed"),
-        ("name,name,speed,mbps_down,mbps_up\n", "column 'name'"),
+        ("name,name,speed,mbps_down,mbps_up\n", "columns? 'name'"),
         ("name,count,gflops,mbps_down,mbps_up\nphone,2.5,1,2,3\n", "column count: '2.5'"),
         ("name,count,gflops,mbps_down,mbps_up\nphone,99999999,1,2,3\n", "from 1 to 1,000,000"),
     ],

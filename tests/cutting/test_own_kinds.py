@@ -12,7 +12,7 @@ from fedplt.cutting import rules
 
 @pytest.fixture(autouse=True)
 def _no_kinds_left_behind(monkeypatch):
-    monkeypatch.setattr(rules, "_OWN_KINDS", {})
+    monkeypatch.setattr(rules, "_CUSTOM_KINDS", {})
 
 
 class Maxout(nn.Module):

@@ -112,9 +112,9 @@ def test_feddrop_is_timed_by_what_each_round_drew(devices):
     )  # fmt: skip
 
     class Drawn(FakeEngine):
-        def train(self, round, state, assignments, block_weights=None, *, upload=True):
+        def train(self, round, sent, assignments, block_weights=None, *, upload=True):
             self.round = round
-            return super().train(round, state, assignments)
+            return super().train(round, sent, assignments)
 
         def collect(self, clients):
             for client in clients:

@@ -202,10 +202,10 @@ class SeenEngine(FakeEngine):
         self.seen, self.away, self.calls = seen, set(away), calls
         self.round = 0
 
-    def train(self, round, state, assignments, block_weights=None, *, upload=True):
+    def train(self, round, sent, assignments, block_weights=None, *, upload=True):
         self.round = round
-        self._show(round, state)
-        return super().train(round, state, assignments)
+        self._show(round, sent.state)
+        return super().train(round, sent, assignments)
 
     def collect(self, clients):
         yield from super().collect([client for client in clients if client not in self.away])

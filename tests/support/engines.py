@@ -22,7 +22,7 @@ class FakeEngine:
     def __init__(self, job, bad=None):
         self.job, self.bad = job, bad or {}
 
-    def train(self, round, state, assignments, block_weights=None, *, upload=True):
+    def train(self, round, sent, assignments, block_weights=None, *, upload=True):
         def loss(client):
             return math.nan if client in self.bad else 1.0
 
@@ -66,7 +66,7 @@ class NormsEngine:
         self.job, self.norms = job, norms or NORMS
         self.trained, self.collected = [], []
 
-    def train(self, round, state, assignments, block_weights=None, *, upload=True):
+    def train(self, round, sent, assignments, block_weights=None, *, upload=True):
         self.trained.append(list(assignments))
         numbers = self.job.num_examples
         return [ClientResult(k, int(numbers[k]), self.norms[k], 1.0, 0.0) for k in assignments]

@@ -13,17 +13,7 @@ from typing import Any
 
 import typer
 
-from fedplt.cli import (
-    comparing,
-    data,
-    deploy,
-    fleet,
-    init,
-    model,
-    privacy,
-    runs,
-    watching,
-)
+from fedplt.cli import comparing, deploy, fleet, model, prepare, runs, watching
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 
@@ -40,15 +30,11 @@ def main(application: typer.Typer = app) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         err.print("error: ", end="", style="bold red")
-        err.print(_words(error))
+        text = str(error)
+        if isinstance(error, OSError) and error.strerror and error.filename:
+            text = f"{error.filename2 or error.filename}: {error.strerror}"  # without its number
+        err.print(text)
         sys.exit(2)
-
-
-def _words(error: Exception) -> str:
-    """What the system says, without its numbers."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename2 or error.filename}: {error.strerror}"
-    return str(error)
 
 
 @contextmanager

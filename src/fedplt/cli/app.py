@@ -275,7 +275,7 @@ NO_MATPLOTLIB = "pictures need matplotlib: pip install 'fedplt[pictures]'"
 
 
 def figures() -> ModuleType:
-    """The drawing module; if matplotlib is missing, the error says how to install it."""
+    """The drawing module; without matplotlib, the error shows how to install it."""
     try:
         from fedplt.report import figures
     except ImportError as error:

@@ -18,6 +18,7 @@ from fedplt.cli.app import (
     status,
     verb,
 )
+from fedplt.cli.prepare import fetch_progress
 from fedplt.errors import ConfigError, RunError, did_you_mean
 
 
@@ -27,13 +28,9 @@ def methods() -> None:
     from fedplt.methods import METHODS
     from fedplt.text import table
 
-    rows = [["method", "a client holds", "and trains"]]
-    rows += [[name, kind.holds, kind.trains] for name, kind in METHODS.items()]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    header, *lines = [[cell.ljust(w) for cell, w in zip(r, widths, strict=True)] for r in rows]
-    out.print(table(header, lines))
-    kinds = METHODS.items()
-    print_json(lambda: {name: {"holds": k.holds, "trains": k.trains} for name, k in kinds})
+    rows = [[name, kind.holds, kind.trains] for name, kind in METHODS.items()]
+    out.print(table(["method", "a client holds", "and trains"], rows, left=range(3)))
+    print_json({name: {"holds": holds, "trains": trains} for name, holds, trains in rows})
 
 
 @verb()
@@ -61,7 +58,6 @@ def compare(
     ] = None,
 ) -> None:
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
-    from fedplt.cli.data import fetch_progress
     from fedplt.comparison.progress import comparison_progress
     from fedplt.comparison.run_comparison import compare as run_comparison
     from fedplt.configuration import load_config, placing

@@ -53,7 +53,7 @@ def deploy_check(
     folder: Annotated[Path, typer.Argument(help="The deployment's folder, or a node's.")],
     node: Annotated[str | None, typer.Option(help="Check this node of the deployment.")] = None,
 ) -> None:
-    """Say what is wrong on this machine, the server or a node, before anything runs."""
+    """Check this machine, the server or a node, before anything runs."""
     findings = list(_deployment().check_deployment(folder, node))
     problems = sum(finding.level == "problem" for finding in findings)
     for finding in findings:
@@ -85,7 +85,7 @@ def _deployment() -> ModuleType:
 
 
 flower_app = typer.Typer(
-    cls=Group, no_args_is_help=True, help="Flower apps with code of your own (docs/flower.md)."
+    cls=Group, no_args_is_help=True, help="Flower apps with your own code (docs/flower.md)."
 )
 app.add_typer(flower_app, name="flower")
 
@@ -99,8 +99,8 @@ def flower_init(
 ) -> None:
     """Write a Flower app that trains with FedPLT, with your own model and data to fill in.
 
-    It runs as it is, with a synthetic data set, and passes 'flwr build'. The files have the layout
-    of Flower's quickstart: task.py (model, data, training loop), client_app.py, server_app.py.
+    It runs without changes, with a synthetic data set, and passes 'flwr build'. The files follow
+    Flower's quickstart: task.py (model, data, training loop), client_app.py, server_app.py.
     """
     try:
         from fedplt.engines.flower.app.scaffold import init_app

@@ -70,7 +70,7 @@ def cut(
         groups = dict(MODELS[model].groups)
     inputs = _inputs(model, example, shape, bool(options))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the table says the same
+        warnings.simplefilter("ignore")  # the table shows the same
         layers = _tried(
             cut_model, built, inputs, groups=groups, always=always or [], never=never or [],
             fused=key_values("--fused", fused), max_sublayers=max_sublayers,

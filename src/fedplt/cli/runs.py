@@ -22,6 +22,7 @@ from fedplt.cli.app import (
     status,
     verb,
 )
+from fedplt.cli.prepare import fetch_progress
 from fedplt.errors import RunError
 from fedplt.text import SAMPLE_STD, counted
 
@@ -44,8 +45,7 @@ def plan(
 ) -> None:
     """Show which client would train what, before any training."""
     from fedplt.configuration import load_config, placing
-    from fedplt.federation.job import plan_without_data
-    from fedplt.federation.robust import coverage_warnings
+    from fedplt.federation import coverage_warnings, plan_without_data
 
     with placing(config, set_ or []):
         settings = load_config(config, set_ or [])
@@ -75,15 +75,11 @@ def run(
     ] = False,
 ) -> None:
     """Train as a configuration describes and write a report."""
-    from fedplt.cli.data import fetch_progress
     from fedplt.configuration import default_folder, load_config, placing
-    from fedplt.engines.by_name import engine_of
+    from fedplt.engines import engine_of
+    from fedplt.federation import RunFolder, coverage_warnings, job_from_config, run_job
     from fedplt.federation.forecast import forecast
-    from fedplt.federation.job import job_from_config
     from fedplt.federation.progress import rounds_progress
-    from fedplt.federation.robust import coverage_warnings
-    from fedplt.federation.run_folder.folder import RunFolder
-    from fedplt.federation.start import run_job
     from fedplt.fleet import fleet_summary
     from fedplt.machine import available_cores
 
@@ -116,12 +112,10 @@ def run(
 @verb()
 def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
-    from fedplt.cli.data import fetch_progress
     from fedplt.configuration import RunConfig, override, placing
-    from fedplt.engines.by_name import engine_of
+    from fedplt.engines import engine_of
+    from fedplt.federation import RunFolder, prepare_resume, run_job
     from fedplt.federation.progress import rounds_progress
-    from fedplt.federation.run_folder.folder import RunFolder
-    from fedplt.federation.start import prepare_resume, run_job
 
     def change(config: RunConfig) -> RunConfig:
         return override(config, set_ or [])
@@ -216,7 +210,7 @@ def curve(
 
 
 def write_report(folders: list[Path], page: Path, title: str | None = None) -> Path:
-    """Write the page of these runs, and say where it is."""
+    """Write the page of these runs; returns its path."""
     from fedplt.report.page import compared_runs, content_of, read_groups, write_page
 
     groups = read_groups(folders)
@@ -286,18 +280,13 @@ def _tracked(folder: Path, wanted: bool, done: int, show: OnRound) -> Iterator[O
         yield both
 
 
-class _stopping:  # noqa: N801 (used as a verb)
+@contextmanager
+def _stopping(folder: Path) -> Iterator[None]:
     """After Ctrl-C, print how to continue."""
+    from fedplt.federation import Interrupted
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        from fedplt.federation.engine import Interrupted
-
-        if kind is Interrupted:
-            text = f"stopped and saved. Continue with: fedplt resume {self.folder}"
-            err.print(text)
-            raise typer.Exit(130)
+    try:
+        yield
+    except Interrupted:
+        err.print(f"stopped and saved. Continue with: fedplt resume {folder}")
+        raise typer.Exit(130) from None

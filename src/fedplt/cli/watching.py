@@ -36,7 +36,7 @@ def watch(
     names = [*(name or []), *([] if host in ("0.0.0.0", "::") else [host])]
     if host in ("0.0.0.0", "::") and not name:
         raise ConfigError(
-            f"--host {host}: say with --name under which host name or address the page is reached, "
+            f"--host {host}: give the host name or address of the page with --name, "
             "such as --name lab-server; requests for other names are refused."
         )
     server = make_server(watch_app(folder.resolve(), names), host, port)

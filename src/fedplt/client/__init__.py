@@ -25,11 +25,11 @@ from fedplt.client.outputs import (
     own_loss,
     vocabulary_axis,
 )
-from fedplt.client.self_check.check import check, check_assignment
-from fedplt.client.self_check.report import CheckReport, refuse_wrong
+from fedplt.client.self_check.check import CheckReport, check, check_assignment, refuse_wrong
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
 from fedplt.client.update import ClientUpdate, Origin, update_norm, weighted_norm
+from fedplt.client.uplink import Uplink

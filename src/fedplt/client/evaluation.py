@@ -36,7 +36,7 @@ class Evaluation:
     label_counts: NDArray[np.int64] | None = None
     label_scores: NDArray[np.float64] | None = None
     num_examples: int | None = None
-    """With data of a client's own: how many examples it was evaluated on."""
+    """With per-client data: the number of the client's examples."""
     count: int = 0
     """Number of evaluated examples; 0: not known."""
     sums: Sums | None = None
@@ -123,7 +123,7 @@ def gather_statistics(model: nn.Module, samples: Samples, chunk: int) -> int:
 
 @contextmanager
 def _seeded(chunk: int) -> Iterator[None]:
-    """Data sets and models may draw at random: the same numbers for a chunk in every worker."""
+    """Data sets and models may draw at random: a chunk gets the same numbers in every worker."""
     with torch.random.fork_rng(devices=[]), seeded_globals(0, "evaluation", client=chunk):
         torch.manual_seed(torch_seed(0, "evaluation", client=chunk))
         yield

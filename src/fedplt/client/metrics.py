@@ -64,7 +64,7 @@ class MetricInfo:
 
     @property
     def shown_limits(self) -> tuple[float, float] | None:
-        """The limits of an axis; None: as the values are."""
+        """Limits of an axis; None: those of the data."""
         return self.limits and (self.scale * self.limits[0], self.scale * self.limits[1])
 
     def number(self, score: float, more_digits: int = 0) -> str:
@@ -109,14 +109,14 @@ class Metric(MetricInfo):
     ``Metric(function, name="pinball", direction="lower")``: ``function(outputs, targets)`` gives
     one number per example, and the score is their mean. A score that is not a mean needs
     ``finish(sums, num_examples)``: the function then gives several numbers per example, which are
-    summed over all of them, so that the score is exact whatever the batches and clients are.
+    summed over all of them, so that the score is exact for any batches and clients.
     """
 
     function: Callable[[Any, Any], Tensor]
     finish: Callable[[Sums, int], float] = field(default=mean_of, kw_only=True)
     row_limits: tuple[float, float] | None = field(default=None, kw_only=True)
-    """Smallest and largest number that the function gives for an example: evaluations of nodes
-    outside of them are refused. Default: ``limits`` if the score is a mean, else no limits."""
+    """Smallest and largest number that the function gives for an example; evaluations of nodes
+    outside are refused. Default: ``limits`` if the score is a mean, else no limits."""
 
     @property
     def is_mean(self) -> bool:
@@ -155,7 +155,7 @@ class Metric(MetricInfo):
 
 
 def as_metric(given: Any) -> Metric:
-    """A Metric, or an error that says how to make one from a function."""
+    """Refuse anything but a Metric, and show how to make one from a function."""
     if isinstance(given, Metric):
         return given
     name = getattr(given, "__name__", "mine").strip("<>")

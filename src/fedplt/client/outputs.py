@@ -19,7 +19,7 @@ IGNORED = -100
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """The tensor of outputs, whatever the model wraps it in."""
+    """The tensor of outputs, or the ``logits`` of an output object."""
     if isinstance(outputs, Tensor):
         return outputs
     found = outputs.get("logits") if isinstance(outputs, Mapping) else None
@@ -84,7 +84,7 @@ def next_tokens(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def vocabulary_axis(outputs: tuple[int, ...], targets: tuple[int, ...]) -> int:
-    """The axis of the vocabulary: the one that is not the tokens', which the targets have.
+    """The axis of the vocabulary: not the one of the tokens, which the targets have.
 
     >>> vocabulary_axis((8, 20, 100), (8, 20)), vocabulary_axis((8, 100, 20), (8, 20))
     (2, 1)
@@ -101,7 +101,7 @@ def vocabulary_axis(outputs: tuple[int, ...], targets: tuple[int, ...]) -> int:
 
 
 def tokens_and_targets(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of every token, zero where it is left out, and which are counted."""
+    """The loss of every token (zero for ignored ones), and which tokens are counted."""
     logits, following = next_tokens(outputs, targets)
     losses = F.cross_entropy(logits.double(), following, reduction="none", ignore_index=IGNORED)
     return losses.reshape(len(losses), -1), (following != IGNORED).reshape(len(losses), -1)
@@ -113,7 +113,7 @@ def _shape(batch: Tensor) -> str:
 
 
 def own_loss(outputs: Any) -> Tensor | None:
-    """The loss that a model has computed itself from labels among its inputs."""
+    """The loss that a model computed itself from labels among its inputs."""
     if isinstance(outputs, Tensor):
         return None
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)

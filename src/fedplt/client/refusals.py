@@ -1,4 +1,4 @@
-"""What a ``train_only`` block refuses, in words, at the step where it happens."""
+"""Errors of a ``train_only`` block: what it refuses, when it happens, and what to do instead."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedplt.torch_internals import is_functorch_tensor
 _ENDED = "_fedplt_block_ended"
 """Attribute of slices whose block has ended."""
 _WHOLE_MATRICES = {"adafactor", "muon", "shampoo", "soap", "lamb", "lars"}
-"""Optimizers whose step of a row depends on the other rows of its matrix, by their class's name."""
+"""Class names of optimizers whose step of a row depends on other rows of the matrix."""
 
 
 def modules_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -30,13 +30,13 @@ def modules_of(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def tensor_of(modules: Mapping[str, nn.Module], name: str) -> Any:
-    """The tensor of this name; None where there is none."""
+    """The tensor of this name, or None."""
     owner, key = split_name(name)
     return getattr(modules.get(owner), key, None)
 
 
 def refuse_wrapped(model: nn.Module) -> None:
-    """Wrappers that do something with whole gradients, which slices do not have."""
+    """Refuse wrappers that use the gradients of whole parameters."""
     for name, module in model.named_modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise CutError(
@@ -47,7 +47,7 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 
 def refuse_replaced(model: nn.Module, trained: Iterable[Slices]) -> None:
-    """Tensors that were replaced inside the block: training went on without them."""
+    """Refuse tensors that were replaced inside the block: they were not trained."""
     modules = modules_of(model)
     for slices in trained:
         now, own = tensor_of(modules, slices.name), slices.parameter
@@ -67,7 +67,7 @@ def refuse_replaced(model: nn.Module, trained: Iterable[Slices]) -> None:
 
 
 def refuse_other_data(name_of: Callable[[Tensor], str], tensor: Tensor, value: Tensor) -> None:
-    """``tensor.data = value`` with another shape, type or device."""
+    """Refuse ``tensor.data = value`` with another shape, type or device."""
     given, own = ((t.dtype, tuple(t.shape), t.device, t.layout) for t in (value, tensor))
     if given != own:
         raise CutError(
@@ -78,7 +78,7 @@ def refuse_other_data(name_of: Callable[[Tensor], str], tensor: Tensor, value: T
 
 
 def refuse_lost_gradient(trained: Iterable[Slices]) -> None:
-    """A loss without a gradient, though something that is trained was used for it."""
+    """Refuse a loss without a gradient, if trained parameters were used for it."""
     used = [slices.name for slices in trained if slices.uses]
     if used:
         raise CutError(
@@ -91,7 +91,7 @@ def refuse_lost_gradient(trained: Iterable[Slices]) -> None:
 
 @contextmanager
 def explained_errors() -> Iterator[None]:
-    """Around a backward pass: say what in the block may be the cause of an error of torch."""
+    """Around a backward pass: add the possible causes to torch's errors."""
     try:
         yield
     except CheckpointError as error:
@@ -114,8 +114,8 @@ def explained_errors() -> Iterator[None]:
         ) from error
 
 
-Seen = WeakKeyDictionary[Optimizer, int]
-"""Optimizers that were looked at, with as many parameters as they held: groups may be added."""
+Inspected = WeakKeyDictionary[Optimizer, int]
+"""Checked optimizers, and how many parameters they held then: groups may be added."""
 
 
 def _num_held(optimizer: Optimizer) -> int:
@@ -124,11 +124,10 @@ def _num_held(optimizer: Optimizer) -> int:
 
 @contextmanager
 def refused_optimizers(own: Collection[int]) -> Iterator[None]:
-    """Optimizers that would move what is not trained; ``own``: the model's own parameters."""
+    """Refuse optimizers that change untrained values; ``own``: ids of the model's parameters."""
+    seen: Inspected = WeakKeyDictionary()
 
-    seen: Seen = WeakKeyDictionary()
-
-    def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def inspect(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if seen.get(optimizer) == _num_held(optimizer):
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -145,7 +144,7 @@ def refused_optimizers(own: Collection[int]) -> Iterator[None]:
             )
         seen[optimizer] = _num_held(optimizer)
 
-    handle = register_optimizer_step_pre_hook(look)
+    handle = register_optimizer_step_pre_hook(inspect)
     try:
         yield
     finally:
@@ -153,7 +152,7 @@ def refused_optimizers(own: Collection[int]) -> Iterator[None]:
 
 
 def refuse_ended(tensors: Iterable[Any], holder: str) -> None:
-    """Slices of a block that has ended: this block's backward passes do not reach them."""
+    """Refuse slices of a block that has ended: backward passes do not reach them."""
     if any(hasattr(tensor, _ENDED) for tensor in tensors):
         raise CutError(
             f"{holder} slices of a train_only block that has ended, so nothing would be trained. "
@@ -162,33 +161,33 @@ def refuse_ended(tensors: Iterable[Any], holder: str) -> None:
         )
 
 
-_seen_since_an_end: Seen = WeakKeyDictionary()
+_inspected: Inspected = WeakKeyDictionary()
 
 
 def end_slices(leaves: Iterable[Tensor]) -> None:
-    """The block of these slices ends: no optimizer in this process may step with them again."""
+    """Mark slices when their block ends: no optimizer may step with them again."""
     _watch_optimizers()
-    _seen_since_an_end.clear()
+    _inspected.clear()
     for leaf in leaves:
         setattr(leaf, _ENDED, True)
 
 
 @functools.cache
 def _watch_optimizers() -> None:
-    def look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def inspect(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         number = _num_held(optimizer)
-        if _seen_since_an_end.get(optimizer) != number:
+        if _inspected.get(optimizer) != number:
             held = (p for group in optimizer.param_groups for p in group["params"])
             refuse_ended(held, f"this {type(optimizer).__name__} has")
-            _seen_since_an_end[optimizer] = number
+            _inspected[optimizer] = number
 
-    register_optimizer_step_pre_hook(look)
+    register_optimizer_step_pre_hook(inspect)
 
 
 def new_gradient_node(parameter: Tensor) -> None:
-    """Give a parameter a new node in autograd: graphs made before and after do not share it.
+    """Give a parameter a new autograd node: graphs from before and after do not share it.
 
-    Torch forgets the old node where the data get another type.
+    Torch drops the old node when the data get another type.
     """
     memory = parameter.data
     other = torch.float32 if parameter.dtype is torch.float16 else torch.float16
@@ -197,7 +196,7 @@ def new_gradient_node(parameter: Tensor) -> None:
 
 
 def refuse_late_gradient(name: str, gradients: Any) -> None:
-    """Called before the node of a parameter in a block's graph, after the end of the block."""
+    """Hook of a parameter's node in the block's graphs, after the block."""
     raise CutError(
         f"backward() was called after the train_only block for a loss that was computed inside, so "
         f"the gradient of {name} would be lost. Call it inside the block."
@@ -205,7 +204,7 @@ def refuse_late_gradient(name: str, gradients: Any) -> None:
 
 
 def memory_of(tensor: Tensor) -> int:
-    """Where its numbers lie; 0 where that is not known (sparse, nested, in vmap or grad)."""
+    """Address of its memory; 0 where it is not known (sparse, nested, in vmap or grad)."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return 0
     if is_functorch_tensor(tensor):

@@ -1,4 +1,4 @@
-"""The trained slices of a model: what an optimizer sees, and what a client sends."""
+"""The trained slices of a model: an optimizer's parameters, and a client's update."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ class TrainableSlices:
     # After training.
 
     def update(self, num_examples: int = 1, origin: Origin | None = None) -> ClientUpdate:
-        """The change of the trained slices, in the plan's order; ``origin`` says whose it is."""
+        """The change of the trained slices, in the plan's order; ``origin``: of which client."""
         change = change_since(self._old_values().clone(), self._slices())
         if self.assignment.local:
             parts, local = self.assignment.trained_parts, self.assignment.local

@@ -30,7 +30,7 @@ from fedplt.planning import (
 )
 
 MAX_KEPT = 16
-"""How many sub-models of different widths are cached for later clients of the same widths."""
+"""Cached sub-models, by width, for later clients of the same widths."""
 
 
 class PaddedChannels(nn.Module):

@@ -1,4 +1,4 @@
-"""Tasks: what is learned. A task is a loss to train with and a metric to measure with.
+"""Learning tasks: a loss to train with and a metric to measure with.
 
 ==================  ==============================  =========================================
 ``classification``  cross entropy                   accuracy

@@ -58,7 +58,7 @@ def train_only(
     handles: list[Any] = []
     patched: list[BlockForward] = []
     nodes: list[tuple[Slices, Node]] = []
-    """Kept while the block lasts: its graphs end at these nodes, later ones at others."""
+    """Autograd nodes of the parameters in the block's graphs; later graphs have other nodes."""
     modules = list(model.modules())
     _being_trained.update(modules)
     gradients = [(p, p.grad) for p in model.parameters()]
@@ -66,7 +66,7 @@ def train_only(
     try:
         for parameter, _ in required:
             parameter.requires_grad_(id(parameter) in part.slices)
-            parameter.grad = None  # what is left from before must not be taken for the block's
+            parameter.grad = None  # a gradient from before the block must not count
         for slices in part.slices.values():
             handles.append(
                 slices.parameter.register_post_accumulate_grad_hook(slices.scatter_gradient)
@@ -100,7 +100,7 @@ def train_only(
             new_gradient_node(slices.parameter)
         for forward in patched:
             forward.forward = None
-            if vars(forward.module).get("forward") is forward:  # it may be deleted, or replaced
+            if vars(forward.module).get("forward") is forward:  # unless deleted or replaced
                 del forward.module.forward
         for parameter, requires in required:
             parameter.requires_grad_(requires)
@@ -113,7 +113,7 @@ def train_only(
 def _faster_forward(
     module: Any, part: TrainableSlices, interception: Interception
 ) -> Callable[[Any], Any] | None:
-    """Does what the module's own does, and looks in every call whether it may."""
+    """A forward with the same result; it checks on every call whether the fast path applies."""
     if isinstance(module, nn.Sequential):
         return Chained(module, part.rows_of)
     direct: dict[Any, Callable[[Any, Any], Any]] = {
@@ -130,7 +130,7 @@ _being_trained: WeakSet[nn.Module] = WeakSet()
 
 @contextmanager
 def _batches_counted(model: nn.Module) -> Iterator[None]:
-    """Counters of batches keep their bits; an average over all batches is over the block's."""
+    """Restore counters of batches; inside the block they count the block's batches."""
     counters: list[Tensor] = [
         module.num_batches_tracked  # type: ignore[misc]
         for module in model.modules()

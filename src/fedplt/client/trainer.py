@@ -1,7 +1,7 @@
 """What a client does in a round, the same in a simulator worker and on a Flower node.
 
-Input: the global state, the client's assignment, the recipe, its own data, and the state it kept
-from earlier rounds. Output: a small result and the update. Nothing here depends on an engine.
+Input: the global state, the client's assignment, the recipe, its data, and its local state from
+earlier rounds. Output: a small result and the update. Nothing here depends on an engine.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class ClientTrainer:
         self.global_state = global_state
         self.state = bind_state(model, layers)
         self._models = HeldModels(model, self.state)
-        self._must_refresh = False
         shared = {spec.name for spec in layers.tensors}
         self._other_buffers = {
             dotted(name, key): (module, key, buffer, buffer.clone())
@@ -82,18 +81,18 @@ class ClientTrainer:
             if dotted(name, key) not in shared
         }
         self.attributes = _values_in(model)
-        """Plain values that modules keep, such as counters; reset like buffers."""
+        """Plain attributes of modules, such as counters; reset like buffers."""
 
     def refresh(self) -> None:
         """Copy the global state into the model."""
         self.state.copy_(self.global_state)
 
-    def take_kept(self, kept: Tensor) -> None:
-        """Load the state that a client kept from earlier rounds into the model."""
-        put(self.state, self.local, kept.to(self.state.device))
+    def load_local_state(self, local: Tensor) -> None:
+        """Load a client's local state from earlier rounds into the model."""
+        put(self.state, self.local, local.to(self.state.device))
 
-    def kept(self) -> Tensor:
-        """The state that the last trained client keeps, which is never uploaded."""
+    def local_state(self) -> Tensor:
+        """The local state of the last trained client, which is never uploaded."""
         return take(self.state, self.local).cpu()
 
     def train(
@@ -110,63 +109,46 @@ class ClientTrainer:
         step, and ends the training by raising.
         """
         started = time.perf_counter()
-        assignment = order.assignment
+        assignment, wrote = order.assignment, list[bool]()
         held = assignment.build(self._models)
         try:
-            loss = self._train(held.module, order, samples, examples, on_step)
-        except BaseException:  # the next client must not start from what this one left
-            self._must_refresh = False
+            with scaled(held.module, assignment, order.training.recipe):
+                loss = train_client(
+                    held.module,
+                    assignment.on_client,
+                    samples,
+                    examples,
+                    order.training,
+                    learning_rate=order.learning_rate,
+                    seed=order.seed,
+                    round=order.round,
+                    client=order.client,
+                    on_write=lambda: wrote.append(True),
+                    on_step=on_step,
+                )
+        except BaseException:  # the next client must not start with changed values
             self.refresh()
-            self.put_state_back(warn=False)
+            self.reset_buffers(warn=False)
             raise
-        places = assignment.uploaded
-        take(self.global_state, places, out=update)
+        take(self.global_state, assignment.uploaded, out=update)
         change_since(update, parts_of(held.state, assignment.on_client.uploaded))
-        if self._must_refresh:
-            self._must_refresh, kept = False, self.kept()
+        if wrote:  # to any parameters
+            local = self.local_state()
             self.refresh()
-            self.take_kept(kept)
+            self.load_local_state(local)
         elif held.state is self.state:
-            self._put_back(places)
-        self.put_state_back()
+            states = (self.state, self.global_state)
+            parts = (parts_of(state, assignment.uploaded) for state in states)
+            for new, old in zip(*parts, strict=True):
+                new.copy_(old)
+        self.reset_buffers()
         norm = update_norm(update, assignment)
         weighted = weighted_norm(update, order.block_weights, assignment)
         seconds = time.perf_counter() - started
         return ClientResult(order.client, len(examples), norm, loss, seconds, weighted)
 
-    def _train(
-        self,
-        module: nn.Module,
-        order: TrainOrder,
-        samples: Samples,
-        examples: range,
-        on_step: Callable[[], None] | None,
-    ) -> float:
-        with scaled(module, order.assignment, order.training.recipe):
-            return train_client(
-                module,
-                order.assignment.on_client,
-                samples,
-                examples,
-                order.training,
-                learning_rate=order.learning_rate,
-                seed=order.seed,
-                round=order.round,
-                client=order.client,
-                on_write=self._refresh_later,
-                on_step=on_step,
-            )
-
-    def _refresh_later(self) -> None:
-        self._must_refresh = True
-
-    def _put_back(self, places: FlatIndex) -> None:
-        parts = (parts_of(flat, places) for flat in (self.state, self.global_state))
-        for new, old in zip(*parts, strict=True):
-            new.copy_(old)
-
-    def put_state_back(self, warn: bool = True) -> None:
-        """Reset what is not aggregated, so that no client sees what another one left."""
+    def reset_buffers(self, warn: bool = True) -> None:
+        """Reset buffers and attributes that are not aggregated: clients must not share them."""
         for name, (module, key, buffer, old) in self._other_buffers.items():
             now = module._buffers[key]
             if now is buffer and torch.equal(buffer, old):
@@ -180,9 +162,9 @@ class ClientTrainer:
                     stacklevel=2,
                 )
         for name, module, key, value, old in self.attributes:
-            now = vars(module).get(key, old)  # it may be deleted, or a parameter by now
+            now = vars(module).get(key, old)  # it may be deleted, or now a parameter
             if now is old or (type(now) is type(old) and (now == old or not _is_plain(now))):
-                continue  # a list that now holds other things, such as handles of hooks, is left
+                continue  # a list that now holds objects, such as handles of hooks, is not reset
             setattr(module, key, _filled(value, old))
             if warn:
                 warnings.warn(
@@ -195,7 +177,7 @@ class ClientTrainer:
 
 def _values_in(model: nn.Module) -> list[tuple[str, nn.Module, str, Any, Any]]:
     """Owner, name and value of each attribute, and a copy of the value."""
-    others = vars(nn.Module()).keys()  # such as training, and the tables of hooks
+    others = vars(nn.Module()).keys()  # such as ``training`` and the hook tables
     return [
         (name, module, key, value, copy.deepcopy(value))
         for name, module in model.named_modules()
@@ -214,7 +196,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _filled(value: Any, old: Any) -> Any:
-    """The value as it was: the same list, which other modules may share."""
+    """The old value, in the same list or dictionary: other modules may share it."""
     if isinstance(value, (list, set, deque, dict)):
         value.clear()
         add: Any = value.extend if isinstance(value, (list, deque)) else value.update

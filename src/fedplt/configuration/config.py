@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.configuration.fleet_config import ON_NODES, FleetConfig
+from fedplt.configuration.messages_config import MessagesConfig, refuse_memory
 from fedplt.configuration.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.server_config import ServerConfig
@@ -64,7 +65,7 @@ class DataConfig(Section):
     def _split_of_the_keys(cls, values: Any) -> Any:
         """A key of one split chooses it: ``alpha`` alone must not be without effect."""
         if not isinstance(values, dict) or "split" in values or values.get("whole"):
-            return values  # whole: a node's own examples, which are not split
+            return values  # whole: a node's examples, which are not split
         for split, keys in _KEYS_OF_SPLIT.items():
             if any(values.get(key) is not None for key in keys):
                 return {**values, "split": split}
@@ -89,13 +90,13 @@ class CutConfig(Section):
     """How a model is cut into layers: the arguments of :func:`fedplt.cut`."""
 
     groups: dict[str, str | list[str]] | None = None
-    """Join modules into one layer by name pattern; default: the model's own suggestion."""
+    """Join modules into one layer by name pattern; default: the model's suggestion."""
     always: list[str] = []
     """Layers (patterns) that every client trains in full, such as a head."""
     never: list[str] = []
     """Modules or parameters (patterns) that no client trains, such as a backbone."""
     fused: dict[str, Annotated[int, Field(ge=1)]] = {}
-    """Linear modules (patterns) and how many equal blocks their outputs hold, cut alike."""
+    """Linear modules (patterns) and how many equal blocks their outputs hold."""
     max_sublayers: Annotated[int, Field(ge=1)] | None = None
 
 
@@ -109,7 +110,7 @@ class ModelConfig(CutConfig):
     weights: str | None = None
     """Start from this safetensors file instead of random weights."""
     input_shape: list[Annotated[int, Field(ge=1)]] | None = None
-    """The shape of one example, for a server without data and a model of one's own."""
+    """The shape of one example, for a server without data and a model by import path."""
     input_type: Literal["float", "integer"] = "float"
 
 
@@ -140,8 +141,8 @@ class ClientsConfig(Section):
 
     num_clients: Annotated[int, Field(ge=1, lt=10**7)] = 50
     num_examples: list[Annotated[int, Field(ge=1)]] | None = None
-    """With data on the nodes: the examples of each client. Default: what the nodes say when they
-    join for the first time."""
+    """With data on the nodes: the examples of each client. Default: as reported when the
+    nodes join for the first time."""
     groups: Annotated[list[GroupConfig], Field(min_length=1)] = [GroupConfig(share=1.0, ratio=1.0)]
     learning_rates: list[Annotated[float, Field(gt=0)]] | None = None
     """One per client, instead of those of the groups and of ``[training]``."""
@@ -226,7 +227,7 @@ class EngineConfig(Section):
     start_method: Literal["fork", "spawn"] | None = None
     check: bool = True
     """Before the first round, compare a step of partial training with full gradients times mask on
-    a few of the run's own examples, and refuse to start where they differ."""
+    a few of the run's examples, and refuse to start where they differ."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 1800.0
     """Stop the run if no worker answers for this long."""
     round_timeout_seconds: Annotated[float, Field(gt=0)] = 3600.0
@@ -262,6 +263,7 @@ class RunConfig(Section):
     sampling: SamplingConfig = SamplingConfig()
     training: TrainingConfig = TrainingConfig()
     server: ServerConfig = ServerConfig()
+    messages: MessagesConfig = MessagesConfig()
     privacy: PrivacyConfig | None = None
     evaluation: EvaluationConfig = EvaluationConfig()
     diagnostics: DiagnosticsConfig = DiagnosticsConfig()
@@ -302,6 +304,7 @@ class RunConfig(Section):
         if ":" not in self.server.aggregation:
             self.refuse_weighted_votes()
         refuse_unprivate(self)
+        refuse_memory(self)
         return self
 
     def refuse_weighted_votes(self) -> None:

@@ -107,14 +107,14 @@ def check_columns(names: Sequence[str]) -> None:
     seen: dict[Quantity, str] = {}
     for name in names:
         if names.count(name) > 1:
-            raise FleetError(f"the column {name!r} is there twice.")
+            raise FleetError(f"there are two columns {name!r}.")
         if name in _TEXTS:
             continue
         if name not in COLUMNS:
             raise FleetError(f"there is no column {name!r}. {_hint(name)}")
         quantity = COLUMNS[name].quantity
         if quantity in seen:
-            raise FleetError(f"{seen[quantity]} and {name} say the same thing; keep one.")
+            raise FleetError(f"{seen[quantity]} and {name} give the same quantity; keep one.")
         seen[quantity] = name
     if "name" not in names:
         raise FleetError("the column 'name' is missing; every device needs one.")
@@ -214,7 +214,7 @@ def csv_rows(
     check_columns: Callable[[list[str]], None],
     example: str,
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """Where each row stands (for messages), and its values by column; empty cells are left out.
+    """The place of each row (for messages) and its values by column; empty cells are left out.
 
     The first line names the columns (``example`` shows how); ``check_columns`` raises
     ``error_type`` if they are wrong. Lines that start with ``#`` are comments.
@@ -259,7 +259,7 @@ Row = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class FleetFile:
-    """What a file says: the devices, and in TOML maybe the work and the target."""
+    """The devices in a file, and in TOML optionally the work and the target."""
 
     devices: tuple[DeviceProfile, ...]
     work: WorkConfig
@@ -308,7 +308,7 @@ def _devices(rows: Iterator[Row], path: Path) -> tuple[DeviceProfile, ...]:
         if profile.name in devices:
             raise FleetError(
                 f"{place}: the name {profile.name!r} is taken already ({places[profile.name]}). "
-                "Give every device its own, or use count for devices that are alike."
+                "Give every device its own, or use count for equal devices."
             )
         devices[profile.name], places[profile.name] = profile, place
     if not devices:
@@ -340,17 +340,17 @@ def _check_columns(names: list[str], place: str) -> None:
 
 Chances = tuple[tuple[float, ...], ...]
 """By round, then by client."""
-FOR_PEOPLE = ("round", "hour", "day")
-"""Columns that say what a row is about; they are not read."""
+LABEL_COLUMNS = ("round", "hour", "day")
+"""Columns for human readers; they are ignored."""
 
 
 def read_availability(path: Path, names: Sequence[str]) -> Chances:
-    """Chances to be there, (rows, names); devices without a column are always there."""
+    """Probabilities to be available, (rows, names); 1 for devices without a column."""
     known = list(dict.fromkeys(names))
 
     def check_columns(header: list[str]) -> None:
         for number, column in enumerate(header):
-            if column not in (*known, *FOR_PEOPLE):
+            if column not in (*known, *LABEL_COLUMNS):
                 raise FleetError(f"there is no device {column!r}. {did_you_mean(column, known)}")
             if column in header[:number]:
                 raise FleetError(f"there are two columns {column!r}; leave one out.")
@@ -363,7 +363,7 @@ def read_availability(path: Path, names: Sequence[str]) -> Chances:
         )
     )
     if not rows:
-        raise FleetError(f"{path} has no rows; give one per round: the chance of each device.")
+        raise FleetError(f"{path} has no rows; give one per round: the probability of each device.")
     return rows
 
 
@@ -375,6 +375,6 @@ def _chance(place: str, row: dict[str, str], name: str) -> float:
         chance = math.nan
     if not 0 <= chance <= 1:
         raise FleetError(
-            f"{place}: {name} is {text!r}; it must be a chance from 0 (never there) to 1 (always)."
+            f"{place}: {name} is {text!r}; give a probability: 0 (never available) to 1 (always)."
         )
     return chance

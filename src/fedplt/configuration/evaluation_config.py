@@ -17,7 +17,7 @@ class TaskConfig(Section):
 
     name: str = "classification"
     """``classification``, ``regression``, ``multi-label``, ``next-token``, or
-    ``package.module:object``, a :class:`fedplt.Task` of one's own."""
+    ``package.module:object``, a :class:`fedplt.Task`."""
     loss: str | None = None
     """Instead of the task's: ``package.module:function`` (outputs, targets) -> mean loss."""
     metric: str | None = None
@@ -54,7 +54,7 @@ class EvaluationConfig(Section):
     every: Annotated[int, Field(ge=1)] = 1
     """Rounds between evaluations (the last round is always evaluated)."""
     on: Literal["server", "nodes", "both"] = "server"
-    """``flower``: evaluate on the server's data, on each node's own (weighted by their examples),
+    """``flower``: evaluate on the server's data, on each node's (weighted by their examples),
     or on both. Without data on the server: ``nodes``."""
     per_client: bool = False
     """Also report a score per client, weighted by its label distribution."""

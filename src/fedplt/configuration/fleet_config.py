@@ -17,7 +17,7 @@ ON_NODES = "nodes"
 
 
 class AnnouncedDevice(Section):
-    """What a client's node says about its device."""
+    """The device that a client's node reports."""
 
     flops_per_second: float
     down_bits_per_second: float
@@ -39,18 +39,18 @@ class FleetConfig(FleetTarget):
 
     devices: str
     """A .toml or .csv file of devices; their counts add up to the clients. ``nodes``: in a
-    deployment every node says its own."""
+    deployment every node reports its device."""
     replan: Literal["never", "on-change"] = "never"
     """``nodes``: plan once, or anew between two rounds when nodes have joined or left."""
     announced: list[AnnouncedDevice] | None = None
-    """``nodes``, planned once: the clients' devices. Default: what the nodes say when they join for
-    the first time."""
+    """``nodes``, planned once: the clients' devices. Default: as reported when the nodes join
+    for the first time."""
     ratios: Literal["planned", "groups"] = "planned"
     """Plan ratios from the devices, or keep those of ``clients.groups`` (one device per group)."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Chance of every client to be away in a round."""
+    """Probability that a client is away in a round."""
     availability: str | None = None
-    """A .csv file: the chance of each device to be there, one row per round."""
+    """A .csv file: the probability that each device is available, one row per round."""
     late_after_seconds: PositiveFloat | None = None
     """Clients predicted to take longer are late: they are left out of the round."""
 
@@ -77,7 +77,7 @@ class FleetConfig(FleetTarget):
 
 
 class WorkConfig(Section):
-    """A client's local training in a round, where no run says it."""
+    """A client's local training in a round, for planning without a run."""
 
     cost: Literal["exact", "paper"] = "exact"
     """Exact FLOPs of a model, or the paper's formula."""

@@ -20,13 +20,13 @@ class PrivacyConfig(Section):
     clip: Annotated[float, Field(gt=0)]
     """Updates are scaled down to at most this Euclidean norm, over the client's whole slice."""
     noise_multiplier: Annotated[float, Field(ge=0.1)]
-    """Standard deviation of the noise on the sum of the updates, in clips; far below 1 it protects
-    nobody."""
+    """Standard deviation of the noise on the sum of the updates, in clips; far below 1 there is
+    no protection."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """The delta for which epsilon is stated; less than one over the number of clients."""
     noise_seed: Annotated[int, Field(ge=0)] | None = None
     """Draw the noise and the clients from this seed, to repeat a run. Whoever knows it can remove
-    the noise. Default: a secret key from the operating system, kept in the checkpoint."""
+    the noise. Default: a secret key from the operating system, stored in the checkpoint."""
 
 
 def refuse_unprivate(config: RunConfig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -10,7 +9,13 @@ from pydantic import Field, field_validator, model_validator
 from fedplt.errors import ConfigError, did_you_mean
 from fedplt.methods import NamedClasses
 from fedplt.schema import Section
-from fedplt.server import RULES, AggregationRule, ServerOptimizer
+from fedplt.server import (
+    RULES,
+    AggregationRule,
+    AverageSettings,
+    MemorySettings,
+    ServerOptimizer,
+)
 
 _CLASSES = NamedClasses(
     key="server.aggregation",
@@ -24,7 +29,7 @@ _CLASSES = NamedClasses(
 
 
 class ServerConfig(Section):
-    """How the server joins the updates of a round, and what it does with the result."""
+    """How the server aggregates the updates of a round and changes the model."""
 
     aggregation: str = "mean"
     """``mean``, ``median``, ``trimmed-mean``, ``clipped-mean`` (``docs/robust.md``), or
@@ -45,7 +50,7 @@ class ServerConfig(Section):
     min_contributors: Annotated[int, Field(ge=1)] = 1
     """A sub-layer that fewer clients trained in a round keeps its values."""
     optimizer: Literal["none", "momentum", "adam", "yogi"] = "none"
-    """``none`` adds the mean update as it is."""
+    """``none`` adds the mean update."""
     learning_rate: Annotated[float, Field(gt=0)] = 1.0
     """Not used by ``none``. Adam and Yogi need a smaller one, such as 0.01."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -53,6 +58,10 @@ class ServerConfig(Section):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """Decay of the squares (Adam, Yogi)."""
     epsilon: Annotated[float, Field(gt=0)] = 1e-3
+    memory: MemorySettings | None = None
+    """Remember every client's last update of every block (``docs/beyond.md``)."""
+    average: AverageSettings | None = None
+    """Average the models of past rounds; it is evaluated beside the last one."""
     min_clients: Annotated[int, Field(ge=0)] = 0
     """A round with fewer updates than this does not count and is tried again."""
     attempts: Annotated[int, Field(ge=1)] = 3
@@ -72,7 +81,7 @@ class ServerConfig(Section):
     def _fits_the_aggregation(self) -> ServerConfig:
         because = f"aggregation = {self.aggregation!r}"
         for key in sorted(_OPTIONS):
-            names = [name for name in RULES if key in _fields_of(name)]
+            names = [name for name in RULES if key in _CLASSES.options(name)]
             if self.aggregation not in names:
                 self.refuse_unused([key], because, f"or set aggregation = {names[-1]!r}")
         for key in self.options.keys() & self._own_options():
@@ -95,6 +104,16 @@ class ServerConfig(Section):
         self.refuse_unused(unused, because, "or choose another optimizer, such as 'adam'")
         return self
 
+    @model_validator(mode="after")
+    def _fits_the_memory(self) -> ServerConfig:
+        if self.memory is not None and self.aggregation != "mean":
+            raise ConfigError(
+                f"aggregation = {self.aggregation!r} does not allow it: remembered updates are "
+                "added with weights by age. Leave it out, or set aggregation = 'mean'",
+                key="memory",
+            )
+        return self
+
     @property
     def rule(self) -> AggregationRule:
         """The rule itself; imports what is named by import path."""
@@ -103,17 +122,13 @@ class ServerConfig(Section):
 
     def _own_options(self) -> set[str]:
         """Options of the rule that are keys of this section; all others are in ``options``."""
-        built_in = _fields_of(self.aggregation) if self.aggregation in RULES else set()
+        built_in = _CLASSES.options(self.aggregation) if self.aggregation in RULES else set()
         return {"min_contributors"} | _OPTIONS & built_in
 
     def build(self) -> ServerOptimizer:
         return ServerOptimizer(
             self.optimizer, self.learning_rate, self.beta1, self.beta2, self.epsilon
         )
-
-
-def _fields_of(name: str) -> set[str]:
-    return {field.name for field in fields(RULES[name])}
 
 
 _OPTIONS = {"trim", "clip"}

@@ -1,12 +1,10 @@
-"""How channels flow between modules: which layer feeds a normalization layer, and which a matrix.
+"""How channels flow between modules: which layer feeds a normalization layer or another layer.
 
 With an example input, walk back in the autograd graph of one forward pass, from a module's input
 through operations that keep channels apart, to the module whose output it was. Without an example,
-the module registered just before a normalization layer is taken as its feeder if it is as wide, and
-nothing is known about the flow between layers.
-
-:func:`products` finds the matrix products outside of modules of a known kind: attention, recurrent
-layers, a user's own.
+the module registered just before a normalization layer is its feeder if it is as wide, and the flow
+between layers is unknown. :func:`products` finds matrix products outside of modules of a known
+kind: attention, recurrent layers, custom code.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from fedplt.kernels import TrainedRows
 from fedplt.planning import Layers, ModuleFlow, Product, dotted
 
 _PASSED = (Kind.ELEMENTWISE, Kind.POOLING, Kind.RESHAPE, Kind.TRANSPOSE)
-"""What may lie between a normalization layer and its feeder."""
+"""Operations that may be between a normalization layer and its feeder."""
 
 
 def feeders_by_registration(model: nn.Module) -> dict[str, str]:
@@ -75,7 +73,7 @@ def _feeder(trace: Trace, node: Any) -> str | None:
 
 
 def agreed(flow: tuple[ModuleFlow, ...], other: tuple[ModuleFlow, ...]) -> tuple[ModuleFlow, ...]:
-    """A flow with the feeders that hold in another mode (training or evaluation), too."""
+    """A flow with only the feeders that training and evaluation mode have in common."""
     theirs = {(module.name, module.feeder, module.columns, module.norms) for module in other}
     elsewhere = {module.name for module in other if module.used_elsewhere}
     return tuple(
@@ -117,7 +115,7 @@ def _flow(trace: Trace, name: str, call: int, elsewhere: set[int]) -> ModuleFlow
         feeder=feeder,
         columns=columns,
         norms=norms,
-        # A weight that is no parameter (a buffer) is computed with, but never trained.
+        # A weight that is a buffer takes part in the computation, but is never trained.
         weight=trace.parameters.get(id(weight), dotted(name, "weight")) if is_matrix else None,
         weight_size=weight.numel() if is_matrix else 0,
         used_elsewhere=any(id(parameter) in elsewhere for parameter in own),

@@ -1,4 +1,4 @@
-"""Find the spaces of a torch module: which layers must keep the same units in a sub-model.
+"""Coupled units of a torch module: which layers must have the same units in a sub-model.
 
 The model is traced by ``torch.fx``, and units are followed from operation to operation with an
 example input. Operations that keep units apart are known by name
@@ -33,7 +33,7 @@ def traced(model: nn.Module) -> fx.GraphModule:
         raise no_submodel("it has tied weights, and a sub-model would untie them.")
     try:
         return fx.symbolic_trace(model)
-    except Exception as error:  # whatever the user's forward does with a symbolic input
+    except Exception as error:  # the user's forward may raise anything for a symbolic input
         raise no_submodel(
             "its forward pass cannot be followed step by step, as is common with transformers "
             f"({str(error).splitlines()[0]})."
@@ -88,7 +88,7 @@ class _Walk(fx.Interpreter):
             self.shapes[node] = tuple(result.shape)
         try:
             self.units[node] = self._follow(node, result)
-        except CutError as error:  # raised later: the interpreter would add text of its own
+        except CutError as error:  # raised later: the interpreter would add text
             self.units[node] = None
             self.problem = self.problem or error
         return result

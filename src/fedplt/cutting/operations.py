@@ -1,11 +1,8 @@
 """Operations that keep channels apart, under all the names they have.
 
-Two files follow a model operation by operation, and each sees other names:
-:mod:`fedplt.cutting.channels` walks the autograd graph (``ReluBackward0``),
+:mod:`fedplt.cutting.channels` follows the autograd graph (``ReluBackward0``), and
 :mod:`fedplt.cutting.coupling` a ``torch.fx`` graph (the function ``relu``, the module ``nn.ReLU``).
-A name that is not listed is unknown, and unknown operations may mix channels. To add an operation
-for both, add one line to ``OPERATIONS``. The groups of torch's module classes that several files of
-this package use are here, too.
+Operations that are not listed may mix channels. To add one for both, add a line to ``OPERATIONS``.
 """
 
 from __future__ import annotations
@@ -109,9 +106,9 @@ def module_kinds(kind: Kind) -> Kinds:
 
 
 def autograd_name(node: Any) -> str:
-    """What torch calls an operation in the autograd graph, such as ``ReluBackward0``.
+    """The name of an operation in the autograd graph, such as ``ReluBackward0``.
 
-    Empty for an autograd function of the user's own, which may have any name and do anything.
+    Empty for a custom autograd function, which may have any name and do anything.
     """
     return "" if isinstance(node, BackwardCFunction) else type(node).__name__
 

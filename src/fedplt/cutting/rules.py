@@ -1,8 +1,8 @@
 """How the tensors of a module are sliced, by its kind.
 
 Kinds that are neither listed here nor added by the user (:func:`fedplt.add_layer_kind`) are trained
-whole or not at all: one sub-layer. That is always correct, only coarser, and the table of
-``Layers.summary()`` says so.
+whole or not at all: one sub-layer. That is always correct, only coarser; ``Layers.summary()`` shows
+it.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Slicing:
     num_units: int | None = None
     """The smallest pieces a client can train; None: one per row."""
     axes: dict[str, int] = field(default_factory=dict)
-    """Of tensors whose sliced axis is not the first."""
+    """Sliced axes that are not the first."""
     repeats: dict[str, int] = field(default_factory=dict)
-    """Tensors whose sliced axis holds several blocks that are cut the same way."""
+    """Number of blocks on the sliced axis that are cut the same way."""
     is_bare: bool = False
-    """Each tensor is a layer of its own: nothing is known about what the module does."""
+    """Each tensor is a separate layer: the module's computation is unknown."""
 
 
-_OWN_KINDS: dict[type[nn.Module], Callable[[Any], Slicing]] = {}
+_CUSTOM_KINDS: dict[type[nn.Module], Callable[[Any], Slicing]] = {}
 
 
 def add_layer_kind(kind: type[nn.Module], slicing: Callable[[Any], Slicing]) -> None:
-    """Say how modules of a kind of your own are cut; without it, each parameter is one piece.
+    """Define how modules of a custom kind are cut; without it, each parameter is one piece.
 
     Call it where the kind is defined, so that every process that imports the kind knows it.
 
@@ -59,16 +59,16 @@ def add_layer_kind(kind: type[nn.Module], slicing: Callable[[Any], Slicing]) -> 
     """
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise CutError(f"add_layer_kind: {kind!r} is no class of modules; give one.")
-    _OWN_KINDS[kind] = slicing
+    _CUSTOM_KINDS[kind] = slicing
 
 
-def own_slicing(name: str, module: nn.Module) -> Slicing | None:
-    """How the user says that this module is cut, checked; None if its kind is not theirs."""
-    kind = next((kind for kind in type(module).__mro__ if kind in _OWN_KINDS), None)
+def _custom_slicing(name: str, module: nn.Module) -> Slicing | None:
+    """The checked slicing of a kind that the user added; None for other kinds."""
+    kind = next((kind for kind in type(module).__mro__ if kind in _CUSTOM_KINDS), None)
     if kind is None:
         return None
     where = f"add_layer_kind({kind.__name__}): module {name!r}"
-    slicing = _OWN_KINDS[kind](module)
+    slicing = _CUSTOM_KINDS[kind](module)
     if not isinstance(slicing, Slicing):
         raise CutError(f"{where} got a {type(slicing).__name__}; the function gives a Slicing.")
     shapes = {key: tuple(p.shape) for key, p in module.named_parameters(recurse=False)}
@@ -100,7 +100,7 @@ def slicing_of(name: str, module: nn.Module, own: Collection[str], fused: int | 
     computed = _how_computed(module, own)
     if computed:
         return Slicing(f"as one piece: {computed}", 1)
-    given = own_slicing(name, module)
+    given = _custom_slicing(name, module)
     if given is not None:
         return given
     if is_transposed_linear(module):
@@ -124,7 +124,7 @@ def kind_of(module: nn.Module) -> str:
 
 
 def _how_computed(module: nn.Module, own: Collection[str]) -> str | None:
-    """How the weight is computed from other tensors, if it is: rows of those mean nothing."""
+    """How the weight is computed from other tensors, whose rows are no outputs; else None."""
     if hasattr(module, "parametrizations") or isinstance(
         module, nn.utils.parametrize.ParametrizationList
     ):
@@ -137,7 +137,7 @@ def _how_computed(module: nn.Module, own: Collection[str]) -> str | None:
 
 
 def _saving(module: nn.Module, slicing: Slicing) -> str:
-    """Says where slices are trained, but the whole gradient is computed for them."""
+    """A note where slices are trained, but the whole gradient is computed."""
     is_sliced = isinstance(module, (*NORMALIZATION, nn.MultiheadAttention)) or has_kernel(module)
     return "" if is_sliced or slicing.num_units == 1 else "; its whole gradient is computed"
 
@@ -232,11 +232,11 @@ def check_lazy(model: nn.Module) -> None:
 
 
 def check_tensor(name: str, tensor: Tensor) -> None:
-    """Refuse parameters that no slice can be trained of."""
+    """Refuse parameters without slices that can be trained."""
     if is_wrapper_subclass(tensor):
         raise CutError(
-            f"{name} is a {type(tensor).__name__}, which has no memory of its own to train slices "
-            "of. Use ordinary parameters, or freeze it (requires_grad = False)."
+            f"{name} is a {type(tensor).__name__}, which has no memory itself to train slices of. "
+            "Use ordinary parameters, or freeze it (requires_grad = False)."
         )
     if tensor.is_meta:
         raise CutError(f"{name} has no values (device 'meta'). Move the model to a device first.")

@@ -25,7 +25,7 @@ from fedplt.torch_internals import AccumulateGrad, checkpoints_disabled, compile
 def traced_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
     """Inside the block, a forward pass builds the complete graph and leaves the model as it was."""
     with (
-        in_words(),
+        example_errors(),
         torch.inference_mode(False),
         _unchanged_tensors(model),
         model_mode(model, training=training),
@@ -39,7 +39,8 @@ def traced_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
 
 
 @contextmanager
-def in_words() -> Iterator[None]:
+def example_errors() -> Iterator[None]:
+    """Explain what may be wrong with the example input."""
     try:
         yield
     except FedpltError:
@@ -54,7 +55,7 @@ def in_words() -> Iterator[None]:
 
 @contextmanager
 def _unchanged_tensors(model: nn.Module) -> Iterator[None]:
-    """Inside the block, all numbers are copies: a forward pass cannot change the originals."""
+    """Inside the block, all tensors are copies: a forward pass cannot change the originals."""
     scripted = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
     old = [
         (module, key, buffer)
@@ -113,7 +114,7 @@ def _initialize(model: nn.Module, example: Any) -> None:
     """Lazy modules get their shapes from the first input."""
     lazy = [*model.parameters(), *model.buffers()]
     if any(nn.parameter.is_lazy(tensor) for tensor in lazy):
-        with in_words(), model_mode(model, training=False), torch.no_grad():
+        with example_errors(), model_mode(model, training=False), torch.no_grad():
             call_model(model, example)
 
 
@@ -197,7 +198,7 @@ class Trace:
 
 
 class _Hook:
-    """Tells a trace about the calls of a module."""
+    """Notes the calls of a module in a trace."""
 
     def __init__(self, trace: Trace | None, name: str) -> None:
         self.trace, self.name = trace, name
@@ -219,7 +220,7 @@ class _Hook:
 
 
 def is_known(module: nn.Module) -> bool:
-    """Whether the module's own forward is the only thing that happens in it."""
+    """Whether calling the module runs its class's forward and nothing else."""
     if isinstance(module, NORMALIZATION):
         return "forward" not in vars(module)
     return has_kernel(module)
@@ -277,7 +278,7 @@ def is_parameter(node: Any) -> bool:
 
 
 def _positions(module: Any, x: Tensor, y: Tensor) -> float:
-    """How often a module's weight was applied: once per output pixel or token."""
+    """How often a module applied its weight: once per output pixel or token."""
     if isinstance(module, nn.Embedding):
         return 0.0  # a lookup is not a matrix product
     if getattr(module, "transposed", False):

@@ -20,6 +20,7 @@ from fedplt.federation.job import Job
 from fedplt.fleet import in_time, round_time
 from fedplt.planning import Assignment, RoundAssignments
 from fedplt.seeds import generator
+from fedplt.server import Broadcast
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,13 @@ class Availability:
         return 1 - (1 - dropout) * np.array(available[round % len(available)])
 
     def round_seconds(
-        self, assignments: Mapping[int, Assignment], uploading: Collection[int]
+        self, assignments: Mapping[int, Assignment], uploading: Collection[int], sent: Broadcast
     ) -> float:
         """Seconds of a round in which these clients train and some upload (0: no ``[fleet]``)."""
         if self.settings is None:
             return 0.0
         some = set(uploading)
-        times = (self._seconds(k, part, k in some) for k, part in assignments.items())
+        times = (self._seconds(k, part, k in some, sent) for k, part in assignments.items())
         return max(times, default=0.0)
 
     def predicted(
@@ -99,8 +100,10 @@ class Availability:
             self._predictions = round, np.array(times)
         return self._predictions[1]
 
-    def _seconds(self, client: int, assignment: Assignment, uploads: bool) -> float:
+    def _seconds(
+        self, client: int, assignment: Assignment, uploads: bool, sent: Broadcast | None = None
+    ) -> float:
         """Seconds, from the client's device, its assignment and the examples it sees."""
         assert self.job.devices is not None
-        work = self._costs.work(client, assignment, uploads=uploads)
+        work = self._costs.work(client, assignment, uploads=uploads, sent=sent)
         return round_time(self.job.devices.profiles[client], work).total

@@ -11,6 +11,7 @@ from fedplt.client import ClientResult, ClientUpdate, Evaluation
 from fedplt.federation.job import Job
 from fedplt.fleet import DeviceProfile
 from fedplt.planning import Assignment
+from fedplt.server import Broadcast
 
 
 class Interrupted(KeyboardInterrupt):
@@ -26,13 +27,13 @@ class Engine(Protocol):
     def train(
         self,
         round: int,
-        state: Tensor,
+        sent: Broadcast,
         assignments: Mapping[int, Assignment],
         block_weights: Tensor | None = None,
         *,
         upload: bool = True,
     ) -> list[ClientResult]:
-        """Train these clients from the given global state; results are in client order.
+        """Train these clients from the model that they receive; results are in client order.
 
         A client that fails has no result; :attr:`failures` says why. ``upload``: all updates will
         be collected. If not, the sampler chooses by the results whose are.

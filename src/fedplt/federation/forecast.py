@@ -79,13 +79,13 @@ def forecast(job: Job, workers: int) -> Forecast:
     number = job.plan.num_clients
     rounds = _spread(config.rounds, MOST_ROUNDS if job.plan.costs_change else 1)
     clients = _spread(number, MOST_CLIENTS // len(rounds))
-    everybody, uploads, whole = Totals(), 0.0, 0
+    everybody, uploads, whole, up = Totals(), 0.0, 0, config.messages.up
     for round in rounds:
         assigned = job.plan.in_round(round)
         assignments = {client: assigned[client] for client in clients}
         everybody = everybody.plus(costs.of_round(assignments, 0, 0))
-        uploads += sum(map(upload_bytes, assignments.values()))
-        whole = max(whole, *map(download_bytes, assignments.values()))
+        uploads += sum(upload_bytes(part, up) for part in assignments.values())
+        whole = max(whole, *(download_bytes(part, up) for part in assignments.values()))
     scale = number / len(clients) / len(rounds)
     train, bytes_up = _sampled(config.sampling, number, scale * uploads, whole)
     flops = scale * train * everybody.flops

@@ -20,7 +20,7 @@ from fedplt.federation.job import Job
 from fedplt.federation.measure import Measurement
 from fedplt.federation.model import all_tensors
 from fedplt.federation.outcome import RoundOutcome, refuse_too_few, stop_if_all_are_bad
-from fedplt.federation.preflight.model import check_window
+from fedplt.federation.preflight.model import check_messages, check_window
 from fedplt.federation.privacy import PrivateRounds
 from fedplt.federation.robust import clipped_clients, rule_of
 from fedplt.federation.run_folder.folder import RunFolder
@@ -29,7 +29,18 @@ from fedplt.federation.sampler import ClientSampler, Selection
 from fedplt.kernels import bind_state
 from fedplt.methods import calling_own
 from fedplt.planning import Assignment, RoundAssignments, upload_bytes
-from fedplt.server import Aggregator, Diagnostics, Memory, refusal, validate
+from fedplt.server import (
+    Aggregator,
+    Broadcast,
+    Diagnostics,
+    Downlink,
+    Memory,
+    MemoryAggregator,
+    ModelAverage,
+    UpdateMemory,
+    refusal,
+    validate,
+)
 
 OnRound = Callable[[RoundRecord], None]
 
@@ -64,6 +75,11 @@ class Federation:
         self.diagnostics = Diagnostics(job.layers, settings.window) if settings.enabled else None
         self.server = job.config.server.build()
         self.memory = self.server.start(job.layers)
+        check_messages(job.config, job.plan, job.recipe)
+        server = job.config.server
+        self.updates = UpdateMemory(job.layers, server.memory) if server.memory else None
+        self.average = ModelAverage(server.average) if server.average else None
+        self.downlink = Downlink(job.layers, job.plan.num_clients, job.config.messages.down)
         self.local = engine.local_tensors()
         """The state that clients keep, as of the last committed round."""
         self._measurement = Measurement(job, engine)
@@ -92,10 +108,15 @@ class Federation:
             if self.fleet:
                 self._use(self.fleet.restore(saved.extras))
             self.memory = {name: saved.extras[name] for name in self.memory}
-            self.local = {name: saved.extras[name] for name in self.local}
+            if self.updates:
+                self.updates.restore(saved.extras)
+            if self.average:
+                self.average = self.average.restored(saved.extras)
+            self.downlink.restore(saved.extras)
+            self.engine.restore_local(saved.extras)
+            self.local = self.engine.local_tensors()
         except KeyError as error:
             raise RunError(f"{saved.path} lacks {error}: start a new run.") from error
-        self.engine.restore_local(self.local)
         self._pending, repeated = saved.pending, 0
         if self.privacy:
             # Models of lost checkpoints may have been seen: their noise is not used again.
@@ -174,7 +195,8 @@ class Federation:
         assignments = {client: everybody[client] for client in asked.present}
         # Train.
         weights = self.sampler.block_weights(everybody, there.present)
-        results = self._train(round, assignments, weights, upload=selection is not None)
+        sent = self.downlink.send(round, self.state, assignments)
+        results = self._train(round, sent, assignments, weights, upload=selection is not None)
         if selection is None:
             selection = self.sampler.after_training(round, results)
         # Collect and aggregate.
@@ -183,13 +205,14 @@ class Federation:
         state, memory = self._aggregate(aggregator)
         self.engine.keep_local([k for k in assignments if str(k) not in rejected])
         self._measurement.gather_statistics(round, state)
-        cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down)
-        seconds = self._availability.round_seconds(assignments, selection.clients)
+        cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down, sent)
+        seconds = self._availability.round_seconds(assignments, selection.clients, sent)
         outcome = RoundOutcome(
             state=state, memory=memory, touched=aggregator.touched,
             results=results, selection=selection, asked=asked, rejected=rejected,
             cost=replace(cost, simulated_seconds=seconds),
             clipped=clipped_clients(aggregator, added),
+            aggregator=aggregator, sent=sent,
         )  # fmt: skip
         self._pending = self._commit(outcome, started)
         if self.privacy or self.rounds_done % job.config.checkpoint_every == 0:
@@ -206,6 +229,10 @@ class Federation:
                 record, score=evaluation.score, loss=evaluation.loss, client_scores=client_scores,
                 privacy=self.privacy.record(record.round) if self.privacy else None,
             )  # fmt: skip
+        if evaluation and self.average:
+            average = self._measurement.of("validation", self.average.state)[0]
+            if average:
+                record = replace(record, average_score=average.score, average_loss=average.loss)
         record = replace(record, seconds=record.seconds + time.perf_counter() - started)
         self.records.append(record)
         return record
@@ -217,6 +244,11 @@ class Federation:
             diagnostics = self.diagnostics.observe(self.state, outcome.state, outcome.touched())
         self.state.copy_(outcome.state)
         self.memory = outcome.memory
+        if isinstance(outcome.aggregator, MemoryAggregator):
+            outcome.aggregator.commit()
+        if self.average:
+            self.average = self.average.after(outcome.state)
+        self.downlink.commit(self.rounds_done, outcome.sent, [r.client for r in outcome.results])
         self.sampler.remember(outcome.results, outcome.rejected)
         self.local = self.engine.local_tensors()
         self.total = self.total.plus(outcome.cost)
@@ -243,6 +275,8 @@ class Federation:
         """Adds up the updates of this round, by the rule that the configuration names."""
         if self.privacy:
             return self.privacy.aggregator(round, assignments)
+        if self.updates:
+            return self.updates.start(round, self.job.config.server.min_contributors)
         with calling_own(self.rule, "server.aggregation: start", RunError):
             aggregator = self.rule.start(self.job.layers, self.job.recipe.normalizer)
         self.sampler.expect(aggregator, selection, assignments, there)
@@ -251,6 +285,7 @@ class Federation:
     def _train(
         self,
         round: int,
+        sent: Broadcast,
         assignments: Mapping[int, Assignment],
         weights: Tensor | None,
         *,
@@ -258,7 +293,7 @@ class Federation:
     ) -> list[ClientResult]:
         if not assignments:
             return []
-        return self.engine.train(round, self.state, assignments, weights, upload=upload)
+        return self.engine.train(round, sent, assignments, weights, upload=upload)
 
     def _collect(
         self, assignments: Mapping[int, Assignment], selection: Selection, aggregator: Aggregator
@@ -270,7 +305,7 @@ class Federation:
         added, server, known = [], self.job.config.server, self.job.num_examples
         weights = self.sampler.weights(selection)
         for client, update in self.engine.collect(selection.clients):
-            bytes_up += upload_bytes(assignments[client])
+            bytes_up += upload_bytes(assignments[client], self.job.config.messages.up)
             try:
                 validate(
                     update, assignments[client], num_examples=int(known[client]),
@@ -305,7 +340,13 @@ class Federation:
 
     def _save(self, *, replace_damaged: bool = False) -> None:
         if self.folder:
-            extras = {**self.sampler.tensors(), **self.memory, **self.local}
+            extras = {
+                **self.sampler.tensors(), **self.memory, **self.local, **self.downlink.tensors()
+            }  # fmt: skip
+            if self.updates:
+                extras |= self.updates.tensors()
+            if self.average:
+                extras |= self.average.tensors()
             if self.diagnostics:
                 extras |= self.diagnostics.tensors()
             if self.privacy:
@@ -319,10 +360,15 @@ class Federation:
             )  # fmt: skip
             self._saved = self.rounds_done
 
+    def _shipped(self) -> Tensor:
+        """The model that the run ends with: the last round's, or the average of past ones."""
+        settings = self.job.config.server.average
+        return self.average.state if self.average and settings and settings.ship else self.state
+
     def _finish(self) -> History:
         result: dict[str, float | None] = {}
         if self.job.test is not None and self.job.test is not self.job.validation:
-            test, _ = self._measurement.of("test", self.state)
+            test, _ = self._measurement.of("test", self._shipped())
             if test is not None:
                 result = {"test_score": test.score, "test_loss": test.loss}
         history = History(self.records, **result, metric=self.job.metric.info)
@@ -335,5 +381,5 @@ class Federation:
             }
             if self.privacy:
                 final["privacy"] = self.privacy.record(self.rounds_done)
-            self.folder.finish(all_tensors(self.job.model, self.job.layers, self.state), final)
+            self.folder.finish(all_tensors(self.job.model, self.job.layers, self._shipped()), final)
         return history

@@ -16,7 +16,7 @@ from fedplt.federation.availability import Attendance
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.sampler import Selection
-from fedplt.server import MAX_LOSS, Memory
+from fedplt.server import MAX_LOSS, Aggregator, Broadcast, Memory
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -33,6 +33,8 @@ class RoundOutcome:
     """Mask of the coordinates that at least one client trained."""
     cost: Totals
     clipped: dict[str, float] = field(default_factory=dict)
+    aggregator: Aggregator
+    sent: Broadcast
 
     def record(
         self, round: int, total: Totals, seconds: float, diagnostics: dict[str, Any] | None

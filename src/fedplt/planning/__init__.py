@@ -39,7 +39,9 @@ from fedplt.planning.messages import (
     BYTES_PER_NUMBER,
     REPORT_BYTES,
     download_bytes,
+    state_packing,
     update_header,
+    update_packing,
     upload_bytes,
 )
 from fedplt.planning.plan import Plan, RoundAssignments, Uncovered, make_plan, sublayers_assignment

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 from fedplt.server.aggregation import Aggregator
+from fedplt.server.average import AverageSettings, ModelAverage
 from fedplt.server.diagnostics import Diagnostics
+from fedplt.server.downlink import Broadcast, Downlink
+from fedplt.server.memory import MemoryAggregator, MemorySettings, UpdateMemory
 from fedplt.server.optimizers import Memory, ServerOptimizer
 from fedplt.server.private import PrivateAggregator, SecretStream
 from fedplt.server.robust import ClippedAggregator, OrderAggregator

@@ -27,13 +27,24 @@ from fedplt.planning import Assignment, Layers, Normalizer, PlacedTensor, Ranges
 class BlockSums:
     """For each coordinate, the summed weight of the clients that trained it."""
 
-    def __init__(self, layers: Layers) -> None:
+    def __init__(self, layers: Layers, weights: NDArray[np.float64] | None = None) -> None:
+        """All zero, or ``weights``: one per sub-layer, then (sub-models only) one per value."""
         self.layers = layers
         self.total = 0.0
-        self._sublayers = [
-            torch.zeros(layer.num_sublayers, dtype=torch.float64) for layer in layers
-        ]
+        number = sum(layers.num_sublayers)
+        self._flat = torch.zeros(number, dtype=torch.float64)
+        self._sublayers: tuple[Tensor, ...] = self._flat.split(list(layers.num_sublayers))
         self._elements: Tensor | None = None  # one per coordinate, for sub-models
+        if weights is not None:
+            self._flat.copy_(torch.from_numpy(weights[:number]))
+            self._elements = torch.from_numpy(weights[number:]) if len(weights) > number else None
+
+    def plus(self, other: BlockSums) -> None:
+        """Add another's weights."""
+        self._flat += other._flat
+        if other._elements is not None:
+            elements = other._elements
+            self._elements = elements if self._elements is None else self._elements + elements
 
     def count(self, assignment: Assignment, weight: float) -> None:
         self.total += weight
@@ -112,7 +123,7 @@ class Aggregator:
         )
 
     def _divisor(self, placed: PlacedTensor) -> Tensor:
-        weights = self._expected or self._added
+        weights = self._expected or self._sums(placed)
         divisor = weights.of(placed)
         if self.normalizer == "participants":
             divisor = torch.where(divisor > 0, weights.total, 0.0)
@@ -148,5 +159,9 @@ class Aggregator:
     def _trained(self, placed: PlacedTensor) -> Tensor:
         """Mask of the rows (or values) that enough clients trained."""
         if self._contributors is None:
-            return self._added.of(placed) > 0
+            return self._sums(placed).of(placed) > 0
         return self._contributors.of(placed) >= self.min_contributors
+
+    def _sums(self, placed: PlacedTensor) -> BlockSums:
+        """The weights that a tensor's updates were added with."""
+        return self._added

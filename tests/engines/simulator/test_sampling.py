@@ -10,6 +10,7 @@ import torch
 
 from fedplt.engines.simulator.engine import SimulatorEngine
 from fedplt.federation.sampler import ClientSampler, most_numbers
+from fedplt.server import Broadcast
 from fedplt.server.aggregation import Aggregator
 from tests.support.jobs import blob_job, small_model
 from tests.support.runs import final_state, run_job, same, without_time
@@ -70,7 +71,7 @@ def test_the_weighted_norm_is_of_what_will_be_added():
         assignments = {client: job.plan.assignment(client) for client in range(5)}
         weights = ClientSampler(job).block_weights(job.plan.in_round(0), range(5))
         state = torch.zeros(job.layers.state_size)
-        results = engine.train(0, state, assignments, weights)
+        results = engine.train(0, Broadcast(state), assignments, weights)
         updates = dict(engine.collect(range(5)))
         for result in results:
             alone = Aggregator(job.layers)

@@ -209,7 +209,7 @@ def test_a_list_that_modules_share_stays_shared():
     model.many.append(3)
     model.calls = torch.ones(2)
     model.inner.seen = [1, 2]
-    trainer.put_state_back(warn=False)
+    trainer.reset_buffers(warn=False)
     assert model.many == [0]
     assert model.calls == 0
     assert model.inner.seen is model.many

@@ -1,33 +1,35 @@
-"""Is partial training right for this model? One step of it against full gradients times mask.
+"""Compare one step of partial training with full gradients times mask.
 
     print(fedplt.check(model, example, loss))
 
-For one client of each kind, a step on the user's own batch is compared tensor by tensor, in float64
-where the model allows, with the gradients of the whole model; what is not trained must keep its
-bits, and buffers change as they do without a block. Clients that hold sub-models are compared with
+For one client of each kind, a step on the user's batch is compared tensor by tensor, in float64
+where the model allows, with the gradients of the whole model. Untrained values must keep their
+bits, and buffers must change as in full training. Clients that hold sub-models are compared with
 the whole model with zeros for what they do not hold (:mod:`fedplt.client.self_check.submodels`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedplt.client.self_check.reference_step import (
+    Difference,
     LossOf,
     ReferenceStep,
     differences,
     partial_step,
     reference_step,
 )
-from fedplt.client.self_check.report import CheckReport, Difference
 from fedplt.client.self_check.submodels import SubmodelCheck
 from fedplt.cutting import cut
+from fedplt.errors import CutError
 from fedplt.models import call_model, copy_model
 from fedplt.planning import (
     DEFAULT_RECIPE,
@@ -42,6 +44,91 @@ from fedplt.planning import (
 
 RATIOS = (1.0, 0.3, 0.1)
 MAX_KINDS = 8
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3}
+"""Relative to the largest gradient; rounding errors are far smaller."""
+Verdict = Literal["right", "wrong", "not decided"]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The differences of all compared clients, and the verdict."""
+
+    dtype: torch.dtype
+    differences: tuple[Difference, ...]
+    undecided: tuple[str, ...] = ()
+    """Why something could not be compared."""
+    left_out: int = 0
+    """Kinds of clients beyond those that were compared."""
+    has_submodels: bool = False
+    """Some clients hold sub-models; they were compared with a partly zeroed whole model."""
+
+    def __repr__(self) -> str:
+        number = len({entry.tensor for entry in self.differences})
+        return (
+            f"<CheckReport: {self.verdict}; {number} tensors, largest difference {self.worst:.0e}>"
+        )
+
+    @property
+    def worst(self) -> float:
+        return max((entry.error for entry in self.differences), default=0.0)
+
+    @property
+    def wrong(self) -> tuple[Difference, ...]:
+        limit = TOLERANCE[self.dtype]
+        return tuple(entry for entry in self.differences if entry.is_wrong(limit))
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.wrong:
+            return "wrong"
+        return "not decided" if self.undecided or not self.differences else "right"
+
+    @property
+    def is_right(self) -> bool:
+        return self.verdict == "right"
+
+    @property
+    def tensors(self) -> str:
+        """A line per tensor, for the client where it differs most."""
+        worst: dict[str, Difference] = {}
+        for entry in self.differences:
+            known = worst.setdefault(entry.tensor, entry)
+            if (entry.has_moved, entry.error) > (known.has_moved, known.error):
+                worst[entry.tensor] = entry
+        limit = TOLERANCE[self.dtype]
+        return "\n".join(f"  {entry.text(limit)}" for entry in worst.values())
+
+    def __str__(self) -> str:
+        reasons = "".join(f"\nnot decided: {reason}" for reason in self.undecided)
+        if not self.differences:
+            return reasons.strip() or "not decided: nothing is trained"
+        ratios = sorted({entry.ratio for entry in self.differences}, reverse=True)
+        kind = str(self.dtype).removeprefix("torch.")
+        zeros = ", or the whole model with zeros for what is not held" if self.has_submodels else ""
+        text = (
+            f"a step of partial training against full gradients times mask{zeros} ({kind}, "
+            f"{len({e.tensor for e in self.differences})} tensors, ratios "
+            f"{', '.join(f'{ratio:.3g}' for ratio in ratios)}"
+        )
+        if self.left_out:
+            text += f"; {self.left_out} more kinds of clients were left out"
+        if not self.wrong:
+            return text + f"): equal to {self.worst:.0e}" + reasons
+        limit = TOLERANCE[self.dtype]
+        lines = "".join(f"\n  {entry.text(limit)}" for entry in self.wrong[:5])
+        return text + "): WRONG" + lines + reasons
+
+
+def refuse_wrong(report: CheckReport) -> None:
+    """Raise :class:`CutError` where partial training would be wrong."""
+    if report.wrong:
+        name = report.wrong[0].tensor
+        raise CutError(
+            f"partial training is not right for this model, so nothing was started. {report}\n"
+            f"Leave the layer out (never = [{name!r}]), join it with its neighbors (groups), or "
+            "report this model. If its forward pass draws at random from generators other than "
+            "those of torch, numpy.random and random, the comparison itself fails."
+        )
 
 
 def check(
@@ -57,11 +144,11 @@ def check(
 
     Args:
         model: any torch module that :func:`fedplt.cut` can cut.
-        example: a batch of inputs, as the model takes them.
+        example: a batch of inputs.
         loss: a scalar from the model's outputs (default: a fixed weighted sum of them).
-        ratios: of the clients to compare, where no plan is given.
-        plan: a plan for this model; one client of each kind is compared, of eight kinds at most.
-        recipe: of the plan's method; its scaler divides the activations of sub-models.
+        ratios: the clients to compare, without a plan.
+        plan: a plan for this model; one client of each of at most eight kinds is compared.
+        recipe: the plan's; its scaler divides the activations of sub-models.
     """
     if plan is None:
         plan = make_plan(cut(model, example), list(ratios))
@@ -77,7 +164,7 @@ def check_assignment(
     assignment: Assignment,
     recipe: LocalRecipe = DEFAULT_RECIPE,
 ) -> CheckReport:
-    """The same for one client, which knows no plan."""
+    """:func:`check` for one client, without a plan."""
     return _check(model, example, loss, assignment.layers, [assignment], recipe)
 
 
@@ -107,9 +194,9 @@ def _check(
 
 
 def _kinds(plan: Plan) -> tuple[list[int], int]:
-    """One client of each kind, from the largest ratio to the smallest, and how many are left out.
+    """One client of each kind, by falling ratio, and how many kinds are left out.
 
-    Where there are many, they are spread over all ratios.
+    At most ``MAX_KINDS``, spread over all ratios.
     """
     kinds = sorted(plan.one_of_each_kind.tolist(), key=lambda client: -plan.ratios[client])
     if len(kinds) <= MAX_KINDS:
@@ -119,18 +206,18 @@ def _kinds(plan: Plan) -> tuple[list[int], int]:
 
 
 def _in_float64(model: nn.Module, example: Any, loss: LossOf) -> tuple[nn.Module, Any, torch.dtype]:
-    """A copy of the model in float64, if it and the loss run so; else as it is."""
+    """A copy of the model in float64, if it and the loss run in it; else in its own type."""
     doubled, inputs = copy_model(model).double(), _map(example, _double)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             loss(call_model(copy_model(doubled).train(), inputs))
-    except Exception:  # it insists on its own type
+    except Exception:  # it needs its own type
         return copy_model(model), example, torch.float32
     return doubled, inputs, torch.float64
 
 
 class _Comparison:
-    """Builds what one client after another holds, trains it, and compares."""
+    """Builds the model of each client, trains it, and compares."""
 
     def __init__(
         self, model: nn.Module, inputs: Any, loss: LossOf, layers: Layers, recipe: LocalRecipe
@@ -143,7 +230,7 @@ class _Comparison:
 
     @cached_property
     def _reference(self) -> ReferenceStep:
-        """The same for all clients that hold the whole model."""
+        """For all clients that hold the whole model."""
         return reference_step(copy_model(self.model), self.inputs, self.loss)
 
     @cached_property
@@ -166,7 +253,7 @@ class _Comparison:
 
 
 def _weighted_sum(outputs: Any) -> Tensor:
-    """A loss that every output takes part in, each in another way."""
+    """A loss that depends on every output with another weight."""
     tensors: list[Tensor] = []
     _map(outputs, lambda tensor: tensors.append(tensor) if tensor.is_floating_point() else None)
     total = torch.zeros(())

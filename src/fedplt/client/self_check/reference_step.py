@@ -1,4 +1,4 @@
-"""A step as torch itself does it, without a block: what partial training is compared with."""
+"""A training step of the whole model by torch alone: the reference of the self-check."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fedplt.client.self_check.report import Difference
 from fedplt.client.train_only import train_only
 from fedplt.errors import CutError
 from fedplt.kernels import has_running_statistics, keeps_statistics, original
@@ -24,43 +23,73 @@ from fedplt.seeds import seeded_globals
 LossOf = Callable[[Any], Tensor]
 """A scalar from the model's outputs."""
 Around = Callable[[nn.Module], AbstractContextManager[Any]]
-"""What a method changes in a model while it is trained."""
+"""The method's changes to a model while it is trained."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How one tensor of one client differs from the reference."""
+
+    ratio: float
+    tensor: str
+    kind: str
+    """The kind of its layer, such as ``Linear``; or ``buffer``, ``not trained``."""
+    error: float
+    """Largest difference, relative to the largest gradient of the model (or to the buffer)."""
+    has_moved: bool = False
+    """Untrained values changed."""
+    operations: tuple[str, ...] = ()
+    """The torch functions that were called with it."""
+
+    def is_wrong(self, tolerance: float) -> bool:
+        return self.has_moved or not self.error <= tolerance
+
+    def text(self, tolerance: float) -> str:
+        """The verdict on this tensor."""
+        if self.has_moved:
+            verdict = "rows that are not trained have moved"
+        elif self.is_wrong(tolerance):
+            verdict = f"off by {self.error:.2g}"
+        else:
+            verdict = f"equal to {self.error:.0e}"
+        used = f", used by {', '.join(self.operations)}" if self.operations else ""
+        return f"{self.tensor} ({self.kind}) at ratio {self.ratio:.3g}: {verdict}{used}"
 
 
 @dataclass(frozen=True, eq=False)
 class ReferenceStep:
-    """The gradients of a whole model, and what its forward pass did to it."""
+    """The gradients of a whole model, and its tensors before and after the forward pass."""
 
     old: dict[str, Tensor]
     """Parameters and buffers before the forward pass."""
     new: dict[str, Tensor]
-    """The same after it: running statistics move, and a model may write to its own weights."""
+    """After it: running statistics change, and a model may write to its weights."""
     gradients: dict[str, Tensor]
     buffers: frozenset[str]
     statistics: frozenset[str]
-    """Buffers of normalization layers: they move in trained rows only."""
+    """Buffers of normalization layers: they change in trained rows only."""
     operations: dict[str, tuple[str, ...]]
-    """The functions of torch that were called with each tensor."""
+    """The torch functions that were called with each tensor."""
 
     @cached_property
     def rate(self) -> float:
-        """A learning rate at which the largest change is 1: rounding is small beside it."""
+        """A learning rate at which the largest change is 1."""
         sizes = (g.abs() for g in self.gradients.values())
         largest = max((_largest_finite(size) for size in sizes), default=0.0)
         return 1 / largest if largest else 1.0
 
-    def kept(self, name: str) -> Tensor:
-        """What a tensor is after a step that does not train it."""
+    def untrained(self, name: str) -> Tensor:
+        """The tensor after a step that does not train it."""
         return self.old[name] if name in self.statistics else self.new[name]
 
     def trained(self, name: str) -> Tensor:
-        """What a tensor is after a step of plain SGD."""
+        """The tensor after a step of plain SGD."""
         if name in self.gradients:
             return self.new[name] - self.rate * self.gradients[name]
         return self.old[name] if name.endswith("num_batches_tracked") else self.new[name]
 
     def scale(self, name: str, wanted: Tensor) -> float:
-        """Errors of a parameter are relative to the largest change, 1; of a buffer to itself."""
+        """What errors are relative to: the largest change of parameters, 1, or the buffer."""
         if name not in self.buffers or not wanted.numel():
             return 1.0
         return float(wanted.abs().nan_to_num().max()) or 1.0
@@ -85,7 +114,7 @@ def _seeded() -> Iterator[None]:
 def reference_step(
     model: nn.Module, inputs: Any, loss: LossOf, around: Around = nullcontext
 ) -> ReferenceStep:
-    """The model gets gradients; its parameters keep their values, unless it writes to them."""
+    """One forward and backward pass; the parameters do not change, unless the model does it."""
     old = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
     with_statistics = [name for name, m in model.named_modules() if has_running_statistics(m)]
     for owner in with_statistics:
@@ -98,7 +127,7 @@ def reference_step(
             with operations:
                 result = loss(call_model(model, inputs))
             result.backward()
-        except CutError:  # in our own words
+        except CutError:
             raise
         except Exception as error:  # the user's model and loss may raise anything
             raise CutError(
@@ -123,7 +152,7 @@ def reference_step(
 
 
 def _kept_statistics(model: nn.Module, owners: list[str], operations: Operations) -> Iterator[str]:
-    """Buffers that a block keeps in untrained rows; a model may move others by hand."""
+    """Buffers whose untrained rows must not change; a model may change others itself."""
     for owner in owners:
         module = model.get_submodule(owner)
         for key, _ in module.named_buffers(recurse=False):
@@ -153,7 +182,7 @@ def partial_step(
 def differences(
     reference: ReferenceStep, after: dict[str, Tensor], assignment: Assignment
 ) -> list[Difference]:
-    """Of every parameter and buffer, planned or not, after a partial step at the plain's rate."""
+    """Of every parameter and buffer, after a partial step at the reference's rate."""
     planned = {placed.tensor.name: placed for placed in assignment.on_client.layers.placed}
     rows = {tensor.name: found for tensor, found in assignment.on_client.trained_rows}
     notes = {note.name: note.kind for note in assignment.layers.about}
@@ -166,7 +195,7 @@ def differences(
             kind = notes.get(layer, layer)
             is_local = name in reference.statistics and name in assignment.local
             _fill(mask, planned[name].tensor, rows.get(name, ()), is_local)
-        wanted = torch.where(mask, reference.trained(name), reference.kept(name))
+        wanted = torch.where(mask, reference.trained(name), reference.untrained(name))
         got = after.get(name, new.new_empty(0))
         error, moved = float("inf"), False
         if got.shape == wanted.shape:
@@ -179,7 +208,7 @@ def differences(
 
 
 def _fill(mask: Tensor, tensor: TensorSpec, rows: Rows, is_local: bool) -> None:
-    """True in the trained rows; statistics that stay on a client move as a whole."""
+    """True in the trained rows; statistics that stay on a client change as a whole."""
     for start, stop in ((0, tensor.num_rows),) if is_local else rows:
         (mask.narrow(tensor.axis, start, stop - start) if tensor.shape else mask).fill_(True)
 
@@ -196,13 +225,13 @@ def _gaps(one: Tensor, other: Tensor) -> Tensor:
         one, other = one.double(), other.double()
     gaps = (one - other).abs()
     if not gaps.numel() or math.isfinite(float(gaps.max())):
-        return gaps  # the rest is slow on large models, and only for what is not finite
+        return gaps  # the rest is slow on large models, and only for values that are not finite
     same = (one == other) | (one.isnan() & other.isnan())
     return gaps.masked_fill(same, 0)
 
 
 class Operations(TorchFunctionMode):
-    """Notes which functions of torch are called with the tensors of a model."""
+    """Notes which torch functions are called with the tensors of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -214,7 +243,7 @@ class Operations(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = original(func)(*args, **(kwargs or {}))
-        if isinstance(result, (Tensor, tuple)):  # others only tell about a tensor
+        if isinstance(result, (Tensor, tuple)):  # others only read metadata
             self._note(func, [*args, *(kwargs or {}).values()])
         return result
 

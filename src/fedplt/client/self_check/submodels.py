@@ -1,9 +1,9 @@
 """The self-check of clients that hold sub-models.
 
 A step of a sub-model is compared with one of the whole model in which every row and column that is
-not held is zero: units that are not held then give nothing, and get nothing. That is exact where
-every unit is computed alone. Where units are mixed, as in a LayerNorm, there is no such reference;
-the sub-model is then compared with itself, trained without a block, and the report says so.
+not held is zero: such units output zeros, and get no gradient. That is exact where every unit is
+computed alone. Where units are mixed, as in a LayerNorm, there is no such reference; the sub-model
+is then compared with itself, trained without a block, and the report has a note.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 
 from fedplt.client.local_training import scaled
 from fedplt.client.self_check.reference_step import (
+    Difference,
     LossOf,
     ReferenceStep,
     differences,
@@ -26,7 +27,6 @@ from fedplt.client.self_check.reference_step import (
     partial_step,
     reference_step,
 )
-from fedplt.client.self_check.report import Difference
 from fedplt.client.submodels import HeldModels
 from fedplt.cutting import traced
 from fedplt.kernels import bind_state
@@ -57,7 +57,7 @@ class SubmodelCheck:
         self._held = HeldModels(resident, bind_state(resident, layers))
 
     def compare(self, assignment: SubmodelAssignment) -> tuple[list[Difference], str]:
-        """What its tensors came to, and why the whole model is no reference, where it is none."""
+        """The differences, and why the whole model is no reference (empty: it is one)."""
         reason = self._mixing(assignment)
         if not reason:
             found, reason = self._with_whole(assignment)
@@ -104,7 +104,7 @@ class SubmodelCheck:
         return scaled(module, assignment, self.recipe)
 
     def _mixing(self, assignment: SubmodelAssignment) -> str:
-        """A LayerNorm over units of which some are not held."""
+        """The LayerNorm over units of which some are not held, in words; else empty."""
         cut = {
             tensor.module
             for tensor in self.layers.tensors
@@ -140,7 +140,7 @@ def _zero(model: nn.Module, assignment: SubmodelAssignment) -> None:
 
 
 def _held_part(reference: ReferenceStep, assignment: SubmodelAssignment) -> ReferenceStep:
-    """What a step of the whole model says about the sub-model."""
+    """The part of the whole model's step that the sub-model holds."""
     shapes = {tensor.name: tensor.shape for tensor in assignment.on_client.layers.tensors}
 
     def held(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -161,10 +161,7 @@ def _held_part(reference: ReferenceStep, assignment: SubmodelAssignment) -> Refe
 def _by_units(
     tensor: Tensor, name: str, assignment: SubmodelAssignment
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A tensor as (rows, units of columns, values of a unit), and the held ones of the first two.
-
-    The same memory, so that it can be written to.
-    """
+    """A view (rows, units of columns, values of a unit), and the held rows and units."""
     units, widths = assignment.spaces.by_tensor[name], assignment.spaces.widths
     rows = torch.arange(len(tensor))
     if units.rows is not None:
@@ -177,7 +174,7 @@ def _by_units(
 
 
 class _HeldUnits(nn.Module):
-    """Sets the channels to zero that are not held."""
+    """Sets channels to zero that are not held."""
 
     def __init__(self, mask: Tensor) -> None:
         super().__init__()
@@ -188,7 +185,7 @@ class _HeldUnits(nn.Module):
 
 
 def _mask_pads(model: fx.GraphModule, assignment: SubmodelAssignment) -> None:
-    """Around shortcuts that pad channels, units of one space are added to those of another."""
+    """Mask shortcuts that pad channels: they add units of one space to those of another."""
     graph, nodes = model.graph, {node.name: node for node in model.graph.nodes}
     for pad in assignment.spaces.pads:
         node = nodes[pad.name]

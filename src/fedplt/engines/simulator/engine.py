@@ -18,6 +18,8 @@ from fedplt.client import (
     ClientResult,
     ClientUpdate,
     Evaluation,
+    Origin,
+    Uplink,
     combine,
     combine_statistics,
     num_chunks,
@@ -29,6 +31,7 @@ from fedplt.engines.simulator.worker import EvaluateWork, StatisticsWork, TrainW
 from fedplt.federation import Job, evaluation_chunks, most_clients
 from fedplt.machine import available_cores
 from fedplt.planning import Assignment
+from fedplt.server import Broadcast
 
 
 def default_start_method(device: str) -> str:
@@ -49,6 +52,10 @@ class SimulatorEngine:
         self._version = 0
         self._places: dict[int, tuple[int, int]] = {}
         self._results: dict[int, ClientResult] = {}
+        self._assignments: Mapping[int, Assignment] = {}
+        self._round = 0
+        up = job.config.messages.up
+        self._uplink = None if up == "float32" else Uplink(up)
         self._shared = SharedMemory.make(job)
         default = available_cores() if settings.device == "cpu" else 1
         workers = min(settings.workers or default, most_clients(job))
@@ -58,13 +65,13 @@ class SimulatorEngine:
     def train(
         self,
         round: int,
-        state: Tensor,
+        sent: Broadcast,
         assignments: Mapping[int, Assignment],
         block_weights: Tensor | None = None,
         *,
         upload: bool = True,  # all updates are in shared memory, collected or not
     ) -> list[ClientResult]:
-        self._publish(state)
+        self._round = round
         if block_weights is not None:
             assert self._shared.block_weights is not None
             self._shared.block_weights.copy_(block_weights)
@@ -73,9 +80,13 @@ class SimulatorEngine:
             self._places[client] = (place, place + assignment.update_size)
             place += assignment.update_size
         assert place <= len(self._shared.updates)  # the sampler draws no more
-        self._results = {}
-        for _, result in self._pool.do(self._train_tasks(round, assignments)):
-            self._results[result.client] = result
+        self._results, self._assignments = {}, assignments
+        for state in (sent.state, sent.snapshot):
+            some = {k: part for k, part in assignments.items() if sent.state_of(k) is state}
+            if state is not None and some:
+                self._publish(state)
+                for _, result in self._pool.do(self._train_tasks(round, some)):
+                    self._results[result.client] = result
         return [self._results[client] for client in assignments]
 
     def _train_tasks(self, round: int, assignments: Mapping[int, Assignment]) -> list[TrainWork]:
@@ -96,7 +107,10 @@ class SimulatorEngine:
             result = self._results[client]
             metrics = {"loss": result.loss}
             values = self._shared.updates[start:stop].numpy()
-            yield client, ClientUpdate(values, result.num_examples, result.norm, metrics)
+            if self._uplink:
+                values = self._uplink.send(client, values, self._assignments[client])[1]
+            origin = Origin(client, self._round, self.job.plan.fingerprint)
+            yield client, ClientUpdate(values, result.num_examples, result.norm, metrics, origin)
 
     def evaluate(self, part: str, state: Tensor) -> Evaluation:
         return self._evaluate(part, state, [None])[0]
@@ -129,14 +143,20 @@ class SimulatorEngine:
         return combine_statistics(gathered)
 
     def keep_local(self, clients: Sequence[int]) -> None:
+        if self._uplink:
+            self._uplink.keep(clients)
         local, trained = self._shared.local, self._shared.trained_local
         if local is not None and trained is not None:
             local[list(clients)] = trained[list(clients)]
 
     def local_tensors(self) -> dict[str, Tensor]:
-        return {} if self._shared.local is None else {"local": self._shared.local.clone()}
+        residuals = self._uplink.tensors() if self._uplink else {}
+        local = self._shared.local
+        return residuals if local is None else {"local": local.clone(), **residuals}
 
     def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
+        if self._uplink:
+            self._uplink.restore(tensors)
         if self._shared.local is not None:
             self._shared.local.copy_(tensors["local"])
 

@@ -108,7 +108,7 @@ class Worker:
             try:
                 return evaluate_chunk(model, samples, task.chunk, job.training.loss, job.metric)
             finally:
-                self.trainer.put_state_back(warn=False)
+                self.trainer.reset_buffers(warn=False)
         if isinstance(task, StatisticsWork):
             return self._statistics(task.chunk)
         return self._train(task)
@@ -130,12 +130,12 @@ class Worker:
         update = shared.updates[task.place : task.place + assignment.update_size]
         result = self.trainer.train(order, self.samples, job.examples(client), update)
         if shared.trained_local is not None:
-            shared.trained_local[client] = self.trainer.kept()
+            shared.trained_local[client] = self.trainer.local_state()
         return result
 
     def _load_local(self, client: int) -> None:
         if self.shared.local is not None:
-            self.trainer.take_kept(self.shared.local[client])
+            self.trainer.load_local_state(self.shared.local[client])
 
     def _statistics(self, chunk: int) -> tuple[int, NDArray[np.float64]]:
         """Number of examples and running statistics of a chunk of the training data."""
@@ -143,7 +143,7 @@ class Worker:
         number = gather_statistics(trainer.model, self.samples, chunk)
         gathered = trainer.state.cpu()[buffer_positions(self.job.layers)].double()
         trainer.refresh()
-        trainer.put_state_back(warn=False)  # such as num_batches_tracked
+        trainer.reset_buffers(warn=False)  # such as num_batches_tracked
         return number, gathered.numpy()  # a tensor would not outlive this process
 
 

@@ -15,6 +15,7 @@ from fedplt.data import Samples, TensorSamples, first_examples
 from fedplt.errors import ConfigError, DataError
 from fedplt.machine import physical_memory
 from fedplt.models import MODELS, call_model, model_mode
+from fedplt.planning import LocalRecipe, Plan
 from fedplt.text import bytes_text
 
 
@@ -181,6 +182,23 @@ def likes_channels_last(model: nn.Module, inputs: Any) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def check_messages(config: RunConfig, plan: Plan, recipe: LocalRecipe) -> None:
+    """Refuse a memory of updates, or encodings of the model, that do not fit the method."""
+    method = config.method["name"]
+    if config.server.memory is not None and recipe.normalizer != "contributors":
+        raise ConfigError(
+            f"server.memory does not fit method.name = {method!r}: it divides by the weights of "
+            "all clients of a round. Leave out server.memory, or set method.normalizer = "
+            "'contributors'."
+        )
+    whole = plan.clients_hold_everything and not plan.local
+    if config.messages.down not in ("float32", "float16") and not whole:
+        raise ConfigError(
+            f"messages.down is {config.messages.down!r}; clients of {method!r} hold a part of the "
+            "model, or keep layers of it. Set messages.down = 'float16' or 'float32'."
+        )
 
 
 def check_window(window: int, state_size: int) -> None:

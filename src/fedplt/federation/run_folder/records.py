@@ -83,6 +83,9 @@ class RoundRecord:
     score: Finite | None = None
     """None: the round was not evaluated."""
     loss: Finite | None = None
+    average_score: Finite | None = None
+    """Of the average of past models (``server.average``)."""
+    average_loss: Finite | None = None
     client_scores: dict[str, float] | None = None
     """Mean (weighted by examples), sample std and quantiles over clients; then scores by client."""
     dropped: list[ClientNumber] = field(default_factory=list)

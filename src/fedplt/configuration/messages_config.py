@@ -1,0 +1,52 @@
+"""``[messages]``, and where it or ``server.memory`` does not fit other sections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedplt.encoding import Encoding
+from fedplt.errors import ConfigError
+from fedplt.schema import Section
+
+if TYPE_CHECKING:
+    from fedplt.configuration.config import RunConfig
+
+
+class MessagesConfig(Section):
+    """How models and updates are sent (``docs/beyond.md``)."""
+
+    up: Encoding = "float32"
+    """Updates: ``float32``, ``float16``, or ``int8``, ``int4``, ``int2`` in blocks of 128 values
+    with a scale; what an upload loses is added to the client's next one."""
+    down: Encoding = "float32"
+    """The model: ``float32``, ``float16`` or ``int8``; ``int4`` and ``int2`` send differences to
+    what the clients of the last round have."""
+
+
+def refuse_memory(config: RunConfig) -> None:
+    """Refuse a memory of updates or encoded messages that do not fit privacy or sampling."""
+    memory, up, sampling = config.server.memory, config.messages.up, config.sampling
+    if memory is not None and config.privacy:
+        raise ConfigError(
+            "[privacy] does not allow it: an update that is added again in later rounds changes "
+            "more than the noise covers. Leave it out.",
+            key="server.memory",
+        )
+    if memory is not None and (sampling.by_norm or sampling.estimator_used == "unbiased"):
+        raise ConfigError(
+            f"sampling.name = {sampling.name!r} with the estimator {sampling.estimator_used!r} "
+            "does not allow it: its weights hold for the clients of one round. Sample with "
+            "'uniform' or 'all', or leave it out.",
+            key="server.memory",
+        )
+    if up != "float32" and config.privacy:
+        raise ConfigError(
+            f"it is {up!r}, which [privacy] does not allow: what an upload loses is added to the "
+            "next one, and the noise does not cover it. Set 'float32'.",
+            key="messages.up",
+        )
+    if config.engine.name == "flower" and config.messages != MessagesConfig():
+        raise ConfigError(
+            "engine.name = 'flower' sends float32. Leave [messages] out, or use the simulator.",
+            key="messages",
+        )

@@ -1,0 +1,65 @@
+r"""Averages of the global models of past rounds, evaluated and shipped beside the last one.
+
+``decay``: :math:`A \leftarrow \beta A + (1 - \beta) W`, which starts at the first round's model.
+``window``: the mean of the last :math:`m` models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fedplt.schema import Section
+
+
+class AverageSettings(Section):
+    """Which models are averaged: give ``decay`` or ``window``."""
+
+    decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Weight of the average so far, such as 0.9."""
+    window: Annotated[int, Field(ge=1)] | None = None
+    """Number of models."""
+    ship: bool = True
+    """``model.safetensors`` is the average; else it is the last round's model."""
+
+    @model_validator(mode="after")
+    def _one_of(self) -> AverageSettings:
+        if (self.decay is None) == (self.window is None):
+            raise ValueError("give decay or window, such as decay = 0.9")
+        return self
+
+
+class ModelAverage:
+    """The average so far; :meth:`after` returns the next one without changing this one."""
+
+    def __init__(self, settings: AverageSettings, models: Tensor | None = None) -> None:
+        self.settings = settings
+        self.models = models
+        """The decayed average, (1, state); or the last models of the window, (models, state)."""
+
+    def after(self, state: Tensor) -> ModelAverage:
+        """The average that includes the model of one more round."""
+        settings = self.settings
+        if self.models is None:
+            return ModelAverage(settings, state.clone()[None])
+        if settings.decay is not None:
+            return ModelAverage(settings, torch.lerp(state, self.models, settings.decay))
+        assert settings.window is not None
+        return ModelAverage(settings, torch.cat([self.models, state[None]])[-settings.window :])
+
+    @property
+    def state(self) -> Tensor:
+        """The averaged model."""
+        assert self.models is not None
+        return self.models.mean(dim=0)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint; :meth:`restored` reads it."""
+        return {} if self.models is None else {"average": self.models}
+
+    def restored(self, tensors: Mapping[str, Tensor]) -> ModelAverage:
+        return ModelAverage(self.settings, tensors.get("average"))

@@ -1,0 +1,113 @@
+r"""What the server sends of the global model, and what the clients then have (``messages.down``).
+
+``float32``: the model. ``float16``, ``int8``: the model, rounded. ``int4``, ``int2``: *differences*
+to a reference :math:`\hat W` that the clients of the last round have,
+
+.. math:: \hat W \leftarrow \hat W + Q(W - \hat W),
+
+and clients train from :math:`\hat W`. What a message loses is in the next difference (error
+feedback). A client that missed a round receives the reference as int8; if it takes part again in
+the next round, it receives the exact reference once, and then differences. The first reference is
+the initial model as int8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedplt.encoding import Encoding, Packing
+from fedplt.planning import Layers, state_packing
+
+SNAPSHOT: Encoding = "int8"
+"""How a client that missed a round receives the reference."""
+NEVER = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Broadcast:
+    """What the clients of one round receive."""
+
+    state: Tensor
+    """The model that most clients train from."""
+    encoding: Encoding = "float32"
+    """How they receive it."""
+    others: Mapping[int, Encoding] = field(default_factory=dict)
+    """Clients that receive it in another encoding."""
+    snapshot: Tensor | None = None
+    """The model of those who receive the reference as :data:`SNAPSHOT`."""
+
+    def encoding_of(self, client: int) -> Encoding:
+        return self.others.get(client, self.encoding)
+
+    def state_of(self, client: int) -> Tensor:
+        """The model that a client trains from."""
+        if self.snapshot is not None and self.others.get(client) == SNAPSHOT:
+            return self.snapshot
+        return self.state
+
+
+class Downlink:
+    """The reference, and which clients have it."""
+
+    def __init__(self, layers: Layers, num_clients: int, encoding: Encoding) -> None:
+        self.layers, self.encoding = layers, encoding
+        self.reference: Tensor | None = None
+        self._last = np.full(num_clients, NEVER, np.int64)
+        """The round in which each client last took part."""
+        self._is_exact = np.zeros(num_clients, np.bool_)
+        """Whether it then had the reference bit by bit."""
+
+    @property
+    def sends_differences(self) -> bool:
+        return self.encoding in ("int4", "int2")
+
+    def send(self, round: int, state: Tensor, clients: Iterable[int]) -> Broadcast:
+        """What these clients receive; :meth:`commit` makes it count."""
+        if self.encoding == "float32":
+            return Broadcast(state)
+        if not self.sends_differences:
+            return Broadcast(self._rounded(state, self.encoding), self.encoding)
+        if self.reference is None:
+            return Broadcast(self._rounded(state, SNAPSHOT), SNAPSHOT)
+        reference = self.reference + self._rounded(state - self.reference, self.encoding)
+        others: dict[int, Encoding] = {
+            client: "float32" if self._last[client] == round - 1 else SNAPSHOT
+            for client in clients
+            if not (self._is_exact[client] and self._last[client] == round - 1)
+        }
+        missed = SNAPSHOT in others.values()
+        snapshot = self._rounded(reference, SNAPSHOT) if missed else None
+        return Broadcast(reference, self.encoding, others, snapshot)
+
+    def commit(self, round: int, sent: Broadcast, clients: Iterable[int]) -> None:
+        """Remember what these clients have: they received it and trained."""
+        if self.sends_differences:
+            self.reference = sent.state
+            for client in clients:
+                self._last[client] = round
+                self._is_exact[client] = sent.state_of(client) is sent.state
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint; :meth:`restore` reads it."""
+        if self.reference is None:
+            return {}
+        return {
+            "messages.reference": self.reference,
+            "messages.last": torch.from_numpy(self._last.copy()),
+            "messages.exact": torch.from_numpy(self._is_exact.copy()),
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        if "messages.reference" in tensors:
+            self.reference = tensors["messages.reference"].clone()
+            self._last = tensors["messages.last"].numpy().copy()
+            self._is_exact = tensors["messages.exact"].numpy().copy()
+
+    def _rounded(self, state: Tensor, encoding: Encoding) -> Tensor:
+        packing: Packing = state_packing(self.layers, encoding)
+        return torch.from_numpy(packing.decode(packing.encode(state.numpy())))

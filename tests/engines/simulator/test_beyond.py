@@ -1,0 +1,94 @@
+"""Memory of updates, averages of models and encoded messages: same bits, resumed or not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedplt.errors import ConfigError
+from tests.support.jobs import blob_job, small_model
+from tests.support.runs import final_state, run_job, same, without_time
+
+pytestmark = pytest.mark.slow
+ROTATING = {"name": "fedplt", "rotate_every": 1}
+THREE = {"name": "uniform", "num_clients": 3}
+SETTINGS = {
+    "memory": {"method": ROTATING, "server": {"memory": {"decay": 0.9}}},
+    "stored as int8, sampled": {
+        "server": {"memory": {"decay": 0.5, "horizon": 2, "precision": "int8"}}, "sampling": THREE
+    },
+    "memory of sub-models": {"method": {"name": "fedrolex"}, "server": {"memory": {}}},
+    "decayed average": {"server": {"average": {"decay": 0.9}}},
+    "window, momentum": {
+        "server": {"average": {"window": 3}, "memory": {}, "optimizer": "momentum"}
+    },
+    "int8 up, int2 down": {"method": ROTATING, "messages": {"up": "int8", "down": "int2"}},
+    "int2 up, int4 down, sampled": {"messages": {"up": "int2", "down": "int4"}, "sampling": THREE},
+    "int4 up, int8 down, by norms": {
+        "messages": {"up": "int4", "down": "int8"}, "sampling": {"name": "ocs", "budget": 2.0}
+    },
+    "float16 of sub-models": {
+        "method": {"name": "heterofl"}, "messages": {"up": "int4", "down": "float16"}
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_same_bits_with_two_workers_and_resumed(name, tmp_path):
+    def job(workers):
+        torch.manual_seed(0)
+        engine = {"workers": workers}
+        return blob_job(
+            rounds=7, model=small_model(), checkpoint_every=2, engine=engine, **SETTINGS[name]
+        )
+
+    class Stop(Exception): ...
+
+    def stop(record):
+        if record.round == 5:
+            raise Stop
+
+    whole_history, whole = final_state(job(1))
+    with pytest.raises(Stop):
+        run_job(job(2), tmp_path / "run", on_round=stop)
+    history, state = final_state(job(2), tmp_path / "run", resume=True)
+    assert same(whole, state)
+    assert without_time(history) == without_time(whole_history)
+    assert whole_history.scores[-1] > 0.5
+
+
+def test_bytes_are_those_of_the_encodings():
+    whole = run_job(blob_job(rounds=3))
+    small = run_job(blob_job(rounds=3, messages={"up": "int8", "down": "int2"}))
+    up, down = (
+        [
+            getattr(r.cost, key) / getattr(w.cost, key)
+            for r, w in zip(small.rounds, whole.rounds, strict=True)
+        ]
+        for key in ("bytes_up", "bytes_down")
+    )
+    assert max(up) < 0.8 and up[0] == up[1]  # the messages of this model are mostly headers
+    assert down[0] > down[1] == down[2]  # first the model as int8, then differences
+
+
+def test_both_models_are_scored_and_the_average_is_shipped(tmp_path):
+    history = run_job(blob_job(rounds=4, server={"average": {"window": 2}}), tmp_path / "run")
+    last = history.rounds[-1]
+    assert last.average_score is not None and last.average_loss is not None
+    assert last.average_loss != last.loss
+    assert history.test_score is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"server": {"memory": {}, "aggregation": "median"}}, "memory"),
+        ({"server": {"memory": {}}, "sampling": {"name": "ocs", "budget": 2.0}}, "server.memory"),
+        ({"server": {"memory": {}}, "method": {"name": "feddrop"}}, "server.memory"),
+        ({"server": {"average": {"decay": 0.5, "window": 3}}}, "server.average"),
+        ({"messages": {"down": "int8"}, "method": {"name": "heterofl"}}, "messages.down"),
+    ],
+)
+def test_what_does_not_fit_is_refused(settings, key):
+    with pytest.raises(ConfigError, match=key):
+        run_job(blob_job(**settings))
