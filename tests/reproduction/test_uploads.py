@@ -38,4 +38,5 @@ def test_the_range_over_splits_that_the_errata_quote():
 def test_the_allocation_decides_the_share():
     by_allocation = json.loads(UPLOADS.read_text())["share_of_budget_by_round"]
     balanced, every = by_allocation["balanced allocation"], by_allocation["20 % of every layer"]
-    assert max(balanced) < 0.33 < 0.43 < min(every)
+    assert max(balanced) < 0.33
+    assert min(every) > 0.43
