@@ -118,7 +118,7 @@ def compare(
             fetch_data_set(config.data.name, progress=progress)  # once, not in every process
     with closing(take_lock(out)):
         failed = run_all(runs, processes or available_cores(), watch or Watch())
-        found = read(out, {label: dict(m) for label, m in methods.items()}, seeds, config, failed)
+        found = _read_results(out, methods, seeds, config, failed)
         write_text(out / "comparison.json", json.dumps(found.to_json(target), indent=1))
     return found
 
@@ -201,15 +201,14 @@ class Run:
         return "; ".join(text for text in ("done", refused, output) if text)
 
 
-def read(
+def _read_results(
     out: Path,
     methods: Mapping[str, Mapping[str, Any]],
     seeds: Sequence[int],
     config: RunConfig,
-    failed: Mapping[tuple[str, int], str] | None = None,
+    failed: Mapping[tuple[str, int], str],
 ) -> Comparison:
-    """Read the comparison from the folders of its runs."""
-    failed = failed or {}
+    """Read the results from the folders of the runs."""
     compared, without = {}, {}
     for label, method in methods.items():
         folders = {seed: out / f"{label}-seed{seed}" for seed in seeds}
@@ -228,14 +227,10 @@ def read(
             continue
         plan = RunFolder.open(folders[next(iter(histories))]).plan()
         trained = float(plan.achieved_ratios.mean())
-        compared[label] = MethodRuns(method, histories, trained, ended)
+        compared[label] = MethodRuns(dict(method), histories, trained, ended)
     if not compared:
-        raise RunError(
-            "no run has an evaluated round:\n"
-            + "\n".join(
-                f"{k}, seed {s}: {w}" for k, runs in without.items() for s, w in runs.items()
-            )
-        )
+        lines = [f"{k}, seed {s}: {why}" for k, runs in without.items() for s, why in runs.items()]
+        raise RunError("\n".join(["no run has an evaluated round:", *lines]))
     shared = {
         key: value
         for key, value in flatten(config).items()

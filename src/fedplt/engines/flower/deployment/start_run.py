@@ -20,7 +20,7 @@ PAUSE = 2.0
 
 
 def start_run(server: Path) -> int:
-    """The exit code: 0 only if the run is finished."""
+    """Start or continue the run; return the exit code, which is 0 only if it is finished."""
     home = server / "flwr-home"
     config = f"config='{server.parent / 'run.toml'}' out='{server / 'run'}'"
     try:
