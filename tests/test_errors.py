@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from fedplt.configuration.config import RunConfig
 from fedplt.configuration.sampling_config import SAMPLERS
-from fedplt.errors import did_you_mean
+from fedplt.errors import ConfigError, did_you_mean
 from fedplt.methods import METHODS
 from fedplt.models import MODELS
 
@@ -38,3 +40,10 @@ def test_two_swapped_letters_suggest_the_name(known):
 )
 def test_the_nearest_names(given, known, meant):
     assert did_you_mean(given, known).endswith(meant)
+
+
+def test_errors_keep_their_key_and_place_between_processes():
+    error = ConfigError("it is 0", key="rounds", also=["seed"], place="in run.toml, line 1")
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert str(copy) == "rounds: it is 0 (in run.toml, line 1)"
+    assert (copy.key, copy.also, copy.place) == (error.key, error.also, error.place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -88,9 +87,8 @@ class SamplingConfig(Section):
     @property
     def sampler(self) -> Sampler:
         """The sampler that chooses before training; imports what is named by import path."""
-        known = {field.name for field in fields(_CLASSES.find(self.name))}
         given = {key: value for key in _OPTIONS if (value := getattr(self, key)) is not None}
-        for key in given.keys() - known:
+        for key in given.keys() - _CLASSES.options(self.name):
             raise ConfigError(
                 f"{self.name} has no such option; leave it out.", key=f"sampling.{key}"
             )
@@ -114,7 +112,7 @@ class SamplingConfig(Section):
     @model_validator(mode="after")
     def _fits_the_name(self) -> SamplingConfig:
         for key in sorted(_OPTIONS):
-            owners = [name for name in SAMPLERS if key in _fields_of(name)]
+            owners = [name for name in SAMPLERS if key in _CLASSES.options(name)]
             if ":" not in self.name and (self.name in owners) != (getattr(self, key) is not None):
                 named = " or ".join(map(repr, owners))
                 problem = f"name = {named} and {key} go together: set both or neither"
@@ -147,9 +145,5 @@ class SamplingConfig(Section):
         return self
 
 
-def _fields_of(name: str) -> set[str]:
-    return {field.name for field in fields(SAMPLERS[name])}
-
-
-_OPTIONS = {key for name in SAMPLERS for key in _fields_of(name)} & {*SamplingConfig.model_fields}
+_OPTIONS = set().union(*map(_CLASSES.options, SAMPLERS)) & SamplingConfig.model_fields.keys()
 """Options of built-in samplers that are keys of the section itself."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -84,7 +83,7 @@ class ServerConfig(Section):
     def _fits_the_aggregation(self) -> ServerConfig:
         because = f"aggregation = {self.aggregation!r}"
         for key in sorted(_OPTIONS):
-            names = [name for name in RULES if key in _fields_of(name)]
+            names = [name for name in RULES if key in _CLASSES.options(name)]
             if self.aggregation not in names:
                 self.refuse_unused([key], because, f"or set aggregation = {names[-1]!r}")
         for key in self.options.keys() & self._own_options():
@@ -125,17 +124,13 @@ class ServerConfig(Section):
 
     def _own_options(self) -> set[str]:
         """Options of the rule that are keys of this section; all others are in ``options``."""
-        built_in = _fields_of(self.aggregation) if self.aggregation in RULES else set()
+        built_in = _CLASSES.options(self.aggregation) if self.aggregation in RULES else set()
         return {"min_contributors"} | _OPTIONS & built_in
 
     def build(self) -> ServerOptimizer:
         return ServerOptimizer(
             self.optimizer, self.learning_rate, self.beta1, self.beta2, self.epsilon
         )
-
-
-def _fields_of(name: str) -> set[str]:
-    return {field.name for field in fields(RULES[name])}
 
 
 _OPTIONS = {"trim", "clip"}

@@ -42,8 +42,7 @@ class NamedClasses(Generic[Kind]):
 
     def make(self, name: str, options: Mapping[str, Any] | None = None) -> Kind:
         """The object of this name, or of ``package.module:Class``, with its options."""
-        kind, options = self.find(name), options or {}
-        known = [field.name for field in fields(cast(Any, kind))]
+        kind, options, known = self.find(name), options or {}, self.options(name)
         for option in options:
             if option not in known:
                 hint = did_you_mean(option, known) if known else "It has none."
@@ -57,6 +56,10 @@ class NamedClasses(Generic[Kind]):
             first = problems(error)[0]
             key = ".".join(filter(None, [self.options_key, first.key]))
             raise ConfigError(first.message, key=key) from None
+
+    def options(self, name: str) -> set[str]:
+        """The options of a class of this name."""
+        return {field.name for field in fields(cast(Any, self.find(name)))}
 
     def find(self, name: str) -> type[Kind]:
         """The class of this name; one by import path is imported."""
