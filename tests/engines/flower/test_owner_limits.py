@@ -34,11 +34,11 @@ def asked(limits: Limits, ledger, on_mains: bool = False) -> str | None:
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        (Limits(max_ratio=0.25), "max_ratio); it was asked for 0.5."),
-        (Limits(max_steps=1999), "max_steps); it was asked for 2,000."),
+        (Limits(max_ratio=0.25), "max_ratio); the order is for 0.5."),
+        (Limits(max_steps=1999), "max_steps); the order is for 2,000."),
         (Limits(bytes_per_round=39_999_999), "bytes_per_round); this one takes 40.0 MB."),
         (Limits(bytes_per_day=39_999_999), "bytes_per_day); this makes 40.0 MB today."),
-        (Limits(hours=["22:00-06:00", "13:00-14:00"]), "hours); its clock says 12:00."),
+        (Limits(hours=["22:00-06:00", "13:00-14:00"]), "hours); its clock shows 12:00."),
         (Limits(mains_power_only=True), "mains_power_only); it is not on mains power."),
     ],
 )

@@ -91,12 +91,12 @@ def _client(context: Context) -> int:
 
 def _load_local_state(message: Message, context: Context) -> None:
     """Replace tensors of the server's model by the client's local ones."""
-    asked = read(EvaluateHeader, from_records(message.content)[0])
-    if asked.local_state_round >= 0 and asked.local:
-        own = load_from_memory(context, asked.local_state_round)
+    order = read(EvaluateHeader, from_records(message.content)[0])
+    if order.local_state_round >= 0 and order.local:
+        own = load_from_memory(context, order.local_state_round)
         arrays = message.content.array_records["arrays"]
         message.content["arrays"] = ArrayRecord(
-            {name: own[name] if name in asked.local else arrays[name] for name in arrays}
+            {name: own[name] if name in order.local else arrays[name] for name in arrays}
         )
 
 
@@ -107,7 +107,7 @@ class ClientSlices:
         self,
         message: Message,
         context: Context,
-        asked: AppTrainHeader,
+        order: AppTrainHeader,
         assignment: Assignment,
         model: nn.Module,
         slices: TrainableSlices,
@@ -116,8 +116,8 @@ class ClientSlices:
         self.model = model
         """The model to train: the whole one, or a smaller one. Its ``parameters()`` are the slices
         that this client trains."""
-        self.client, self.round, self.ratio = asked.client, asked.round + 1, assignment.ratio
-        self._message, self._context, self._asked = message, context, asked
+        self.client, self.round, self.ratio = order.client, order.round + 1, assignment.ratio
+        self._message, self._context, self._order = message, context, order
         self._assignment, self._slices, self._weights = assignment, slices, weights
         self._started = time.perf_counter()
 
@@ -131,7 +131,7 @@ class ClientSlices:
         ``loss`` is for the run's records; default: a metric such as ``train_loss``. All metrics are
         averaged over the clients, weighted by ``num_examples``.
         """
-        asked, update = self._asked, self._slices.update(num_examples)
+        order, update = self._order, self._slices.update(num_examples)
         numbers = {name: float(value) for name, value in metrics.items()}
         if loss is None:
             loss = find_metric(numbers, "loss")
@@ -139,16 +139,16 @@ class ClientSlices:
             numbers["loss"] = float(loss)
         values = torch.from_numpy(update.values)
         answer = AppTrainAnswer(
-            client=asked.client, round=asked.round, plan=asked.plan, num_examples=num_examples,
+            client=order.client, round=order.round, plan=order.plan, num_examples=num_examples,
             norm=update.norm, loss=math.nan if loss is None else float(loss),
             seconds=time.perf_counter() - self._started,
             weighted_norm=weighted_norm(values, self._weights, self._assignment), metrics=numbers,
         )  # fmt: skip
-        if asked.local:
-            local = _local_tensors(self.model, asked)
-            save_in_memory(self._context, asked.round, asked.oldest_state_round, local)
+        if order.local:
+            local = _local_tensors(self.model, order)
+            save_in_memory(self._context, order.round, order.oldest_state_round, local)
         return reply_trained(
-            self._message, self._context, answer, update.values, upload=asked.upload
+            self._message, self._context, answer, update.values, upload=order.upload
         )
 
 
@@ -165,33 +165,33 @@ def train_slices(message: Message, context: Context, model: nn.Module) -> Iterat
             "the strategy in server_app.py."
         )
     header, arrays = from_records(message.content)
-    asked = read(AppTrainHeader, header)
-    refuse_other(asked.client, _client(context))
-    layers, recipe = _read_layers(asked, model), read_plain(LocalRecipe, asked.recipe)
+    order = read(AppTrainHeader, header)
+    refuse_other(order.client, _client(context))
+    layers, recipe = _read_layers(order, model), read_plain(LocalRecipe, order.recipe)
     assignment = read_assignment(
-        layers, asked.assignment, frozenset(asked.local), lambda: _read_spaces(asked, layers)
+        layers, order.assignment, frozenset(order.local), lambda: _read_spaces(order, layers)
     )
     state = bind_state(model, layers)
     receive(state, assignment.received, arrays.get("state"))
-    if asked.local_state_round >= 0 and asked.local:
-        own = load_from_memory(context, asked.local_state_round)
-        for name, tensor in _local_tensors(model, asked).items():
+    if order.local_state_round >= 0 and order.local:
+        own = load_from_memory(context, order.local_state_round)
+        for name, tensor in _local_tensors(model, order).items():
             tensor.copy_(torch.from_numpy(own[name].numpy()).reshape(tensor.shape))
     held = assignment.build(HeldModels(model, state))
     with train_held(held, assignment, recipe) as slices:
         weights = torch.from_numpy(arrays["weights"]) if "weights" in arrays else None
-        yield ClientSlices(message, context, asked, assignment, held.module, slices, weights)
+        yield ClientSlices(message, context, order, assignment, held.module, slices, weights)
 
 
-def _local_tensors(model: nn.Module, asked: AppTrainHeader) -> dict[str, Tensor]:
+def _local_tensors(model: nn.Module, order: AppTrainHeader) -> dict[str, Tensor]:
     tensors = model.state_dict()
-    return {name: tensors[name] for name in asked.local}
+    return {name: tensors[name] for name in order.local}
 
 
-def _read_layers(asked: AppTrainHeader, model: nn.Module) -> Layers:
+def _read_layers(order: AppTrainHeader, model: nn.Module) -> Layers:
     """The server's layers; :class:`UpdateError` if they do not fit this model."""
     layers = Layers(
-        read_plain(tuple[Layer, ...], asked.layers), read_plain(tuple[ModuleFlow, ...], asked.flow)
+        read_plain(tuple[Layer, ...], order.layers), read_plain(tuple[ModuleFlow, ...], order.flow)
     )
     parameters = model.named_parameters(remove_duplicate=False)
     shapes = {name: (tuple(p.shape), False) for name, p in parameters}
@@ -211,17 +211,17 @@ def _read_layers(asked: AppTrainHeader, model: nn.Module) -> Layers:
                 )
             if not 0 <= tensor.axis < max(1, len(tensor.shape)) or tensor.repeats < 1:
                 raise UpdateError(f"{tensor.name} cannot be cut as the server orders.")
-    if unknown := sorted(set(asked.local) - seen):
+    if unknown := sorted(set(order.local) - seen):
         raise UpdateError(f"there is no tensor {unknown[0]!r} in the server's layers.")
     check_dtypes(model, layers)
     return layers
 
 
-def _read_spaces(asked: AppTrainHeader, layers: Layers) -> Spaces:
+def _read_spaces(order: AppTrainHeader, layers: Layers) -> Spaces:
     """The server's groups of coupled units, which must fit its layers."""
-    if asked.spaces is None:
+    if order.spaces is None:
         raise UpdateError("the server orders a sub-model without its units.")
-    spaces: Spaces = read_plain(Spaces, asked.spaces)
+    spaces: Spaces = read_plain(Spaces, order.spaces)
     for tensor in layers.tensors:
         units = spaces.by_tensor.get(tensor.name)
         if units is None:

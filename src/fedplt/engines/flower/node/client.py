@@ -68,49 +68,49 @@ class NodeClient:
         self, header: Mapping[str, Any], arrays: Arrays, admitted: AdmittedOrder
     ) -> tuple[NodeTrainHeader, TrainAnswer, Numbers]:
         """The order, its answer, and the update."""
-        asked = read(NodeTrainHeader, header)
-        refuse_other(asked.client, self.client)
-        local = self._local(asked.local)
+        order = read(NodeTrainHeader, header)
+        refuse_other(order.client, self.client)
+        local = self._local(order.local)
         assignment = read_assignment(
-            self.job.layers, asked.assignment, frozenset(asked.local), lambda: self._spaces
+            self.job.layers, order.assignment, frozenset(order.local), lambda: self._spaces
         )
-        training = asked.local_training(self.job.training)
+        training = order.local_training(self.job.training)
         admitted.admit_training(assignment.ratio, num_steps(len(self.examples), training))
-        admitted.admit_upload(FLOAT_BYTES * assignment.update_size, now=asked.upload)
+        admitted.admit_upload(FLOAT_BYTES * assignment.update_size, now=order.upload)
         trainer = self._trainer(local, assignment.received, arrays)
-        if asked.check:
-            self._check(assignment, training, asked.recipe)
+        if order.check:
+            self._check(assignment, training, order.recipe)
             admitted.check()
-        if asked.local_state_round >= 0:
-            trainer.load_local_state(self.states.load(asked.local_state_round, local.size))
+        if order.local_state_round >= 0:
+            trainer.load_local_state(self.states.load(order.local_state_round, local.size))
         weights = arrays.get("weights")
-        order = TrainOrder(
-            client=asked.client, round=asked.round, seed=asked.seed, assignment=assignment,
-            training=training, learning_rate=asked.learning_rate,
+        settings = TrainOrder(
+            client=order.client, round=order.round, seed=order.seed, assignment=assignment,
+            training=training, learning_rate=order.learning_rate,
             block_weights=None if weights is None else torch.from_numpy(weights.copy()),
         )  # fmt: skip
         update = torch.empty(assignment.update_size)
-        result = trainer.train(order, self.job.samples, self.examples, update, admitted.on_step)
+        result = trainer.train(settings, self.job.samples, self.examples, update, admitted.on_step)
         if local.size:
-            self.states.forget_before(asked.oldest_state_round)
-            self.states.save(asked.round, trainer.local_state())
+            self.states.forget_before(order.oldest_state_round)
+            self.states.save(order.round, trainer.local_state())
         answer = TrainAnswer(
-            client=asked.client, round=asked.round, plan=asked.plan,
+            client=order.client, round=order.round, plan=order.plan,
             num_examples=result.num_examples, norm=result.norm, loss=result.loss,
             seconds=result.seconds, weighted_norm=result.weighted_norm,
         )  # fmt: skip
-        return asked, answer, {"update": update.numpy()}
+        return order, answer, {"update": update.numpy()}
 
     def evaluate(
         self, header: Mapping[str, Any], arrays: Arrays, admitted: AdmittedOrder
     ) -> EvaluateAnswer:
-        asked = read(EvaluateHeader, header)
-        refuse_other(asked.client, self.client)
-        job, local = self.job, self._local(asked.local)
+        order = read(EvaluateHeader, header)
+        refuse_other(order.client, self.client)
+        job, local = self.job, self._local(order.local)
         trainer = self._trainer(local, FlatIndex([(0, job.layers.state_size)]), arrays)
-        if asked.local_state_round >= 0:
-            trainer.load_local_state(self.states.load(asked.local_state_round, local.size))
-        samples = job.test if asked.part == "test" and job.test is not None else job.validation
+        if order.local_state_round >= 0:
+            trainer.load_local_state(self.states.load(order.local_state_round, local.size))
+        samples = job.test if order.part == "test" and job.test is not None else job.validation
         results = []
         for chunk in evaluation_chunks(job, num_chunks(samples), self.client):
             admitted.check()
@@ -121,7 +121,7 @@ class NodeClient:
         counts, scores = found.label_counts, found.label_scores
         assert found.sums is not None
         return EvaluateAnswer(
-            client=self.client, round=asked.round, num_examples=len(self.examples),
+            client=self.client, round=order.round, num_examples=len(self.examples),
             loss=found.loss, count=found.count, sums=found.sums.tolist(),
             label_counts=None if counts is None else counts.tolist(),
             label_scores=None if scores is None else scores.tolist(),

@@ -84,14 +84,14 @@ def reply_upload(
     message: Message, context: Context, admitted: AdmittedOrder = UNLIMITED
 ) -> Message:
     """Reply with the stored update."""
-    asked, state = read(UploadHeader, from_records(message.content)[0]), context.state
+    order, state = read(UploadHeader, from_records(message.content)[0]), context.state
     if UPDATE not in state.array_records:
         raise RunError("the update is gone: this node was restarted since it trained.")
     stored = read(UploadHeader, load_header(state.config_records[UPDATE + "-of"]["header"]))
-    if stored != asked:
+    if stored != order:
         raise UpdateError(
             f"the stored update is client {stored.client}'s of round {stored.round + 1}; the order "
-            f"is for round {asked.round + 1}."
+            f"is for round {order.round + 1}."
         )
     update = state.array_records[UPDATE]["update"].numpy()
     admitted.admit_upload(update.nbytes)
@@ -126,8 +126,8 @@ class NodeApp(AnsweringApp):
             return reply(message, _hello(client))
         if action == EVALUATE:
             return reply(message, client.evaluate(header, arrays, admitted))
-        asked, answer, numbers = client.train(header, arrays, admitted)
-        return reply_trained(message, context, answer, numbers["update"], upload=asked.upload)
+        order, answer, numbers = client.train(header, arrays, admitted)
+        return reply_trained(message, context, answer, numbers["update"], upload=order.upload)
 
 
 def _hello(client: NodeClient) -> HelloAnswer:

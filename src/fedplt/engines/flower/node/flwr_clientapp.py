@@ -25,8 +25,8 @@ def main() -> None:
     for name, function in OURS.items():
         if not hasattr(flower, name):
             raise RunError(
-                f"this version of Flower has no {flower.__name__}.{name}, so that a node cannot "
-                "be kept from running the server's code. Install the one of deployment.json."
+                f"this version of Flower has no {flower.__name__}.{name}: its nodes would run the "
+                "server's code. Install the version of deployment.json."
             )
         setattr(flower, name, function)
     # A shell ignores Ctrl-C for jobs in the background; Flower uses it to end them.

@@ -121,7 +121,7 @@ def load_node(path: str | Path) -> NodeConfig:
 
 def node_data(node: NodeConfig, progress: Progress | None = None) -> TrainingData:
     """The node's training examples, in the simulator's order."""
-    _find_code(node)
+    search_also(node.code)
     config = node.run_config()
     data = load_data(config, progress)
     if not node.data.whole:
@@ -134,7 +134,7 @@ def node_data(node: NodeConfig, progress: Progress | None = None) -> TrainingDat
 
 def node_model(node: NodeConfig) -> nn.Module:
     """The node's model; the server's weights replace its own."""
-    _find_code(node)
+    search_also(node.code)
     return build_model(node.model.name, node.model.options, node.data.seed)
 
 
@@ -157,7 +157,7 @@ def node_device(node: NodeConfig) -> DeviceProfile | None:
 
 def node_task(node: NodeConfig) -> Task:
     """The node's loss and metric."""
-    _find_code(node)
+    search_also(node.code)
     return node.task.task()
 
 
@@ -167,7 +167,3 @@ def node_job(node: NodeConfig) -> Job:
     config = node.run_config().model_copy(update={"clients": ClientsConfig(num_clients=1)})
     everything = split_given([list(range(len(data.train)))], len(data.train))
     return make_job(config, node_model(node), data, split=everything, task=node_task(node))
-
-
-def _find_code(node: NodeConfig) -> None:
-    search_also(node.code)

@@ -177,7 +177,7 @@ class AdmittedOrder:
             local = self._now().local
             if not any(within(entry, local.time()) for entry in limits.hours):
                 allowed = f"work outside {', '.join(limits.hours)}"
-                self._refuse(allowed, "hours", f"its clock says {local:%H:%M}")
+                self._refuse(allowed, "hours", f"its clock shows {local:%H:%M}")
         if limits.mains_power_only and not self._mains():
             self._refuse("work on battery", "mains_power_only", "it is not on mains power")
 
@@ -186,10 +186,10 @@ class AdmittedOrder:
         limits = self._limits
         if limits.max_ratio is not None and ratio > limits.max_ratio:
             allowed = f"more than {limits.max_ratio:.3g} of the model"
-            self._refuse(allowed, "max_ratio", f"it was asked for {ratio:.3g}")
+            self._refuse(allowed, "max_ratio", f"the order is for {ratio:.3g}")
         if steps > limits.max_steps:
             allowed = f"more than {limits.max_steps:,} steps in a round"
-            self._refuse(allowed, "max_steps", f"it was asked for {steps:,}")
+            self._refuse(allowed, "max_steps", f"the order is for {steps:,}")
 
     def admit_upload(self, number: int, *, now: bool = True) -> None:
         """Refuse to send so many bytes; not ``now``: a later order sends them."""

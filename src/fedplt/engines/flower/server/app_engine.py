@@ -26,7 +26,6 @@ from fedplt.engines.flower.messages import (
     metric_names,
     read,
 )
-from fedplt.engines.flower.server.connected_nodes import ConnectedNodes
 from fedplt.engines.flower.server.engine import FlowerEngine
 from fedplt.engines.flower.server.wire import Answer, Wire
 from fedplt.errors import UpdateError
@@ -84,18 +83,9 @@ class AppSettings:
     """Largest number of examples that a client may report."""
 
 
-class AppNodes(ConnectedNodes):
-    """Apps know neither their number of examples nor the layers before they train."""
-
-    def check(self, hello: HelloAnswer) -> None:
-        if hello.layers is not None or hello.num_examples is not None:
-            raise UpdateError("it is not an app for FedPLT: its app is SlicesApp().")
-
-
 class AppEngine(FlowerEngine):
     """Sends apps the layers with their assignments, and collects the apps' metrics."""
 
-    nodes_kind = AppNodes
     answer_kind = AppTrainAnswer
     job: AppJob
 
@@ -109,6 +99,11 @@ class AppEngine(FlowerEngine):
         self.node_metrics: dict[int, dict[str, float]] = {}
         self.server_metrics: dict[int, MetricRecord] = {}
         """By the number of the round, from 1."""
+
+    def check_hello(self, hello: HelloAnswer) -> None:
+        """Apps know neither their number of examples nor the layers before they train."""
+        if hello.layers is not None or hello.num_examples is not None:
+            raise UpdateError("it is not an app for FedPLT: its app is SlicesApp().")
 
     def train_records(self) -> dict[str, ArrayRecord | ConfigRecord]:
         self.train_metrics = {}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from fedplt.engines.flower.messages import HELLO, HelloAnswer, read
 from fedplt.engines.flower.server.wire import Answer, Order, Wire, exchange
 from fedplt.errors import FleetError, RunError, UpdateError
-from fedplt.federation import Interrupted, Job
+from fedplt.federation import Interrupted
 from fedplt.fleet import DeviceProfile
 from fedplt.server import read_each, refusal
 
@@ -24,8 +24,9 @@ Registered = Callable[[], Mapping[int, int]]
 class ConnectedNodes:
     """Nodes report which client they are; the server refuses a second claim to the same client.
 
-    With node authentication a node's id belongs to its key. With ``registered``, the key determines
-    the client. With ``pin``, a client stays with its first node, even while that node is away.
+    ``check`` refuses a client by raising. With node authentication a node's id belongs to its key.
+    With ``registered``, the key determines the client. With ``pin``, a client stays with its first
+    node, even while that node is away.
 
     A node that gives no answer before a deadline is asked less and less often: in the next round,
     then after 2, 4, ... rounds, at most :data:`MAX_SKIPPED`, until it answers.
@@ -36,25 +37,23 @@ class ConnectedNodes:
     def __init__(
         self,
         wire: Wire,
-        job: Job,
-        stop: Callable[[], bool],
+        num_clients: int,
+        check: Callable[[HelloAnswer], None],
+        stop: Callable[[], bool] = lambda: False,
         *,
-        pin: bool,
+        pin: bool = False,
         registered: Registered | None = None,
     ) -> None:
-        self.wire, self.job, self.stop, self.pin = wire, job, stop, pin
-        self.registered = registered
+        self.wire, self.num_clients, self.check, self.stop = wire, num_clients, check, stop
+        self.pin, self.registered = pin, registered
         self.turn = 0
         """Number of started rounds, including repeated ones."""
         self._timeouts: dict[int, tuple[int, int]] = {}
         """By node: its number of consecutive timeouts, and the turn in which it is asked again."""
         self.node_of: dict[int, int] = {}
         self.pinned: dict[int, int] = {}
-        self.devices: dict[int, DeviceProfile] = {}
-        """Reported by the clients, if the run is replanned while it runs."""
-        fleet = job.config.fleet
-        self._plans_by_devices = fleet is not None and fleet.replan == "on-change"
-        self._layers = job.layers.fingerprint
+        self.hellos: dict[int, HelloAnswer] = {}
+        """By client."""
         self._greeted: set[int] = set()
 
     def wait(self, least: int, seconds: float) -> None:
@@ -88,14 +87,22 @@ class ConnectedNodes:
         self._greeted &= there
         self.node_of = {client: node for client, node in self.node_of.items() if node in there}
         self._timeouts = {node: entry for node, entry in self._timeouts.items() if node in there}
-        new = {n for n in there - self._greeted if all_nodes or not self.is_skipped(n)}
-        seconds, header = self.hello_seconds, {"layers": self._layers}
-        answers = greet(
-            self.wire, new, header, seconds, self.stop, self._admit,
-            self.job.plan.num_clients, self.registered,
-        )  # fmt: skip
+        new = sorted(n for n in there - self._greeted if all_nodes or not self.is_skipped(n))
+        if not new:
+            return
+        try:
+            clients = None if self.registered is None else self.registered()
+        except Exception as error:
+            warnings.warn(f"no node can join: {refusal(error)}", stacklevel=2)
+            return
+        orders = {node: Order(node, HELLO, {}) for node in new}
+        answers = exchange(self.wire, orders, self.hello_seconds, self.stop)
         self.note(answers)
+        # A node whose answer is an error may be starting: it is greeted again.
         self._greeted |= {node for node, answer in answers.items() if answer.error is None}
+        _, refused = read_each(answers, lambda node, answer: self._admit(node, answer, clients))
+        for node, why in refused.items():
+            warnings.warn(f"node {node} cannot join: {why}", stacklevel=2)
 
     def note(self, answers: Mapping[int, Answer]) -> None:
         """Record which nodes timed out."""
@@ -110,73 +117,22 @@ class ConnectedNodes:
         """Whether a node timed out and is not asked in this round."""
         return node in self._timeouts and self.turn < self._timeouts[node][1]
 
-    def _admit(self, node: int, hello: HelloAnswer) -> None:
-        client = hello.client
-        self.check(hello)
-        device = device_of(hello) if self._plans_by_devices else None
-        other = self.node_of.get(client, self.pinned.get(client, node) if self.pin else node)
-        if self.registered is None and other != node:
-            raise UpdateError(f"it says it is client {client}, which is node {other} already.")
-        if device is not None:
-            self.devices[client] = device
-        self.node_of[client] = node
-        self.pinned[client] = node
-
-    def check(self, hello: HelloAnswer) -> None:
-        """Refuse a node with another model, or other data, than the server plans for."""
-        if hello.layers != self._layers:
-            raise UpdateError(
-                f"its model is cut into other layers ({hello.layers}) than the server's "
-                f"({self._layers}): model code, options or versions differ."
-            )
-        expected = int(self.job.num_examples[hello.client])
-        if hello.num_examples != expected:
-            raise UpdateError(
-                f"client {hello.client} reports {hello.num_examples} examples; {expected} are "
-                "known."
-            )
-
-
-def greet(
-    wire: Wire,
-    nodes: Collection[int],
-    header: Mapping[str, str],
-    seconds: float,
-    stop: Callable[[], bool],
-    admit: Callable[[int, HelloAnswer], None],
-    num_clients: int,
-    registered: Registered | None,
-) -> dict[int, Answer]:
-    """Ask nodes who they are and call ``admit`` for each client of this run; warn of others.
-
-    A node whose answer is an error may be starting: greet it again. Without a readable list of
-    registered keys no node is greeted.
-    """
-    if not nodes:
-        return {}
-    try:
-        clients = None if registered is None else registered()
-    except Exception as error:
-        warnings.warn(f"no node can join: {refusal(error)}", stacklevel=3)
-        return {}
-
-    def take(node: int, answer: Answer) -> None:
+    def _admit(self, node: int, answer: Answer, clients: Mapping[int, int] | None) -> None:
         if answer.error is not None:
             raise UpdateError(answer.error)
         hello = read(HelloAnswer, answer.header)
-        client = hello.client
-        if client >= num_clients:
-            raise UpdateError(f"it says it is client {client}; clients are 0 to {num_clients - 1}.")
+        client, last = hello.client, self.num_clients - 1
+        if client > last:
+            raise UpdateError(f"it says it is client {client}; clients are 0 to {last}.")
         if clients is not None and clients.get(node) != client:
             key = f"is client {clients[node]}'s" if node in clients else "is not in server/keys"
             raise UpdateError(f"it says it is client {client}, but its key {key}.")
-        admit(node, hello)
-
-    orders = {node: Order(node, HELLO, header) for node in sorted(nodes)}
-    answers = exchange(wire, orders, seconds, stop)
-    for node, why in read_each(answers, take)[1].items():
-        warnings.warn(f"node {node} cannot join: {why}", stacklevel=3)
-    return answers
+        self.check(hello)
+        other = self.node_of.get(client, self.pinned.get(client, node) if self.pin else node)
+        if clients is None and other != node:
+            raise UpdateError(f"it says it is client {client}, which is node {other} already.")
+        self.hellos[client] = hello
+        self.node_of[client] = self.pinned[client] = node
 
 
 def announcements(
@@ -190,21 +146,18 @@ def announcements(
 ) -> list[HelloAnswer]:
     """What each client reports when it joins; waits until all have reported what is needed."""
     ends, found = time.monotonic() + seconds, dict[int, HelloAnswer]()
-    greeted: set[int] = set()
 
-    def admit(node: int, hello: HelloAnswer) -> None:
+    def check(hello: HelloAnswer) -> None:
         if examples and hello.num_examples is None:
             raise UpdateError("it does not report its number of examples.")
         if devices:
             device_of(hello)
         found.setdefault(hello.client, hello)
 
+    nodes = ConnectedNodes(wire, num_clients, check, registered=registered)
+    nodes.hello_seconds = min(HELLO_SECONDS, seconds + PAUSE)
     while True:
-        answers = greet(
-            wire, set(wire.nodes()) - greeted, {}, min(HELLO_SECONDS, seconds + PAUSE),
-            lambda: False, admit, num_clients, registered,
-        )  # fmt: skip
-        greeted |= {node for node, answer in answers.items() if answer.error is None}
+        nodes.refresh(all_nodes=True)
         if len(found) == num_clients:
             return [found[client] for client in range(num_clients)]
         if time.monotonic() > ends:

@@ -34,6 +34,7 @@ from fedplt.engines.flower.messages import (
     UPLOAD,
     EvaluateAnswer,
     EvaluateHeader,
+    HelloAnswer,
     NodeTrainHeader,
     Strict,
     TrainAnswer,
@@ -43,7 +44,7 @@ from fedplt.engines.flower.messages import (
     read,
 )
 from fedplt.engines.flower.records import Arrays
-from fedplt.engines.flower.server.connected_nodes import ConnectedNodes, Registered
+from fedplt.engines.flower.server.connected_nodes import ConnectedNodes, Registered, device_of
 from fedplt.engines.flower.server.wire import Answer, Order, Wire, exchange
 from fedplt.errors import UpdateError
 from fedplt.federation import Job
@@ -64,7 +65,6 @@ class FlowerEngine:
     states stay in files on the nodes; the server stores only their rounds.
     """
 
-    nodes_kind = ConnectedNodes
     answer_kind: type[TrainAnswer] = TrainAnswer
 
     def __init__(
@@ -78,7 +78,9 @@ class FlowerEngine:
     ) -> None:
         self.job, self.wire, self.stop = job, wire, stop
         self.failures: dict[int, str] = {}
-        self.nodes = self.nodes_kind(wire, job, stop, pin=pin, registered=registered)
+        self.nodes = ConnectedNodes(
+            wire, job.plan.num_clients, self.check_hello, stop, pin=pin, registered=registered
+        )
         self.local_state_round = np.full(job.plan.num_clients, -1, dtype=np.int64)
         """The last committed round after which a client saved its local state; -1: none."""
         self.round = 0
@@ -93,7 +95,21 @@ class FlowerEngine:
 
     def roster(self) -> dict[int, DeviceProfile]:
         self.nodes.gather(self.job.config.server.min_clients or 1, self.seconds)
-        return {client: self.nodes.devices[client] for client in sorted(self.nodes.node_of)}
+        return {
+            client: device_of(self.nodes.hellos[client]) for client in sorted(self.nodes.node_of)
+        }
+
+    def check_hello(self, hello: HelloAnswer) -> None:
+        """Refuse a node with another model, or other data, than the server plans for."""
+        layers, fleet = self.job.layers.fingerprint, self.job.config.fleet
+        if hello.layers != layers:
+            raise UpdateError(
+                f"its model is cut into other layers ({hello.layers}) than the server's "
+                f"({layers}): model code, options or versions differ."
+            )
+        self.check_examples(hello)
+        if fleet is not None and fleet.replan == "on-change":
+            device_of(hello)
 
     def use(self, job: Job) -> None:
         self.job = job

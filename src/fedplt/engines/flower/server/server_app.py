@@ -39,10 +39,10 @@ from fedplt.imports import search_also
 
 _log = logging.getLogger("flwr")
 STOP_SECONDS = 10.0
-"""So long after it was asked to stop, a run that waits for the SuperLink is broken off."""
+"""A run that waits for the SuperLink is interrupted so long after it should have stopped."""
 
 
-def relay_app(address: str, token: str) -> ServerApp:
+def simulation_app(address: str, token: str) -> ServerApp:
     """The server app of a simulation: the round loop is in the process that started it."""
     app = ServerApp()
 
@@ -67,7 +67,7 @@ def server_app() -> ServerApp:
         try:
             run_on(wire, context.run_config, wire.keys)
         except KeyboardInterrupt as error:
-            # Flower tells the SuperLink of an Exception and ends; this would end it silently.
+            # Flower reports an Exception to the SuperLink; this one would end it silently.
             raise RunError(f"{error or 'stopped'} start-run.sh continues the run.") from error
 
     return app
@@ -78,24 +78,29 @@ Keys = Callable[[], Mapping[int, bytes]]
 
 
 def run_on(wire: Wire, settings: Any, keys: Keys | None = None) -> None:
-    """Run, or continue, what the settings name.
+    """Start or continue the run that the settings name.
 
-    In a deployment of ``fedplt deploy init`` a node is the client that its key belongs to.
+    In a deployment of ``fedplt deploy init``, a node's key determines its client.
     """
     config, out = (_path(settings, key) for key in ("config", "out"))
-    search_also(str(config.parent))  # where modules that it names may be
+    search_also(str(config.parent))  # for modules that the configuration names
     registered = None if keys is None else registered_clients(config.parent / "server", keys)
     ended = threading.Event()
 
     def engine(job: Job, stop: Callable[[], bool]) -> FlowerEngine:
-        threading.Thread(target=_break_off, args=(stop, ended), daemon=True).start()
+        threading.Thread(target=_interrupt_late, args=(stop, ended), daemon=True).start()
         pin = job.config.engine.pin_nodes
         made = FlowerEngine(job, wire, stop, pin=pin, registered=registered)
         made.nodes.wait(max(1, job.config.server.min_clients), made.seconds)
         return made
 
     if resume := RunFolder.has_begun(out):
-        job, done = prepare_resume(RunFolder.open(out), lambda old: _as_before(config, old))
+
+        def current(old: RunConfig) -> RunConfig:
+            devices = old.fleet.announced if old.fleet else None
+            return _with_reported(load_config(config), old.clients.num_examples, devices)
+
+        job, done = prepare_resume(RunFolder.open(out), current)
         _log.info("fedplt: %s of %s rounds are done; going on", done, job.config.rounds)
     else:
         job = _job(wire, load_config(config), registered)
@@ -109,8 +114,8 @@ def run_on(wire: Wire, settings: Any, keys: Keys | None = None) -> None:
     _log.info("fedplt: done; the model is in %s", out / "model.safetensors")
 
 
-def _break_off(stop: Callable[[], bool], ended: threading.Event) -> None:
-    """Interrupt a run that does not stop when asked: Flower's calls wait for a SuperLink for ever.
+def _interrupt_late(stop: Callable[[], bool], ended: threading.Event) -> None:
+    """Interrupt a run that does not stop: Flower's calls wait for a SuperLink for ever.
 
     All rounds before the current one are saved, and the run's lock is released.
     """
@@ -122,17 +127,10 @@ def _break_off(stop: Callable[[], bool], ended: threading.Event) -> None:
             return
 
 
-def _as_before(path: Path, old: RunConfig) -> RunConfig:
-    """The configuration as it is now, with what the run learned from its nodes."""
-    new = load_config(path)
-    devices = old.fleet.announced if old.fleet else None
-    return _learned(new, old.clients.num_examples, devices)
-
-
-def _learned(
+def _with_reported(
     config: RunConfig, examples: list[int] | None, devices: list[AnnouncedDevice] | None
 ) -> RunConfig:
-    """The configuration with what only the nodes know, where it does not say it itself."""
+    """The configuration with values that the nodes reported, where it lacks them."""
     if config.data.name == ON_NODES and config.clients.num_examples is None and examples:
         config = with_claims(config, examples)
     if _lacks_devices(config):
@@ -143,7 +141,7 @@ def _learned(
 
 
 def _lacks_devices(config: RunConfig) -> bool:
-    """Whether ratios are planned once, from devices that only the nodes know."""
+    """Whether ratios are planned once, from devices that the nodes have not reported yet."""
     fleet = config.fleet
     if fleet is None or fleet.devices != ON_NODES or fleet.replan != "never":
         return False
@@ -180,23 +178,23 @@ def registered_clients(folder: Path, keys: Keys) -> Registered | None:
 
 
 def _job(wire: Wire, config: RunConfig, registered: Registered | None) -> Job:
-    """Asks the nodes for what the plan needs; it is kept in the configuration of the run."""
+    """Ask the nodes for values that the plan needs; the run's configuration stores them."""
     examples = config.data.name == ON_NODES and config.clients.num_examples is None
     devices = _lacks_devices(config)
     if examples or devices:
         seconds = config.engine.round_timeout_seconds
-        told = announcements(
+        hellos = announcements(
             wire, config.clients.num_clients, seconds,
             examples=examples, devices=devices, registered=registered,
         )  # fmt: skip
-        numbers = [hello.num_examples or 0 for hello in told]
-        profiles = [hello.profile for hello in told if hello.profile is not None]
-        config = _learned(config, numbers, profiles)
+        numbers = [hello.num_examples or 0 for hello in hellos]
+        profiles = [hello.profile for hello in hellos if hello.profile is not None]
+        config = _with_reported(config, numbers, profiles)
     return job_of(config)
 
 
 def log_rounds(number: int, metric: MetricInfo) -> Callable[[RoundRecord], None]:
-    """Writes every round into Flower's log."""
+    """A function that writes a round into Flower's log."""
 
     def log(record: RoundRecord) -> None:
         score = "" if record.score is None else f", {metric.text(record.score, 1)}"

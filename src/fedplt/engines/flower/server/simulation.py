@@ -29,7 +29,7 @@ from fedplt.machine import available_cores
 START_SECONDS = 600.0
 """Flower and Ray start within seconds, unless the machine has much else to do."""
 RESTORED = 2**30
-"""The round that files of states are named by which come from a checkpoint."""
+"""The round in the names of local state files that come from a checkpoint."""
 APP = "fedplt-simulation"
 
 
@@ -107,7 +107,7 @@ class FlowerSimulation(FlowerEngine):
             time.sleep(0.1)
 
     def log(self) -> str:
-        """What Flower's processes printed."""
+        """The output of Flower's processes."""
         path = self._folder / "superlink.log"
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
@@ -122,8 +122,8 @@ class FlowerSimulation(FlowerEngine):
         write_text(package / "__init__.py", "")
         write_text(
             package / "server_app.py",
-            "from fedplt.engines.flower.server.server_app import relay_app\n\n"
-            f"app = relay_app({self._socket.address!r}, {self._socket.token!r})\n",
+            "from fedplt.engines.flower.server.server_app import simulation_app\n\n"
+            f"app = simulation_app({self._socket.address!r}, {self._socket.token!r})\n",
         )
         write_text(
             package / "client_app.py",
@@ -131,8 +131,8 @@ class FlowerSimulation(FlowerEngine):
             f"app = simulated_client_app({str(config)!r}, {str(self._states)!r})\n",
         )
 
-    # Everything is on this machine: states that clients keep go into the run's checkpoint, so that
-    # a run can go on with another engine.
+    # Everything is on this machine: local states go into the run's checkpoint, so that another
+    # engine can continue the run.
 
     def local_tensors(self) -> dict[str, Tensor]:
         if not self.job.plan.local:
