@@ -177,7 +177,7 @@ def weighted_norm(values: Tensor, weights: Tensor | None, assignment: Assignment
 
 
 class Uplink:
-    r"""Encodes updates; holds the residuals :math:`e_k` of one client, or of a simulation's clients.
+    r"""Encodes updates; holds the residuals :math:`e_k` of one client, or of all in a simulation.
 
     .. math:: \text{upload } Q(U_k + e_k), \qquad e_k \leftarrow U_k + e_k - Q(U_k + e_k)
 

@@ -319,7 +319,10 @@ class Federation:
         mean = self.state.clone()
         with calling_own(self.rule, "server.aggregation: the rule", RunError):
             aggregator.apply(mean)
-        return self.server.step(self.job.layers, self.state, mean, aggregator.touched, self.memory)
+        return self.server.step(
+            self.job.layers, self.state, mean, aggregator.touched, self.memory,
+            self.job.config.server.step_decay**self.rounds_done,
+        )  # fmt: skip
 
     def _save_once(self) -> None:
         if self._saved != self.rounds_done:
