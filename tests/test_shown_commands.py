@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fedplt.builtin import find_config, find_fleet
 from fedplt.cli import app
 from fedplt.data import TensorSamples, TrainingData
-from fedplt.federation import run_data
+from fedplt.federation import model_and_data
 from tests.support.shown import ROOT, blocks, command_lines
 
 COMMANDS = [line for line in command_lines() if line.startswith("fedplt ")]
@@ -70,7 +70,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "my_data.py").write_text(MY_DATA)
     (tmp_path / "nodes.csv").write_text("name,ratio\nn1,1.0\nn2,0.5\n")
     (tmp_path / "run.toml").write_text(shown["privacy.md:1"])
-    monkeypatch.setattr(run_data, "load_data_set", images)
+    monkeypatch.setattr(model_and_data, "load_data_set", images)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for module in ("my_data", *OWN_CODE):  # another test's

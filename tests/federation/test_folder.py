@@ -22,7 +22,7 @@ from fedplt.errors import DamagedError
 from fedplt.federation.run_folder import lock as locks
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import RoundRecord, Totals
-from tests.support.jobs import blob_job, run_folder
+from tests.support.jobs import blob_job, created, run_folder
 from tests.support.processes import Forked
 from tests.support.runs import run_job
 
@@ -54,7 +54,7 @@ def test_checkpoints_come_back(folder, job):
 
 def test_existing_runs_are_never_overwritten(folder, job):
     with pytest.raises(RunError, match="fedplt resume"):
-        RunFolder.create(folder.path, job)
+        created(folder.path, job)
 
 
 def test_a_changed_configuration_is_refused_by_name(folder, job):
@@ -101,7 +101,7 @@ def test_a_record_cut_short_is_left_out(folder):
     with (folder.path / "rounds.jsonl").open("a") as out:
         out.write('{"round": 5, "num_cl')
     assert [r.round for r in folder.rounds()] == [1, 2, 3, 4]
-    assert [r.round for r in folder.keep_rounds(3)] == [1, 2, 3]
+    assert [r.round for r in folder.records_file.keep(3)] == [1, 2, 3]
     assert len((folder.path / "rounds.jsonl").read_text().splitlines()) == 3
     assert folder.rounds()[0] == record(1)
 
@@ -114,7 +114,7 @@ def test_damaged_records_are_named_and_resume_goes_on_without_them(folder):
     with pytest.raises(DamagedError, match="line 2 is not what fedplt wrote"):
         folder.rounds()
     with pytest.warns(UserWarning, match=r"no record of round 2 .*line 2"):
-        assert [r.round for r in folder.keep_rounds(3)] == [1, 3]
+        assert [r.round for r in folder.records_file.keep(3)] == [1, 3]
     assert [r.round for r in folder.rounds()] == [1, 3]
 
 
@@ -173,7 +173,7 @@ def test_a_run_that_never_began_can_be_started_again(unbegun, job):
     with pytest.raises(RunError, match=r"never began.*fedplt run .*config\.toml.* --out"):
         unbegun.load_checkpoint(job)
     other = replace(job, config=override(job.config, ["seed=7"]))
-    again = RunFolder.create(unbegun.path, other)
+    again = created(unbegun.path, other)
     assert again.config().seed == 7
     names = {path.name for path in again.path.iterdir()}
     assert names == {"config.toml", "plan.json", "metric.json", ".lock"}
@@ -187,7 +187,7 @@ def test_a_folder_with_anything_else_is_kept(unbegun, job, name):
     (unbegun.path / name).touch()
     before = (unbegun.path / "config.toml").read_bytes()
     with pytest.raises(RunError, match="already exists"):
-        RunFolder.create(unbegun.path, replace(job, config=override(job.config, ["seed=7"])))
+        created(unbegun.path, replace(job, config=override(job.config, ["seed=7"])))
     assert (unbegun.path / "config.toml").read_bytes() == before
     assert RunFolder.has_begun(unbegun.path) == (name != "notes.txt")
     assert _lock_elsewhere(unbegun.path) == "locked"  # it was given back
@@ -197,7 +197,7 @@ def test_a_folder_with_anything_else_is_kept(unbegun, job, name):
 def test_a_folder_of_the_users_own_is_kept(tmp_path, job, name):
     (tmp_path / name).write_text("mine")
     with pytest.raises(RunError, match="already exists"):
-        RunFolder.create(tmp_path, job)
+        created(tmp_path, job)
     assert {path.name for path in tmp_path.iterdir()} == {name}
 
 
@@ -206,11 +206,11 @@ def test_a_run_that_is_just_starting_is_not_disturbed(unbegun, job):
     before = {path: path.read_bytes() for path in unbegun.path.iterdir() if path.name != ".lock"}
     with _locked_elsewhere(unbegun.path) as process:
         with pytest.raises(RunError, match=f"in use by process {process.pid}"):
-            RunFolder.create(unbegun.path, other)
+            created(unbegun.path, other)
         assert all(path.read_bytes() == data for path, data in before.items())
         process.send_signal(signal.SIGKILL)
         process.wait()
-    again = RunFolder.create(unbegun.path, other)
+    again = created(unbegun.path, other)
     assert again.config().seed == 7
     again.unlock()
 
@@ -225,7 +225,7 @@ def test_a_run_that_begins_meanwhile_is_not_overwritten(unbegun, job, monkeypatc
 
     monkeypatch.setattr(RunFolder, "lock", late)
     with pytest.raises(RunError, match="already exists"):
-        RunFolder.create(unbegun.path, job)
+        created(unbegun.path, job)
 
 
 @contextmanager
@@ -286,10 +286,10 @@ def test_runs_that_end_with_the_same_bits_say_so(tmp_path):
 def test_overwrite_deletes_a_run_and_nothing_else(folder, job):
     folder.append(record(1))
     folder.finish({"a.weight": torch.ones(2)}, {"rounds": 3})
-    folder.save_best({"a.weight": torch.ones(2)}, 1)
+    folder.save_model("best.safetensors", {"a.weight": torch.ones(2)}, 1)
     (folder.path / "notes.txt").write_text("mine")
     first = folder.run
-    new = RunFolder.create(folder.path, job, overwrite=True)
+    new = created(folder.path, job, overwrite=True)
     new.unlock()
     assert new.run != first and not RunFolder.has_begun(folder.path)
     left = {path.name for path in folder.path.iterdir()}
@@ -300,7 +300,7 @@ def test_overwrite_refuses_what_is_no_run_and_a_run_in_use(folder, job, tmp_path
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "config.toml").write_text("")
     with pytest.raises(RunError, match="already exists"):
-        RunFolder.create(tmp_path / "photos", job, overwrite=True)
+        created(tmp_path / "photos", job, overwrite=True)
     with _locked_elsewhere(folder.path), pytest.raises(RunError, match="in use by process"):
-        RunFolder.create(folder.path, job, overwrite=True)
+        created(folder.path, job, overwrite=True)
     assert RunFolder.has_begun(folder.path)

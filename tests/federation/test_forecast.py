@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from fedplt.federation import forecast as module
-from fedplt.federation.forecast import forecast
+from fedplt.federation import costs as module
+from fedplt.federation.costs import forecast
 from tests.support.jobs import blob_job
 from tests.support.runs import run_job
 

@@ -7,6 +7,7 @@ import math
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +15,10 @@ import torch
 from scipy.stats import norm
 
 from fedplt import ConfigError
-from fedplt.federation.accounting import epsilon_after, noise_for
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
 from fedplt.federation.privacy import privacy_text
+from fedplt.federation.privacy_accounting import epsilon_after, noise_for
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.sampler import ClientSampler
 from fedplt.server import SecretStream
@@ -121,7 +122,7 @@ def test_clients_are_drawn_independently_by_the_key():
     everybody = list(range(20))
 
     def drawn(secret, rounds=400):
-        sampler = ClientSampler(job, secret)
+        sampler = ClientSampler(job, secret and SimpleNamespace(secret=secret))
         chosen = np.zeros((rounds, 20), dtype=bool)
         for round in range(rounds):
             chosen[round, sampler.before_training(round, everybody).clients] = True
@@ -215,6 +216,9 @@ class SeenEngine(FakeEngine):
         return super().evaluate(part, state)
 
     def restore_local(self, tensors): ...
+
+    def resume_after(self, rounds_done):
+        self.round = max(0, rounds_done - 1)
 
     evaluate_clients = statistics = roster = use = FakeEngine.close  # not called; nodes have them
 

@@ -9,7 +9,7 @@ import torch
 from fedplt import ClientUpdate, ConfigError
 from fedplt.configuration import parse_config
 from fedplt.federation import coverage_warnings, participants_warning
-from fedplt.federation.claims import with_claims
+from fedplt.federation.job import with_claims
 from fedplt.federation.loop import Federation
 from tests.support.engines import FakeEngine, run_fake
 from tests.support.jobs import blob_job

@@ -104,9 +104,9 @@ def test_without_norms_it_is_fedavg():
 def test_clients_may_be_evaluated_on_a_part_of_the_data(monkeypatch):
     from fedplt.client import evaluation
     from fedplt.engines.simulator import engine
-    from fedplt.federation import measure
+    from fedplt.federation import evaluation as of_rounds
 
-    for module in (evaluation, measure):
+    for module in (evaluation, of_rounds):
         monkeypatch.setattr(module, "CHUNK", 10)  # 30 examples are three chunks
     made = image_job("fedbn", "resnet8", evaluation={"client_examples": 20})
     with contextlib.closing(engine.SimulatorEngine(made)) as running:
@@ -115,7 +115,7 @@ def test_clients_may_be_evaluated_on_a_part_of_the_data(monkeypatch):
         state = torch.zeros(made.layers.state_size)
         results = list(running.evaluate_clients("validation", state, range(4)).values())
         assert [result.label_counts.sum() for result in results] == [20] * 4
-        assert measure.evaluation_chunks(made, 3, 2) == [0, 2]
+        assert of_rounds.evaluation_chunks(made, 3, 2) == [0, 2]
         assert running.evaluate("validation", state).label_counts.sum() == 30
 
 

@@ -14,7 +14,7 @@ import pytest
 from fedplt import History, RunError, make_plan
 from fedplt.comparison import default_target
 from fedplt.configuration.config_file import parse_config
-from fedplt.federation.device_times import DeviceTimes
+from fedplt.federation.costs import DeviceTimes
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.run_folder.sealed import seal_json
@@ -26,7 +26,7 @@ from fedplt.report.page.plan_charts import device_chart, plan_charts
 from fedplt.report.page.read_runs import ShownRun
 from fedplt.report.page.score_charts import comparison_table, curves_of, differences_chart
 from fedplt.report.page.summary import headline
-from tests.support.jobs import blob_job
+from tests.support.jobs import blob_job, created
 from tests.support.runs import run_job
 
 
@@ -183,7 +183,7 @@ def test_no_code_that_a_file_names_is_run(folder, tmp_path, monkeypatch):
 
 def test_nothing_to_report_is_said(tmp_path):
     job = blob_job()
-    RunFolder.create(tmp_path / "run", job).unlock()
+    created(tmp_path / "run", job).unlock()
     with pytest.raises(RunError, match="no evaluated round yet"):
         read_groups([tmp_path / "run"])
 

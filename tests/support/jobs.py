@@ -13,6 +13,7 @@ from fedplt.data.samples import TensorSamples
 from fedplt.data.training_data import TrainingData
 from fedplt.federation.job import Job, make_job
 from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.federation.run_folder.sealed import new_run_id
 
 RATIOS = [1.0, 0.5, 0.5, 0.2, 0.2]
 
@@ -51,8 +52,15 @@ def blob_job(ratios: list[float] | None = None, model: Any = None, **settings: A
     return make_job(parse_config(values), model or small_model(), blob_data(), ratios=ratios)
 
 
+def created(path, job, *, overwrite=False):
+    """The folder of a new run, on disk and locked."""
+    folder = RunFolder(path, new_run_id())
+    folder.begin(job, overwrite=overwrite)
+    return folder
+
+
 def run_folder(path: Path, job: Job) -> RunFolder:
     """A new run's folder; nobody else wants to write to it."""
-    folder = RunFolder.create(path, job)
+    folder = created(path, job)
     folder.unlock()
     return folder

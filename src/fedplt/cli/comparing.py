@@ -38,7 +38,7 @@ def compare(
     config: Config,
     methods: Annotated[
         str | None,
-        typer.Option(help="Comma-separated: fedplt,my_file:MyMethod (default: all built-in ones)."),
+        typer.Option(help="Comma-separated: fedplt,my_file:MyMethod (default: all)."),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "1,2,3",
     option: Annotated[
@@ -60,13 +60,17 @@ def compare(
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
     from fedplt.comparison.progress import comparison_progress
     from fedplt.comparison.run_comparison import compare as run_comparison
-    from fedplt.configuration import load_config, placing
+    from fedplt.configuration import PRESET_NAMES, load_config, placing
     from fedplt.files import write_text
     from fedplt.methods import METHODS
     from fedplt.report.page import content_of, read_run, write_page
 
     settings = load_config(config, set_ or [])
-    names = [n.strip() for n in methods.split(",") if n.strip()] if methods else list(METHODS)
+    names = (
+        [n.strip() for n in methods.split(",") if n.strip()]
+        if methods
+        else [*PRESET_NAMES, *METHODS]
+    )
     chosen = _with_options(names, settings.method, option or [])
     folder = out_folder or Path("runs") / f"compare-{settings.name}"
 
@@ -112,14 +116,14 @@ def _with_options(
     names: list[str], configured: dict[str, Any], options: list[str]
 ) -> dict[str, dict[str, Any]]:
     """The methods to compare; options under ``[method]`` apply to the method named there only."""
-    from fedplt.configuration import parse_value
+    from fedplt.configuration import PRESET_NAMES, parse_value
 
     chosen: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(names):
         label = name.rpartition(":")[2]  # my_file:MyMethod gets the label MyMethod
         if label in chosen:
             raise ConfigError(f"--methods: {chosen[label]['name']} and {name} have the same name.")
-        chosen[label] = {"name": name}
+        chosen[label] = dict(PRESET_NAMES.get(name, {"name": name}))
     own = configured["name"].rpartition(":")[2]
     if chosen.get(own, {}).get("name") == configured["name"]:
         chosen[own] = dict(configured)

@@ -78,7 +78,7 @@ def run(
     from fedplt.configuration import default_folder, load_config, placing
     from fedplt.engines import engine_of
     from fedplt.federation import RunFolder, coverage_warnings, job_from_config, run_job
-    from fedplt.federation.forecast import forecast
+    from fedplt.federation.costs import forecast
     from fedplt.federation.progress import rounds_progress
     from fedplt.fleet import fleet_summary
     from fedplt.machine import available_cores

@@ -43,6 +43,7 @@ from fedplt.configuration.fleet_config import (
     FleetConfig,
     WorkConfig,
 )
+from fedplt.configuration.presets import NAMES as PRESET_NAMES
 from fedplt.configuration.privacy_config import PrivacyConfig
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.server_config import ServerConfig

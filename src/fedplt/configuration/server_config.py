@@ -58,6 +58,8 @@ class ServerConfig(Section):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """Decay of the squares (Adam, Yogi)."""
     epsilon: Annotated[float, Field(gt=0)] = 1e-3
+    step_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """In round t = 0, 1, ... the server's step is multiplied by ``step_decay ** t``."""
     memory: MemorySettings | None = None
     """Remember every client's last update of every block (``docs/beyond.md``)."""
     average: AverageSettings | None = None

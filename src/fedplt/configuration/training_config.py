@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -34,18 +35,37 @@ class TrainingConfig(Section):
     """``package.module:function`` (inputs, generator) -> inputs: changes the inputs of a batch."""
     proximal: Annotated[float, Field(ge=0)] = 0.0
     """FedProx: strength of the proximal term (0: none)."""
-    schedule: Literal["constant", "1/t", "constant-then-1/t"] = "constant"
+    schedule: Literal["constant", "1/t", "constant-then-1/t", "cosine", "step"] = "constant"
     """How the learning rate changes over the rounds."""
+    warmup_rounds: Annotated[int, Field(ge=0)] = 0
+    """Rounds in which the rate grows linearly to what the schedule says, with any schedule."""
     constant_rounds: Annotated[int, Field(ge=0)] = 0
     """For ``constant-then-1/t``: rounds before the learning rate falls."""
     decay_rounds: Annotated[float, Field(gt=0)] = 1.0
-    """The falling rate is multiplied by ``decay / (decay + t)``: half after ``decay`` rounds."""
+    """For ``1/t``: the rate is multiplied by ``decay / (decay + t)``, half after ``decay`` rounds.
+    For ``cosine``: rounds until the rate is ``final_factor`` of the first one, usually all rounds.
+    For ``step``: rounds from one step to the next."""
+    final_factor: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    """For ``cosine``."""
+    step_factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """For ``step``: the rate is multiplied by it at every step."""
 
     @model_validator(mode="after")
     def _one_of(self) -> TrainingConfig:
         if self.local_epochs is not None and self.local_steps is not None:
             problem = "give either local_epochs or local_steps"
             raise ConfigError(problem, key="local_epochs", also=["local_steps"])
+        return self
+
+    @model_validator(mode="after")
+    def _fits_the_schedule(self) -> TrainingConfig:
+        because, instead = f"schedule = {self.schedule!r}", "or choose another schedule"
+        if self.schedule in ("cosine", "step") and self.decay_rounds <= 1:
+            problem = f"{because} needs it, larger than 1; for cosine usually the number of rounds"
+            raise ConfigError(problem, key="decay_rounds", also=["schedule"])
+        for key, schedule in (("final_factor", "cosine"), ("step_factor", "step")):
+            if self.schedule != schedule:
+                self.refuse_unused([key], because, instead)
         return self
 
     @field_validator("optimizer")
@@ -64,8 +84,16 @@ class TrainingConfig(Section):
 
     def rate_factor(self, round: int) -> float:
         """The schedule's factor of the learning rate, in round 0, 1, ..."""
+        warming = min(1.0, (round + 1) / (self.warmup_rounds + 1))
+        part = round / self.decay_rounds
         if self.schedule == "constant":
-            return 1.0
-        start = self.constant_rounds if self.schedule == "constant-then-1/t" else 0
-        falling = max(0, round - start)
-        return self.decay_rounds / (self.decay_rounds + falling)
+            factor = 1.0
+        elif self.schedule == "step":
+            factor = self.step_factor ** int(part)
+        elif self.schedule == "cosine":
+            wave = (1 + math.cos(math.pi * min(part, 1.0))) / 2
+            factor = self.final_factor + (1 - self.final_factor) * wave
+        else:
+            start = self.constant_rounds if self.schedule == "constant-then-1/t" else 0
+            factor = self.decay_rounds / (self.decay_rounds + max(0, round - start))
+        return warming * factor

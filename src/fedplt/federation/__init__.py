@@ -3,20 +3,30 @@
 
 from __future__ import annotations
 
-from fedplt.federation.claims import most_believed, with_claims
-from fedplt.federation.device_times import DeviceTimes, read_devices, write_devices
+from fedplt.federation.costs import DeviceTimes, read_devices, write_devices
 from fedplt.federation.engine import Engine, Interrupted
+from fedplt.federation.evaluation import evaluation_chunks
 from fedplt.federation.job import (
+    DataOnNodes,
     Job,
     job_from_config,
     learning_rates_of,
     local_training_of,
     make_job,
+    make_server_job,
     plan_without_data,
+    with_claims,
 )
 from fedplt.federation.loop import Federation, OnRound, ignore
-from fedplt.federation.measure import evaluation_chunks
-from fedplt.federation.planning import method_from_config, plan_from_config, warn_of_gaps
+from fedplt.federation.model_and_data import load_data, split_data
+from fedplt.federation.planning import (
+    FEWEST_CLIENTS,
+    coverage_warnings,
+    method_from_config,
+    participants_warning,
+    plan_from_config,
+    warn_of_gaps,
+)
 from fedplt.federation.preflight.model import on_device, try_model
 from fedplt.federation.preflight.self_check import check_job
 from fedplt.federation.privacy import (
@@ -25,18 +35,18 @@ from fedplt.federation.privacy import (
     probability_of,
 )
 from fedplt.federation.progress import both, shown_progress
-from fedplt.federation.robust import FEWEST_CLIENTS, coverage_warnings, participants_warning
-from fedplt.federation.run_data import load_data, split_data
 from fedplt.federation.run_folder.checkpoint import changed_keys
 from fedplt.federation.run_folder.folder import RunFolder, load_history
 from fedplt.federation.run_folder.lock import take_lock
-from fedplt.federation.run_folder.mending import restore_plan_and_metric
-from fedplt.federation.run_folder.metric_file import read_metric
-from fedplt.federation.run_folder.processor import note_processor, processor_name
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals, one_metric
+from fedplt.federation.run_folder.results import read_metric
 from fedplt.federation.run_folder.sealed import load_tensors, save_tensors
-from fedplt.federation.run_folder.sessions import note_session, read_sessions
+from fedplt.federation.run_folder.sessions import (
+    note_processor,
+    note_session,
+    processor_name,
+    read_sessions,
+)
 from fedplt.federation.sampler import most_clients, most_numbers
-from fedplt.federation.server_job import DataOnNodes, make_server_job
 from fedplt.federation.start import MakeEngine, job_of, prepare_resume, run_job
 from fedplt.federation.trained_model import evaluate, find_code_of, load

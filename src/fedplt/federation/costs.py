@@ -1,21 +1,45 @@
-"""The costs of a round: bytes sent and FLOPs."""
+"""The costs of a round, the times of its devices, and a forecast of a whole run."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+import json
+import shutil
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated
 
+import numpy as np
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fedplt.configuration import SamplingConfig
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.records import Totals
-from fedplt.fleet import Work
+from fedplt.federation.run_folder.sealed import (
+    damaged_field,
+    open_json,
+    read_sealed,
+    saying,
+    seal_json,
+)
+from fedplt.files import write_text
+from fedplt.fleet import RoundTime, Work, round_time
+from fedplt.models import call_model, copy_model
 from fedplt.planning import (
+    BYTES_PER_NUMBER,
     Assignment,
     Flops,
     download_bytes,
     exact_flops,
+    make_plan,
     paper_flops_of,
+    sublayers_assignment,
     upload_bytes,
 )
 from fedplt.server import Broadcast
+from fedplt.text import bytes_text, counted, duration_text, flops_text
 
 
 class RoundCosts:
@@ -72,3 +96,178 @@ class RoundCosts:
         if key not in self._flops:
             self._flops[key] = exact_flops(assignment)
         return self._flops[key]
+
+
+DEVICES_FILE = "devices.json"
+
+
+@dataclass(frozen=True)
+class DeviceTimes:
+    """A kind of device: its clients, and the round times of the one with the most examples."""
+
+    name: str
+    clients: Sequence[int]
+    ratio: float
+    """Trained fraction of the model of that client."""
+    planned: RoundTime
+    full: RoundTime
+    """If it trained the whole model, with all local steps."""
+
+
+_DEVICES = TypeAdapter(Annotated[list[DeviceTimes], Field(min_length=1)])
+
+
+def device_times(job: Job) -> list[DeviceTimes]:
+    """The devices of a job, in the order of their first clients; empty without ``[fleet]``."""
+    if job.devices is None:
+        return []
+    costs, plan = RoundCosts(job), job.plan
+    whole = sublayers_assignment(plan.layers, plan.layers.num_sublayers)
+
+    def time(client: int, assignment: Assignment, *, uncut: bool = False) -> RoundTime:
+        assert job.devices is not None
+        return round_time(job.devices.profiles[client], costs.work(client, assignment, uncut=uncut))
+
+    clients: dict[str, list[int]] = {}
+    for client, profile in enumerate(job.devices.profiles):
+        clients.setdefault(profile.name, []).append(client)
+    found = []
+    for name, members in clients.items():
+        busiest = max(members, key=job.examples_seen)
+        part = plan.assignment(busiest)
+        planned, full = time(busiest, part), time(busiest, whole, uncut=True)
+        found.append(DeviceTimes(name, members, part.ratio, planned, full))
+    return found
+
+
+def write_devices(folder: Path, run: str, job: Job) -> None:
+    """Write ``devices.json``, if the run has devices; ``run`` is its id."""
+    if devices := device_times(job):
+        path, values = folder / DEVICES_FILE, {"devices": [asdict(device) for device in devices]}
+        with saying(path):
+            write_text(path, seal_json(values, run, "devices"))
+
+
+def read_devices(folder: Path, run: str) -> list[DeviceTimes]:
+    """The devices of a run on disk; empty if it has none."""
+    path = folder / DEVICES_FILE
+    if not path.exists():
+        return []
+    values = open_json(read_sealed(path), "devices", path, run).get("devices")
+    try:  # strict mode reads JSON alone
+        return _DEVICES.validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        raise damaged_field(path, error) from None
+
+
+BATCH = 64
+"""Examples of the timed step, where clients take all of theirs at once."""
+STATES_ON_DISK = 4
+"""Two checkpoints, the final model, and a file that is being written."""
+MOST_CLIENTS = 1000
+"""Of larger fleets, so many clients at equal distances stand for all."""
+MOST_ROUNDS = 20
+"""The same for the rounds of a plan whose costs change."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Of a run; costs are per round."""
+
+    rounds: int
+    bytes_up: float
+    bytes_down: float
+    flops: float
+    seconds: float
+    """Of all rounds, with the simulator on this machine."""
+    disk_bytes: int
+
+    def summary(self, folder: Path) -> str:
+        up, down = self.bytes_up, self.bytes_down
+        return (
+            f"a round: about {bytes_text(up)} up, {bytes_text(down)} down, "
+            f"{flops_text(self.flops)}\n"
+            f"{counted(self.rounds, 'round')}: {bytes_text(self.rounds * up)} up, "
+            f"{bytes_text(self.rounds * down)} down, {flops_text(self.rounds * self.flops)}, "
+            f"about {duration_text(self.seconds)} here (from one timed batch), "
+            f"{bytes_text(self.disk_bytes)} on disk{self._free(folder)}"
+        )
+
+    def _free(self, folder: Path) -> str:
+        """Space on the folder's disk, if the file system says it; some report no size at all."""
+        place = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+        disk = shutil.disk_usage(place)
+        if not disk.total:
+            return ""
+        free = f" ({bytes_text(disk.free)} free)"
+        if self.disk_bytes <= disk.free:
+            return free
+        return f"{free}\nWARNING: the disk of {place} has too little space for this run."
+
+
+def forecast(job: Job, workers: int) -> Forecast:
+    """Expected costs, from the plan and one timed training step.
+
+    ``workers``: the processes that train at the same time.
+    """
+    costs, config = RoundCosts(job), job.config
+    number = job.plan.num_clients
+    rounds = _spread(config.rounds, MOST_ROUNDS if job.plan.costs_change else 1)
+    clients = _spread(number, MOST_CLIENTS // len(rounds))
+    everybody, uploads, whole, up = Totals(), 0.0, 0, config.messages.up
+    for round in rounds:
+        assigned = job.plan.in_round(round)
+        assignments = {client: assigned[client] for client in clients}
+        everybody = everybody.plus(costs.of_round(assignments, 0, 0))
+        uploads += sum(upload_bytes(part, up) for part in assignments.values())
+        whole = max(whole, *(download_bytes(part, up) for part in assignments.values()))
+    scale = number / len(clients) / len(rounds)
+    train, bytes_up = _sampled(config.sampling, number, scale * uploads, whole)
+    flops = scale * train * everybody.flops
+    bytes_down = scale * train * everybody.bytes_down
+    one = exact_flops(make_plan(job.layers, [1.0]).assignment(0))
+    judged = one.forward * len(job.validation) / config.evaluation.every
+    speed = _flops_per_second(job, one.total) * min(workers, number)
+    seconds = config.rounds * (flops + judged) / speed
+    copies = STATES_ON_DISK + (config.diagnostics.window if config.diagnostics.enabled else 0)
+    disk = copies * BYTES_PER_NUMBER * job.layers.state_size
+    return Forecast(config.rounds, bytes_up, bytes_down, flops, seconds, disk)
+
+
+def _spread(number: int, most: int) -> list[int]:
+    """At most so many of the numbers below ``number``, evenly spread, from 0 on."""
+    return [int(i) for i in np.linspace(0, number - 1, min(number, most)).round()]
+
+
+def _sampled(
+    sampling: SamplingConfig, clients: int, uploads: float, model: int
+) -> tuple[float, float]:
+    """The part of the clients that trains, and the bytes that are uploaded, in a round.
+
+    ``uploads``: the bytes of all clients; ``model``: those of the whole model.
+    """
+    if not sampling.by_norm:
+        part = sampling.sampler.share(clients)
+        return part, part * uploads
+    if sampling.budget is None:
+        return 1.0, uploads
+    each = model if sampling.in_models else uploads / clients
+    sent = min(sampling.budget * each, uploads)
+    return (sent / uploads if sampling.norms == "last" else 1.0), sent
+
+
+def _flops_per_second(job: Job, flops: int) -> float:
+    """Of one thread that trains the whole model; the second of two steps is timed."""
+    model, threads = copy_model(job.model), torch.get_num_threads()
+    number = min(job.training.batch_size or BATCH, len(job.samples))
+    inputs, targets = job.samples.batch(torch.arange(number))
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            for _ in range(2):
+                started = time.perf_counter()
+                job.training.loss(call_model(model, inputs), targets).backward()
+                seconds = time.perf_counter() - started
+    finally:
+        torch.set_num_threads(threads)
+    return flops * number / max(seconds, 1e-9)

@@ -88,11 +88,11 @@ class Engine(Protocol):
 class NodesEngine(Engine, Protocol):
     """An engine whose clients come and go, each with its device (``fleet.replan``)."""
 
-    round: int
-    """The round that was trained last, which an evaluation is of."""
-
     def roster(self) -> Mapping[int, DeviceProfile]:
         """The clients that can be reached now, and their devices."""
+
+    def resume_after(self, rounds_done: int) -> None:
+        """The next round follows this many; an evaluation before it is of the last one."""
 
     def use(self, job: Job) -> None:
         """Go on with another plan for the same model, data and clients."""

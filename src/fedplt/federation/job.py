@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedplt.client import LocalTraining, Loss, Metric, Task, classification_loss
-from fedplt.configuration import FROM_PYTHON, RunConfig
+from fedplt.configuration import FROM_PYTHON, ON_NODES, RunConfig
 from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData, first_examples
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.fleet import ClientDevices, nominal_workload
-from fedplt.federation.model import find_code, model_from_config
+from fedplt.federation.model_and_data import find_code, load_data, model_from_config, split_data
 from fedplt.federation.planning import method_from_config, plan_from_config
 from fedplt.federation.preflight.data import check_finite, check_shift, parts_of, with_checks
 from fedplt.federation.preflight.model import (
@@ -32,9 +32,10 @@ from fedplt.federation.preflight.model import (
     try_task,
     uncompiled,
 )
-from fedplt.federation.run_data import load_data, split_data
 from fedplt.fleet import ExactWorkload
+from fedplt.models import MODELS
 from fedplt.planning import Allocation, Layers, LocalRecipe, Plan
+from fedplt.server import claim_cap, update_weights
 from fedplt.text import brief
 
 
@@ -80,11 +81,11 @@ class Job:
 
     @property
     def weights(self) -> NDArray[np.int64]:
-        """What each client's update counts: what the server knows, never what an update says."""
-        server, numbers = self.config.server, self.num_examples
-        if server.weights == "equal":
-            return np.ones_like(numbers)
-        return numbers if server.max_examples is None else np.minimum(numbers, server.max_examples)
+        """The weight of each client's update."""
+        server = self.config.server
+        return update_weights(
+            self.num_examples, equal=server.weights == "equal", max_examples=server.max_examples
+        )
 
     def examples(self, client: int) -> range:
         return range(int(self.offsets[client]), int(self.offsets[client + 1]))
@@ -291,3 +292,92 @@ def learning_rates_of(
             key="learning_rates",
         )
     return np.asarray(given, dtype=np.float64)
+
+
+class DataOnNodes:
+    """Stands for examples that the server does not have."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __len__(self) -> int:
+        return self.number
+
+    def batch(self, indices: Any) -> NoReturn:
+        self._refuse()
+
+    def labels(self) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise DataError(f"the data is on the nodes (data.name = {ON_NODES!r}).")
+
+    def arranged(self, order: Any) -> DataOnNodes:
+        return self
+
+    def to(self, device: Any) -> DataOnNodes:
+        return self
+
+    def with_channels_last(self) -> DataOnNodes:
+        return self
+
+    def checksum(self, start: int) -> int:
+        return zlib.crc32(b"on nodes", start)
+
+
+def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
+    """The job of a server without data; ``num_examples`` of every client."""
+    number = config.clients.num_clients
+    if len(num_examples) != number or min(num_examples) < 1:
+        raise ConfigError(
+            f"{len(num_examples)} numbers for {number} clients; give each client's number of "
+            "examples, at least 1.",
+            key="clients.num_examples",
+        )
+    find_code(config)
+    model = model_from_config(config)
+    plan, devices = plan_from_config(
+        config, model, example_input(config), num_examples=sum(num_examples)
+    )
+    task = config.task.task()
+    nowhere = DataOnNodes(sum(num_examples))
+    offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(num_examples)]).astype(np.int64)
+    return Job(
+        config=config,
+        model=model,
+        plan=plan,
+        samples=nowhere,
+        offsets=offsets,
+        validation=nowhere,
+        test=None,
+        training=local_training_of(config, task.loss),
+        learning_rates=learning_rates_of(config, None, number),
+        metric=task.metric,
+        devices=devices,
+    )
+
+
+def example_input(config: RunConfig) -> torch.Tensor:
+    """Zeros of the shape that the configuration says, or the built-in model's own example."""
+    settings = config.model
+    if settings.input_shape is not None:
+        dtype = torch.int64 if settings.input_type == "integer" else torch.float32
+        return torch.zeros(2, *settings.input_shape, dtype=dtype)
+    spec = MODELS.get(settings.name)
+    if spec is None or spec.example is None:
+        raise ConfigError(
+            "the server has no data to learn it from; give the shape of one example, such as "
+            "input_shape = [3, 32, 32].",
+            key="model.input_shape",
+        )
+    return spec.example()
+
+
+def with_claims(config: RunConfig, numbers: Sequence[int]) -> RunConfig:
+    """The configuration with the numbers of examples that clients report, and a cap on them."""
+    clients = config.clients.model_copy(update={"num_examples": list(numbers)})
+    server = config.server
+    weighs = server.weights == "examples" and not server.rule.counts_clients
+    if weighs and server.max_examples is None:
+        server = server.model_copy(update={"max_examples": claim_cap(numbers)})
+    return config.model_copy(update={"clients": clients, "server": server})

@@ -10,28 +10,30 @@ from typing import Any
 
 from torch import Tensor
 
-from fedplt.client import ClientResult
 from fedplt.errors import RunError, TooFewClientsError
-from fedplt.federation.availability import Availability
-from fedplt.federation.changing_fleet import ChangingFleet
+from fedplt.federation.availability import Availability, ChangingFleet
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.engine import Engine, Interrupted, NodesEngine
+from fedplt.federation.evaluation import Evaluator
 from fedplt.federation.job import Job
-from fedplt.federation.measure import Measurement
-from fedplt.federation.model import all_tensors
-from fedplt.federation.outcome import RoundOutcome, refuse_too_few, stop_if_all_are_bad
-from fedplt.federation.preflight.model import check_messages, check_window
+from fedplt.federation.model_and_data import all_tensors
+from fedplt.federation.outcome import (
+    RoundOutcome,
+    clipped_clients,
+    refuse_too_few,
+    stop_if_all_are_bad,
+)
+from fedplt.federation.preflight.model import check_messages, check_window, refuse_votes_of_absent
 from fedplt.federation.privacy import PrivateRounds
-from fedplt.federation.robust import clipped_clients, rule_of
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
+from fedplt.federation.run_folder.results import BEST_MODEL
 from fedplt.federation.sampler import ClientSampler, Selection
 from fedplt.kernels import bind_state
 from fedplt.methods import calling_own
 from fedplt.planning import Assignment, RoundAssignments, upload_bytes
 from fedplt.server import (
     Aggregator,
-    Broadcast,
     Diagnostics,
     Downlink,
     Memory,
@@ -54,10 +56,8 @@ class Federation:
 
     def __init__(self, job: Job, engine: Engine, folder: RunFolder | None = None) -> None:
         self.job, self.engine, self.folder = job, engine, folder
-        fleet = job.config.fleet
-        self.fleet: ChangingFleet | None = None
-        if fleet is not None and fleet.replan == "on-change":
-            self.fleet = ChangingFleet(job, engine)
+        replans = job.config.fleet is not None and job.config.fleet.replan == "on-change"
+        self.fleet = ChangingFleet(job, engine) if replans else None
         self.rounds_done = 0
         self.total = Totals()
         self.records: list[RoundRecord] = []
@@ -67,8 +67,9 @@ class Federation:
         """The record of a round that is committed, but not evaluated and written yet."""
         self.state = bind_state(job.model, job.layers)
         self.privacy = PrivateRounds(job) if job.config.privacy else None
-        self.sampler = ClientSampler(job, self.privacy.secret if self.privacy else None)
-        self.rule = rule_of(job)
+        self.sampler = ClientSampler(job, self.privacy)
+        self.rule = job.config.server.rule
+        refuse_votes_of_absent(job.config, job.recipe.normalizer)
         settings = job.config.diagnostics
         if settings.enabled:
             check_window(settings.window, job.layers.state_size)
@@ -82,10 +83,9 @@ class Federation:
         self.downlink = Downlink(job.layers, job.plan.num_clients, job.config.messages.down)
         self.local = engine.local_tensors()
         """The state that clients keep, as of the last committed round."""
-        self._measurement = Measurement(job, engine)
+        self._evaluator = Evaluator(job, engine)
         self._costs = RoundCosts(job)
         self._availability = Availability(job, self._costs)
-        self._everybody = list(range(job.plan.num_clients))
 
     def start(self) -> None:
         """Save the initial state, so that a run killed in its first round can be resumed."""
@@ -100,11 +100,9 @@ class Federation:
         self.state.copy_(saved.state)
         try:
             self.sampler.restore(saved.extras)
-            if self.privacy:
-                self.privacy.restore(saved.extras)
-                self.sampler.secret = self.privacy.secret
-            if self.diagnostics:
-                self.diagnostics.restore(saved.extras)
+            for part in (self.privacy, self.diagnostics):
+                if part:
+                    part.restore(saved.extras)
             if self.fleet:
                 self._use(self.fleet.restore(saved.extras))
             self.memory = {name: saved.extras[name] for name in self.memory}
@@ -120,16 +118,15 @@ class Federation:
         self._pending, repeated = saved.pending, 0
         if self.privacy:
             # Models of lost checkpoints may have been seen: their noise is not used again.
-            lost = self.folder.last_round() - self.rounds_done
+            lost = self.folder.records_file.last_round() - self.rounds_done
             repeated = self.privacy.repeat(max(lost, 1 if saved.problem else 0))
-            self.sampler.secret = self.privacy.secret
         if saved.problem or repeated:
             self._save(replace_damaged=True)
         self.records = self.folder.go_on_from(saved)
         if self.records and self.records[-1].round == self.rounds_done:
             self._pending = None
         if isinstance(self.engine, NodesEngine):
-            self.engine.round = max(0, self.rounds_done - 1)
+            self.engine.resume_after(self.rounds_done)
         self._saved = self.rounds_done
         if self.rounds_done < job.config.rounds:
             self.folder.reopen()
@@ -151,13 +148,10 @@ class Federation:
         if self.folder:
             self.folder.append(record)
         self._pending = None
-        self._keep_best(record)
-        on_round(record)
-
-    def _keep_best(self, record: RoundRecord) -> None:
         if self.folder and self.job.config.evaluation.keep_best and self.history().best is record:
             tensors = all_tensors(self.job.model, self.job.layers, self.state)
-            self.folder.save_best(tensors, record.round)
+            self.folder.save_model(BEST_MODEL, tensors, record.round)
+        on_round(record)
 
     def _is_stuck(self) -> bool:
         """Whether ``evaluation.stop_after`` rounds have brought no better score."""
@@ -191,12 +185,15 @@ class Federation:
         # Choose: before training, unless the sampler needs the norms of this round's updates.
         there = self._availability.attend(round, everybody)
         selection = self.sampler.before_training(round, there.present)
-        asked = there.of(self._everybody if selection is None else selection.asked)
+        asked = there if selection is None else there.of(selection.asked)
         assignments = {client: everybody[client] for client in asked.present}
         # Train.
         weights = self.sampler.block_weights(everybody, there.present)
+        uploads = selection is not None
         sent = self.downlink.send(round, self.state, assignments)
-        results = self._train(round, sent, assignments, weights, upload=selection is not None)
+        results = []
+        if assignments:
+            results = self.engine.train(round, sent, assignments, weights, upload=uploads)
         if selection is None:
             selection = self.sampler.after_training(round, results)
         # Collect and aggregate.
@@ -204,7 +201,7 @@ class Federation:
         added, rejected, bytes_up = self._collect(assignments, selection, aggregator)
         state, memory = self._aggregate(aggregator)
         self.engine.keep_local([k for k in assignments if str(k) not in rejected])
-        self._measurement.gather_statistics(round, state)
+        self._evaluator.gather_statistics(round, state)
         cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down, sent)
         seconds = self._availability.round_seconds(assignments, selection.clients, sent)
         outcome = RoundOutcome(
@@ -222,15 +219,15 @@ class Federation:
     def _evaluated(self, record: RoundRecord) -> RoundRecord:
         """The record of the last committed round, with its scores; it joins the records."""
         started = time.perf_counter()
-        evaluation, client_scores = self._measurement.of_round(record.round - 1, self.state)
-        record = replace(record, not_evaluated=self._measurement.left_out)
+        evaluation, client_scores = self._evaluator.of_round(record.round - 1, self.state)
+        record = replace(record, not_evaluated=self._evaluator.left_out)
         if evaluation:
             record = replace(
                 record, score=evaluation.score, loss=evaluation.loss, client_scores=client_scores,
                 privacy=self.privacy.record(record.round) if self.privacy else None,
             )  # fmt: skip
         if evaluation and self.average:
-            average = self._measurement.of("validation", self.average.state)[0]
+            average = self._evaluator.of("validation", self.average.state)[0]
             if average:
                 record = replace(record, average_score=average.score, average_loss=average.loss)
         record = replace(record, seconds=record.seconds + time.perf_counter() - started)
@@ -262,8 +259,11 @@ class Federation:
 
     def _use(self, job: Job) -> None:
         """Go on with another plan for the same model, data and clients."""
-        self.job = self.sampler.job = self._costs.job = job
-        self._availability = Availability(job, self._costs)
+        if job is not self.job:
+            self.job = job
+            self.sampler.use(job)
+            self._costs = RoundCosts(job)
+            self._availability = Availability(job, self._costs)
 
     def _aggregator(
         self,
@@ -281,19 +281,6 @@ class Federation:
             aggregator = self.rule.start(self.job.layers, self.job.recipe.normalizer)
         self.sampler.expect(aggregator, selection, assignments, there)
         return aggregator
-
-    def _train(
-        self,
-        round: int,
-        sent: Broadcast,
-        assignments: Mapping[int, Assignment],
-        weights: Tensor | None,
-        *,
-        upload: bool,
-    ) -> list[ClientResult]:
-        if not assignments:
-            return []
-        return self.engine.train(round, sent, assignments, weights, upload=upload)
 
     def _collect(
         self, assignments: Mapping[int, Assignment], selection: Selection, aggregator: Aggregator
@@ -332,7 +319,10 @@ class Federation:
         mean = self.state.clone()
         with calling_own(self.rule, "server.aggregation: the rule", RunError):
             aggregator.apply(mean)
-        return self.server.step(self.job.layers, self.state, mean, aggregator.touched, self.memory)
+        return self.server.step(
+            self.job.layers, self.state, mean, aggregator.touched, self.memory,
+            self.job.config.server.step_decay**self.rounds_done,
+        )  # fmt: skip
 
     def _save_once(self) -> None:
         if self._saved != self.rounds_done:
@@ -340,19 +330,11 @@ class Federation:
 
     def _save(self, *, replace_damaged: bool = False) -> None:
         if self.folder:
-            extras = {
-                **self.sampler.tensors(), **self.memory, **self.local, **self.downlink.tensors()
-            }  # fmt: skip
-            if self.updates:
-                extras |= self.updates.tensors()
-            if self.average:
-                extras |= self.average.tensors()
-            if self.diagnostics:
-                extras |= self.diagnostics.tensors()
-            if self.privacy:
-                extras |= self.privacy.tensors()
-            if self.fleet:
-                extras |= self.fleet.tensors()
+            extras = {**self.sampler.tensors(), **self.memory, **self.local}
+            parts = (self.downlink, self.updates, self.average)
+            for part in (*parts, self.diagnostics, self.privacy, self.fleet):
+                if part:
+                    extras |= part.tensors()
             job = self.fleet.first if self.fleet else self.job
             self.folder.save_checkpoint(
                 self.state, self.rounds_done, self.total, job, extras,
@@ -368,7 +350,7 @@ class Federation:
     def _finish(self) -> History:
         result: dict[str, float | None] = {}
         if self.job.test is not None and self.job.test is not self.job.validation:
-            test, _ = self._measurement.of("test", self._shipped())
+            test, _ = self._evaluator.of("test", self._shipped())
             if test is not None:
                 result = {"test_score": test.score, "test_loss": test.loss}
         history = History(self.records, **result, metric=self.job.metric.info)

@@ -16,7 +16,10 @@ from fedplt.federation.availability import Attendance
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.sampler import Selection
-from fedplt.server import MAX_LOSS, Aggregator, Broadcast, Memory
+from fedplt.server import MAX_LOSS, Aggregator, Broadcast, ClippedAggregator, Memory
+
+MAX_LISTED = 50
+"""Clients in a record whose updates were clipped."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -62,6 +65,14 @@ class RoundOutcome:
         losses = torch.tensor([result.loss for result in sound], dtype=torch.float64)
         weights = torch.tensor([result.num_examples for result in sound], dtype=torch.float64)
         return float((losses * weights).sum() / weights.sum()) if sound else math.nan
+
+
+def clipped_clients(aggregator: Aggregator, added: Sequence[int]) -> dict[str, float]:
+    """The clients whose updates a clipped mean scaled down, and by how much; the smallest first."""
+    if not isinstance(aggregator, ClippedAggregator):
+        return {}
+    found = sorted(zip(aggregator.factors, added, strict=True))
+    return {str(client): float(f"{by:.3g}") for by, client in found[:MAX_LISTED] if by < 1}
 
 
 def refuse_too_few(job: Job, round: int, number: int, rejected: Mapping[str, str]) -> None:

@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedplt.client import try_submodel
@@ -97,3 +99,70 @@ def _ratios(config: RunConfig, layers: Layers) -> list[float | Allocation]:
         except FedpltError as error:
             raise ConfigError(str(error), key=f"clients.groups.{index}.layer_ratios") from error
     return result
+
+
+FEWEST_CLIENTS = 3
+"""The median of two clients is their mean: one bad client of them moves it anywhere."""
+
+
+def participants_warning(config: RunConfig) -> str:
+    """Whether rounds may have too few clients for a robust rule, in words; empty: they do not."""
+    server, (share, when) = config.server, _taking_part(config)
+    number = share * config.clients.num_clients
+    if server.aggregation == "mean":
+        return ""
+    given = f"WARNING: server.aggregation = {server.aggregation!r}"
+    if number < FEWEST_CLIENTS:
+        return (
+            f"{given} does not protect this run: {number:.3g} clients take part in a round{when}, "
+            f"and with fewer than {FEWEST_CLIENTS} one bad client ruins the model. Use more "
+            "clients, or only clients that you trust."
+        )
+    if config.engine.name == "flower" and server.min_clients < FEWEST_CLIENTS:
+        return (
+            f"{given}, but a round counts with {max(1, server.min_clients)} clients "
+            f"(server.min_clients): with fewer than {FEWEST_CLIENTS}, one bad client ruins the "
+            f"model. Set server.min_clients = {FEWEST_CLIENTS} or more."
+        )
+    return ""
+
+
+def coverage_warnings(config: RunConfig, plan: Plan) -> list[str]:
+    """Rounds and sub-layers with too few clients for the rule, before any training."""
+    server, rule = config.server, config.server.rule
+    share, when = _taking_part(config)
+    result = []
+    for layer, clients in zip(plan.layers, plan.coverage, strict=True):
+        contributors = share * clients
+        thin = _thin(contributors, clients, server.min_contributors)
+        if server.min_contributors > 1 and thin:
+            result.append(
+                f"WARNING: layer {layer.name}: {thin} of its {layer.num_sublayers} sub-layers have "
+                f"fewer than {server.min_contributors} contributors{when} "
+                "(server.min_contributors): they are not changed in such a round."
+            )
+        least = rule.fewest_to_outvote_one()
+        thin = _thin(contributors, clients, least)
+        if least and thin:
+            result.append(
+                f"WARNING: layer {layer.name}: {thin} of its {layer.num_sublayers} sub-layers have "
+                f"fewer than {least} contributors{when}: {server.aggregation} cannot outvote one "
+                "bad client there. More clients, larger ratios, server.aggregation = "
+                "'clipped-mean' or server.min_contributors help."
+            )
+    return [*result, text] if (text := participants_warning(config)) else result
+
+
+def _thin(contributors: NDArray[np.floating], clients: NDArray[np.int64], least: int) -> int:
+    """Sub-layers that some client trains, but too few in a round."""
+    return int(np.count_nonzero((clients > 0) & (contributors < least)))
+
+
+def _taking_part(config: RunConfig) -> tuple[float, str]:
+    """The share of the clients that take part in a round, and words for it."""
+    sampling, number = config.sampling, config.clients.num_clients
+    if config.privacy is not None or sampling.name == "all":
+        return 1.0, ""
+    if not sampling.by_norm:
+        return sampling.sampler.share(number), " on average"
+    return min(1.0, (sampling.budget or number) / number), " on average"

@@ -153,7 +153,9 @@ def _accounting(name: str) -> Callable[..., float]:
         raise RunError(
             "[privacy] needs dp-accounting: install it with pip install 'fedplt[privacy]'."
         )
-    found: Callable[..., float] = import_object(f"fedplt.federation.accounting:{name}", "privacy")
+    found: Callable[..., float] = import_object(
+        f"fedplt.federation.privacy_accounting:{name}", "privacy"
+    )
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +15,17 @@ from torch import Tensor
 from fedplt.client import ClientResult
 from fedplt.errors import RunError
 from fedplt.federation.job import Job
-from fedplt.federation.sampling_record import chosen_record, sampling_record
+from fedplt.federation.privacy import PrivateRounds
 from fedplt.methods import calling_own
 from fedplt.planning import RoundAssignments
-from fedplt.sampling import Sampler, SamplingRequest, independent_sample, most_drawn
-from fedplt.server import Aggregator, SecretStream, norm_problem
+from fedplt.sampling import (
+    Sampler,
+    SamplingRequest,
+    independent_sample,
+    most_drawn,
+    sampling_variance,
+)
+from fedplt.server import Aggregator, norm_problem, over_probabilities
 from fedplt.text import counted
 
 NUMBER_BYTES = 8
@@ -50,12 +57,13 @@ class Selection:
 class ClientSampler:
     """Chooses clients as ``[sampling]`` asks; with ``norms = "last"``, keeps their norms."""
 
-    def __init__(self, job: Job, secret: SecretStream | None = None) -> None:
-        """``secret``: nobody who knows the configuration may know who was drawn."""
-        self.job, self.settings, self.secret = job, job.config.sampling, secret
+    def __init__(self, job: Job, privacy: PrivateRounds | None = None) -> None:
+        """With ``privacy``, clients are drawn from its secret stream, not from the run's seed."""
+        self.job, self.settings, self.privacy = job, job.config.sampling, privacy
         by_norm = self.settings.by_norm
         self.sampler = None if by_norm else self.settings.sampler
         self.rule = self.settings.rule if by_norm else None
+        self._budget = self.settings.budget or 0.0
         self._everybody = list(range(job.plan.num_clients))
         self._last = np.full(len(self._everybody), np.nan)
         self._refusals = torch.zeros(len(self._everybody), 2, dtype=torch.int64)
@@ -63,6 +71,10 @@ class ClientSampler:
         norm is believed again."""
         self._saved_refusals = self._refusals.clone()
         """As of the last round that counts."""
+
+    def use(self, job: Job) -> None:
+        """Go on with another plan for the same clients."""
+        self.job = job
 
     def before_training(self, round: int, there: Sequence[int]) -> Selection | None:
         """The selection, if it can be made before training; None if all clients must train first.
@@ -83,7 +95,7 @@ class ClientSampler:
         self._refuse_too_many(round, asked)
         chosen = [client for client in asked if present[client]]
         record = None
-        if settings.name != "all" and self.secret is None:
+        if settings.name != "all" and self.privacy is None:
             record = chosen_record(chosen, num_away=len(asked) - len(chosen))
         return Selection(asked, chosen, np.where(present, chances, 0.0), record=record)
 
@@ -91,8 +103,8 @@ class ClientSampler:
         self, sampler: Sampler, request: SamplingRequest, chances: NDArray[np.float64]
     ) -> list[int]:
         """Clients that take part, in ascending order."""
-        if self.secret is not None and type(sampler).draw is Sampler.draw:
-            draws = self.secret.uniforms("clients", request.round, len(chances))
+        if self.privacy is not None and type(sampler).draw is Sampler.draw:
+            draws = self.privacy.secret.uniforms("clients", request.round, len(chances))
             return [int(client) for client in np.flatnonzero(draws < chances)]
         with calling_own(sampler, "sampling.name: draw", RunError):
             drawn = np.asarray(sampler.draw(request, chances))
@@ -213,11 +225,11 @@ class ClientSampler:
 
         Without this division if all have the same probability, unless the estimator is unbiased.
         """
-        weights, chances = self.job.weights.astype(np.float64), selection.probabilities
+        weights, chances = self.job.weights, selection.probabilities
         differ = len(np.unique(chances[chances > 0])) > 1
         if self.settings.by_norm or differ or self.settings.estimator_used == "unbiased":
-            return np.divide(weights, chances, out=np.zeros_like(weights), where=chances > 0)
-        return weights
+            return over_probabilities(weights, chances)
+        return weights.astype(np.float64)
 
     def note_refused(self, round: int, chosen: Sequence[int], rejected: Mapping[str, str]) -> None:
         """Believe the norms of those less who are chosen by them, and then refused.
@@ -267,11 +279,6 @@ class ClientSampler:
             self._saved_refusals = self._refusals.clone()
 
     @property
-    def _budget(self) -> float:
-        assert self.settings.budget is not None
-        return self.settings.budget
-
-    @property
     def _costs(self) -> NDArray[np.float64]:
         """The cost of each client's upload, in the unit of the budget."""
         ratios = self.job.plan.achieved_ratios
@@ -317,3 +324,74 @@ def most_numbers(job: Job) -> int:
         return int(sizes.sum())
     costs = job.plan.achieved_ratios if sampling.in_models else np.ones(len(sizes))
     return most_drawn(sizes, (sampling.budget or 0) * float((sizes / costs).max()))
+
+
+MAX_LISTED = 200
+"""Up to this many clients are listed one by one; more are summarized."""
+
+
+def sampling_record(
+    chosen: list[int],
+    probabilities: NDArray[np.float64],
+    norms: NDArray[np.float64],
+    num_examples: NDArray[np.int64],
+    costs: NDArray[np.float64],
+    budget: float,
+    *,
+    uniform: float,
+    num_trained: int,
+    num_away: int = 0,
+) -> dict[str, Any]:
+    """Probabilities, chosen clients, and the variance compared with uniform sampling.
+
+    Costs and the budget are in the sampler's unit (clients, or whole models); the variance uses
+    the same norms as the probabilities. A client that is away has probability and norm 0.
+    ``uniform`` is each client's probability under uniform sampling.
+    """
+    variance = sampling_variance(probabilities, norms, num_examples)
+    equal = np.full(len(costs), uniform)
+    uniform_variance = sampling_variance(equal, norms, num_examples)
+    record: dict[str, Any] = {
+        "budget": budget,
+        "expected_cost": float(costs @ probabilities),
+        "cost": float(costs[chosen].sum()),
+        "num_trained": num_trained,
+        **chosen_record(chosen, num_away),
+        "probabilities": _compact(probabilities),
+        "variance": variance,
+        "uniform_variance": uniform_variance,
+        "variance_ratio": variance / uniform_variance if uniform_variance > 0 else None,
+    }
+    return {key: value for key, value in record.items() if _is_recorded(value)}
+
+
+def chosen_record(chosen: list[int], num_away: int = 0) -> dict[str, Any]:
+    """The number of clients that were chosen and present, and their list unless it is long.
+
+    ``num_away`` further clients were chosen but away.
+    """
+    record: dict[str, Any] = {"num_chosen": len(chosen)}
+    if len(chosen) <= MAX_LISTED:
+        record["chosen"] = chosen
+    if not chosen:
+        why = "all who were to take part were away" if num_away else "nobody was chosen"
+        record["note"] = f"{why}: the model stays as it was"
+    return record
+
+
+def _compact(probabilities: NDArray[np.float64]) -> list[float] | dict[str, float]:
+    if len(probabilities) <= MAX_LISTED:
+        return [float(f"{p:.4g}") for p in probabilities]
+    low, middle, high = np.quantile(probabilities, [0, 0.5, 1])
+    return {
+        "min": float(low),
+        "median": float(middle),
+        "mean": float(probabilities.mean()),
+        "max": float(high),
+        "num_certain": int(np.count_nonzero(probabilities == 1)),
+    }
+
+
+def _is_recorded(value: Any) -> bool:
+    """Whether a value is recorded: an infinite variance is left out (JSON has no infinity)."""
+    return value is not None and not (isinstance(value, float) and not math.isfinite(value))

@@ -12,17 +12,16 @@ from typing import Any
 from fedplt.configuration import FROM_PYTHON, ON_NODES, SAME_CALL, RunConfig, flatten
 from fedplt.data import Progress
 from fedplt.errors import ConfigError, RunError
-from fedplt.federation.device_times import write_devices
+from fedplt.federation.costs import write_devices
 from fedplt.federation.engine import Engine, Interrupted
-from fedplt.federation.job import Job, job_from_config
+from fedplt.federation.job import Job, job_from_config, make_server_job
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.preflight.self_check import check_job
 from fedplt.federation.progress import both
 from fedplt.federation.run_folder.folder import RunFolder
-from fedplt.federation.run_folder.mending import restore_plan_and_metric
 from fedplt.federation.run_folder.records import History, RoundRecord
+from fedplt.federation.run_folder.sealed import new_run_id
 from fedplt.federation.run_folder.sessions import note_session
-from fedplt.federation.server_job import make_server_job
 from fedplt.federation.trained_model import find_code_of
 from fedplt.files import a_path
 from fedplt.imports import import_object
@@ -51,32 +50,32 @@ def run_job(
             "the best model is kept in a folder; give out=.", key="evaluation.keep_best"
         )
     on_round = both(on_round, _named(job.config.engine.on_round))
-    folder = RunFolder.open(out) if out and resume else None
-    if folder:
-        folder.lock()
+    folder = None
+    if out:
+        folder = RunFolder.open(out) if resume else RunFolder(out, new_run_id())
     try:
-        if folder:
+        if folder and resume:
+            folder.lock()
             folder.restore_config()
         has_data = job.config.data.name != ON_NODES
         if job.config.engine.check and has_data and not resume:
             check_job(job)
         with _stoppable() as stop, closing(engine(job, stop)) as running:
-            federation = Federation(job, running)
-            if out and not resume:
-                folder = RunFolder.create(out, job, overwrite=overwrite)
-            federation.folder = folder
+            federation = Federation(job, running, folder)
             if folder and resume:
                 federation.resume()  # refuses before anything is written
                 folder.write_config(job.config)
-                restore_plan_and_metric(folder, job)
+                folder.restore_plan_and_metric(job)
             else:
+                if folder:
+                    folder.begin(job, overwrite=overwrite)
                 federation.start()
             if folder:
                 note_session(folder.path, folder.run, federation.rounds_done)
                 write_devices(folder.path, folder.run, job)
             return federation.run(on_round)
     except Interrupted as error:
-        if folder:
+        if folder and folder.is_locked:
             error.args = (f"stopped and saved in {folder.path}; resume it from there.",)
         raise
     finally:

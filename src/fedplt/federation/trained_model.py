@@ -11,12 +11,12 @@ from fedplt.client import Evaluation, Task, combine, evaluate_chunk, num_chunks
 from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, TrainingData, as_samples, first_examples, load_data_set
 from fedplt.errors import ConfigError, DamagedError, DataError, FedpltError, RunError
-from fedplt.federation.model import find_code, load_weights
+from fedplt.federation.model_and_data import find_code, load_weights
 from fedplt.federation.preflight.data import check_finite, with_checks
 from fedplt.federation.preflight.model import run_model, try_task
 from fedplt.federation.run_folder.checkpoint import CheckpointFiles
 from fedplt.federation.run_folder.folder import RunFolder
-from fedplt.federation.run_folder.model_files import BEST_MODEL, FINAL_MODEL
+from fedplt.federation.run_folder.results import BEST_MODEL, FINAL_MODEL
 from fedplt.federation.run_folder.sessions import read_sessions
 from fedplt.imports import import_object, search_also
 from fedplt.kernels import bind_state, put

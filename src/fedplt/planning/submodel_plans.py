@@ -144,9 +144,6 @@ class SubmodelPlan(Plan):
             for i, width in enumerate(self.spaces.widths)
         )
 
-    def first_round_alike(self, round: int) -> int:
-        return round  # a rule may select other units in every round
-
     def coupled_units(self) -> Spaces:
         return self.spaces
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 
 from fedplt.server.aggregation import Aggregator
 from fedplt.server.average import AverageSettings, ModelAverage
+from fedplt.server.client_weights import (
+    claim_cap,
+    claim_factors,
+    over_probabilities,
+    update_weights,
+)
 from fedplt.server.diagnostics import Diagnostics
 from fedplt.server.downlink import Broadcast, Downlink
 from fedplt.server.memory import MemoryAggregator, MemorySettings, UpdateMemory

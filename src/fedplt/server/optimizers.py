@@ -51,13 +51,15 @@ class ServerOptimizer:
         mean: Tensor,
         find_touched: Callable[[], Tensor],
         memory: Memory,
+        factor: float = 1.0,
     ) -> tuple[Tensor, Memory]:
         """The new model state and optimizer state; nothing is changed in place.
 
         ``old`` is the state before the round, ``mean`` is ``old`` plus the mean update, and
-        ``find_touched`` returns the mask of the coordinates that at least one client trained.
+        ``find_touched`` returns the mask of the coordinates that at least one client trained. The
+        step is multiplied by ``factor``.
         """
-        if self.kind == "none":
+        if self.kind == "none" and factor == 1:
             return mean, memory
         touched = find_touched()
         for placed in layers.placed:
@@ -65,6 +67,10 @@ class ServerOptimizer:
                 touched[placed.offset : placed.stop] = False
         where = touched.nonzero().squeeze(1)
         change = mean[where] - old[where]
+        state = mean.clone()
+        if self.kind == "none":
+            state[where] = old[where] + factor * change
+            return state, memory
         m = memory["server_m"][where]
         new_memory = {name: values.clone() for name, values in memory.items()}
         if self.kind == "momentum":
@@ -80,6 +86,5 @@ class ServerOptimizer:
             move = self.learning_rate * m / (v.sqrt() + self.epsilon)
             new_memory["server_v"][where] = v
         new_memory["server_m"][where] = m
-        state = mean.clone()
-        state[where] = old[where] + move
+        state[where] = old[where] + factor * move
         return state, new_memory

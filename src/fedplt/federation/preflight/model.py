@@ -15,7 +15,7 @@ from fedplt.data import Samples, TensorSamples, first_examples
 from fedplt.errors import ConfigError, DataError
 from fedplt.machine import physical_memory
 from fedplt.models import MODELS, call_model, model_mode
-from fedplt.planning import LocalRecipe, Plan
+from fedplt.planning import LocalRecipe, Normalizer, Plan
 from fedplt.text import bytes_text
 
 
@@ -225,3 +225,14 @@ def try_optimizer(training: LocalTraining) -> None:
             f"{training.optimizer_options}: {error or type(error).__name__}",
             key="training.optimizer_options",
         ) from error
+
+
+def refuse_votes_of_absent(config: RunConfig, normalizer: Normalizer) -> None:
+    """Refuse a rule that counts clients with a divisor that counts those that did not train."""
+    server = config.server
+    if server.rule.counts_clients and normalizer == "participants":
+        raise ConfigError(
+            f"{server.aggregation!r} is over the clients that trained a sub-layer, but "
+            "method.normalizer is 'participants'. Set it to 'contributors', or use 'clipped-mean'.",
+            key="server.aggregation",
+        )

@@ -13,8 +13,8 @@
         report.html             a report to open in a browser
 
 With ``[privacy]`` the checkpoints hold the key of the noise (``config.toml`` does with
-``privacy.noise_seed``): only the owner may read them (mode 0600), from their creation.
-Every file carries the run's id and a digest of what it says (``sealed.py``). A lock allows one
+``privacy.noise_seed``): they are created with mode 0600, readable for the owner only.
+Every file carries the run's id and a digest of its content (``sealed.py``). A lock allows one
 writer at a time. No pickle is read or written.
 """
 
@@ -31,20 +31,29 @@ from torch import Tensor
 
 from fedplt.client import MetricInfo
 from fedplt.configuration import RunConfig, dump_config, how_to_continue, read_config
-from fedplt.errors import DamagedError, FedpltError, RunError
+from fedplt.errors import ConfigError, DamagedError, FedpltError, RunError
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.checkpoint import Checkpoint, CheckpointFiles
 from fedplt.federation.run_folder.lock import LOCK, is_of, take_lock
-from fedplt.federation.run_folder.metric_file import METRIC_FILE, read_metric, write_metric
-from fedplt.federation.run_folder.model_files import BEST_MODEL, FINAL_MODEL, ModelFiles
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
-from fedplt.federation.run_folder.records_file import RecordsFile, rounds_text
-from fedplt.federation.run_folder.result_file import Result, read_result, write_result
+from fedplt.federation.run_folder.results import (
+    BEST_MODEL,
+    FINAL_MODEL,
+    METRIC_FILE,
+    RecordsFile,
+    Result,
+    read_metric,
+    read_model,
+    read_result,
+    rounds_text,
+    write_result,
+)
 from fedplt.federation.run_folder.sealed import (
-    new_run_id,
+    load_tensors,
     open_json,
     read_sealed,
     run_of,
+    save_tensors,
     saying,
     seal_json,
     seal_lines,
@@ -69,34 +78,27 @@ class RunFolder:
         self._run = run
         self._lock: IO[str] | None = None
 
-    @classmethod
-    def create(cls, path: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
-        """Create and lock the folder of a new run.
-
-        A run that is there is refused; with ``overwrite`` its files are deleted.
-        """
-        cls.refuse_existing(path, overwrite=overwrite)
+    def begin(self, job: Job, *, overwrite: bool = False) -> None:
+        """Create and lock the folder of a new run; with ``overwrite``, delete the run there."""
+        self.refuse_existing(self.path, overwrite=overwrite)
         try:
-            make_folder(path)
+            make_folder(self.path)
         except (OSError, ValueError) as error:
-            raise RunError(
-                f"{path} cannot be made: {getattr(error, 'strerror', None) or error}"
-            ) from error
-        folder = cls(path, new_run_id())
-        folder.lock()  # before anything is written: another run may start here
+            why = getattr(error, "strerror", None) or error
+            raise RunError(f"{self.path} cannot be made: {why}") from error
+        self.lock()  # before anything is written: another run may start here
         try:
             # Another run may have begun before the lock was taken.
-            cls.refuse_existing(path, overwrite=overwrite)
+            self.refuse_existing(self.path, overwrite=overwrite)
             if overwrite:
-                folder._clear()
-            remove_scratch(path)
-            folder.write_config(job.config)
-            folder.write_plan(job.plan)
-            folder.write_metric(job.metric.info)
+                self._clear()
+            remove_scratch(self.path)
+            self.write_config(job.config)
+            self.write_plan(job.plan)
+            self.write_metric(job.metric.info)
         except BaseException:
-            folder.unlock()
+            self.unlock()
             raise
-        return folder
 
     @staticmethod
     def has_begun(path: Path) -> bool:
@@ -135,6 +137,10 @@ class RunFolder:
                 f"with 'fedplt run {self.path / 'config.toml'} --out {self.path}' (from Python: "
                 "fedplt.train without resume)."
             )
+
+    @property
+    def is_locked(self) -> bool:
+        return self._lock is not None
 
     def lock(self) -> None:
         """Become the only writer; the error names the process that holds the lock."""
@@ -176,18 +182,16 @@ class RunFolder:
         return text
 
     def restore_config(self) -> None:
-        """Write ``config.toml`` again, from the checkpoint, where somebody deleted it."""
+        """Write a missing ``config.toml`` again, from the checkpoint."""
         if not (self.path / "config.toml").exists():
-            saved = CheckpointFiles(self.path, None)
-            self._run, config = saved.run_and_config()
+            self._run, config = CheckpointFiles(self.path, None).run_and_config()
             self.write_config(config)
             warnings.warn(f"{self.path / 'config.toml'} was missing: written again.", stacklevel=2)
 
     def write_config(self, config: RunConfig) -> None:
         with self._writing("config.toml"):
             text = seal_lines(dump_config(config), self.run, "config")
-            privacy = config.privacy
-            holds_key = privacy is not None and privacy.noise_seed is not None
+            holds_key = config.privacy is not None and config.privacy.noise_seed is not None
             write_text(self.path / "config.toml", text, private=holds_key)
 
     def write_plan(self, plan: Plan) -> None:
@@ -196,7 +200,8 @@ class RunFolder:
 
     def write_metric(self, metric: MetricInfo) -> None:
         with self._writing(METRIC_FILE):
-            write_metric(self.path, metric, self.run)
+            text = seal_json(metric.to_json(), self.run, "metric", indent=1)
+            write_text(self.path / METRIC_FILE, text)
 
     def plan(self) -> Plan:
         """The plan; it imports no method that the file names."""
@@ -209,25 +214,33 @@ class RunFolder:
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             raise DamagedError(f"{path} cannot be read: {error!r}") from error
 
+    def restore_plan_and_metric(self, job: Job) -> None:
+        """Write damaged ones again; refuse another metric: its scores do not go into one run."""
+        for name, kind in (("plan.json", "plan"), (METRIC_FILE, "metric")):
+            path = self.path / name
+            try:
+                open_json(read_sealed(path), kind, path, self.run)
+            except RunError as error:
+                self.write_plan(job.plan) if kind == "plan" else self.write_metric(job.metric.info)
+                warnings.warn(f"{error} It was written again.", stacklevel=2)
+        known, metric = read_metric(self.path, self.run), job.metric.info
+        if known != metric:
+            raise ConfigError(
+                f"the scores of {self.path} are {known.label}, {known.direction} is better, not "
+                f"{metric.label}, {metric.direction} is better: they do not go into one run. Give "
+                "the same metric, or another folder."
+            )
+
     def append(self, record: RoundRecord) -> None:
         with self._writing("rounds.jsonl"):
-            self._records.append(record)
+            self.records_file.append(record)
 
     def rounds(self) -> list[RoundRecord]:
         """All complete records; an incomplete last line, left by a crash, is ignored."""
-        return self._records.read()
-
-    def last_round(self) -> int:
-        """The last round that has a whole record, 0 if none has."""
-        return self._records.last_round()
-
-    def keep_rounds(self, number: int, pending: int | None = None) -> list[RoundRecord]:
-        """Drop the records of rounds after the checkpoint, which are run again."""
-        with self._writing("rounds.jsonl"):
-            return self._records.keep(number, pending)
+        return self.records_file.read()
 
     @property
-    def _records(self) -> RecordsFile:
+    def records_file(self) -> RecordsFile:
         return RecordsFile(self.path / "rounds.jsonl", self.run)
 
     def history(self) -> History:
@@ -259,9 +272,8 @@ class RunFolder:
                 stacklevel=2,
             )
         metric = read_metric(self.path, self.run)
-        if result is None:
-            return History(records, metric=metric)
-        return History(records, result.test_score, result.test_loss, metric)
+        test = (result.test_score, result.test_loss) if result else (None, None)
+        return History(records, *test, metric)
 
     def result(self) -> Result | None:
         """The final numbers; None if the run has not ended."""
@@ -279,15 +291,8 @@ class RunFolder:
                 warnings.warn(f"{error}", stacklevel=2)
 
     def model(self, name: str, history: History) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors of a model that the run kept, and what is known about it.
-
-        Raises DamagedError if it is not the one that the result and the records are about.
-        """
-        return self._models.read_checked(name, history, self.result())
-
-    @property
-    def _models(self) -> ModelFiles:
-        return ModelFiles(self.path, self.run)
+        """A model's tensors and metadata; DamagedError if it is of other records or results."""
+        return read_model(self.path / name, self.run, history, self.result())
 
     def _clear(self) -> None:
         """Delete the files of a run, and no others."""
@@ -314,15 +319,13 @@ class RunFolder:
         pending: RoundRecord | None = None,
         replace_damaged: bool = False,
     ) -> None:
-        """Make the state after some round durable.
+        """Write the state after some round.
 
-        Args:
-            extras: further state that the next round needs, such as the server optimizer's.
-            pending: the record of the last round, if it is not evaluated yet.
-            replace_damaged: overwrite the newest checkpoint instead of keeping it as the previous.
+        ``extras``: further state that the next round needs. ``pending``: the record of the last
+        round before its evaluation. ``replace_damaged``: the newest does not become the previous.
         """
         with self._writing("checkpoint.safetensors"):
-            self._records.sync()  # a checkpoint never counts records that the disk does not have
+            self.records_file.sync()  # a checkpoint never counts records that are not on disk
             self._checkpoints.save(
                 state, rounds_done, total, job, extras or {},
                 pending=pending, replace_damaged=replace_damaged,
@@ -342,24 +345,29 @@ class RunFolder:
                 f"{checkpoint.rounds_done}.",
                 stacklevel=2,
             )
-        self._models.warn_of_damaged_best()
+        try:
+            if (self.path / BEST_MODEL).exists():
+                load_tensors(self.path / BEST_MODEL, "model", self.run)
+        except DamagedError as error:
+            warnings.warn(f"{error} The run continues; a better round replaces it.", stacklevel=2)
         pending = checkpoint.pending.round if checkpoint.pending else None
-        return self.keep_rounds(checkpoint.rounds_done, pending)
+        with self._writing("rounds.jsonl"):
+            return self.records_file.keep(checkpoint.rounds_done, pending)
 
     @property
     def _checkpoints(self) -> CheckpointFiles:
         return CheckpointFiles(self.path, self.run)
 
-    def save_best(self, tensors: dict[str, Tensor], round: int) -> None:
-        """Keep a model besides the last one; ``round`` counts from 1."""
-        with self._writing(BEST_MODEL):
-            self._models.save_best(tensors, round)
+    def save_model(self, name: str, tensors: dict[str, Tensor], round: int) -> str:
+        """Write a model after a round (from 1); returns the digest of its weights."""
+        with self._writing(name):
+            return save_tensors(self.path / name, tensors, {"round": round}, self.run, "model")
 
     def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
+        """Write the final model and the result."""
         with self._writing("rounds.jsonl"):
-            self._records.sync()
-        with self._writing(FINAL_MODEL):
-            digest = self._models.save_final(tensors, result["rounds"])
+            self.records_file.sync()
+        digest = self.save_model(FINAL_MODEL, tensors, result["rounds"])
         with self._writing("result.json"):
             write_result(self.path / "result.json", {**result, "weights_sha256": digest}, self.run)
 

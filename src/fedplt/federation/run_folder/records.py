@@ -8,23 +8,83 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 
 from fedplt.client import MetricInfo, accuracy
 from fedplt.errors import DamagedError, RunError, did_you_mean
-from fedplt.federation.run_folder.record_fields import (
-    STRICT,
-    Amount,
-    ClientNumber,
-    Count,
-    Finite,
-    Movement,
-    RoundNumber,
-    Sampling,
-)
 from fedplt.imports import optional_module
 from fedplt.schema import first_problem
 from fedplt.text import brief, bytes_text, html_text, table
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+Count = Annotated[int, Field(ge=0, le=10**30)]
+RoundNumber = Annotated[int, Field(ge=1, le=10**9)]
+ClientNumber = Annotated[int, Field(ge=0, lt=10**7)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Sampling(BaseModel, extra="allow", strict=True):
+    """What ``sampling_record`` writes."""
+
+    num_chosen: Count
+    chosen: list[ClientNumber] = []
+    probabilities: list[Amount] | dict[str, Amount] = []
+    note: str = ""
+
+
+class _BudgetSampling(_Sampling):
+    """The same, of a sampler with a budget."""
+
+    budget: Amount
+    expected_cost: Amount
+    cost: Amount
+    num_trained: Count
+    variance: Amount | None = None
+    uniform_variance: Amount | None = None
+    variance_ratio: Amount | None = None
+
+
+class _LayerMovement(BaseModel, extra="allow", strict=True):
+    update_magnitude: Amount
+    effective_perturbation: Amount | None = None
+    mean_age: Amount | None = None
+    max_age: Count | None = None
+    never_trained: Count
+
+
+class _Movement(BaseModel, extra="allow", strict=True):
+    """What ``Diagnostics.observe`` writes."""
+
+    update_magnitude: Amount
+    effective_perturbation: Amount | None = None
+    layer_divergence: Amount | None = None
+    layers: dict[str, _LayerMovement]
+
+
+def _sampling(values: dict[str, Any]) -> dict[str, Any]:
+    kind = _BudgetSampling if "budget" in values else _Sampling
+    kind.model_validate(values)
+    return values
+
+
+def _movement(values: dict[str, Any]) -> dict[str, Any]:
+    _Movement.model_validate(values)
+    return values
+
+
+Sampling = Annotated[dict[str, Any], AfterValidator(_sampling)]
+Movement = Annotated[dict[str, Any], AfterValidator(_movement)]
+
 
 FORMAT: Literal[2] = 2
 

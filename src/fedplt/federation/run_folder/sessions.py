@@ -15,10 +15,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field, ValidationError
 
 from fedplt.errors import DamagedError
-from fedplt.federation.run_folder.processor import processor_name
 from fedplt.federation.run_folder.sealed import (
     damaged_field,
     open_json,
@@ -30,8 +30,6 @@ from fedplt.files import write_text
 from fedplt.machine import physical_memory
 from fedplt.schema import Section
 
-FORMAT = 2
-KIND = "sessions"
 SESSIONS_FILE = "sessions.json"
 PACKAGES = ("fedplt", "torch", "numpy", "safetensors", "pydantic", "flwr")
 MAX_SESSIONS = 1000
@@ -73,10 +71,10 @@ def note_session(folder: Path, run: str, rounds_done: int) -> None:
     except DamagedError as error:
         earlier = []
         warnings.warn(f"{error} It is begun anew; the run is as it was.", stacklevel=2)
-    values = {"format": FORMAT, "sessions": [*earlier, session][-MAX_SESSIONS:]}
+    values = {"format": 2, "sessions": [*earlier, session][-MAX_SESSIONS:]}
     path = folder / SESSIONS_FILE
     with saying(path):
-        write_text(path, seal_json(values, run, KIND, indent=1))
+        write_text(path, seal_json(values, run, "sessions", indent=1))
 
 
 def read_sessions(folder: Path, run: str) -> list[dict[str, Any]]:
@@ -85,7 +83,7 @@ def read_sessions(folder: Path, run: str) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        found = _Sessions.model_validate(open_json(read_sealed(path), KIND, path, run))
+        found = _Sessions.model_validate(open_json(read_sealed(path), "sessions", path, run))
     except ValidationError as error:
         raise damaged_field(path, error) from None
     return [session.model_dump() for session in found.sessions]
@@ -96,3 +94,26 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def processor_name() -> str:
+    """Model and instruction set, such as ``AMD EPYC, AVX2, torch 2.13.0``."""
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            model = value.strip()
+            break
+    version = torch.__version__.partition("+")[0]
+    return f"{model}, {torch.backends.cpu.get_cpu_capability()}, torch {version}"
+
+
+def note_processor(path: Path) -> None:
+    """Add this processor to a file with one line per kind of processor used."""
+    used = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    if processor_name() not in used:
+        write_text(path, "".join(f"{name}\n" for name in [*used, processor_name()]))

@@ -29,10 +29,10 @@ from fedplt.engines.flower.messages import (
 from fedplt.engines.flower.server.engine import FlowerEngine
 from fedplt.engines.flower.server.wire import Answer, Wire
 from fedplt.errors import UpdateError
-from fedplt.federation import Job, most_believed
+from fedplt.federation import Job
 from fedplt.kernels import named_tensors
 from fedplt.planning import Assignment
-from fedplt.server import MAX_LOSS, validate_evaluation
+from fedplt.server import MAX_LOSS, claim_cap, validate_evaluation
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -58,7 +58,7 @@ class AppJob(Job):
     @property
     def _most(self) -> int:
         known = self.known[self.known > 0].tolist()
-        return most_believed(known) if known and self.are_claims else MAX_EXAMPLES
+        return claim_cap(known) if known and self.are_claims else MAX_EXAMPLES
 
     def examples(self, client: int) -> range:
         return range(int(self.num_examples[client]))
@@ -181,7 +181,7 @@ class AppEngine(FlowerEngine):
         records: dict[str, Any] = {"arrays": self.arrays(state), "config": config}
         found = self.ask_to_evaluate(part, clients, take_metrics, {}, records)
         if found:
-            most = most_believed([number for number, _, _ in found.values()])
+            most = claim_cap([number for number, _, _ in found.values()])
             means = {k: (min(number, most), metrics) for k, (number, metrics, _) in found.items()}
             self.node_metrics[self.round + 1] = weighted_mean(means)
         evaluations = {k: each for k, (_, _, each) in found.items()}

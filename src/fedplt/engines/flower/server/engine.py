@@ -111,6 +111,9 @@ class FlowerEngine:
         if fleet is not None and fleet.replan == "on-change":
             device_of(hello)
 
+    def resume_after(self, rounds_done: int) -> None:
+        self.round = max(0, rounds_done - 1)
+
     def use(self, job: Job) -> None:
         self.job = job
 

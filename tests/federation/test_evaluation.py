@@ -9,8 +9,8 @@ import pytest
 
 from fedplt import ConfigError
 from fedplt.client import METRICS, Evaluation
+from fedplt.federation.evaluation import Evaluator, score_of_clients
 from fedplt.federation.loop import Federation
-from fedplt.federation.measure import Measurement, score_of_clients
 from tests.support.jobs import blob_job
 
 RMSE = METRICS["rmse"]
@@ -44,7 +44,7 @@ class OnNodes:
 def measured(evaluations, metric=RMSE, failures=None, **settings):
     job = blob_job(engine={"name": "flower"}, evaluation={"on": "nodes", **settings})
     job = replace(job, metric=metric)
-    measurement = Measurement(job, OnNodes(evaluations, failures))
+    measurement = Evaluator(job, OnNodes(evaluations, failures))
     return measurement, *measurement.of("validation", None)
 
 

@@ -15,11 +15,10 @@ from torch import Tensor
 from fedplt.client import CHUNK, Evaluation, Metric, Sums, label_shares
 from fedplt.configuration import ON_NODES
 from fedplt.errors import ConfigError, DataError
-from fedplt.federation.claims import most_believed
 from fedplt.federation.engine import Engine
 from fedplt.federation.job import Job
 from fedplt.kernels import buffer_positions
-from fedplt.server import read_each
+from fedplt.server import claim_factors, read_each
 
 Measured = tuple[Evaluation, dict[str, float] | None]
 """The evaluation of the global model, and a summary of the clients' scores."""
@@ -27,7 +26,7 @@ MAX_LISTED, MAX_WORST = 200, 20
 """Up to so many clients are recorded one by one; of more, so many at either end."""
 
 
-class Measurement:
+class Evaluator:
     """Evaluates states as the job's configuration asks."""
 
     def __init__(self, job: Job, engine: Engine) -> None:
@@ -168,13 +167,15 @@ def score_of_clients(
     scores = np.array([_score(k, evaluations[k], label_shares) for k in clients])
     losses = np.array([each.loss for each in found])
     if own:
-        factors = _believed([each.count for each in found])
+        factors = claim_factors([each.count for each in found])
         if not all(map(math.isfinite, metric.number_limits)):
-            factors = np.minimum(factors, _believed([float(np.abs(sums).max()) for sums in parts]))
+            factors = np.minimum(
+                factors, claim_factors([float(np.abs(sums).max()) for sums in parts])
+            )
         weights = factors * [each.count for each in found]
     else:
         given = [each.num_examples or 0 for each in found]
-        factors = _believed(given) if all(given) else np.ones(len(given))
+        factors = claim_factors(given) if all(given) else np.ones(len(given))
         known = [int(n or num_examples[k]) for n, k in zip(given, clients, strict=True)]
         weights = factors * known
     summary = summary_of(scores, weights, clients)
@@ -192,15 +193,6 @@ def _score(client: int, found: Evaluation, label_shares: NDArray[np.float64] | N
     if label_shares is None:
         return found.score
     return float(found.client_scores(label_shares[client : client + 1])[0])
-
-
-def _believed(numbers: Sequence[float]) -> NDArray[np.float64]:
-    """Factors that bring what clients report down to ten times the median; 1 for most.
-
-    A client whose numbers are scaled so counts for fewer examples: its score stays as it is.
-    """
-    most = most_believed(numbers)
-    return np.array([min(1.0, most / number) if most and number else 1.0 for number in numbers])
 
 
 def _mean(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:

@@ -1,0 +1,53 @@
+"""``method.preset``: settings that go together, by name.
+
+A preset sets keys that have their defaults; a key with another value keeps it. The run's folder
+has the keys that result, not the preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedplt.configuration.messages_config import MessagesConfig
+from fedplt.errors import ConfigError, did_you_mean
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "recommended": {
+        "method": {"rotate_every": 1},
+        "server": {"memory": {"decay": 0.9}},
+        "messages": {"up": "int8", "down": "int2"},
+    }
+}
+"""``recommended``: what helps FedPLT (``docs/beyond.md``)."""
+
+
+NAMES = {"fedplt-recommended": {"name": "fedplt", "preset": "recommended"}}
+"""Methods with a preset, as ``fedplt compare`` names them."""
+
+
+def apply_preset(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a configuration, with those of its preset."""
+    sections = dict(values)
+    method = sections.get("method")
+    if not isinstance(method, dict) or "preset" not in method:
+        return sections
+    name = method["preset"]
+    if name not in PRESETS:
+        raise ConfigError(
+            f"there is no {name!r}. {did_you_mean(str(name), PRESETS)}", key="method.preset"
+        )
+    if method.get("name") != "fedplt":
+        problem = (
+            f"it is {name!r}, which is for method.name = 'fedplt', not {method.get('name')!r}."
+        )
+        raise ConfigError(problem, key="method.preset", also=["method.name"])
+    sections["method"] = {key: value for key, value in method.items() if key != "preset"}
+    defaults = {"messages": MessagesConfig().model_dump(), "method": {"rotate_every": 0}}
+    for key, wanted in PRESETS[name].items():
+        given = sections.get(key, {})
+        if isinstance(given, dict):
+            default = defaults.get(key, {})
+            kept = {k: v for k, v in given.items() if v not in (None, default.get(k))}
+            sections[key] = {**given, **wanted, **kept}
+    return sections

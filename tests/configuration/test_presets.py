@@ -1,0 +1,77 @@
+"""``method.preset`` and the schedules of the learning rate."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedplt.configuration import TrainingConfig, parse_config
+from fedplt.errors import ConfigError
+
+RECOMMENDED = {"name": "fedplt", "preset": "recommended"}
+
+
+def test_a_preset_sets_keys_and_vanishes():
+    config = parse_config({"method": RECOMMENDED, "server": {"min_clients": 3}})
+    assert config.method == {"name": "fedplt", "rotate_every": 1}
+    assert config.server.memory is not None and config.server.memory.decay == 0.9
+    assert (config.messages.up, config.messages.down) == ("int8", "int2")
+    assert config.server.min_clients == 3
+    assert parse_config(config.model_dump(exclude_none=True, mode="json")) == config
+
+
+def test_keys_that_are_set_stay():
+    given = {"server": {"memory": {"decay": 0.5}}, "messages": {"up": "int4"}}
+    config = parse_config({"method": {**RECOMMENDED, "rotate_every": 3}, **given})
+    assert config.method["rotate_every"] == 3
+    assert config.server.memory is not None and config.server.memory.decay == 0.5
+    assert (config.messages.up, config.messages.down) == ("int4", "int2")
+
+
+def test_the_preset_of_a_whole_configuration_replaces_its_defaults():
+    """A comparison gives all keys of a configuration and another method."""
+    values = parse_config({}).model_dump(exclude_none=True, mode="json")
+    config = parse_config({**values, "method": RECOMMENDED})
+    assert (config.messages.up, config.messages.down) == ("int8", "int2")
+
+
+@pytest.mark.parametrize(
+    "method", [{"name": "fedplt", "preset": "best"}, {"name": "fedavg", "preset": "recommended"}]
+)
+def test_a_preset_that_does_not_fit_is_refused(method):
+    with pytest.raises(ConfigError) as error:
+        parse_config({"method": method})
+    assert "method.preset" in str(error.value)
+
+
+def test_literal_factors():
+    cosine = TrainingConfig(schedule="cosine", decay_rounds=10.0, final_factor=0.2)
+    assert [cosine.rate_factor(t) for t in (0, 5, 10, 99)] == pytest.approx([1, 0.6, 0.2, 0.2])
+    step = TrainingConfig(schedule="step", decay_rounds=10.0, step_factor=0.5)
+    assert [step.rate_factor(t) for t in (0, 9, 10, 25)] == [1, 1, 0.5, 0.25]
+    warm = TrainingConfig(warmup_rounds=3)
+    assert [warm.rate_factor(t) for t in range(5)] == [0.25, 0.5, 0.75, 1, 1]
+
+
+@given(
+    st.sampled_from(["constant", "1/t", "cosine", "step"]), st.integers(0, 20), st.integers(0, 500)
+)
+def test_after_warming_up_a_rate_never_grows(schedule, warmup, round):
+    settings = TrainingConfig(schedule=schedule, decay_rounds=50.0, warmup_rounds=warmup)
+    now, then = (settings.rate_factor(warmup + t) for t in (round, round + 1))
+    assert 0 <= then <= now <= 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"schedule": "cosine"},
+        {"schedule": "step", "decay_rounds": 0.5},
+        {"schedule": "cosine", "decay_rounds": 5.0, "step_factor": 0.5},
+        {"final_factor": 0.5},
+    ],
+)
+def test_keys_that_do_not_fit_the_schedule_are_refused(settings):
+    with pytest.raises(ConfigError):
+        parse_config({"training": settings})
