@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,9 +72,11 @@ def fleet(
         if run is not None and value is not None:
             raise FleetError(f"--run and {name}: give one of them.")
     file = read_fleet(devices)
-    with placing(run) if run else nullcontext():
-        config = load_config(run) if run else None
-        workload = workload_without_data(config) if config else None
+    config, workload = None, None
+    if run:
+        with placing(run):
+            config = load_config(run)
+            workload = workload_without_data(config)
     target = file.target if config is None or config.fleet is None else config.fleet
     # The command line takes precedence over the files.
     settings = target.model_dump(include=set(FleetTarget.model_fields))
@@ -85,9 +86,9 @@ def fleet(
         min_ratio=min_ratio, may_freeze=may_freeze or None, may_cut_steps=may_cut_steps or None
     )
     work = file.work.model_copy(update=_given(local_steps=local_steps, batch_size=batch_size))
-    workload = workload or _workload(work, model, shape, devices)
-    made = plan_fleet(file.devices, workload, **settings)
-    choices = plan_deadlines(made, workload) if made.late or made.rule == "everyone" else []
+    planned = workload or _workload(work, model, shape, devices)
+    made = plan_fleet(file.devices, planned, **settings)
+    choices = plan_deadlines(made, planned) if made.late or made.rule == "everyone" else []
     out.print(fleet_summary(made, choices))
     others = [choice for choice in choices if choice.seconds != made.target_seconds]
     if others:
