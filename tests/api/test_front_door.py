@@ -54,12 +54,12 @@ class Reader(nn.Module):
 
 
 def test_what_nobody_trains_is_said(tmp_path, fedplt):
-    with pytest.warns(UserWarning, match=r"lstm.*nobody trains") as said:
+    with pytest.warns(UserWarning, match=r"lstm.*no client trains") as said:
         train(tmp_path / "run", Reader(), ratios=[0.1] * 3, rounds=1)
     assert len(said) == 1
     content = content_of("run", read_groups([tmp_path / "run"]))
     page = write_page(tmp_path / "page.html", content).read_text()
-    assert "layer lstm" in page and "nobody trains" in page
+    assert "layer lstm" in page and "no client trains" in page
     (tmp_path / "tiny.toml").write_text(CONFIG.replace("ratio = 1.0", "ratio = 0.05"))
     settings = ["--set", "clients.groups.1.ratio=0.05", "--set", "rounds=1"]
     out = tmp_path / "cli"

@@ -13,8 +13,7 @@ from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.cutting.coupling import find_spaces
 from fedplt.kernels.flat_state import bind_state
 from fedplt.models import cnn, fcn, resnet8
-from fedplt.planning.coupled_units import Spaces
-from fedplt.planning.submodel_assignment import SubmodelAssignment
+from fedplt.planning.submodels import Spaces, SubmodelAssignment
 
 IMAGE = torch.randn(2, 1, 8, 8)
 

@@ -89,4 +89,4 @@ def test_a_layer_that_nobody_trains_is_named_also_where_slices_move():
     moving = make_method("fedplt", {"rotate_every": 2}).plan(PlanRequest(layers, [without] * 3))
     (missing,) = moving.uncovered
     assert (missing.layer, missing.sublayers) == ("fc1", range(512))
-    assert "WARNING: layer fc1: nobody trains 512 of its 512 sub-layers" in moving.summary()
+    assert "WARNING: layer fc1: no client trains 512 of its 512 sub-layers" in moving.summary()

@@ -120,7 +120,7 @@ def test_names_what_nobody_trains(fcn):
     covered = int(plan.counts[:, 0].sum())
     assert uncovered["fc1"].sublayers == range(covered, 512)
     assert "more clients" in uncovered["fc1"].advice
-    assert "WARNING: layer fc1: nobody trains" in plan.summary()
+    assert "WARNING: layer fc1: no client trains" in plan.summary()
 
 
 def test_the_advice_works(fcn):

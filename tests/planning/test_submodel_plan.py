@@ -173,7 +173,7 @@ def test_a_model_without_hidden_units_is_refused():
 def test_units_that_nobody_ever_holds_are_told():
     plan = make_method("heterofl").plan(request("fcn", [0.3, 0.2]))
     assert {entry.layer for entry in plan.uncovered} == {"fc1", "fc2"}
-    assert "nobody trains" in plan.summary()
+    assert "no client trains" in plan.summary()
     assert not make_method("fedrolex").plan(request("fcn", [0.3, 0.2])).uncovered
     assert not make_method("heterofl").plan(request("fcn", [1.0, 0.2])).uncovered
 

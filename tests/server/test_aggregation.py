@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from fedplt import Aggregator, ClientUpdate, Layer, Layers, TensorSpec, make_plan
 from fedplt.planning.assignment import SliceAssignment
-from fedplt.planning.coupled_units import Spaces, TensorUnits
-from fedplt.planning.submodel_assignment import SubmodelAssignment
+from fedplt.planning.submodels import Spaces, SubmodelAssignment, TensorUnits
 
 THREE = Layers((Layer("l", (TensorSpec("w", (3, 1)),), 3),))
 

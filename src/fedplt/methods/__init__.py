@@ -42,7 +42,6 @@ METHODS: dict[str, type[Method]] = {
     )
 }
 
-
 _CLASSES = NamedClasses(
     key="method.name",
     options_key="method",
@@ -59,7 +58,7 @@ def make_method(
 ) -> Method:
     """The method of this name, or of ``package.module:Class``, with its options.
 
-    Where a file is only read, ``may_import=False``: it must not make this process run code.
+    ``may_import=False``: refuse names whose module would have to be imported.
     """
     if not may_import and ":" in name and imported_object(name) is None:
         raise PlanError(
@@ -76,7 +75,7 @@ def make_method(
 def read_plan(data: dict[str, Any]) -> Plan:
     """A plan from its JSON. A plan that names its method is recomputed by it and compared.
 
-    A method of the user's own must be imported already: reading a file runs no code it names.
+    A user's method must be imported already: reading a plan runs no code.
     """
     if "method" not in data:
         return Plan.from_json(data)

@@ -1,4 +1,4 @@
-"""FedAvg: every client trains the whole model, whatever its device can afford."""
+"""FedAvg: every client trains the whole model at any ratio."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FedAvg(Method):
 
     name: ClassVar[str] = "fedavg"
     holds: ClassVar[str] = "everything"
-    trains: ClassVar[str] = "everything, whatever its ratio"
+    trains: ClassVar[str] = "everything, at any ratio"
 
     def plan(self, request: PlanRequest) -> Plan:
         return make_plan(request.layers, [1.0] * len(request.ratios))

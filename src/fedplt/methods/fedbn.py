@@ -1,8 +1,8 @@
 """FedBN: FedAvg, but each client keeps its own normalization layers.
 
-Parameters and running statistics of normalization layers never leave the client, which keeps them
-from round to round, also over rounds that it misses. There is no global normalization state, so
-accuracy is measured per client. Other methods can do the same with ``method.local_norms = true``.
+Parameters and running statistics of normalization layers never leave the client, which stores them
+between its rounds. There is no global normalization state, so accuracy is measured per client.
+Other methods can do the same with ``method.local_norms = true``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ class FedBN(FedAvg):
 
     name: ClassVar[str] = "fedbn"
     holds: ClassVar[str] = "everything, and its own normalization layers"
-    trains: ClassVar[str] = "everything, whatever its ratio; never uploads normalization layers"
+    trains: ClassVar[str] = "everything, at any ratio; never uploads normalization layers"
 
     local_norms: bool = True

@@ -31,15 +31,15 @@ class FedPMT(Method):
     def plan(self, request: PlanRequest) -> Plan:
         self.refuse_static_norm()
         layers = request.layers
-        asked = make_plan(layers, request.ratios)
+        requested = make_plan(layers, request.ratios)
         place = np.empty(len(layers), dtype=np.int64)  # 0 is the layer nearest the output
         place[from_input_to_output(layers)[::-1]] = np.arange(len(layers))
         always = np.array([layer.always for layer in layers])
         trained = (place[None, :] < np.arange(1, len(layers) + 1)[:, None]) | always
         sizes = trained @ np.asarray(layers.sizes)  # trained size of each depth
-        errors = np.abs(sizes[None, :] - asked.ratios[:, None] * layers.size)
+        errors = np.abs(sizes[None, :] - requested.ratios[:, None] * layers.size)
         counts = np.where(trained[np.argmin(errors, axis=1)], np.asarray(layers.num_sublayers), 0)
-        return replace(asked, counts=counts.astype(np.int32))
+        return replace(requested, counts=counts.astype(np.int32))
 
     def refuse_static_norm(self) -> None:
         if self.static_norm:

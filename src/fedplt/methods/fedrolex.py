@@ -1,7 +1,7 @@
-"""FedRolex: HeteroFL with a window of units that moves on by one every round.
+"""FedRolex: HeteroFL with a window of units that moves by one every round.
 
-In a round all clients' windows start at the same unit, so that small ones lie within large ones; in
-a layer of width K a full cycle takes K rounds. Layers of equal width share the window.
+All clients' windows start at the same unit, so small ones lie within large ones; in a layer of
+width K a full cycle takes K rounds. Layers of equal width share the window.
 """
 
 from __future__ import annotations

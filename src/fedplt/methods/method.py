@@ -17,7 +17,7 @@ from fedplt.text import brief
 
 def _unknown_spaces() -> Spaces:
     raise PlanError(
-        "methods that train sub-models need to know which layers' units must agree: give "
+        "methods that train sub-models need to know which layers' units are coupled: give "
         "PlanRequest find_spaces=lambda: find_spaces(model, layers, example)."
     )
 
@@ -31,7 +31,7 @@ class PlanRequest:
     """One per client: the fraction of the model that its device can afford to train."""
     seed: int = 0
     find_spaces: Callable[[], Spaces] = _unknown_spaces
-    """Finds the layers whose units must agree; called by methods that train sub-models."""
+    """Finds the spaces of coupled units; called by methods that train sub-models."""
 
     __repr__ = brief
 
@@ -42,10 +42,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method only plans; engine, local training, aggregation and evaluation are shared.
-
-    The fields are the method's options: keys under ``[method]`` in a configuration.
-    """
+    """A rule for which client trains what. Its fields are its options: keys of ``[method]``."""
 
     name: ClassVar[str]
     holds: ClassVar[str]
@@ -64,8 +61,8 @@ class Method:
     @property
     def reference(self) -> str:
         """The ``method.name`` that finds it in any process: its name, or its import path."""
-        kind = type(self)
-        return self.name if _is_built_in(kind) else import_path(kind)
+        built_in = type(self).__module__.startswith("fedplt.methods.")
+        return self.name if built_in else import_path(type(self))
 
     @property
     def recipe(self) -> LocalRecipe:
@@ -73,7 +70,20 @@ class Method:
 
     def full_plan(self, request: PlanRequest) -> Plan:
         """The plan, with the tensors that stay on the clients."""
-        plan = self._planned(request)
+        try:
+            with calling_own(self, "method.name: the plan"):
+                plan = self.plan(request)
+        except CutError as error:  # the model is already cut: this error is about a sub-model
+            advice = "Use fedplt or fedpmt: their clients train slices of the whole model."
+            if any(layer.always for layer in request.layers):
+                advice += " Or leave out model.always: no layer of a sub-model is trained whole."
+            raise ConfigError(f"{error} {advice}", key="method.name") from error
+        if not isinstance(plan, Plan):
+            raise ConfigError(
+                f"the plan of {self.reference!r} is a {type(plan).__name__}, not a "
+                "Plan: make one with fedplt.make_plan or submodel_plan.",
+                key="method.name",
+            )
         if self.local_norms and not plan.clients_hold_everything:
             raise ConfigError(
                 f"with {self.name} a client holds only a part of the model, so "
@@ -82,34 +92,6 @@ class Method:
                 key="method.local_norms",
             )
         return replace(plan, local=norm_tensors(plan.layers)) if self.local_norms else plan
-
-    def _planned(self, request: PlanRequest) -> Plan:
-        try:
-            with calling_own(self, "method.name: the plan"):
-                plan = self.plan(request)
-        except CutError as error:  # the model is already cut: this error is about a sub-model
-            raise ConfigError(
-                f"{error} {_instead_of_submodels(request)}", key="method.name"
-            ) from error
-        if not isinstance(plan, Plan):
-            raise ConfigError(
-                f"the plan of {self.reference!r} is a {type(plan).__name__}, not a "
-                "Plan: make one with fedplt.make_plan or submodel_plan.",
-                key="method.name",
-            )
-        return plan
-
-
-def _instead_of_submodels(request: PlanRequest) -> str:
-    """Advice for models that cannot be cut into sub-models; the same for every method."""
-    advice = "Use fedplt or fedpmt for this model: their clients train slices of the whole model."
-    if any(layer.always for layer in request.layers):
-        advice += " Or leave out model.always: no layer of a sub-model is trained whole."
-    return advice
-
-
-def _is_built_in(kind: type[Method]) -> bool:
-    return kind.__module__.startswith("fedplt.methods.")
 
 
 def norm_tensors(layers: Layers) -> frozenset[str]:

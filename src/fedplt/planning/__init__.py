@@ -20,7 +20,6 @@ from fedplt.planning.cost import (
     exact_flops,
     paper_flops_of,
 )
-from fedplt.planning.coupled_units import ChannelPad, Spaces, TensorUnits, Units
 from fedplt.planning.layers import (
     FlatIndex,
     Layer,
@@ -46,7 +45,6 @@ from fedplt.planning.messages import (
 )
 from fedplt.planning.plan import Plan, RoundAssignments, Uncovered, make_plan, sublayers_assignment
 from fedplt.planning.rounding import Turns, next_counts
-from fedplt.planning.submodel_assignment import SubmodelAssignment, read_assignment
 from fedplt.planning.submodel_plans import (
     SubmodelPlan,
     closest_rates,
@@ -54,4 +52,12 @@ from fedplt.planning.submodel_plans import (
     kept_units,
     submodel_plan,
     submodel_sizes,
+)
+from fedplt.planning.submodels import (
+    ChannelPad,
+    Spaces,
+    SubmodelAssignment,
+    TensorUnits,
+    Units,
+    read_assignment,
 )

@@ -2,7 +2,7 @@
 
 The protocol :class:`Assignment` has two implementations: :class:`SliceAssignment` (the client holds
 the whole model and trains some sub-layers of every layer) and
-:class:`fedplt.planning.submodel_assignment.SubmodelAssignment` (it holds a smaller model and trains
+:class:`fedplt.planning.submodels.SubmodelAssignment` (it holds a smaller model and trains
 all of it). Callers do not need to know which one they have.
 """
 
@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from fedplt.planning.layers import FlatIndex, Layers, Ranges, Segments, TensorSpec, merge
 
 if TYPE_CHECKING:
-    from fedplt.planning.coupled_units import Spaces
-    from fedplt.planning.submodel_assignment import SubmodelAssignment
+    from fedplt.planning.submodels import Spaces, SubmodelAssignment
 
 Normalizer = Literal["contributors", "participants"]
 Scaler = Literal["none", "normed", "outputs", "inputs"]
@@ -32,7 +31,7 @@ class LocalRecipe:
 
     normalizer: Normalizer = "contributors"
     """Divide the sum of updates by the weights of the clients that trained the coordinate, or of
-    all that took part (a client that did not train it then votes for the old value)."""
+    all that took part (then one that did not train it counts as an update of 0)."""
     local_norms: bool = False
     """Each client keeps its own normalization layers and never uploads them."""
     static_norm: bool = False
@@ -56,7 +55,7 @@ Rows = tuple[tuple[int, int], ...]
 
 
 class TrainedPart(NamedTuple):
-    """The trained rows of one tensor, and where their values are among those of a client."""
+    """The trained rows of one tensor, and the segment of their values, ``start`` to ``stop``."""
 
     tensor: TensorSpec
     layer_index: int
@@ -114,11 +113,11 @@ class Assignment(Protocol):
 
     @property
     def received(self) -> FlatIndex:
-        """Where the values that the client receives are in the whole model's flat state."""
+        """The values that the client receives, in the whole model's flat state."""
 
     @property
     def uploaded(self) -> FlatIndex:
-        """Where the values that it uploads are in the whole model's flat state."""
+        """The values that it uploads, in the whole model's flat state."""
 
     @property
     def parameter_segments(self) -> Segments:
@@ -234,7 +233,7 @@ class SliceAssignment:
 
     @cached_property
     def trained_parts(self) -> tuple[TrainedPart, ...]:
-        """Every tensor with trained rows, and where its values are among all that is trained."""
+        """Every tensor with trained rows; segments count the trained values."""
         parts, place = [], 0
         for _, index, tensor in self.layers.placed:
             rows = tuple(tensor.rows(self.slices[index], self.layers[index].num_sublayers))
@@ -246,7 +245,7 @@ class SliceAssignment:
 
     @cached_property
     def update_parts(self) -> tuple[TrainedPart, ...]:
-        """Of these, those that leave the client, and where their values are in an update."""
+        """Those that leave the client; segments count the values of an update."""
         parts, place = [], 0
         for part in self.trained_parts:
             if part.tensor.name not in self.local:

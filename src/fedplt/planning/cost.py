@@ -6,7 +6,7 @@ input gradients, which flow through every layer above the lowest trained one (ju
 for the columns that its trained rows feed).
 
 The paper's model counts ``(alpha + beta * ratio)`` per parameter and example: its whole backward
-pass scales with the ratio (``docs/errata.md``, 2). Output always says which of the two it shows.
+pass scales with the ratio (``docs/errata.md``, 2). Output always names the one it shows.
 """
 
 from __future__ import annotations

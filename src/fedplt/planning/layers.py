@@ -1,4 +1,4 @@
-"""How a model is cut: layers, sub-layers, and their places in one flat array.
+"""How a model is cut: layers, sub-layers, and their positions in one flat array.
 
 A *layer* is the unit of an allocation: a Linear, a convolution, or a group of them (a residual
 block). It is cut into equal *sub-layers* along its output neurons or channels. These types are
@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -71,7 +71,7 @@ class ModuleFlow:
 
 @dataclass(frozen=True)
 class Product:
-    """A matrix product outside of modules of a known kind: attention, a user's own layer."""
+    """A matrix product outside modules of a known kind: attention, a custom layer."""
 
     flops: float
     """FLOPs of the forward pass, per example; the gradient of each operand takes as many."""
@@ -92,15 +92,6 @@ class LayerNote:
     how: str
     size: int = 0
     is_layer: bool = True
-
-
-def from_plain(kind: type[Any], entry: Mapping[str, Any]) -> Any:
-    """One of these dataclasses, or a ``TensorSpec``, from its JSON."""
-    return kind(**{key: _tuples(value) for key, value in entry.items()})
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 Ranges = tuple[range, ...]
@@ -174,7 +165,7 @@ class Layer:
     tensors: tuple[TensorSpec, ...]
     num_sublayers: int
     always: bool = False
-    """Every client trains the whole layer, whatever its ratio (a head)."""
+    """Every client trains the whole layer, at any ratio (a head)."""
 
     __repr__ = brief
 
@@ -194,16 +185,14 @@ class Layer:
 
 
 class PlacedTensor(NamedTuple):
-    """A tensor and its place in the flat state."""
+    """A tensor and its segment of the flat state, ``offset`` to ``stop``."""
 
     offset: int
-    """Where it starts in the flat state."""
     layer_index: int
     tensor: TensorSpec
 
     @property
     def stop(self) -> int:
-        """Where it ends in the flat state."""
         return self.offset + self.tensor.num_elements
 
 
@@ -246,7 +235,7 @@ class Layers(Sequence[Layer]):
 
     @cached_property
     def placed(self) -> tuple[PlacedTensor, ...]:
-        """Every tensor with its place in the flat state, in order."""
+        """All tensors with their segments, in the order of the flat state."""
         result, offset = [], 0
         for index, layer in enumerate(self.items):
             for tensor in layer.tensors:
@@ -281,13 +270,41 @@ class Layers(Sequence[Layer]):
 
     def summary(self) -> str:
         """A printed table: what each layer is, how it is cut, and what is left out."""
-        return layers_summary(self)
+        notes = {note.name: note for note in self.about if note.is_layer}
+        rows = [
+            [
+                name,
+                notes[layer.name].kind if layer.name in notes else "",
+                f"{layer.size:,}",
+                f"{layer.num_sublayers:,}",
+                notes[layer.name].how if layer.name in notes else "",
+            ]
+            for name, layer in zip(short_names([layer.name for layer in self]), self, strict=True)
+        ]
+        parts = [
+            f"{counted(len(self), 'layer')}, {counted(self.size, 'parameter')} to train",
+            table(["layer", "kind", "parameters", "sub-layers", "trained"], rows, left=(0, 1, 4)),
+        ]
+        left_out = [note for note in self.about if not note.is_layer]
+        if left_out:
+            names = short_names([note.name for note in left_out])
+            rows = [
+                [name, note.kind, f"{note.size:,}", note.how]
+                for name, note in zip(names, left_out, strict=True)
+            ]
+            parts += [
+                f"left out: {sum(note.size for note in left_out):,} values",
+                table(["tensor", "kind", "size", "why"], rows, left=(0, 1, 3)),
+            ]
+        if not self.is_traced:
+            parts.append(
+                "Cut without an example input: normalization layers were matched to the module "
+                "registered before them, unused parameters are not noticed, and costs are unknown."
+            )
+        return "\n\n".join(parts)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            **self.identity(),
-            "about": [asdict(entry) for entry in self.about],
-        }
+        return {**self.identity(), "about": [asdict(entry) for entry in self.about]}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -296,7 +313,7 @@ class Layers(Sequence[Layer]):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def flat_index(self, names: Collection[str]) -> FlatIndex:
-        """Where these tensors are in the flat state."""
+        """The segments of these tensors in the flat state."""
         return FlatIndex(merge((p.offset, p.stop) for p in self.placed if p.tensor.name in names))
 
     def identity(self) -> dict[str, Any]:
@@ -309,18 +326,20 @@ class Layers(Sequence[Layer]):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Layers:
-        layers = (
-            Layer(
-                **{**entry, "tensors": tuple(from_plain(TensorSpec, t) for t in entry["tensors"])}
-            )
-            for entry in data["layers"]
-        )
+        def items(kind: type[Any], entries: list[dict[str, Any]]) -> tuple[Any, ...]:
+            return tuple(kind(**{key: _tuples(value) for key, value in e.items()}) for e in entries)
+
+        layers = ({**e, "tensors": items(TensorSpec, e["tensors"])} for e in data["layers"])
         return cls(
-            tuple(layers),
-            tuple(from_plain(ModuleFlow, entry) for entry in data["flow"]),
-            tuple(from_plain(Product, entry) for entry in data["products"]),
-            tuple(from_plain(LayerNote, entry) for entry in data["about"]),
+            tuple(Layer(**entry) for entry in layers),
+            items(ModuleFlow, data["flow"]),
+            items(Product, data["products"]),
+            items(LayerNote, data["about"]),
         )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def dotted(module: str, name: str) -> str:
@@ -357,39 +376,3 @@ def merge(segments: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((start, stop))
     return merged
-
-
-def layers_summary(layers: Layers) -> str:
-    """What every layer is and how it is cut, then what is left out and why."""
-    notes = {note.name: note for note in layers.about if note.is_layer}
-    rows = [
-        [
-            name,
-            notes[layer.name].kind if layer.name in notes else "",
-            f"{layer.size:,}",
-            f"{layer.num_sublayers:,}",
-            notes[layer.name].how if layer.name in notes else "",
-        ]
-        for name, layer in zip(short_names([layer.name for layer in layers]), layers, strict=True)
-    ]
-    parts = [
-        f"{counted(len(layers), 'layer')}, {counted(layers.size, 'parameter')} to train",
-        table(["layer", "kind", "parameters", "sub-layers", "trained"], rows, left=(0, 1, 4)),
-    ]
-    left_out = [note for note in layers.about if not note.is_layer]
-    if left_out:
-        names = short_names([note.name for note in left_out])
-        rows = [
-            [name, note.kind, f"{note.size:,}", note.how]
-            for name, note in zip(names, left_out, strict=True)
-        ]
-        parts += [
-            f"left out: {sum(note.size for note in left_out):,} values",
-            table(["tensor", "kind", "size", "why"], rows, left=(0, 1, 3)),
-        ]
-    if not layers.is_traced:
-        parts.append(
-            "Cut without an example input: normalization layers were matched to the module "
-            "registered before them, unused parameters are not noticed, and costs are not known."
-        )
-    return "\n\n".join(parts)

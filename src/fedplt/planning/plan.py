@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from fedplt.errors import PlanError
 from fedplt.planning.allocation import Allocation
 from fedplt.planning.assignment import Assignment, SliceAssignment
-from fedplt.planning.coupled_units import Spaces
 from fedplt.planning.layers import FlatIndex, Layers, Ranges
 from fedplt.planning.rounding import spread_ratios, whole_sublayers
-from fedplt.planning.submodel_assignment import read_assignment
+from fedplt.planning.submodels import Spaces, read_assignment
 from fedplt.text import counted, html_text, short_names, table
 
 
@@ -39,33 +38,9 @@ class Uncovered:
     def __str__(self) -> str:
         first, last = self.sublayers.start, self.sublayers.stop - 1
         return (
-            f"layer {self.layer}: nobody trains {len(self.sublayers)} of its "
+            f"layer {self.layer}: no client trains {len(self.sublayers)} of its "
             f"{self.num_sublayers} sub-layers ({first} to {last}). {self.advice}"
         )
-
-
-def uncovered_sublayers(
-    layers: Layers, coverage: Sequence[NDArray[np.int64]], num_clients: int
-) -> tuple[Uncovered, ...]:
-    """Find the layers with untrained sub-layers, from the number of clients per sub-layer."""
-    result = []
-    for layer, clients in zip(layers, coverage, strict=True):
-        missing = int(np.count_nonzero(clients == 0))
-        if missing:
-            total = layer.num_sublayers
-            advice = _advice(int(clients.sum()), total, num_clients)
-            result.append(Uncovered(layer.name, range(total - missing, total), total, advice))
-    return tuple(result)
-
-
-def _advice(covered: int, total: int, num_clients: int) -> str:
-    if covered == 0:
-        return "Give some client a ratio that reaches it."
-    more = -(-num_clients * total // covered) - num_clients
-    return (
-        f"About {more} more clients like these, or {total / covered:.1f} times "
-        "this fraction of the layer per client, would cover it."
-    )
 
 
 FORMAT = 2
@@ -155,8 +130,7 @@ class Plan:
             raise PlanError(f"there is no client {client}; clients are 0 to {self.num_clients - 1}")
 
     def _starts_in(self, client: int, round: int) -> NDArray[np.int32]:
-        """The first sub-layer of a client, per layer. All clients move by the same step, so
-        coverage stays even."""
+        """First sub-layers of a client; all move by the same step, so coverage stays even."""
         starts: NDArray[np.int32] = self._starts[client]
         if not self.rotate_every or round < self.rotate_every:
             return starts
@@ -229,10 +203,15 @@ class Plan:
         """Sub-layers that no client ever trains: they keep their initial values."""
         coverage = self.coverage
         if self.rotate_every:
-            # Steps have no common divisor with the width, so one trained sub-layer reaches all
-            # others in time. A layer of which no client trains anything is never reached.
+            # Steps are coprime to the width, so a trained sub-layer reaches all others in time.
             coverage = tuple(np.full_like(clients, clients.sum()) for clients in coverage)
-        return uncovered_sublayers(self.layers, coverage, self.num_clients)
+        result = []
+        for layer, clients in zip(self.layers, coverage, strict=True):
+            missing, total = int(np.count_nonzero(clients == 0)), layer.num_sublayers
+            if missing:
+                advice = _advice(int(clients.sum()), total, self.num_clients)
+                result.append(Uncovered(layer.name, range(total - missing, total), total, advice))
+        return tuple(result)
 
     def __repr__(self) -> str:
         low, high = self.achieved_ratios.min(), self.achieved_ratios.max()
@@ -246,7 +225,11 @@ class Plan:
 
     def summary(self) -> str:
         """A printed table: groups of clients, layers, and warnings."""
-        return plan_summary(self)
+        title = (
+            f"{counted(self.num_clients, 'client')}, {counted(len(self.layers), 'layer')}, "
+            f"{counted(self.layers.size, 'parameter')}, plan {self.fingerprint}"
+        )
+        return "\n\n".join([title, _groups(self), _layers(self), *warnings(self)])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -298,7 +281,7 @@ class Plan:
             frozenset(data.get("local", ())),
         )
         if plan.fingerprint != data["fingerprint"]:
-            raise PlanError("the plan does not match its own fingerprint: it was edited or damaged")
+            raise PlanError("the plan does not match its fingerprint: it was edited or damaged")
         return plan
 
 
@@ -317,6 +300,16 @@ def sublayers_assignment(layers: Layers, counts: Sequence[int]) -> Assignment:
     return Plan(layers, np.ones(1), np.array([counts], dtype=np.int32)).assignment(0)
 
 
+def _advice(covered: int, total: int, num_clients: int) -> str:
+    if covered == 0:
+        return "Give some client a ratio that reaches it."
+    more = -(-num_clients * total // covered) - num_clients
+    return (
+        f"About {more} more clients like these, or {total / covered:.1f} times "
+        "this fraction of the layer per client, would cover it."
+    )
+
+
 def _wrapped(start: int, count: int, total: int) -> Ranges:
     """``count`` sub-layers from ``start`` on, wrapping around at ``total``.
 
@@ -331,20 +324,6 @@ def _wrapped(start: int, count: int, total: int) -> Ranges:
 
 
 MAX_GROUPS = 12
-NAME = 16
-"""Width of a layer's name above its column."""
-
-
-def plan_summary(plan: Plan) -> str:
-    """Groups of clients, layers and their coverage, and warnings."""
-    parts = [
-        f"{counted(plan.num_clients, 'client')}, {counted(len(plan.layers), 'layer')}, "
-        f"{counted(plan.layers.size, 'parameter')}, plan {plan.fingerprint}",
-        _groups(plan),
-        _layers(plan),
-        *warnings(plan),
-    ]
-    return "\n\n".join(part for part in parts if part)
 
 
 def warnings(plan: Plan) -> list[str]:
@@ -366,7 +345,7 @@ def _groups(plan: Plan) -> str:
         layer_ratios = plan.layer_ratios[members].mean(axis=0)
         ratios = _spread(plan.ratios[members]), _spread(plan.achieved_ratios[members])
         rows.append([str(len(members)), *ratios, *(f"{q:.3f}" for q in layer_ratios)])
-    names = short_names([layer.name for layer in plan.layers], NAME)
+    names = short_names([layer.name for layer in plan.layers], 16)
     return table(["clients", "ratio", "achieved", *names], rows)
 
 
@@ -395,5 +374,4 @@ def _layers(plan: Plan) -> str:
         ]
         for name, layer, clients in zip(names, plan.layers, plan.coverage, strict=True)
     ]
-    header = ["layer", "parameters", "sub-layers", "each", "clients per sub-layer"]
-    return table(header, rows)
+    return table(["layer", "parameters", "sub-layers", "each", "clients per sub-layer"], rows)

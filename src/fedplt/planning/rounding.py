@@ -55,14 +55,6 @@ def whole_sublayers(
     return result
 
 
-def turns_after(
-    layers: Layers, layer_ratios: NDArray[np.float64], turns: Turns | None = None
-) -> Turns:
-    """The turns of all clients up to these; :func:`whole_sublayers` of the next ones needs them."""
-    last: Turns = _sums(_below_one(layer_ratios * np.asarray(layers.num_sublayers)), turns)[-1]
-    return last
-
-
 def _below_one(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     """Shares of less than one sub-layer, for which clients take turns; 0 elsewhere."""
     return np.where((shares > _NEGLIGIBLE) & (shares < 1 - _NEGLIGIBLE), shares, 0.0)
@@ -125,7 +117,8 @@ def next_counts(
     """
     _, layer_ratios = spread_ratios(layers, ratios)
     counts = whole_sublayers(layers, layer_ratios, turns)
-    return counts, turns_after(layers, layer_ratios, turns)
+    small = _below_one(layer_ratios * np.asarray(layers.num_sublayers))
+    return counts, _sums(small, turns)[-1]
 
 
 def spread_ratios(

