@@ -318,7 +318,7 @@ token_accuracy = Metric(
     _right_tokens, name="token accuracy", direction="higher", unit="%", format=".1f",
     limits=(0.0, 1.0), finish=_share, row_limits=POSITIVE,
 )  # fmt: skip
-"""Share of the tokens that mark_frozen which have the largest output."""
+"""Share of the tokens whose largest output is the token that follows."""
 
 METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
