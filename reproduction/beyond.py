@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import fedplt
+from fedplt.errors import DivergedError
 from fedplt.federation import History, RunFolder
 from fedplt.files import write_text
 from fedplt.imports import optional_module
@@ -103,8 +104,12 @@ def run_study(study: Study, out: Path, results: Path) -> None:
     """Do all missing runs and record them."""
     for name, rate, seed, rounds in _wanted(study, results):
         folder = out / "beyond" / study.pair / f"{name}-{rate:g}-seed{seed}"
-        history = _run(study, folder, name, rate, seed, rounds)
-        _record(results / f"{study.pair}.json", name, rate, seed, history)
+        diverged = False
+        try:
+            history = _run(study, folder, name, rate, seed, rounds)
+        except DivergedError:
+            history, diverged = History(RunFolder.open(folder).rounds()), True
+        _record(results / f"{study.pair}.json", name, rate, seed, history, diverged)
 
 
 def _wanted(study: Study, results: Path) -> Iterator[tuple[str, float, int, int]]:
@@ -123,8 +128,9 @@ def _wanted(study: Study, results: Path) -> Iterator[tuple[str, float, int, int]
 
 
 def _rounds(results: Path, study: Study, name: str, rate: float, seed: int) -> int:
+    """Recorded rounds of a run; all of them if it diverged."""
     run = load(results, study).get(name, {}).get(f"{rate:g}", {}).get(str(seed))
-    return len(run["score"]) if run else 0
+    return 0 if not run else study.rounds if run.get("diverged") else len(run["score"])
 
 
 def load(results: Path, study: Study) -> dict[str, Any]:
@@ -138,6 +144,8 @@ def best_rate(study: Study, runs: Mapping[str, Any], name: str) -> float:
     """The rate with the best accuracy at the end of the grid's rounds."""
 
     def score(rate: float) -> float:
+        if runs[name][f"{rate:g}"]["1"].get("diverged"):
+            return 0.0
         return _accuracy(shipped(name, runs[name][f"{rate:g}"]["1"])[: study.grid_rounds])
 
     return max(study.rates, key=score)
@@ -153,13 +161,16 @@ def _run(study: Study, folder: Path, name: str, rate: float, seed: int, rounds: 
     return fedplt.run(config_of(study, name, rate, seed, rounds), folder, verbose=False)
 
 
-def _record(path: Path, name: str, rate: float, seed: int, history: History) -> None:
+def _record(
+    path: Path, name: str, rate: float, seed: int, history: History, diverged: bool
+) -> None:
     runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     rounds = history.rounds
     costs = ("bytes_up", "bytes_down", "flops", "simulated_seconds")
     runs.setdefault(name, {}).setdefault(f"{rate:g}", {})[str(seed)] = {
         "score": [round(record.score or 0.0, 5) for record in rounds],
         "average_score": [round(record.average_score or 0.0, 5) for record in rounds],
+        **({"diverged": True} if diverged else {}),
         **{key: _runs([getattr(record.cost, key) for record in rounds]) for key in costs},
     }
     lines = []
