@@ -45,8 +45,10 @@ def refuse_memory(config: RunConfig) -> None:
             "next one, and the noise does not cover it. Set 'float32'.",
             key="messages.up",
         )
-    if config.engine.name == "flower" and config.messages != MessagesConfig():
+    if up != "float32" and sampling.by_norm and config.engine.name == "flower":
         raise ConfigError(
-            "engine.name = 'flower' sends float32. Leave [messages] out, or use the simulator.",
-            key="messages",
+            f"it is {up!r}: from a rounded upload the server cannot check the norm by which "
+            f"sampling.name = {sampling.name!r} chose the client. Set 'float32', or sample with "
+            "'uniform' or 'all'.",
+            key="messages.up",
         )

@@ -18,6 +18,7 @@ from fedplt.client import (
     ClientResult,
     ClientUpdate,
     Evaluation,
+    Origin,
     combine,
     combine_statistics,
     evaluate_chunk,
@@ -51,8 +52,8 @@ from fedplt.federation import Job
 from fedplt.fleet import DeviceProfile
 from fedplt.kernels import bind_state, buffer_positions, take
 from fedplt.models import copy_model
-from fedplt.planning import Assignment
-from fedplt.server import Broadcast, read_each, validate_evaluation
+from fedplt.planning import Assignment, state_packing, update_packing
+from fedplt.server import DIFFERENCES, Broadcast, read_each, validate_evaluation
 
 Found = TypeVar("Found")
 
@@ -87,7 +88,7 @@ class FlowerEngine:
         self._assignments: Mapping[int, Assignment] = {}
         self._block_weights: Tensor | None = None
         self._results: dict[int, ClientResult] = {}
-        self._updates: dict[int, NDArray[np.float32]] = {}
+        self._updates: dict[int, NDArray[Any]] = {}
 
     @property
     def seconds(self) -> float:
@@ -132,10 +133,10 @@ class FlowerEngine:
         self.failures, self._results, self._updates = {}, {}, {}
         orders: dict[int, tuple[Strict, Arrays]] = {}
         for client, assignment in assignments.items():
-            arrays = {"state": take(sent.state_of(client), assignment.received).numpy()}
+            arrays = {"state": _state_array(sent, client, assignment)}
             if block_weights is not None:
                 arrays["weights"] = take(block_weights, assignment.uploaded).numpy()
-            orders[client] = self.train_header(client, assignment, upload), arrays
+            orders[client] = self.train_header(client, assignment, upload, sent), arrays
 
         def take_result(client: int, answer: Answer) -> ClientResult:
             return self.take_result(client, answer, upload)
@@ -143,8 +144,11 @@ class FlowerEngine:
         self._results = self.ask(TRAIN, orders, take_result, self.train_records())
         return [self._results[client] for client in assignments if client in self._results]
 
-    def train_header(self, client: int, assignment: Assignment, upload: bool) -> TrainHeader:
+    def train_header(
+        self, client: int, assignment: Assignment, upload: bool, sent: Broadcast
+    ) -> TrainHeader:
         job = self.job
+        down, messages = sent.encoding_of(client), job.config.messages
         training = job.training_of(client)
         return NodeTrainHeader(
             **self.common_header(client, assignment, upload),
@@ -153,6 +157,10 @@ class FlowerEngine:
             training=Training.of(training),
             learning_rate=job.learning_rate(client, self.round),
             check=job.config.engine.check and job.config.data.name == ON_NODES,
+            down=down,
+            is_difference=down in DIFFERENCES,
+            keep_reference=messages.down in DIFFERENCES and sent.state_of(client) is sent.state,
+            up=messages.up,
         )
 
     def common_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
@@ -178,7 +186,7 @@ class FlowerEngine:
         found = read(self.answer_kind, answer.header)
         self._refuse_other(client, found)
         self.check_examples(found)
-        update = _update_of(answer) if upload else None
+        update = self._update_of(answer) if upload else None
         self.note_answer(found)
         if update is not None:
             self._updates[client] = update
@@ -210,9 +218,9 @@ class FlowerEngine:
             if k in self._results and k not in self._updates
         }
 
-        def take_upload(client: int, answer: Answer) -> NDArray[np.float32]:
+        def take_upload(client: int, answer: Answer) -> NDArray[Any]:
             self._refuse_other(client, read(UploadHeader, answer.header))
-            return _update_of(answer)
+            return self._update_of(answer)
 
         self._updates |= self.ask(UPLOAD, orders, take_upload)
         for client in clients:
@@ -221,16 +229,34 @@ class FlowerEngine:
                 self.failures |= refused
                 yield from checked.items()
 
-    def _checked(self, client: int, values: NDArray[np.float32]) -> ClientUpdate:
-        """The norms by which the client was sampled must be those of its upload."""
+    def _update_of(self, answer: Answer) -> NDArray[Any]:
+        """The uploaded array: numbers, or the bytes of another encoding."""
+        if set(answer.arrays) != {"update"}:
+            raise UpdateError(f"it sent {sorted(answer.arrays) or 'no arrays'}; 'update' is sent.")
+        update = answer.arrays["update"]
+        expected = "float32" if self.job.config.messages.up == "float32" else "uint8"
+        if update.dtype != expected:
+            raise UpdateError(f"its update is of {update.dtype}; {expected} is sent.")
+        return update
+
+    def _checked(self, client: int, upload: NDArray[Any]) -> ClientUpdate:
+        """The norms by which the client was sampled must be those of its upload.
+
+        A rounded update has another norm; clients are then not sampled by norms.
+        """
         assignment, result = self._assignments[client], self._results[client]
-        if len(values) == assignment.update_size:  # else the round loop refuses it
+        up, values = self.job.config.messages.up, upload
+        if up != "float32":
+            values = update_packing(assignment, up).decode(upload)
+        elif len(values) == assignment.update_size:  # else the round loop refuses it
             update = torch.from_numpy(values)
             _compare_norms(result.norm, update_norm(update, assignment))
             if self._block_weights is not None and result.weighted_norm is not None:
                 weights = take(self._block_weights, assignment.uploaded)
                 _compare_norms(result.weighted_norm, weighted_norm(update, weights, assignment))
-        return ClientUpdate(values, result.num_examples, result.norm, {"loss": result.loss})
+        origin = Origin(client, self.round, self.job.plan.fingerprint)
+        metrics = {"loss": result.loss}
+        return ClientUpdate(values, result.num_examples, result.norm, metrics, origin)
 
     def ask(
         self,
@@ -347,8 +373,14 @@ class FlowerEngine:
         return evaluation
 
     def keep_local(self, clients: Sequence[int]) -> None:
-        if self.job.plan.local:
+        if self.clients_have_state:
             self.local_state_round[list(clients)] = self.round
+
+    @property
+    def clients_have_state(self) -> bool:
+        messages = self.job.config.messages
+        encoded = messages.up != "float32" or messages.down in DIFFERENCES
+        return bool(self.job.plan.local) or encoded
 
     def local_tensors(self) -> dict[str, Tensor]:
         """The round of each client's local state, and the client's node."""
@@ -368,10 +400,16 @@ class FlowerEngine:
         self.wire.close()
 
 
-def _update_of(answer: Answer) -> NDArray[np.float32]:
-    if set(answer.arrays) != {"update"}:
-        raise UpdateError(f"it sent {sorted(answer.arrays) or 'no arrays'}; 'update' is sent.")
-    return answer.arrays["update"]
+def _state_array(sent: Broadcast, client: int, assignment: Assignment) -> NDArray[Any]:
+    """The model as a client receives it."""
+    encoding = sent.encoding_of(client)
+    if encoding not in ("float32", "float16"):
+        return np.frombuffer(sent.data_of(client), np.uint8)
+    values = take(sent.state_of(client), assignment.received).numpy()
+    if encoding == "float32":
+        return values
+    packing = state_packing(assignment.on_client.layers, encoding)  # a sub-model is a part
+    return np.frombuffer(packing.encode(values), np.uint8)
 
 
 def _compare_norms(reported: float, norm: float | None) -> None:
