@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from benchmarks.contestants import serve
 from benchmarks.contestants.plain import evaluate
 from benchmarks.jobs import BATCH_SIZE, LEARNING_RATE, RESNET_STEPS, read
-from fedplt.models import resnet8
+from fedplt.models import ResNet8
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
         return torch.from_numpy(array).view(-1, 3, 32, 32).contiguous(memory_format=layout)
 
     x, y = images(data.inputs), torch.from_numpy(data.labels)
-    model = resnet8().to(memory_format=layout)  # type: ignore[call-overload]
+    model = ResNet8().to(memory_format=layout)  # type: ignore[call-overload]
     validation = images(data.validation_inputs).split(1000)
     labels = torch.from_numpy(data.validation_labels).split(1000)
 

@@ -78,7 +78,7 @@ _PUBLIC = {
     "fedplt.api": [
         "evaluate", "load", "resume", "run", "train",
     ],
-    "fedplt.report.tracking": [
+    "fedplt.report.export": [
         "scalars",
     ],
     "fedplt.comparison": [
@@ -183,7 +183,7 @@ if TYPE_CHECKING:
     from fedplt.planning import balanced_allocation as balanced_allocation
     from fedplt.planning import make_plan as make_plan
     from fedplt.planning import submodel_plan as submodel_plan
-    from fedplt.report.tracking import scalars as scalars
+    from fedplt.report.export import scalars as scalars
     from fedplt.sampling import Sampler as Sampler
     from fedplt.sampling import SamplingRequest as SamplingRequest
     from fedplt.sampling import sampling_probabilities as sampling_probabilities

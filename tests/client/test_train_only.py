@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedplt import CutError, allocation_of, cut, make_plan, train_only
-from fedplt.models import cnn, resnet8
+from fedplt.models import ResNet8, cnn
 from tests.support.masked_training import OPTIMIZERS, masks, train_masked
 
 
@@ -47,7 +47,7 @@ CASES = {
     "dense": (dense, (10,)),
     "normed": (normed, (3, 8, 8)),
     "cnn": (lambda: cnn(num_channels=1, image_size=8, width=4, num_classes=4), (1, 8, 8)),
-    "resnet8": (lambda: resnet8(num_classes=4), (3, 8, 8)),
+    "resnet8": (lambda: ResNet8(num_classes=4), (3, 8, 8)),
     "sequences": (Sequences, (5, 10)),
 }
 

@@ -11,7 +11,7 @@ from safetensors.numpy import load
 
 from fedplt import ClientUpdate, UpdateError, cut, make_plan, train_only
 from fedplt.client import Origin
-from fedplt.models import MODELS, fcn, resnet8
+from fedplt.models import MODELS, ResNet8, fcn
 from fedplt.planning import REPORT_BYTES, upload_bytes
 from fedplt.server.validation import validate
 
@@ -40,7 +40,7 @@ def test_header_has_one_length(largest):
 @pytest.mark.parametrize("ratio", [1.0, 0.29, 0.06])
 @pytest.mark.parametrize("name", ["fcn", "resnet8"])
 def test_size_is_the_trained_share_of_the_model(name, ratio):
-    model = {"fcn": fcn, "resnet8": resnet8}[name]()
+    model = {"fcn": fcn, "resnet8": ResNet8}[name]()
     plan = make_plan(cut(model, groups=MODELS[name].groups), [ratio] * 3)
     for client in range(3):
         with train_only(model, plan.assignment(client)) as part:

@@ -291,11 +291,19 @@ def test_options_of_the_configuration_are_those_of_its_method(fedplt, config, tm
 
 
 def test_methods_that_cannot_cut_the_model_are_named(fedplt, tmp_path):
-    done = fedplt("compare", "vit-cifar10", "--out", tmp_path / "out")
+    done = fedplt("compare", "vit-cifar10", "--methods", ",".join(METHODS), "--out", tmp_path / "o")
     assert done.returncode == 2
     assert f"{', '.join(TRAINS_SUBMODELS)} cannot be compared: " in done.stderr
     assert "--methods fedplt,fedavg,fedpmt,fedpart,fedbn" in done.stderr
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "o").exists()
+
+
+def test_the_default_methods_and_that_of_the_configuration_are_compared(fedplt, tmp_path):
+    changes = ("--set", "method.name=fjord", "--out", tmp_path / "out")
+    done = fedplt("compare", "vit-cifar10", *changes)
+    assert done.returncode == 2
+    assert "heterofl, fedrolex, feddrop, fjord cannot be compared: " in done.stderr
+    assert "--methods fedplt-recommended,fedplt,fedavg,fedpmt\n" in done.stderr
 
 
 def test_a_mistake_of_the_configuration_is_said_once(fedplt, tmp_path):

@@ -12,7 +12,7 @@ from fedplt import CutError, cut
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.cutting.coupling import find_spaces
 from fedplt.kernels.flat_state import bind_state
-from fedplt.models import cnn, fcn, resnet8
+from fedplt.models import ResNet8, cnn, fcn
 from fedplt.planning.submodels import Spaces, SubmodelAssignment
 
 IMAGE = torch.randn(2, 1, 8, 8)
@@ -45,8 +45,8 @@ class Functional(nn.Module):
 MODELS = {
     "fcn": lambda: fcn(num_inputs=64, hidden=(12, 8), num_classes=3),
     "cnn": lambda: cnn(image_size=8, width=4, num_classes=3),
-    "resnet8": lambda: resnet8(num_channels=1, num_classes=3),
-    "resnet8 without norms": lambda: resnet8(num_channels=1, num_classes=3, norm="none"),
+    "resnet8": lambda: ResNet8(num_channels=1, num_classes=3),
+    "resnet8 without norms": lambda: ResNet8(num_channels=1, num_classes=3, norm="none"),
     "normed": normed,
     "functional": Functional,
 }
@@ -58,7 +58,7 @@ def found(model, example=IMAGE):
 
 
 def test_the_spaces_of_a_residual_network():
-    _, spaces = found(resnet8(num_channels=1))
+    _, spaces = found(ResNet8(num_channels=1))
     rows = {units.name: units.rows for units in spaces.tensors}
     columns = {units.name: units.columns for units in spaces.tensors}
     assert spaces.widths == (16, 16, 32, 32, 64, 64)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedplt import CutError, PlanError, cut, make_plan
-from fedplt.models import MODELS, cnn, fcn, resnet8
+from fedplt.models import MODELS, ResNet8, cnn, fcn
 
 
 def names(layers):
@@ -25,11 +25,11 @@ def test_the_papers_fcn():
 
 @pytest.mark.parametrize("example", [None, torch.zeros(2, 3, 32, 32)])
 def test_resnet8_by_blocks(example):
-    layers = cut(resnet8(), example, groups=MODELS["resnet8"].groups)
+    layers = cut(ResNet8(), example, groups=MODELS["resnet8"].groups)
     assert [layer.name for layer in layers] == ["stem", "block1", "block2", "block3", "fc"]
     assert layers.num_sublayers == (16, 16, 32, 64, 10)
-    assert layers.size == sum(p.numel() for p in resnet8().parameters())
-    plain = cut(resnet8(norm="none"), example, groups=MODELS["resnet8"].groups)
+    assert layers.size == sum(p.numel() for p in ResNet8().parameters())
+    plain = cut(ResNet8(norm="none"), example, groups=MODELS["resnet8"].groups)
     assert plain.sizes == (448, 4_640, 13_888, 55_424, 650)
 
 

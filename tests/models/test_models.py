@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedplt import ConfigError
-from fedplt.models import MODELS, build_model, resnet8
+from fedplt.models import MODELS, ResNet8, build_model
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -24,7 +24,7 @@ def test_weights_depend_on_the_seed_alone(name):
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 def test_resnet8_norms(norm):
-    assert resnet8(norm=norm)(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+    assert ResNet8(norm=norm)(torch.randn(2, 3, 32, 32)).shape == (2, 10)
 
 
 def test_refusals():

@@ -9,7 +9,7 @@ from safetensors.numpy import save
 from torch import nn
 
 from fedplt import CutError, allocation_of, cut, make_plan, train_only
-from fedplt.models import MODELS, cnn, fcn, resnet8
+from fedplt.models import MODELS, ResNet8, cnn, fcn
 from fedplt.planning.cost import exact_flops, module_flops, paper_flops
 from fedplt.planning.messages import download_bytes
 from tests.support.flops import flop_counter
@@ -28,7 +28,7 @@ def normed():
 MODELS_AND_SHAPES = {
     "fcn": (lambda: fcn(num_inputs=20, hidden=(16, 12)), (20,)),
     "cnn": (lambda: cnn(image_size=8, width=4), (1, 8, 8)),
-    "resnet8": (resnet8, (3, 8, 8)),
+    "resnet8": (ResNet8, (3, 8, 8)),
     "normed": (normed, (3, 8, 8)),
 }
 
@@ -98,6 +98,6 @@ def test_costs_need_an_example():
 def test_download_is_what_is_written():
     import numpy as np
 
-    layers = cut(resnet8(), torch.zeros(2, 3, 8, 8))
+    layers = cut(ResNet8(), torch.zeros(2, 3, 8, 8))
     written = save({"model": np.zeros(layers.state_size, dtype=np.float32)})
     assert download_bytes(make_plan(layers, [0.1]).assignment(0)) == len(written)

@@ -17,7 +17,7 @@ from fedplt.client.submodels import HeldModels
 from fedplt.cutting.coupling import find_spaces
 from fedplt.kernels.flat_state import bind_state, named_tensors
 from fedplt.methods import PlanRequest, make_method
-from fedplt.models import cnn, fcn, resnet8
+from fedplt.models import ResNet8, cnn, fcn
 from fedplt.planning.cost import exact_flops, paper_flops, paper_flops_of
 from fedplt.planning.submodel_plans import (
     closest_rates,
@@ -38,7 +38,7 @@ def cut_model(build):
 BUILT = {
     "fcn": cut_model(lambda: fcn(num_inputs=64, hidden=(12, 8), num_classes=3)),
     "cnn": cut_model(lambda: cnn(image_size=8, width=4, num_classes=3)),
-    "resnet8": cut_model(lambda: resnet8(num_channels=1, num_classes=3)),
+    "resnet8": cut_model(lambda: ResNet8(num_channels=1, num_classes=3)),
 }
 
 

@@ -70,7 +70,7 @@ def test_rounds_are_logged_for_tensorboard(folder, tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from fedplt.report.tracking import tensorboard_rounds
+    from fedplt.report.export import tensorboard_rounds
 
     records = read_run(folder).history.rounds
     with tensorboard_rounds(tmp_path / "log") as log:

@@ -14,14 +14,14 @@ from fedplt.data.samples import TensorSamples
 from fedplt.data.training_data import TrainingData
 from fedplt.federation.job import make_job
 from fedplt.methods import METHODS, PlanRequest
-from fedplt.models import MODELS, VisionTransformer, cnn, fcn, resnet8
+from fedplt.models import MODELS, ResNet8, VisionTransformer, cnn, fcn
 from tests.support.in_process import in_process
 from tests.support.runs import final_state
 
 SMALL = {
     "fcn": (lambda: fcn(num_inputs=64, hidden=(12, 8), num_classes=3), (1, 8, 8)),
     "cnn": (lambda: cnn(image_size=8, width=4, num_classes=3), (1, 8, 8)),
-    "resnet8": (lambda: resnet8(num_channels=1, num_classes=3), (1, 8, 8)),
+    "resnet8": (lambda: ResNet8(num_channels=1, num_classes=3), (1, 8, 8)),
     "vit": (
         lambda: VisionTransformer(8, 4, 1, width=8, depth=1, num_heads=2, num_classes=3),
         (1, 8, 8),

@@ -21,6 +21,11 @@ from fedplt.cli.app import (
 from fedplt.cli.prepare import fetch_progress
 from fedplt.errors import ConfigError, RunError, did_you_mean
 
+DEFAULT = (
+    "fedplt-recommended", "fedplt", "fedavg", "fedpmt", "heterofl", "fedrolex", "feddrop",
+)  # fmt: skip
+"""Compared by default, with the configuration's own method; others are given by name."""
+
 
 @verb()
 def methods() -> None:
@@ -38,7 +43,9 @@ def compare(
     config: Config,
     methods: Annotated[
         str | None,
-        typer.Option(help="Comma-separated: fedplt,my_file:MyMethod (default: all)."),
+        typer.Option(
+            help=f"Comma-separated, also my_file:MyMethod (default: {','.join(DEFAULT)})."
+        ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "1,2,3",
     option: Annotated[
@@ -60,17 +67,14 @@ def compare(
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
     from fedplt.comparison.progress import comparison_progress
     from fedplt.comparison.run_comparison import compare as run_comparison
-    from fedplt.configuration import PRESET_NAMES, load_config, placing
+    from fedplt.configuration import load_config, placing
     from fedplt.files import write_text
-    from fedplt.methods import METHODS
     from fedplt.report.page import content_of, read_run, write_page
 
     settings = load_config(config, set_ or [])
-    names = (
-        [n.strip() for n in methods.split(",") if n.strip()]
-        if methods
-        else [*PRESET_NAMES, *METHODS]
-    )
+    names = [n.strip() for n in methods.split(",") if n.strip()] if methods else [*DEFAULT]
+    if not methods and settings.method["name"] not in names:
+        names.append(settings.method["name"])
     chosen = _with_options(names, settings.method, option or [])
     folder = out_folder or Path("runs") / f"compare-{settings.name}"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -36,16 +37,19 @@ def deploy_init(
     port: Annotated[int, typer.Option(help="The port that nodes connect to.")] = 8443,
 ) -> None:
     """Write certificates, keys, scripts and a README for a federation on Flower."""
-    deployment = _deployment()
-    address = deployment.make_address(host or [], port)
-    manifest, notes = deployment.init_deployment(folder, nodes, address, config)
-    nodes_text = f"{counted(len(manifest.nodes), 'node')} ({_some(list(manifest.nodes))})"
-    out.print(f"{folder} is ready: a server at {address.public}, {nodes_text}.")
+    with _needing_flower("deployments"):
+        from fedplt.engines.flower.deployment import init_deployment, make_address
+    address = make_address(host or [], port)
+    manifest, notes = init_deployment(folder, nodes, address, config)
+    names = list(manifest.nodes)
+    listed = ", ".join(names if len(names) <= 5 else [*names[:4], "..."])
+    counts = counted(len(names), "node")
+    out.print(f"{folder} is ready: a server at {address.public}, {counts} ({listed}).")
     for text in notes:
         out.print(text)
     out.print(f"What to do next: {folder / 'README.md'}")
-    names = {"folder": str(folder), "server": address.public, "nodes": list(manifest.nodes)}
-    print_json({**names, "notes": notes})
+    server = {"folder": str(folder), "server": address.public}
+    print_json({**server, "nodes": names, "notes": notes})
 
 
 @verb(deploy_app, "check")
@@ -54,7 +58,9 @@ def deploy_check(
     node: Annotated[str | None, typer.Option(help="Check this node of the deployment.")] = None,
 ) -> None:
     """Check this machine, the server or a node, before anything runs."""
-    findings = list(_deployment().check_deployment(folder, node))
+    with _needing_flower("deployments"):
+        from fedplt.engines.flower.deployment import check_deployment
+    findings = list(check_deployment(folder, node))
     problems = sum(finding.level == "problem" for finding in findings)
     for finding in findings:
         label, style = LABELS[finding.level]
@@ -64,24 +70,20 @@ def deploy_check(
             out.print(f"{'':8}-> {finding.do}")
     print_json([{"level": f.level, "text": f.text, "do": f.do} for f in findings])
     if problems:
-        out.print(f"{problems} problem{'s' if problems > 1 else ''}.")
+        out.print(f"{counted(problems, 'problem')}.")
         raise typer.Exit(1)
     out.print("No problems.")
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names if len(names) <= 5 else [*names[:4], "..."])
-
-
-def _deployment() -> ModuleType:
-    """The module that needs Flower's packages; if they are missing, how to install them."""
+@contextmanager
+def _needing_flower(what: str) -> Iterator[None]:
+    """Where Flower's packages are missing, show how to install them."""
     try:
-        from fedplt.engines.flower import deployment
+        yield
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("flwr", "cryptography"):
             raise
-        raise RunError("deployments need Flower: pip install 'fedplt[flower]'") from error
-    return deployment
+        raise RunError(f"{what} need Flower: pip install 'fedplt[flower]'") from error
 
 
 flower_app = typer.Typer(
@@ -102,12 +104,8 @@ def flower_init(
     It runs without changes, with a synthetic data set, and passes 'flwr build'. The files follow
     Flower's quickstart: task.py (model, data, training loop), client_app.py, server_app.py.
     """
-    try:
+    with _needing_flower("Flower apps"):
         from fedplt.engines.flower.app.scaffold import init_app
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "flwr":
-            raise
-        raise RunError("Flower apps need Flower: pip install 'fedplt[flower]'") from error
     package = init_app(folder, publisher=publisher)
     out.print(f"wrote {folder}: it runs without changes, on a synthetic data set.")
     out.print(f"Run it: see {folder / 'README.md'}")

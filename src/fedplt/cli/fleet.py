@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedplt.cli.app import Devices, figures, out, print_json, save_picture, verb
-from fedplt.cli.model import key_values
-from fedplt.errors import ConfigError, CutError, ExampleError, FleetError
+from fedplt.cli.prepare import advising, key_values, parse_shape
+from fedplt.errors import ConfigError, CutError, FleetError
 
 if TYPE_CHECKING:
-    from fedplt.configuration import RunConfig, WorkConfig
+    from fedplt.configuration import WorkConfig
     from fedplt.fleet import Workload
 
 Model = Annotated[
@@ -24,6 +22,8 @@ Shape = Annotated[
     str | None,
     typer.Option(help="Input shape of one example, such as 3,32,32 (not needed if built-in)."),
 ]
+
+GIVE_SHAPE = "Give the shape of one example, without the batch, such as --shape 3,32,32."
 
 
 @verb()
@@ -60,7 +60,8 @@ def fleet(
     ] = None,
 ) -> None:
     """Plan what each device trains, so that all devices meet the round time."""
-    from fedplt.configuration import read_fleet
+    from fedplt.configuration import load_config, placing, read_fleet
+    from fedplt.federation.job import workload_without_data
     from fedplt.fleet import FleetTarget, fleet_json, fleet_summary, plan_deadlines, plan_fleet
 
     if deadline_seconds is not None and percentile is not None:
@@ -71,7 +72,11 @@ def fleet(
         if run is not None and value is not None:
             raise FleetError(f"--run and {name}: give one of them.")
     file = read_fleet(devices)
-    config = _run_config(run) if run else None
+    config, workload = None, None
+    if run:
+        with placing(run):
+            config = load_config(run)
+            workload = workload_without_data(config)
     target = file.target if config is None or config.fleet is None else config.fleet
     # The command line takes precedence over the files.
     settings = target.model_dump(include=set(FleetTarget.model_fields))
@@ -81,21 +86,16 @@ def fleet(
         min_ratio=min_ratio, may_freeze=may_freeze or None, may_cut_steps=may_cut_steps or None
     )
     work = file.work.model_copy(update=_given(local_steps=local_steps, batch_size=batch_size))
-    workload = (
-        _run_workload(run, config) if run and config else _workload(work, model, shape, devices)
-    )
-    made = plan_fleet(file.devices, workload, **settings)
-    choices = plan_deadlines(made, workload) if made.late or made.rule == "everyone" else []
+    planned = workload or _workload(work, model, shape, devices)
+    made = plan_fleet(file.devices, planned, **settings)
+    choices = plan_deadlines(made, planned) if made.late or made.rule == "everyone" else []
     out.print(fleet_summary(made, choices))
     others = [choice for choice in choices if choice.seconds != made.target_seconds]
     if others:
         out.print(f"Choose one with --deadline-seconds {others[0].seconds:g}.")
     print_json(lambda: fleet_json(made, choices))
     if picture:
-        figures()  # fails early if matplotlib is missing
-        from fedplt.report.figures import fleet_figure
-
-        save_picture(fleet_figure(made), picture)
+        save_picture(figures().fleet_figure(made), picture)
 
 
 @verb()
@@ -126,7 +126,7 @@ def probe(
 
     bandwidths = parse_quantity(DOWN, down), parse_quantity(UP, up)
     known_shape = parse_shape(shape) if shape else ()
-    with _shape_is_asked_for():
+    with advising(GIVE_SHAPE):
         example = example_model(model, key_values("--option", option), known_shape)
     found = probe(*example, batch_size=batch_size, passes=passes)
     profile = found.profile(name, *bandwidths)  # refuses impossible values
@@ -153,16 +153,6 @@ def _given(**flags: Any) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
-def parse_shape(text: str) -> tuple[int, ...]:
-    try:
-        shape = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise FleetError(f"--shape {text}: write it like 784 or 3,32,32.")
-    return shape
-
-
 def _workload(work: WorkConfig, model: str | None, shape: str | None, file: Path) -> Workload:
     """The file's workload, with the model and input shape from the command line if given."""
     from fedplt.federation.fleet import workload_from_config
@@ -173,35 +163,9 @@ def _workload(work: WorkConfig, model: str | None, shape: str | None, file: Path
     if model is not None or shape is not None:
         flags["shape"] = list(parse_shape(shape)) if shape else []
     try:
-        with _shape_is_asked_for():
+        with advising(GIVE_SHAPE):
             return workload_from_config(work.model_copy(update=flags))
     except (ConfigError, CutError) as error:
         if model is None:  # the model comes from the file
             raise FleetError(f"{file}: work.model: {error}") from error
         raise
-
-
-@contextmanager
-def _shape_is_asked_for() -> Iterator[None]:
-    """Add the advice to give --shape to errors about a missing example input."""
-    try:
-        yield
-    except ExampleError as error:
-        raise ConfigError(
-            f"{error} Give the shape of one example, without the batch, such as --shape 3,32,32."
-        ) from error
-
-
-def _run_config(path: Path) -> RunConfig:
-    from fedplt.configuration import load_config, placing
-
-    with placing(path):
-        return load_config(path)
-
-
-def _run_workload(path: Path, config: RunConfig) -> Workload:
-    from fedplt.configuration import placing
-    from fedplt.federation.job import workload_without_data
-
-    with placing(path):
-        return workload_without_data(config)

@@ -1,4 +1,4 @@
-"""Verbs before a run: copy a configuration, get a data set, compute its privacy budget."""
+"""Verbs before a run: copy a configuration, get a data set, cut a model, compute privacy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, Ta
 
 from fedplt.builtin import builtin_configs, builtin_fleets, copy_config, describe
 from fedplt.cli.app import Config, Group, Set, app, out, print_json, status, verb
-from fedplt.errors import ConfigError
+from fedplt.errors import ConfigError, ExampleError
 
 if TYPE_CHECKING:
     from fedplt.data import Progress as OnFetch
@@ -93,6 +93,137 @@ def data_get(
         path = fetch_data_set(name, folder=folder, progress=progress)
     out.print(f"{name} is in {path}")
     print_json({"name": name, "folder": str(path)})
+
+
+@verb()
+def cut(
+    model: Annotated[
+        str,
+        typer.Argument(help="fcn, cnn, resnet8, vit, text, or an import path: my_package:build."),
+    ],
+    example: Annotated[
+        str | None,
+        typer.Option(help="Import path of a function that returns an input batch."),
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(help="Instead of --example: the shape of one input, such as 3,32,32."),
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="For the model's function.")
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=PATTERN", help="Join layers into one.")
+    ] = None,
+    always: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Layers that all clients train in full."),
+    ] = None,
+    never: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Modules that no client trains.")
+    ] = None,
+    fused: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN=N", help="Linear modules with N equal blocks, cut alike."),
+    ] = None,
+    max_sublayers: Annotated[
+        int | None, typer.Option(help="At most this many sub-layers per layer.")
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Compare a step of partial training with full gradients."),
+    ] = False,
+) -> None:
+    """Show how a model is cut: layers, sub-layers, what is left out, and why."""
+    import warnings
+
+    from fedplt.client.self_check.check import RATIOS
+    from fedplt.client.self_check.check import check as check_training
+    from fedplt.cutting.find_layers import cut as cut_model
+    from fedplt.models import MODELS, build_model
+    from fedplt.planning import make_plan
+
+    options = key_values("--option", option)
+    built = build_model(model, options, seed=0)
+    groups: dict[str, Any] = {}
+    for name, pattern in _pairs("--group", group):
+        groups.setdefault(name, []).append(pattern)
+    if not groups and model in MODELS:
+        groups = dict(MODELS[model].groups)
+    inputs = _inputs(model, example, shape, bool(options))
+    with warnings.catch_warnings(), advising("Give one that fits with --shape or --example."):
+        warnings.simplefilter("ignore")  # the table shows the same
+        layers = cut_model(
+            built, inputs, groups=groups, always=always or [], never=never or [],
+            fused=key_values("--fused", fused), max_sublayers=max_sublayers,
+        )  # fmt: skip
+    out.print(layers.summary())
+    answer = layers.to_json()
+    if inputs is None:
+        if check:
+            raise ConfigError("--check needs an input: give --shape or --example.")
+        status.print("Give --shape or --example to see how data flows.")
+    elif check:
+        report = check_training(built, inputs, plan=make_plan(layers, RATIOS))
+        out.print(f"\n{report}\n{report.tensors}")
+        answer["check"] = {"is_right": report.is_right}
+    print_json(answer)
+    if check and not report.is_right:
+        raise typer.Exit(1)
+
+
+def _inputs(model: str, example: str | None, shape: str | None, has_options: bool) -> Any:
+    import torch
+
+    from fedplt.imports import import_object
+    from fedplt.methods import calling_own
+    from fedplt.models import MODELS
+
+    if example and shape:
+        raise ConfigError("give either --example or --shape, not both.")
+    if example:
+        function = import_object(example, "--example")
+        with calling_own(function, "--example"):
+            return function()
+    if shape:
+        return torch.randn(2, *parse_shape(shape))
+    known = MODELS[model].example if model in MODELS and not has_options else None
+    return known() if known else None
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(part) for part in text.replace("x", ",").split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise ConfigError(f"--shape {text}: write it like 784, or with commas such as 3,32,32.")
+    return shape
+
+
+@contextmanager
+def advising(advice: str) -> Iterator[None]:
+    """Add advice to errors about an example input that is missing or does not fit."""
+    try:
+        yield
+    except ExampleError as error:
+        raise ConfigError(f"{error} {advice}") from error
+
+
+def _pairs(flag: str, given: list[str] | None) -> list[tuple[str, str]]:
+    result = []
+    for text in given or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key or not value:
+            raise ConfigError(f"{flag} {text}: write two words joined by an equals sign.")
+        result.append((key, value))
+    return result
+
+
+def key_values(flag: str, given: list[str] | None) -> dict[str, Any]:
+    from fedplt.configuration import parse_value
+
+    return {key: parse_value(raw) for key, raw in _pairs(flag, given)}
 
 
 @verb()

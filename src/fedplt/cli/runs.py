@@ -1,11 +1,11 @@
-"""Verbs about runs: plan, run, resume, evaluate, report, curve."""
+"""Verbs about runs: plan, run, resume, watch, evaluate, report, curve, export."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,11 +23,11 @@ from fedplt.cli.app import (
     verb,
 )
 from fedplt.cli.prepare import fetch_progress
-from fedplt.errors import RunError
+from fedplt.errors import ConfigError, RunError, did_you_mean
 from fedplt.text import SAMPLE_STD, counted
 
 if TYPE_CHECKING:
-    from fedplt.federation import OnRound, RoundRecord, RunFolder
+    from fedplt.federation import OnRound, RunFolder
 
 Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Log every round into the run's tensorboard/ folder.")
@@ -184,6 +184,7 @@ def curve(
     """Draw curves of scores; runs that differ only in their seed become mean and spread."""
     from fedplt.federation.run_folder.records import one_metric
     from fedplt.report.page import read_groups
+    from fedplt.statistics import spread
 
     groups = {name: [run.history for run in runs] for name, runs in read_groups(folders).items()}
     metric = one_metric(history for histories in groups.values() for history in histories)
@@ -191,22 +192,85 @@ def curve(
     for name, histories in groups.items():
         finals = [history.final_score() for history in histories]
         lasts = [history.last_score for history in histories]
-        spread = stdev(finals) if len(finals) > 1 else None
-        mean = metric.text(fmean(finals), 1)
-        note = "one run"
-        if spread is not None:
-            mean = f"{metric.number(fmean(finals), 1)} +- {metric.text(spread, 1)}"
-            note = f"{len(finals)} runs, +- {SAMPLE_STD}"
-        each = ", ".join(metric.number(value, 1) for value in finals)
-        last = ", ".join(metric.number(value, 1) for value in lasts)
+        mean, std, number = astuple(spread(finals))
+        text, note = metric.text(mean, 1), "one run"
+        if std is not None:
+            text = f"{metric.number(mean, 1)} +- {metric.text(std, 1)}"
+            note = f"{number} runs, +- {SAMPLE_STD}"
+        each, last = (", ".join(metric.number(v, 1) for v in values) for values in (finals, lasts))
         out.print(
-            f"{name}: {mean} ({note}; mean of the last 10 evaluations: {each}; last evaluation: "
+            f"{name}: {text} ({note}; mean of the last 10 evaluations: {each}; last evaluation: "
             f"{last})",
         )
-        spreads = {"mean": fmean(finals), "sample_std": spread}
-        found[name] = {metric.name: finals, "last": lasts, **spreads}
+        found[name] = {metric.name: finals, "last": lasts, "mean": mean, "sample_std": std}
     save_picture(figures().score_figure(groups), picture)
     print_json({"picture": str(picture), "runs": found})
+
+
+@verb()
+def watch(
+    folder: Annotated[Path, typer.Argument(help="Folder with the folders of runs.")] = Path("runs"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than this machine's are open to all.")
+    ] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(help="A host name under which the page may be reached, besides localhost."),
+    ] = None,
+) -> None:
+    """Show runs in the browser, live; reads only, and only for this machine without --host."""
+    if not folder.is_dir():
+        raise RunError(f"{folder} is not a folder. Name the one that has your runs.")
+    try:
+        from fedplt.report.watch import make_server, watch_app
+    except ImportError as error:
+        raise RunError("fedplt watch needs a web server: pip install 'fedplt[watch]'") from error
+    names = [*(name or []), *([] if host in ("0.0.0.0", "::") else [host])]
+    if host in ("0.0.0.0", "::") and not name:
+        raise ConfigError(
+            f"--host {host}: give the host name or address of the page with --name, "
+            "such as --name lab-server; requests for other names are refused."
+        )
+    server = make_server(watch_app(folder.resolve(), names), host, port)
+    sockets = [server.config.bind_socket()] if port == 0 else None
+    shown = sockets[0].getsockname()[1] if sockets else port
+    address = f"http://{f'[{host}]' if ':' in host else host}:{shown}"
+    out.print(f"{address}  (Ctrl-C ends it)")
+    print_json({"address": address})
+    server.run(sockets)
+
+
+@verb()
+def export(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Folders of runs, or the folder of a comparison.")
+    ],
+    table: Annotated[
+        str, typer.Option(help="rounds, layers (diagnostics), clients or comparison.")
+    ] = "rounds",
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="A .csv or .parquet file (default: TABLE.csv); of a comparison also .tex or .md.",
+        ),
+    ] = None,
+) -> None:
+    """Write the records of runs as a tidy table, or their comparison: CSV, Parquet, LaTeX."""
+    from fedplt.report.export import TABLES, export, export_comparison
+    from fedplt.report.page import read_groups, read_run, run_folders
+
+    known = [*TABLES, "comparison"]
+    if table not in known:
+        raise ConfigError(f"--table {table}: {did_you_mean(table, known)}")
+    path = file or Path(f"{table}.csv")
+    if table == "comparison":
+        number = export_comparison(read_groups(folders), path)
+    else:
+        number = export([read_run(folder) for folder in run_folders(folders)], table, path)
+    out.print(f"{path}: {counted(number, 'row')}")
+    print_json({"file": str(path), "rows": number})
 
 
 def write_report(folders: list[Path], page: Path, title: str | None = None) -> Path:
@@ -226,13 +290,13 @@ def _finish(folder: RunFolder) -> None:
     from fedplt.federation.privacy import privacy_text
 
     history, model = folder.history(), folder.path / "model.safetensors"
-    number, metric = min(10, len(history.scores)), history.metric
+    number, metric, record = min(10, len(history.scores)), history.metric, history.rounds[-1]
     last, mean = metric.text(history.last_score, 1), metric.text(history.final_score(), 1)
     text = f"{metric.name} {last} in the last evaluation, {mean} mean of the last {number}"
-    done, wanted = history.rounds[-1].round, folder.config().rounds
-    if done < wanted and history.best is not None:
+    wanted = folder.config().rounds
+    if record.round < wanted and history.best is not None:
         out.print(
-            f"ended after round {done} of {wanted}: no better {metric.name} since round "
+            f"ended after round {record.round} of {wanted}: no better {metric.name} since round "
             f"{history.best.round} (evaluation.stop_after)"
         )
     if history.test_score is not None:
@@ -247,7 +311,6 @@ def _finish(folder: RunFolder) -> None:
         out.print(f"report: {report}")
     except RunError as error:  # no round was evaluated; the run has ended well all the same
         err.print(f"no report: {error}")
-    record = history.rounds[-1]
     print_json(
         {
             "folder": str(folder.path),
@@ -266,18 +329,14 @@ def _finish(folder: RunFolder) -> None:
 @contextmanager
 def _tracked(folder: Path, wanted: bool, done: int, show: OnRound) -> Iterator[OnRound]:
     """Log every round for TensorBoard too, if that is wanted."""
-    if not wanted:
+    from fedplt.federation.progress import both
+    from fedplt.report.export import tensorboard_rounds
+
+    if wanted:
+        with tensorboard_rounds(folder / "tensorboard", done) as log:
+            yield both(log, show)
+    else:
         yield show
-        return
-    from fedplt.report.tracking import tensorboard_rounds
-
-    with tensorboard_rounds(folder / "tensorboard", done) as log:
-
-        def both(record: RoundRecord) -> None:
-            log(record)
-            show(record)
-
-        yield both
 
 
 @contextmanager

@@ -31,5 +31,4 @@ from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
-from fedplt.client.update import ClientUpdate, Origin, update_norm, weighted_norm
-from fedplt.client.uplink import Uplink
+from fedplt.client.update import ClientUpdate, Origin, Uplink, update_norm, weighted_norm

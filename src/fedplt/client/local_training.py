@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,20 +190,16 @@ def scaled(model: nn.Module, assignment: Assignment, recipe: LocalRecipe) -> Ite
 
     Its layers sum over fewer units than those of the whole model: dividing preserves the scale.
     """
-    handles = []
     divide = functools.partial(_divide, assignment.rate)
     divide_inputs = functools.partial(_divide_inputs, assignment.rate)
-    try:
+    with ExitStack() as stack:
         for name in assignment.scaled_modules(recipe.scaler):
             module = model.get_submodule(name)
             if recipe.scaler == "inputs":
-                handles.append(module.register_forward_pre_hook(divide_inputs))
+                stack.enter_context(module.register_forward_pre_hook(divide_inputs))
             else:
-                handles.append(module.register_forward_hook(divide))
+                stack.enter_context(module.register_forward_hook(divide))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _divide(rate: float, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
@@ -217,15 +213,11 @@ def _divide_inputs(rate: float, module: nn.Module, inputs: tuple[Any, ...]) -> t
 @contextmanager
 def _static_norms(model: nn.Module, wanted: bool) -> Iterator[None]:
     """Inside the block, normalization layers use batch statistics; running ones do not change."""
-    changed: list[tuple[Any, Any]] = []
-    try:
+    with ExitStack() as stack:
         for module in modules_with_running_statistics(model) if wanted else []:
-            changed.append((module, module.momentum))
+            stack.callback(setattr, module, "momentum", module.momentum)
             module.momentum = 0.0
         yield
-    finally:
-        for module, momentum in changed:
-            module.momentum = momentum
 
 
 @contextmanager

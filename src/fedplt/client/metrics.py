@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -191,9 +192,10 @@ def _right(outputs: Any, targets: Tensor) -> Tensor:
     return (right * counted).flatten(1).sum(1) / counted.flatten(1).sum(1).clamp(min=1)
 
 
-accuracy = Metric(
-    _right, name="accuracy", direction="higher", unit="%", format=".1f", limits=(0.0, 1.0)
+_share_metric = functools.partial(
+    Metric, direction="higher", unit="%", format=".1f", limits=(0.0, 1.0)
 )
+accuracy = _share_metric(_right, name="accuracy")
 """Share of the examples whose largest output is their label.
 
 If an example has several labels (one per token), the mean over its labels.
@@ -267,21 +269,9 @@ def _mean_f1(sums: Sums, num_examples: int) -> float:
     return float((2 * hits / np.maximum(2 * hits + wrong + missed, 1.0)).mean())
 
 
-f1 = Metric(
-    _hits,
-    name="F1",
-    direction="higher",
-    unit="%",
-    format=".1f",
-    limits=(0.0, 1.0),
-    finish=_f1,
-    row_limits=(0.0, 1.0),
-)
+f1 = _share_metric(_hits, name="F1", finish=_f1, row_limits=(0.0, 1.0))
 """F1 over all examples and labels together ("micro"); a label is chosen by an output above 0."""
-macro_f1 = Metric(
-    _hits, name="macro F1", direction="higher", unit="%", format=".1f", limits=(0.0, 1.0),
-    finish=_mean_f1, row_limits=(0.0, 1.0),
-)  # fmt: skip
+macro_f1 = _share_metric(_hits, name="macro F1", finish=_mean_f1, row_limits=(0.0, 1.0))
 """The mean over labels of their F1 scores."""
 
 
@@ -314,11 +304,10 @@ def _share(sums: Sums, num_examples: int) -> float:
     return float(sums[0] / max(sums[1], 1.0))
 
 
-token_accuracy = Metric(
-    _right_tokens, name="token accuracy", direction="higher", unit="%", format=".1f",
-    limits=(0.0, 1.0), finish=_share, row_limits=POSITIVE,
-)  # fmt: skip
-"""Share of the tokens that mark_frozen which have the largest output."""
+token_accuracy = _share_metric(
+    _right_tokens, name="token accuracy", finish=_share, row_limits=POSITIVE
+)
+"""Share of the tokens whose largest output is the token that follows."""
 
 METRICS: dict[str, Metric] = {
     "accuracy": accuracy,

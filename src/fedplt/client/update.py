@@ -1,32 +1,48 @@
-"""A client's update: the change of the slices it trained, as one flat array."""
+"""A client's update: the change of the slices it trained, as one flat array, and its bytes.
+
+Without an encoding, the bytes are a safetensors file with one array and a header of plain values.
+:class:`Uplink` sends fewer bytes, and adds what an encoding loses to the client's next upload.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from fedplt.client.update_bytes import read_update
+from fedplt.encoding import Encoding, Values
 from fedplt.errors import UpdateError
-from fedplt.planning import BYTES_PER_NUMBER, Assignment, update_header
-from fedplt.text import brief
+from fedplt.kernels import put, take
+from fedplt.planning import BYTES_PER_NUMBER, Assignment, update_header, update_packing
+from fedplt.schema import first_problem
+from fedplt.text import brief, printable
 
 FORMAT = 1
+MAX_HEADER = 1_000_000
+"""Bytes of a header."""
+MAX_EXAMPLES = 10**12
+Kind = TypeVar("Kind", bound=BaseModel)
+Number = Annotated[float, Field(allow_inf_nan=True)]
+Index = Annotated[int, Field(ge=0, lt=2**63)]
+Name = Annotated[str, Field(max_length=1000)]
 
 
 @dataclass(frozen=True)
 class Origin:
     """Whose update it is, of which round and by which plan."""
 
-    client: int
-    round: int
-    plan: str
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+    client: Index
+    round: Index
+    plan: Name
     """The plan's fingerprint."""
 
 
@@ -65,13 +81,69 @@ class ClientUpdate:
     @classmethod
     def from_bytes(cls, data: bytes) -> ClientUpdate:
         """Read what a client sent: anything but an update is refused as :class:`UpdateError`."""
-        header, values = read_update(data)
+        header, values = _read(data)
         if header.format != FORMAT:
             raise UpdateError(
                 f"this update has format {header.format}; this version reads {FORMAT}."
             )
-        origin = None if header.origin is None else Origin(**header.origin.model_dump())
-        return cls(values, header.num_examples, header.norm, header.metrics, origin)
+        return cls(values, header.num_examples, header.norm, header.metrics, header.origin)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Header(_Strict):
+    """The values beside the numbers."""
+
+    format: Index
+    num_examples: Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]
+    norm: Number
+    metrics: Annotated[dict[Name, Number], Field(max_length=1000)]
+    origin: Origin | None = None
+
+
+class _Array(_Strict):
+    dtype: Literal["F32"]
+    shape: Annotated[list[Index], Field(min_length=1, max_length=1)]
+    data_offsets: Annotated[list[Index], Field(min_length=2, max_length=2)]
+
+
+class _Metadata(_Strict):
+    fedplt: Annotated[str, Field(max_length=MAX_HEADER)]
+
+
+class _File(_Strict):
+    metadata: Annotated[_Metadata, Field(alias="__metadata__")]
+    update: _Array
+
+
+def _read(data: Any) -> tuple[_Header, NDArray[np.float32]]:
+    """Check both headers field by field before any memory is taken for the numbers."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise UpdateError(f"an update is sent as bytes, not as {type(data).__name__}.")
+    data = bytes(data)
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(MAX_HEADER, len(data) - 8):
+        raise UpdateError("these bytes are not a client update: they have no header.")
+    start = 8 + length
+    file = _parse(_File, data[8:start])
+    header = _parse(_Header, file.metadata.fedplt)
+    (number,) = file.update.shape
+    if file.update.data_offsets != [0, 4 * number] or len(data) - start != 4 * number:
+        raise UpdateError(
+            f"these bytes are not a client update: the header has {number} numbers, and "
+            f"{len(data) - start} bytes follow."
+        )
+    return header, np.frombuffer(data, dtype="<f4", offset=start).astype(np.float32)
+
+
+def _parse(kind: type[Kind], text: str | bytes) -> Kind:
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        reason = printable(first_problem(error), 200)
+        raise UpdateError(f"these bytes are not a client update: {reason}") from None
 
 
 def change_since(before: Tensor, after: Iterable[Tensor]) -> Tensor:
@@ -102,3 +174,51 @@ def weighted_norm(values: Tensor, weights: Tensor | None, assignment: Assignment
     if len(weights) != len(values):
         raise UpdateError(f"{len(weights)} weights came for {len(values)} numbers.")
     return update_norm(values / weights, assignment)
+
+
+class Uplink:
+    r"""Encodes updates; holds the residuals :math:`e_k` of one client, or of all in a simulation.
+
+    .. math:: \text{upload } Q(U_k + e_k), \qquad e_k \leftarrow U_k + e_k - Q(U_k + e_k)
+
+    :math:`e_k` stays on the client: one value per value of the model, 0 where it never trained. An
+    upload changes only those of its slice.
+    """
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
+        self.residuals: dict[int, Tensor] = {}
+        self._next: dict[int, Tensor] = {}
+
+    def send(self, client: int, values: Values, assignment: Assignment) -> tuple[bytes, Values]:
+        """The bytes of an update, and the values that the server reads from them.
+
+        The residual changes when :meth:`keep` is called: the server has the update.
+        """
+        packing, place = update_packing(assignment, self.encoding), assignment.uploaded
+        old = self.residuals.get(client)
+        residual = torch.zeros(assignment.layers.state_size) if old is None else old.clone()
+        wanted = values + take(residual, place).numpy()
+        data = packing.encode(wanted)
+        read = packing.decode(data)
+        put(residual, place, torch.from_numpy(wanted - read))
+        self._next[client] = residual
+        return data, read
+
+    def keep(self, clients: Iterable[int]) -> None:
+        """Keep the residuals of these clients' uploads; forget those of others."""
+        self.residuals |= {k: self._next[k] for k in clients if k in self._next}
+        self._next = {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For a checkpoint; :meth:`restore` reads it."""
+        return {f"residual.{client}": tensor for client, tensor in self.residuals.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        prefix = "residual."
+        self.residuals = {
+            int(name.removeprefix(prefix)): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(prefix)
+        }
+        self._next = {}

@@ -60,7 +60,7 @@ def original(func: Callable[..., Any]) -> Callable[..., Any]:
     if name in _REPLACED:
         raise CutError(
             f"torch.nn.functional.{name} was replaced before this library was imported, so torch's "
-            "own is not known here and the replacement would be direct_apply twice. Import this "
+            "own is not known here and the replacement would be applied twice. Import this "
             "library first, then replace the function."
         )
     found: Callable[..., Any] = _FUNCTIONS.get(name, func)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedplt.kernels.trained_rows import TrainedRows, differentiable_gradients
+from fedplt.kernels.trained_rows import Planned, TrainedRows, differentiable_gradients
 from fedplt.planning import Rows
-from fedplt.torch_internals import direct_apply, hidden_backward
+from fedplt.torch_internals import direct_apply, hidden_backward, kernel_accepts
 
 Geometry = tuple[Any, ...]
 """stride, padding, dilation, transposed, output padding, groups"""
@@ -115,39 +115,54 @@ def _input_gradient(
     return grad_x
 
 
-def sliced_convolution(
+def planned_convolution(
+    planned: Planned,
     input: Tensor,
-    trained: TrainedRows,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    groups: int,
-) -> Tensor:
-    """As torch's functions of 1 to 3 dimensions; the input may be one example without a batch."""
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """``F.conv1d`` to ``F.conv3d``; the input may be one example without a batch."""
+    trained = planned.rows_of(weight, bias) if kernel_accepts(input) else None
+    if trained is None or not _has_whole_groups(trained, groups):
+        return NotImplemented
     columns = trained.used(input)
-    dimensions = trained.tensors["weight"].ndim - 2
+    dimensions = weight.ndim - 2
     x = input if input.ndim == dimensions + 2 else input[None]
     stride, dilation = _each(stride, dimensions), _each(dilation, dimensions)
     if isinstance(padding, str):
-        kernel = trained.tensors["weight"].shape[2:]
-        x, padding = _padded(x, padding, kernel, dilation), 0
+        x, padding = _padded(x, padding, weight.shape[2:], dilation), 0
     zeros = (0,) * dimensions
     geometry = (stride, _each(padding, dimensions), dilation, False, zeros, groups)
     y: Tensor = _apply(x, trained, columns, geometry, *trained.all_leaves())
     return y if input.ndim == dimensions + 2 else y[0]
 
 
-def sliced_transposed_convolution(
+def _has_whole_groups(trained: TrainedRows, groups: int) -> bool:
+    each = len(trained.tensors["weight"]) // groups
+    return groups == 1 or all(start % each == stop % each == 0 for start, stop in trained.rows)
+
+
+def planned_transposed_convolution(
+    planned: Planned,
     input: Tensor,
-    trained: TrainedRows,
-    stride: Any,
-    padding: Any,
-    output_padding: Any,
-    dilation: Any,
-) -> Tensor:
-    """Without groups."""
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    """``F.conv_transpose1d`` to ``F.conv_transpose3d``, without groups."""
+    trained = planned.rows_of(weight, bias, 1) if groups == 1 and kernel_accepts(input) else None
+    if trained is None:
+        return NotImplemented
     trained.used(input)
-    dimensions = trained.tensors["weight"].ndim - 2
+    dimensions = weight.ndim - 2
     x = input if input.ndim == dimensions + 2 else input[None]
     sizes = (_each(value, dimensions) for value in (stride, padding, dilation))
     geometry = (*sizes, True, _each(output_padding, dimensions), 1)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
-from fedplt.kernels.trained_rows import TrainedRows, differentiable_gradients
-from fedplt.torch_internals import direct_apply, hidden_backward, is_batched
+from fedplt.kernels.trained_rows import Planned, TrainedRows, differentiable_gradients
+from fedplt.torch_internals import direct_apply, hidden_backward, is_batched, kernel_accepts
 
 
 class _Embedding(torch.autograd.Function):
@@ -58,9 +58,31 @@ def _embedding(padding: int | None, indices: Tensor, tensors: dict[str, Tensor])
     return embedding(indices, tensors["weight"], padding)
 
 
-def sliced_embedding(input: Tensor, trained: TrainedRows, padding: int | None) -> Tensor:
+def planned_embedding(
+    planned: Planned,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
+    """``F.embedding``."""
+    if max_norm is not None:
+        planned.note_write()  # a lookup renormalizes the row
+    standard = max_norm is None and not scale_grad_by_freq and not sparse and kernel_accepts(input)
+    trained = planned.rows_of(weight, None) if standard else None
+    if trained is None:
+        return NotImplemented
     trained.used(input)
-    if padding is not None and padding < 0:
-        padding += len(trained.tensors["weight"])
-    result: Tensor = _apply(input, trained, padding, *trained.all_leaves())
-    return result
+    if padding_idx is not None and padding_idx < 0:
+        padding_idx += len(weight)
+    return _apply(input, trained, padding_idx, *trained.all_leaves())
+
+
+def planned_embedding_bag(planned: Planned, *args: Any, **kwargs: Any) -> Any:
+    """``F.embedding_bag``: no kernel, but a lookup may write."""
+    if kwargs.get("max_norm", args[3] if len(args) > 3 else None) is not None:
+        planned.note_write()
+    return NotImplemented

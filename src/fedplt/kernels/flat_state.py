@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +17,13 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
     Writing to the array then changes the model, and training the model changes the array. All
     tensors need the same type.
     """
-    _refuse_views(model, layers)
     tensors = [
         getattr(model.get_submodule(placed.tensor.module), placed.tensor.key)
         for placed in layers.placed
     ]
+    names = [placed.tensor.name for placed in layers.placed]
+    addresses = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+    _refuse_views(model, dict(zip(addresses, names, strict=True)))
     first = next(iter(tensors), torch.empty(0))
     for placed, tensor in zip(layers.placed, tensors, strict=True):
         if tensor.dtype != first.dtype:
@@ -39,13 +40,8 @@ def bind_state(model: nn.Module, layers: Layers) -> Tensor:
     return flat
 
 
-def _refuse_views(model: nn.Module, layers: Layers) -> None:
-    """Attributes that are views of a bound tensor would keep its old values for ever."""
-    bound = [(placed.tensor, model.get_submodule(placed.tensor.module)) for placed in layers.placed]
-    tensors: dict[int, str] = {}
-    for spec, module in bound:
-        tensor: Any = getattr(module, spec.key)
-        tensors[tensor.untyped_storage().data_ptr()] = spec.name
+def _refuse_views(model: nn.Module, tensors: dict[int, str]) -> None:
+    """Refuse attributes that are views of a bound tensor: they would never get new values."""
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if not isinstance(value, Tensor) or isinstance(value, nn.Parameter):

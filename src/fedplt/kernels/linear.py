@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedplt.kernels.block_forward import has_own_forward, is_shadowed, is_standard_chain
 from fedplt.kernels.frozen_activations import is_frozen
-from fedplt.kernels.trained_rows import TrainedRows, differentiable_gradients
+from fedplt.kernels.trained_rows import Planned, TrainedRows, differentiable_gradients
 from fedplt.planning import Rows
 from fedplt.torch_internals import (
     DisableTorchFunction,
@@ -103,6 +103,24 @@ def sliced_linear(input: Tensor, trained: TrainedRows) -> Tensor:
     x = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
     y: Tensor = _apply_linear(x, trained, columns, *trained.all_leaves())
     return y if input.ndim == 2 else y.view(*input.shape[:-1], y.shape[-1])
+
+
+def planned_linear(
+    planned: Planned, input: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Any:
+    """``F.linear``."""
+    trained = planned.rows_of(weight, bias) if kernel_accepts(input) and input.ndim else None
+    return NotImplemented if trained is None else sliced_linear(input, trained)
+
+
+def planned_addmm(
+    planned: Planned, input: Tensor, mat1: Tensor, mat2: Tensor, **options: Any
+) -> Any:
+    """``bias + x @ weight``, as Conv1D of the transformers package computes it."""
+    if options or not kernel_accepts(mat1) or input.ndim != 1:
+        return NotImplemented
+    trained = planned.rows_of(mat2, input, 1)
+    return NotImplemented if trained is None else sliced_linear(mat1, trained)
 
 
 # Chains.

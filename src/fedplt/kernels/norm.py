@@ -6,13 +6,14 @@ client. Other normalization layers have no kernel: their few gradients are compu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, instance_norm
 
-from fedplt.kernels.trained_rows import Statistics
+from fedplt.kernels.trained_rows import Planned, Statistics
 from fedplt.torch_internals import BatchNormBase, InstanceNormBase
 
 RUNNING_STATISTICS = ("running_mean", "running_var")
@@ -34,16 +35,23 @@ def modules_with_running_statistics(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if has_running_statistics(module)]
 
 
-def sliced_batch_norm(
+def planned_batch_norm(
+    planned: Planned,
     input: Tensor,
-    statistics: Statistics,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Tensor:
-    """Batch statistics while training; those of untrained channels do not change."""
+) -> Any:
+    """``F.batch_norm``: in training mode, the statistics of untrained channels do not change."""
+    statistics = planned.statistics_of(running_mean, running_var)
+    if statistics is None:
+        return NotImplemented
+    if planned.has_hooks:
+        weight, bias = planned.carrier_of(weight), planned.carrier_of(bias)
     mean, var = statistics.mean, statistics.var
     if not training or input.numel() == input.shape[1]:
         # One value per channel has no variance: a last batch of one example.
@@ -55,16 +63,23 @@ def sliced_batch_norm(
         _copy_trained(statistics, moved_mean, moved_var)
 
 
-def sliced_instance_norm(
+def planned_instance_norm(
+    planned: Planned,
     input: Tensor,
-    statistics: Statistics,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Tensor:
-    """Each example has its own statistics while training."""
+) -> Any:
+    """``F.instance_norm``: in training mode, each example is normalized by its own statistics."""
+    statistics = planned.statistics_of(running_mean, running_var)
+    if statistics is None:
+        return NotImplemented
+    if planned.has_hooks:
+        weight, bias = planned.carrier_of(weight), planned.carrier_of(bias)
     mean, var = statistics.mean, statistics.var
     if not use_input_stats:
         return instance_norm(input, mean, var, weight, bias, False, 0.0, eps)
@@ -73,6 +88,26 @@ def sliced_instance_norm(
         return instance_norm(input, moved_mean, moved_var, weight, bias, True, momentum, eps)
     finally:
         _copy_trained(statistics, moved_mean, moved_var)
+
+
+def statistics_last(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.batch_norm`` and ``torch.instance_norm`` take weight and bias before statistics."""
+
+    def reordered(
+        planned: Planned,
+        input: Tensor,
+        weight: Any,
+        bias: Any,
+        running_mean: Any,
+        running_var: Any,
+        *options: Any,
+        cudnn_enabled: bool = True,
+        **named: Any,
+    ) -> Any:
+        given = (running_mean, running_var, weight, bias, *options[:3])  # the fourth is for cuDNN
+        return operation(planned, input, *given, **named)
+
+    return reordered
 
 
 def _copy_trained(statistics: Statistics, mean: Tensor, var: Tensor) -> None:

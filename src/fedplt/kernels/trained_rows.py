@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -277,6 +277,25 @@ class Statistics:
     mean: Tensor
     var: Tensor
     rows: Rows = field(default=())
+
+
+class Planned(Protocol):
+    """The planned parameters and statistics of a model."""
+
+    def rows_of(self, weight: Any, bias: Any, axis: int = 0) -> TrainedRows | None:
+        """Of a weight whose outputs are on this axis; None where a kernel would save nothing."""
+
+    def statistics_of(self, mean: Any, var: Any) -> Statistics | None: ...
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether gradients of slices have hooks."""
+
+    def carrier_of(self, tensor: Any) -> Any:
+        """What torch's own operations take instead of a planned parameter."""
+
+    def note_write(self) -> None:
+        """Call before an operation writes to a parameter."""
 
 
 def axis_first(tensor: Tensor, axis: int) -> Tensor:

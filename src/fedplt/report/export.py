@@ -1,16 +1,29 @@
-"""Records of runs as tidy tables: one row per observation, one column per variable."""
+"""Records of runs for other programs: tidy tables (CSV, Parquet), TensorBoard and trackers.
+
+A tidy table has one row per observation and one column per variable.
+"""
 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedplt.errors import RunError
+from fedplt.federation import OnRound, RoundRecord
 from fedplt.files import write_atomically, write_text
 from fedplt.imports import optional_module
-from fedplt.report.page import Groups, ShownRun, comparison_table, scores_by_client
+from fedplt.report.page import (
+    Groups,
+    ShownRun,
+    client_summary,
+    comparison_table,
+    csv_text,
+    scores_by_client,
+)
 from fedplt.tables import latex, markdown
 from fedplt.text import csv_cell
 
@@ -42,7 +55,6 @@ def layer_rows(run: ShownRun) -> Iterator[Row]:
 
 def client_rows(run: ShownRun) -> Iterator[Row]:
     """One row per round and client of which something was recorded."""
-    names = {client: device.name for device in run.devices for client in device.clients}
     for record in run.history.rounds:
         sampling: Any = record.sampling or {}
         listed = sampling.get("probabilities")
@@ -55,7 +67,7 @@ def client_rows(run: ShownRun) -> Iterator[Row]:
                 **_run_columns(run),
                 "round": record.round,
                 "client": client,
-                "device": names.get(client),
+                "device": run.device_names.get(client),
                 "score": scores.get(client),
                 "probability": probabilities.get(client),
                 "chosen": client in chosen if chosen else None,
@@ -74,16 +86,12 @@ TABLES: dict[str, Callable[[ShownRun], Iterator[Row]]] = {
 
 def export_comparison(groups: Groups, path: Path) -> int:
     """Write the table that compares groups of runs as .csv, .tex or .md; return its rows."""
-    made = comparison_table(groups)
-    rows = [dict(zip(made.header, row, strict=True)) for row in made.rows]
-    texts = {".tex": latex, ".md": markdown}
-    if path.suffix in texts:
-        write_text(path, texts[path.suffix](made))
-    elif path.suffix == ".csv":
-        write_atomically(path, lambda scratch: _write_csv(rows, scratch))
-    else:
+    formats = {".csv": csv_text, ".tex": latex, ".md": markdown}
+    if path.suffix not in formats:
         raise RunError(f"{path}: this table is written as .csv, .tex or .md; choose one of these.")
-    return len(rows)
+    table = comparison_table(groups)
+    write_text(path, formats[path.suffix](table))
+    return len(table.rows)
 
 
 def export(runs: Sequence[ShownRun], table: str, path: Path) -> int:
@@ -112,3 +120,49 @@ def _write_parquet(rows: Sequence[Row], path: Path) -> None:
         for name in ("pyarrow", "pyarrow.parquet")
     )
     parquet.write_table(arrow.Table.from_pylist(list(rows)), path)
+
+
+def scalars(record: RoundRecord, metric: str = "score") -> dict[str, float]:
+    """The numbers of a round by name, for a tracker such as TensorBoard, W&B or MLflow.
+
+    Names are ``group/name``: ``validation/score``, ``training/loss``, ``total/bytes_up``. A number
+    that this round lacks, such as the score between evaluations, is left out.
+    """
+    values: dict[str, float | None] = {
+        f"validation/{metric}": record.score,
+        "validation/loss": record.loss,
+        "training/loss": record.train_loss,
+        "training/clients": record.num_clients,
+        "training/seconds": record.seconds,
+        **{f"total/{name}": float(value) for name, value in vars(record.total).items()},
+        **{f"clients/{name}": value for name, value in client_summary(record).items()},
+    }
+    diagnostics = record.diagnostics or {}
+    for key in ("update_magnitude", "effective_perturbation"):
+        values[f"model/{key}"] = diagnostics.get(key)
+        for name, layer in (diagnostics.get("layers") or {}).items():
+            values[f"{key}/{name}"] = layer.get(key)
+    return {tag: v for tag, v in values.items() if v is not None and math.isfinite(v)}
+
+
+@contextmanager
+def tensorboard_rounds(folder: Path, rounds_done: int = 0) -> Iterator[OnRound]:
+    """A callback that logs rounds into a folder; a resumed run replaces later rounds."""
+    _, module = (
+        optional_module(name, "--tensorboard", "'fedplt[tracking]'")
+        for name in ("tensorboard", "torch.utils.tensorboard")
+    )
+    writers: list[Any] = []
+
+    def log(record: RoundRecord) -> None:
+        if not writers:  # only now: a run makes its folder itself
+            purge = rounds_done + 1 if rounds_done else None
+            writers.append(module.SummaryWriter(str(folder), purge_step=purge))
+        for tag, value in scalars(record).items():
+            writers[0].add_scalar(tag, value, record.round)
+
+    try:
+        yield log
+    finally:
+        for writer in writers:
+            writer.close()

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -67,19 +67,17 @@ class ListedRun:
 
 def find_runs(folder: Path) -> dict[str, Path]:
     """Folders of runs below a folder, by their path in it; links are not followed."""
-    return {path.relative_to(folder).as_posix(): path for path in _walk(folder)}
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    walk = islice(os.walk(folder, followlinks=False), MAX_FOLDERS)
-    for place, inner, files in walk:
+    found = {}
+    for place, inner, files in islice(os.walk(folder, followlinks=False), MAX_FOLDERS):
         path = Path(place)
+        below = path.relative_to(folder)
+        is_run = "config.toml" in files and "plan.json" in files
         inner.sort()
-        if "config.toml" in files and "plan.json" in files:
+        if is_run or len(below.parts) >= MAX_DEPTH:
             inner.clear()
-            yield path
-        elif len(path.relative_to(folder).parts) >= MAX_DEPTH:
-            inner.clear()
+        if is_run:
+            found[below.as_posix()] = path
+    return found
 
 
 def listed_run(name: str, path: Path) -> ListedRun:
@@ -251,16 +249,11 @@ class _Pages:
 
     def runs(self, request: Request) -> Response:
         """All runs, the latest first."""
-        listed: list[ListedRun] = [
-            listed_run(name, path) for name, path in find_runs(self.folder).items()
-        ]
+        listed = [listed_run(name, path) for name, path in find_runs(self.folder).items()]
         listed.sort(key=lambda run: -run.updated)
-        text = (
-            environment()
-            .get_template("runs.html")
-            .render(runs=listed, folder=self.folder, style=style(), live=True)
-        )
-        return _answer(text, _policy())
+        template = environment().get_template("runs.html")
+        values = {"runs": listed, "folder": self.folder, "style": style(), "live": True}
+        return _answer(template.render(values))
 
     def run(self, request: Request) -> Response:
         """One run; 304 if it has not changed since the browser's last request."""
@@ -272,7 +265,7 @@ class _Pages:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={**HEADERS, "ETag": tag})
         try:
-            return _answer(self._html(name, path, tag), _policy(), tag)
+            return _answer(self._html(name, path, tag), tag)
         except FedpltError as error:
             return _problem(f"{name}: {error}", 200)
 
@@ -306,11 +299,8 @@ def _tag(path: Path) -> str:
     return f'"{hashlib.sha256(repr(stats).encode()).hexdigest()[:32]}"'
 
 
-def _policy() -> str:
-    return security_policy(page_script(), sources="'self'", connect="'self'")
-
-
-def _answer(text: str, policy: str, tag: str | None = None) -> Response:
+def _answer(text: str, tag: str | None = None) -> Response:
+    policy = security_policy(page_script(), sources="'self'", connect="'self'")
     headers = {**HEADERS, "Content-Security-Policy": f"{policy}; frame-ancestors 'none'"}
     return HTMLResponse(text, headers=headers | ({"ETag": tag} if tag else {}))
 

@@ -85,12 +85,6 @@ class Content:
     extra: Section = field(default_factory=lambda: Section(""))
     """An additional section, such as the tables of an experiment."""
 
-    @property
-    def charts(self) -> list[Chart]:
-        """All charts; those of different runs may have equal names."""
-        sections = [self.comparison, *(section for run in self.details for section in run.sections)]
-        return [chart for section in sections for chart in section.charts]
-
 
 def content_of(title: str, groups: Groups, extra: Section | None = None) -> Content:
     """The content for these runs, with the details of each group's first run."""

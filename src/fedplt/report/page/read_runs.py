@@ -53,11 +53,11 @@ class ShownRun:
 
     def client_name(self, client: int) -> str:
         """The client with its device's name, where it has one."""
-        name = self._device_names.get(client)
+        name = self.device_names.get(client)
         return f"client {client} ({name})" if name else f"client {client}"
 
     @cached_property
-    def _device_names(self) -> dict[int, str]:
+    def device_names(self) -> dict[int, str]:
         return {client: device.name for device in self.devices for client in device.clients}
 
     @property

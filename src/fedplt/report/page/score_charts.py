@@ -65,28 +65,29 @@ def finals_of(groups: Groups) -> list[list[float]]:
 
 def _run_columns(run: ShownRun) -> dict[str, Any]:
     """One list per column, one entry per evaluated round."""
-    ends = list(accumulate(record.seconds for record in run.history.rounds))
-    evaluated = [
-        (record, seconds)
+    ends = accumulate(record.seconds for record in run.history.rounds)
+    measured = [
+        seconds
         for record, seconds in zip(run.history.rounds, ends, strict=True)
         if record.score is not None
     ]
+    records = run.history.evaluated
+    totals = [record.total for record in records]
     return {
         "name": label(run.name),
         "seed": run.seed,
         "x": {
-            "round": [record.round for record, _ in evaluated],
-            "bytes_up": [record.total.bytes_up for record, _ in evaluated],
-            "bytes": [record.total.bytes_up + record.total.bytes_down for record, _ in evaluated],
-            "flops": [record.total.flops for record, _ in evaluated],
-            "paper_flops": [record.total.paper_flops for record, _ in evaluated],
-            "simulated": [record.total.simulated_seconds for record, _ in evaluated],
-            "measured": [seconds for _, seconds in evaluated],
+            "round": [record.round for record in records],
+            "bytes_up": [total.bytes_up for total in totals],
+            "bytes": [total.bytes_up + total.bytes_down for total in totals],
+            "flops": [total.flops for total in totals],
+            "paper_flops": [total.paper_flops for total in totals],
+            "simulated": [total.simulated_seconds for total in totals],
+            "measured": measured,
         },
         "y": {
-            "score": [record.score for record, _ in evaluated],
-            "loss": [record.loss for record, _ in evaluated],
-            "train_loss": [record.train_loss for record, _ in evaluated],
+            key: [getattr(record, key) for record in records]
+            for key in ("score", "loss", "train_loss")
         },
     }
 

@@ -15,7 +15,7 @@ import pytest
 
 from fedplt.engines.flower.deployment import Finding, check_deployment, make_address
 from fedplt.engines.flower.deployment import make_certificates as keys
-from fedplt.engines.flower.deployment.check_connection import (
+from fedplt.engines.flower.deployment.check import (
     check_server_reachable,
     compare_clocks,
 )
@@ -236,7 +236,7 @@ def test_reaching_the_server(folder, tmp_path):
 
 
 def test_a_server_that_says_nothing_is_given_up_in_time(folder, monkeypatch):
-    monkeypatch.setattr("fedplt.engines.flower.deployment.check_connection.DEADLINE_SECONDS", 0.2)
+    monkeypatch.setattr("fedplt.engines.flower.deployment.check.DEADLINE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         (one,) = problems(
