@@ -12,7 +12,7 @@ from fedplt.server.client_weights import (
     update_weights,
 )
 from fedplt.server.diagnostics import Diagnostics
-from fedplt.server.downlink import DIFFERENCES, Broadcast, Downlink
+from fedplt.server.downlink import Broadcast, Downlink
 from fedplt.server.memory import MemoryAggregator, MemorySettings, UpdateMemory
 from fedplt.server.optimizers import Memory, ServerOptimizer
 from fedplt.server.private import PrivateAggregator, SecretStream

@@ -15,18 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.encoding import Encoding, Packing
-from fedplt.planning import Layers, state_packing
+from fedplt.encoding import DIFFERENCES, Encoding, Packing
+from fedplt.kernels import take
+from fedplt.planning import Assignment, Layers, state_packing
 
 SNAPSHOT: Encoding = "int8"
 """How a client that missed a round receives the reference."""
-DIFFERENCES: tuple[Encoding, ...] = ("int4", "int2")
-"""Encodings in which clients receive differences, not the model."""
 NEVER = -1
 
 
@@ -56,9 +57,16 @@ class Broadcast:
             return self.snapshot
         return self.state
 
-    def data_of(self, client: int) -> bytes:
-        """The bytes that a client receives, unless it receives float32."""
-        return self.data if self.state_of(client) is self.state else self.snapshot_data
+    def array_of(self, client: int, assignment: Assignment) -> NDArray[Any]:
+        """What a client receives: float32 values, or the bytes of another encoding."""
+        encoding, state = self.encoding_of(client), self.state_of(client)
+        if encoding not in ("float32", "float16"):
+            return np.frombuffer(self.data if state is self.state else self.snapshot_data, np.uint8)
+        values: NDArray[Any] = take(state, assignment.received).numpy()
+        if encoding == "float32":
+            return values
+        packing = state_packing(assignment.on_client.layers, encoding)  # a sub-model's part
+        return np.frombuffer(packing.encode(values), np.uint8)
 
 
 class Downlink:

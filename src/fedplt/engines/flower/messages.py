@@ -84,13 +84,13 @@ class NodeTrainHeader(TrainHeader):
     check: bool
     """First compare a step of this training with full gradients times mask: the server has no data
     for it."""
-    down: Encoding
+    down: Encoding = "float32"
     """How the model is sent."""
-    is_difference: bool
+    is_difference: bool = False
     """What is sent is the difference to the reference in the local state."""
-    keep_reference: bool
+    keep_reference: bool = False
     """Save the received model as the next difference's reference."""
-    up: Encoding
+    up: Encoding = "float32"
     """How to send the update."""
 
     def local_training(self, own: LocalTraining) -> LocalTraining:

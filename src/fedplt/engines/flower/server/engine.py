@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +29,7 @@ from fedplt.client import (
     weighted_norm,
 )
 from fedplt.configuration import ON_NODES
+from fedplt.encoding import DIFFERENCES
 from fedplt.engines.flower.messages import (
     EVALUATE,
     TRAIN,
@@ -52,8 +53,8 @@ from fedplt.federation import Job
 from fedplt.fleet import DeviceProfile
 from fedplt.kernels import bind_state, buffer_positions, take
 from fedplt.models import copy_model
-from fedplt.planning import Assignment, state_packing, update_packing
-from fedplt.server import DIFFERENCES, Broadcast, read_each, validate_evaluation
+from fedplt.planning import Assignment, update_packing
+from fedplt.server import Broadcast, read_each, validate_evaluation
 
 Found = TypeVar("Found")
 
@@ -133,14 +134,12 @@ class FlowerEngine:
         self.failures, self._results, self._updates = {}, {}, {}
         orders: dict[int, tuple[Strict, Arrays]] = {}
         for client, assignment in assignments.items():
-            arrays = {"state": _state_array(sent, client, assignment)}
+            arrays = {"state": sent.array_of(client, assignment)}
             if block_weights is not None:
                 arrays["weights"] = take(block_weights, assignment.uploaded).numpy()
             orders[client] = self.train_header(client, assignment, upload, sent), arrays
 
-        def take_result(client: int, answer: Answer) -> ClientResult:
-            return self.take_result(client, answer, upload)
-
+        take_result = partial(self.take_result, upload=upload)
         self._results = self.ask(TRAIN, orders, take_result, self.train_records())
         return [self._results[client] for client in assignments if client in self._results]
 
@@ -373,14 +372,8 @@ class FlowerEngine:
         return evaluation
 
     def keep_local(self, clients: Sequence[int]) -> None:
-        if self.clients_have_state:
+        if self.job.plan.local or self.job.config.messages.need_local_state:
             self.local_state_round[list(clients)] = self.round
-
-    @property
-    def clients_have_state(self) -> bool:
-        messages = self.job.config.messages
-        encoded = messages.up != "float32" or messages.down in DIFFERENCES
-        return bool(self.job.plan.local) or encoded
 
     def local_tensors(self) -> dict[str, Tensor]:
         """The round of each client's local state, and the client's node."""
@@ -398,18 +391,6 @@ class FlowerEngine:
 
     def close(self) -> None:
         self.wire.close()
-
-
-def _state_array(sent: Broadcast, client: int, assignment: Assignment) -> NDArray[Any]:
-    """The model as a client receives it."""
-    encoding = sent.encoding_of(client)
-    if encoding not in ("float32", "float16"):
-        return np.frombuffer(sent.data_of(client), np.uint8)
-    values = take(sent.state_of(client), assignment.received).numpy()
-    if encoding == "float32":
-        return values
-    packing = state_packing(assignment.on_client.layers, encoding)  # a sub-model is a part
-    return np.frombuffer(packing.encode(values), np.uint8)
 
 
 def _compare_norms(reported: float, norm: float | None) -> None:
