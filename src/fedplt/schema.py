@@ -168,9 +168,7 @@ def _wording(
     if error["type"] == "model_type":
         name = ".".join(map(str, location))
         return f"this is a table: write [{name}], not {name} = {_short(given)}."
-    required = [
-        _REQUIREMENTS.get(one["type"], one["msg"]).format(**one.get("ctx", {})) for one in errors
-    ]
+    required = [_requirement(one) for one in errors]
     examples = " or ".join(map(repr, field.examples)) if field and field.examples else ""
     hint = f" Write it like {examples}." if examples else ""
     choices = [word for one in errors for word in _choices(one)]
@@ -179,6 +177,12 @@ def _wording(
         hint += "" if similar.startswith("Known") else f" {similar}"
     shown = str(given).lower() if isinstance(given, bool) else _short(given)
     return f"must be {' or '.join(dict.fromkeys(required))}, but it is {shown}.{hint}"
+
+
+def _requirement(error: dict[str, Any]) -> str:
+    """Only our own wordings are formatted: pydantic's may quote the input, braces and all."""
+    wording = _REQUIREMENTS.get(error["type"])
+    return str(error["msg"]) if wording is None else wording.format(**error.get("ctx", {}))
 
 
 def _choices(error: dict[str, Any]) -> list[str]:

@@ -70,7 +70,7 @@ ratio = {ratio}
         ("[training]\nlocal_epochs = 1\nlocal_steps = 2", "training.local_epochs", 2, ["line 3"]),
         ('[training]\nbatch_size = "all"', "training.batch_size", 2, ["'all'", "'full'"]),
         ('[training]\noptimizer = "sdg"', "training.optimizer", 2, ["'sdg'", "'sgd'"]),
-        ('[training]\nschedule = "cosine"', "training.schedule", 2, ["'cosine'", "'1/t'"]),
+        ('[training]\nschedule = "cosin"', "training.schedule", 2, ["'cosin'", "'cosine'"]),
         ('[data]\nsplit = "dirichelt"', "data.split", 2, ["'dirichelt'", "'dirichlet'"]),
         ('[data]\nsplit = "given"', "data.split_file", 1, ["'given'", "data.split in"]),
         ('[data]\nscaling = "sym"', "data.scaling", 2, ["'sym'", "'symmetric'"]),

@@ -15,7 +15,7 @@ RECOMMENDED = {"name": "fedplt", "preset": "recommended"}
 def test_a_preset_sets_keys_and_vanishes():
     config = parse_config({"method": RECOMMENDED, "server": {"min_clients": 3}})
     assert config.method == {"name": "fedplt", "rotate_every": 1}
-    assert config.server.memory is not None and config.server.memory.decay == 0.9
+    assert config.server.memory is not None and config.server.memory.decay == 0.8
     assert (config.messages.up, config.messages.down) == ("int8", "int2")
     assert config.server.min_clients == 3
     assert parse_config(config.model_dump(exclude_none=True, mode="json")) == config

@@ -52,7 +52,7 @@ def test_methods_add_what_to_do_instead_of_sub_models(name, always):
     request = PlanRequest(layers, [0.5], 0, lambda: find_spaces(model, layers, example))
     said = set()
     for method in TRAINS_SUBMODELS:
-        with pytest.raises(ConfigError, match="Use fedplt or fedpmt for this model") as error:
+        with pytest.raises(ConfigError, match="Use fedplt or fedpmt") as error:
             make_method(method).full_plan(request)
         said.add(str(error.value))
     (advice,) = said  # comparisons say it once for all methods

@@ -121,7 +121,7 @@ class NoisyModel(Keeping):
         return x + 0.1 * random.random() + 0.1 * float(np.random.rand())
 
 
-def trained(kind=small_model, data=None, workers=1, resumed=None, **settings):
+def trained(kind=small_model, data=None, workers=1, resumed=None, **training):
     """The weights and scores after three rounds; ``resumed``: a folder, stopped after the first."""
 
     def run(rounds, **more):
@@ -130,7 +130,7 @@ def trained(kind=small_model, data=None, workers=1, resumed=None, **settings):
         history = fedplt.train(
             model, data or blobs(60), data or blobs(30, 1), ratios=[1.0, 0.5, 0.5, 0.2],
             rounds=rounds, engine={"workers": workers},
-            training={"learning_rate": 0.1, "batch_size": 8}, **settings, **more,
+            training={"learning_rate": 0.1, "batch_size": 8, **training}, **more,
         )  # fmt: skip
         return [*(p.tolist() for p in model.parameters()), history.scores[-1]]
 
