@@ -128,8 +128,8 @@ class FedPLT(Strategy):
         _refuse_recipe(config)
         if (config.messages.up, config.messages.down) != ("float32", "float32"):
             raise ConfigError(
-                "method.preset encodes messages, and a Flower app sends float32. Set the other "
-                "keys of the preset: method.rotate_every = 1, server.memory.decay = 0.9.",
+                "it encodes messages, and a Flower app sends float32. Set the preset's other keys "
+                "(docs/configuration.md) one by one.",
                 key="method.preset",
             )
         if num_examples is not None and len(num_examples) != len(self.ratios):
