@@ -27,6 +27,8 @@ from fedplt.errors import UpdateError
 Encoding = Literal["float32", "float16", "int8", "int4", "int2"]
 """``float32`` is exact."""
 BITS: dict[Encoding, int] = {"float32": 32, "float16": 16, "int8": 8, "int4": 4, "int2": 2}
+DIFFERENCES: tuple[Encoding, ...] = ("int4", "int2")
+"""Encodings in which clients receive differences, not the model."""
 BLOCK = 128
 """Values that share a scale."""
 Values = NDArray[np.float32]

@@ -73,7 +73,8 @@ def odd_arrays(draw, values):
     number, good = len(values), npy(values)
     place = draw(st.integers(0, max(0, len(good) - 1)))
     changed = values.copy()
-    changed[draw(st.integers(0, number - 1))] = draw(st.floats(width=32))
+    odd = st.floats(width=32) if values.dtype == np.float32 else st.integers(0, 255)
+    changed[draw(st.integers(0, number - 1))] = draw(odd)
     data = draw(
         st.sampled_from(
             [
@@ -81,14 +82,19 @@ def odd_arrays(draw, values):
                 good[:place] + b"\xff" + good[place + 1 :], b"", b"PK\x03\x04", b"\x80\x04N.",
                 b"\x93NUMPY\x01\x00\xff\xff", b"\x93NUMPY\x02\x00\xff\xff\xff\xff",
                 npy(np.array([{"a": 1}], dtype=object)), npy(values.astype(np.float64)),
-                npy(values.astype(">f4")), npy(values[None]), npy(changed), npy(1e30 * values),
+                npy(values.astype(">f4")), npy(values[None]), npy(changed), npy(changed * 1e30),
+                npy(values.view(np.uint8)), npy(values.astype(np.int8)),
                 npy(-values), npy(np.zeros(0, np.float32)),
                 good.replace(str(number).encode(), b"9" * len(str(number))),
             ]
         )
         | st.binary(max_size=300)
     )  # fmt: skip
-    kind = draw(st.sampled_from(["float32"] * 6 + ["float64", "object", "x", ""]))
+    kind = draw(
+        st.sampled_from(
+            [str(values.dtype)] * 6 + ["float32", "uint8", "float64", "object", "x", ""]
+        )
+    )
     shape = draw(st.sampled_from([(number,)] * 6 + [(), (-1,), (2**31 - 1,), (number, 1), (0,)]))
     stype = draw(st.sampled_from(["numpy.ndarray"] * 6 + ["pickle", ""]))
     name = draw(st.sampled_from(["update"] * 6 + ["", "more", "\n"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedplt.encoding import Encoding
+from fedplt.encoding import DIFFERENCES, Encoding
 from fedplt.errors import ConfigError
 from fedplt.schema import Section
 
@@ -21,6 +21,11 @@ class MessagesConfig(Section):
     down: Encoding = "float32"
     """The model: ``float32``, ``float16`` or ``int8``; ``int4`` and ``int2`` send differences to
     what the clients of the last round have."""
+
+    @property
+    def need_local_state(self) -> bool:
+        """Whether clients keep something from one round to the next."""
+        return self.up != "float32" or self.down in DIFFERENCES
 
 
 def refuse_memory(config: RunConfig) -> None:
@@ -45,8 +50,10 @@ def refuse_memory(config: RunConfig) -> None:
             "next one, and the noise does not cover it. Set 'float32'.",
             key="messages.up",
         )
-    if config.engine.name == "flower" and config.messages != MessagesConfig():
+    if up != "float32" and sampling.by_norm and config.engine.name == "flower":
         raise ConfigError(
-            "engine.name = 'flower' sends float32. Leave [messages] out, or use the simulator.",
-            key="messages",
+            f"it is {up!r}: from a rounded upload the server cannot check the norm by which "
+            f"sampling.name = {sampling.name!r} chose the client. Set 'float32', or sample with "
+            "'uniform' or 'all'.",
+            key="messages.up",
         )

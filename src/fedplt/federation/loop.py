@@ -200,7 +200,8 @@ class Federation:
         aggregator = self._aggregator(round, everybody, selection, there.present)
         added, rejected, bytes_up = self._collect(assignments, selection, aggregator)
         state, memory = self._aggregate(aggregator)
-        self.engine.keep_local([k for k in assignments if str(k) not in rejected])
+        kept = [k for k in assignments if str(k) not in rejected]
+        self.engine.keep_local(kept)
         self._evaluator.gather_statistics(round, state)
         cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down, sent)
         seconds = self._availability.round_seconds(assignments, selection.clients, sent)
@@ -209,7 +210,7 @@ class Federation:
             results=results, selection=selection, asked=asked, rejected=rejected,
             cost=replace(cost, simulated_seconds=seconds),
             clipped=clipped_clients(aggregator, added),
-            aggregator=aggregator, sent=sent,
+            aggregator=aggregator, sent=sent, kept=kept,
         )  # fmt: skip
         self._pending = self._commit(outcome, started)
         if self.privacy or self.rounds_done % job.config.checkpoint_every == 0:
@@ -245,7 +246,7 @@ class Federation:
             outcome.aggregator.commit()
         if self.average:
             self.average = self.average.after(outcome.state)
-        self.downlink.commit(self.rounds_done, outcome.sent, [r.client for r in outcome.results])
+        self.downlink.commit(self.rounds_done, outcome.sent, outcome.kept)
         self.sampler.remember(outcome.results, outcome.rejected)
         self.local = self.engine.local_tensors()
         self.total = self.total.plus(outcome.cost)

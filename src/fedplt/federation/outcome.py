@@ -38,6 +38,8 @@ class RoundOutcome:
     clipped: dict[str, float] = field(default_factory=dict)
     aggregator: Aggregator
     sent: Broadcast
+    kept: Sequence[int]
+    """Clients that keep the state of this round."""
 
     def record(
         self, round: int, total: Totals, seconds: float, diagnostics: dict[str, Any] | None

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.encoding import Encoding, Packing
-from fedplt.planning import Layers, state_packing
+from fedplt.encoding import DIFFERENCES, Encoding, Packing
+from fedplt.kernels import take
+from fedplt.planning import Assignment, Layers, state_packing
 
 SNAPSHOT: Encoding = "int8"
 """How a client that missed a round receives the reference."""
@@ -40,6 +43,10 @@ class Broadcast:
     """Clients that receive it in another encoding."""
     snapshot: Tensor | None = None
     """The model of those who receive the reference as :data:`SNAPSHOT`."""
+    data: bytes = b""
+    """What most clients receive, encoded: the whole model, or the difference to the reference."""
+    snapshot_data: bytes = b""
+    """The snapshot, encoded. (Encoding its values again could change their last bits.)"""
 
     def encoding_of(self, client: int) -> Encoding:
         return self.others.get(client, self.encoding)
@@ -49,6 +56,17 @@ class Broadcast:
         if self.snapshot is not None and self.others.get(client) == SNAPSHOT:
             return self.snapshot
         return self.state
+
+    def array_of(self, client: int, assignment: Assignment) -> NDArray[Any]:
+        """What a client receives: float32 values, or the bytes of another encoding."""
+        encoding, state = self.encoding_of(client), self.state_of(client)
+        if encoding not in ("float32", "float16"):
+            return np.frombuffer(self.data if state is self.state else self.snapshot_data, np.uint8)
+        values: NDArray[Any] = take(state, assignment.received).numpy()
+        if encoding == "float32":
+            return values
+        packing = state_packing(assignment.on_client.layers, encoding)  # a sub-model's part
+        return np.frombuffer(packing.encode(values), np.uint8)
 
 
 class Downlink:
@@ -64,28 +82,32 @@ class Downlink:
 
     @property
     def sends_differences(self) -> bool:
-        return self.encoding in ("int4", "int2")
+        return self.encoding in DIFFERENCES
 
     def send(self, round: int, state: Tensor, clients: Iterable[int]) -> Broadcast:
         """What these clients receive; :meth:`commit` makes it count."""
         if self.encoding == "float32":
             return Broadcast(state)
         if not self.sends_differences:
-            return Broadcast(self._rounded(state, self.encoding), self.encoding)
+            rounded, data = self._rounded(state, self.encoding)
+            return Broadcast(rounded, self.encoding, data=data)
         if self.reference is None:
-            return Broadcast(self._rounded(state, SNAPSHOT), SNAPSHOT)
-        reference = self.reference + self._rounded(state - self.reference, self.encoding)
+            rounded, data = self._rounded(state, SNAPSHOT)
+            return Broadcast(rounded, SNAPSHOT, data=data)
+        difference, data = self._rounded(state - self.reference, self.encoding)
+        reference = self.reference + difference
         others: dict[int, Encoding] = {
             client: "float32" if self._last[client] == round - 1 else SNAPSHOT
             for client in clients
             if not (self._is_exact[client] and self._last[client] == round - 1)
         }
-        missed = SNAPSHOT in others.values()
-        snapshot = self._rounded(reference, SNAPSHOT) if missed else None
-        return Broadcast(reference, self.encoding, others, snapshot)
+        if SNAPSHOT not in others.values():
+            return Broadcast(reference, self.encoding, others, data=data)
+        snapshot, small = self._rounded(reference, SNAPSHOT)
+        return Broadcast(reference, self.encoding, others, snapshot, data, small)
 
     def commit(self, round: int, sent: Broadcast, clients: Iterable[int]) -> None:
-        """Remember what these clients have: they received it and trained."""
+        """Remember what these clients have: they trained, and keep their state of this round."""
         if self.sends_differences:
             self.reference = sent.state
             for client in clients:
@@ -108,6 +130,8 @@ class Downlink:
             self._last = tensors["messages.last"].numpy().copy()
             self._is_exact = tensors["messages.exact"].numpy().copy()
 
-    def _rounded(self, state: Tensor, encoding: Encoding) -> Tensor:
+    def _rounded(self, state: Tensor, encoding: Encoding) -> tuple[Tensor, bytes]:
+        """The values that clients read, and the bytes that they read them from."""
         packing: Packing = state_packing(self.layers, encoding)
-        return torch.from_numpy(packing.decode(packing.encode(state.numpy())))
+        data = packing.encode(state.numpy())
+        return torch.from_numpy(packing.decode(data)), data

@@ -52,6 +52,7 @@ def on_nodes(metric="accuracy", **options):
 JOBS = {
     "all upload": on_nodes,
     "two phases": lambda: on_nodes(sampling=OCS),
+    "encoded": lambda: on_nodes(messages={"up": "int8", "down": "int2"}),
     "by label": lambda: image_job("fedbn", "resnet8", rounds=1, engine=NODES["engine"]),
 }
 
@@ -197,6 +198,14 @@ def archive(content):
     return RecordDict({"fedplt": content["fedplt"], "numbers": ArrayRecord({"update": array})})
 
 
+def array(change):
+    def changed(content):
+        update = Array(change(content["numbers"]["update"].numpy()))
+        return RecordDict({"fedplt": content["fedplt"], "numbers": ArrayRecord({"update": update})})
+
+    return changed
+
+
 def metrics(**values):
     return lambda _: RecordDict({"metrics": MetricRecord({"num-examples": 10, **values})})
 
@@ -228,6 +237,15 @@ ATTACKS = {
     "labels of others": (
         "nodes, by label", EVALUATE, header(label_counts=[10**9], label_scores=[10.0**9]),
         "not_evaluated", "do not add up",
+    ),
+    "one byte less": ("nodes, encoded", "train", array(lambda u: u[1:]), "rejected", "bytes"),
+    "numbers, not bytes": (
+        "nodes, encoded", "train", array(lambda u: u.astype(np.float32)), "rejected", "float32",
+    ),
+    "bytes, not numbers": (TRAIN, "train", array(lambda u: u.view(np.uint8)), "rejected", "uint8"),
+    "a scale that is no number": (
+        "nodes, encoded", "train", array(lambda u: np.append(np.full(4, 255, np.uint8), u[4:])),
+        "rejected", "not finite",
     ),
     "too many right": (TRAIN, EVALUATE, header(sums=[1e300]), "not_evaluated", "accuracy"),
     "negative": (TRAIN, EVALUATE, header(sums=[-1.0]), "not_evaluated", "accuracy"),

@@ -36,10 +36,22 @@ name = "tests.support.tiny:model_of_20_megabytes"
 """
 
 
-def test_bytes_are_what_the_cost_model_says(tmp_path, capsys):
-    """Within 3 % and 30 kB, at ratios 1, 0.25 and 0.06 of a model of 20 MB."""
+ENCODED = """
+[messages]
+up = "int8"
+down = "int2"
+"""
+
+
+@pytest.mark.parametrize("messages", ["", ENCODED], ids=["float32", "encoded"])
+def test_bytes_are_what_the_cost_model_says(messages, tmp_path, capsys):
+    """Within 3 % and 30 kB, at ratios 1, 0.25 and 0.06 of a model of 20 MB.
+
+    Encoded: the first model as int8, then a difference.
+    """
+    config = CONFIG.replace("rounds = 1", "rounds = 2") + messages if messages else CONFIG
     port, *node_ports = free_ports(4)
-    folder = make_deployment(tmp_path, nodes=NODES, config=CONFIG, port=port)
+    folder = make_deployment(tmp_path, nodes=NODES, config=config, port=port)
     out = folder / "server" / "run"
     proxies = [CountingProxy(port) for _ in node_ports]
     with parts(tmp_path / "logs") as started:
@@ -55,6 +67,9 @@ def test_bytes_are_what_the_cost_model_says(tmp_path, capsys):
         proxy.close()
         assignment = job.plan.assignment(client)
         up, down = upload_bytes(assignment), download_bytes(assignment)
+        if messages:
+            up = 2 * upload_bytes(assignment, "int8")
+            down = sum(download_bytes(assignment, encoding) for encoding in ("int8", "int2"))
         with capsys.disabled():
             told = {"ratio": assignment.ratio, "up": [up, proxy.up], "down": [down, proxy.down]}
             print(json.dumps(told))

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedplt.client import LocalTraining
 from fedplt.configuration import AnnouncedDevice
+from fedplt.encoding import Encoding
 from fedplt.errors import UpdateError
 from fedplt.planning import LocalRecipe
 from fedplt.schema import first_problem
@@ -83,6 +84,14 @@ class NodeTrainHeader(TrainHeader):
     check: bool
     """First compare a step of this training with full gradients times mask: the server has no data
     for it."""
+    down: Encoding = "float32"
+    """How the model is sent."""
+    is_difference: bool = False
+    """What is sent is the difference to the reference in the local state."""
+    keep_reference: bool = False
+    """Save the received model as the next difference's reference."""
+    up: Encoding = "float32"
+    """How to send the update."""
 
     def local_training(self, own: LocalTraining) -> LocalTraining:
         """The node's training with the ordered settings."""

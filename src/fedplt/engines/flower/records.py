@@ -1,5 +1,6 @@
-"""Messages as Flower records: a header of plain values (JSON) and a few flat float32 arrays.
+"""Messages as Flower records: a header of plain values (JSON) and a few flat arrays.
 
+Arrays are float32; a model or an update in another encoding (:mod:`fedplt.encoding`) is bytes.
 The receiver trusts none of it: sizes are bounded before anything is parsed, and no name in a
 message is ever imported.
 """
@@ -18,7 +19,9 @@ from numpy.typing import NDArray
 
 from fedplt.errors import UpdateError
 
-Arrays = Mapping[str, NDArray[np.float32]]
+Arrays = Mapping[str, NDArray[Any]]
+ENCODED = ("state", "update")
+"""Arrays that may be bytes."""
 HEADER = "fedplt"
 """Name of the record with the header."""
 MAX_ORDER_HEADER = 64_000_000
@@ -42,7 +45,7 @@ def to_records(header: Mapping[str, Any], arrays: Arrays) -> RecordDict:
 
 def from_records(
     records: RecordDict, max_header: int = MAX_ORDER_HEADER
-) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """The header and the arrays of an untrusted message, or :class:`UpdateError`."""
     configs = records.config_records
     text = configs[HEADER].get("header") if HEADER in configs else None
@@ -82,15 +85,18 @@ def _depth(text: str) -> int:
     return int((depth - np.minimum.accumulate(np.minimum(depth, 0))).max(initial=0))
 
 
-def _numbers(name: str, array: Array) -> NDArray[np.float32]:
-    """Read one flat float32 array in NumPy's format.
+def _numbers(name: str, array: Array) -> NDArray[Any]:
+    """Read one flat array in NumPy's format.
 
     Size, type and shape in its header are compared with the declared ones and with the received
     bytes before memory is allocated. (``numpy.load`` would also open archives and pickles.)
     """
     shape, data = tuple(array.shape), array.data
-    if array.dtype != "float32" or len(shape) != 1 or array.stype != "numpy.ndarray":
-        raise UpdateError(f"{name!r} is of {array.dtype} {shape}; one flat float32 array is sent.")
+    allowed = ("float32", "uint8") if name in ENCODED else ("float32",)
+    if array.dtype not in allowed or len(shape) != 1 or array.stype != "numpy.ndarray":
+        kinds = " or ".join(allowed)
+        raise UpdateError(f"{name!r} is of {array.dtype} {shape}; one flat {kinds} array is sent.")
+    kind = np.dtype(array.dtype).newbyteorder("<")
     file = io.BytesIO(data[:NPY_HEADER])
     try:
         if npy.read_magic(file) != (1, 0):
@@ -98,9 +104,10 @@ def _numbers(name: str, array: Array) -> NDArray[np.float32]:
         found, _, dtype = npy.read_array_header_1_0(file, max_header_size=NPY_HEADER)
     except Exception as error:  # the bytes are untrusted
         raise UpdateError(f"{name!r} cannot be read: {type(error).__name__}: {error}") from error
-    if dtype != np.dtype("<f4") or found != shape or len(data) != file.tell() + 4 * shape[0]:
+    size = file.tell() + kind.itemsize * shape[0]
+    if dtype != kind or found != shape or len(data) != size:
         raise UpdateError(
-            f"{name!r} declares {shape[0]} float32 numbers but holds {dtype} {found} in "
+            f"{name!r} declares {shape[0]} {array.dtype} numbers but holds {dtype} {found} in "
             f"{len(data)} bytes."
         )
-    return np.frombuffer(data, dtype="<f4", offset=file.tell()).astype(np.float32)
+    return np.frombuffer(data, dtype=kind, offset=file.tell()).astype(array.dtype)

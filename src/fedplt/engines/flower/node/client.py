@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from fedplt.client import (
     ClientTrainer,
     LocalTraining,
     TrainOrder,
+    Uplink,
     combine,
     evaluate_chunk,
     num_chunks,
@@ -36,17 +38,22 @@ from fedplt.engines.flower.messages import (
 from fedplt.engines.flower.node.local_state import StateFiles
 from fedplt.engines.flower.node.owner_limits import AdmittedOrder
 from fedplt.engines.flower.records import Arrays
-from fedplt.errors import UpdateError
+from fedplt.errors import RunError, UpdateError
 from fedplt.federation import Job, check_job, evaluation_chunks
 from fedplt.files import write_text
 from fedplt.fleet import DeviceProfile
 from fedplt.kernels import put
-from fedplt.planning import Assignment, FlatIndex, read_assignment
+from fedplt.planning import (
+    Assignment,
+    FlatIndex,
+    read_assignment,
+    state_packing,
+    update_packing,
+)
 
-FLOAT_BYTES = 4
+_log = logging.getLogger("flwr")
 CHECKED = "checked.txt"
 """Describes the training that was last compared with full gradients times mask."""
-Numbers = dict[str, NDArray[np.float32]]
 
 
 class NodeClient:
@@ -66,8 +73,8 @@ class NodeClient:
 
     def train(
         self, header: Mapping[str, Any], arrays: Arrays, admitted: AdmittedOrder
-    ) -> tuple[NodeTrainHeader, TrainAnswer, Numbers]:
-        """The order, its answer, and the update."""
+    ) -> tuple[NodeTrainHeader, TrainAnswer, NDArray[Any]]:
+        """The order, its answer, and the update as the order's encoding."""
         order = read(NodeTrainHeader, header)
         refuse_other(order.client, self.client)
         local = self._local(order.local)
@@ -76,13 +83,15 @@ class NodeClient:
         )
         training = order.local_training(self.job.training)
         admitted.admit_training(assignment.ratio, num_steps(len(self.examples), training))
-        admitted.admit_upload(FLOAT_BYTES * assignment.update_size, now=order.upload)
-        trainer = self._trainer(local, assignment.received, arrays)
+        admitted.admit_upload(update_packing(assignment, order.up).size, now=order.upload)
+        saved = self._saved(order, local)
+        state = _decoded(order, assignment, arrays.get("state"), saved.get("reference"))
+        trainer = self._trainer(local, assignment.received, state)
         if order.check:
             self._check(assignment, training, order.recipe)
             admitted.check()
-        if order.local_state_round >= 0:
-            trainer.load_local_state(self.states.load(order.local_state_round, local.size))
+        if "kept" in saved:
+            trainer.load_local_state(saved["kept"])
         weights = arrays.get("weights")
         settings = TrainOrder(
             client=order.client, round=order.round, seed=order.seed, assignment=assignment,
@@ -91,15 +100,43 @@ class NodeClient:
         )  # fmt: skip
         update = torch.empty(assignment.update_size)
         result = trainer.train(settings, self.job.samples, self.examples, update, admitted.on_step)
-        if local.size:
+        new = {"kept": trainer.local_state()} if local.size else {}
+        if order.keep_reference:
+            new["reference"] = torch.from_numpy(state)
+        upload: NDArray[Any] = update.numpy()
+        if order.up != "float32":
+            uplink = Uplink(order.up)
+            if "residual" in saved:
+                uplink.residuals[self.client] = saved["residual"]
+            upload = np.frombuffer(uplink.send(self.client, upload, assignment)[0], np.uint8)
+            uplink.keep([self.client])
+            new["residual"] = uplink.residuals[self.client]
+        if new:
             self.states.forget_before(order.oldest_state_round)
-            self.states.save(order.round, trainer.local_state())
+            self.states.save(order.round, new)
         answer = TrainAnswer(
             client=order.client, round=order.round, plan=order.plan,
             num_examples=result.num_examples, norm=result.norm, loss=result.loss,
             seconds=result.seconds, weighted_norm=result.weighted_norm,
         )  # fmt: skip
-        return order, answer, {"update": update.numpy()}
+        return order, answer, upload
+
+    def _saved(self, order: NodeTrainHeader, local: FlatIndex) -> dict[str, Tensor]:
+        """What this order needs of the local state."""
+        sizes = {"kept": local.size} if local.size else {}
+        if order.is_difference:
+            sizes["reference"] = self.job.layers.state_size
+        if order.up != "float32":
+            sizes["residual"] = self.job.layers.state_size
+        if order.local_state_round < 0 or not sizes:
+            return {}
+        try:
+            return self.states.load(order.local_state_round, sizes)
+        except RunError as error:
+            if set(sizes) != {"residual"}:
+                raise
+            _log.warning("fedplt: what earlier uploads lost is not sent any more: %s", error)
+            return {}
 
     def evaluate(
         self, header: Mapping[str, Any], arrays: Arrays, admitted: AdmittedOrder
@@ -107,9 +144,10 @@ class NodeClient:
         order = read(EvaluateHeader, header)
         refuse_other(order.client, self.client)
         job, local = self.job, self._local(order.local)
-        trainer = self._trainer(local, FlatIndex([(0, job.layers.state_size)]), arrays)
-        if order.local_state_round >= 0:
-            trainer.load_local_state(self.states.load(order.local_state_round, local.size))
+        trainer = self._trainer(local, FlatIndex([(0, job.layers.state_size)]), arrays.get("state"))
+        if order.local_state_round >= 0 and local.size:
+            saved = self.states.load(order.local_state_round, {"kept": local.size})
+            trainer.load_local_state(saved["kept"])
         samples = job.test if order.part == "test" and job.test is not None else job.validation
         results = []
         for chunk in evaluation_chunks(job, num_chunks(samples), self.client):
@@ -146,9 +184,9 @@ class NodeClient:
             raise UpdateError(f"there is no tensor {unknown[0]!r} in this node's model.")
         return self.job.layers.flat_index(frozenset(names))
 
-    def _trainer(self, local: FlatIndex, received: FlatIndex, arrays: Arrays) -> ClientTrainer:
+    def _trainer(self, local: FlatIndex, received: FlatIndex, state: Any) -> ClientTrainer:
         trainer = ClientTrainer(self.job.model, self.job.layers, self._global, local)
-        receive(self._global, received, arrays.get("state"))
+        receive(self._global, received, state)
         trainer.refresh()
         return trainer
 
@@ -163,10 +201,26 @@ def refuse_other(ordered: int, client: int) -> None:
         raise UpdateError(f"this is client {client}; the order is for client {ordered}.")
 
 
+def _decoded(
+    order: NodeTrainHeader, assignment: Assignment, state: Any, reference: Tensor | None
+) -> Any:
+    """The values of the model that an order sent."""
+    if order.down == "float32":
+        return state
+    if state is None or state.dtype != np.uint8:
+        raise UpdateError(f"the order sends no model as {order.down}.")
+    values = state_packing(assignment.on_client.layers, order.down).decode(state)
+    if not order.is_difference:
+        return values
+    if reference is None:
+        raise UpdateError("this client has no model that a difference could be added to.")
+    return (reference + torch.from_numpy(values)).numpy()
+
+
 def receive(state: Tensor, places: FlatIndex, numbers: Any) -> None:
     """Put the received numbers into a flat state; zero elsewhere."""
-    if numbers is None or len(numbers) != places.size:
-        found = "no" if numbers is None else str(len(numbers))
+    if numbers is None or len(numbers) != places.size or numbers.dtype != np.float32:
+        found = "no" if numbers is None else f"{len(numbers)} {numbers.dtype}"
         raise UpdateError(f"{found} numbers were received; this client holds {places.size}.")
     state.zero_()
     put(state, places, torch.from_numpy(numbers.copy()).to(state.device))

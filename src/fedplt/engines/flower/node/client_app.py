@@ -126,8 +126,8 @@ class NodeApp(AnsweringApp):
             return reply(message, _hello(client))
         if action == EVALUATE:
             return reply(message, client.evaluate(header, arrays, admitted))
-        order, answer, numbers = client.train(header, arrays, admitted)
-        return reply_trained(message, context, answer, numbers["update"], upload=order.upload)
+        order, answer, update = client.train(header, arrays, admitted)
+        return reply_trained(message, context, answer, update, upload=order.upload)
 
 
 def _hello(client: NodeClient) -> HelloAnswer:

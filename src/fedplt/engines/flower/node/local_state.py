@@ -1,4 +1,7 @@
-"""Client state that never leaves its node, such as normalization layers: one entry per round.
+"""Client state that never leaves its node: one entry per round.
+
+``kept``: normalization layers; ``reference``: the model that the next difference is added to;
+``residual``: what the encoding of the client's uploads has lost so far.
 
 Files survive a restart of the node; a user's Flower app stores entries in the node's memory.
 """
@@ -37,22 +40,25 @@ class StateFiles:
     def __init__(self, folder: Path, client: int) -> None:
         self.folder, self._client = folder / f"client-{client}", client
 
-    def save(self, round: int, values: Tensor) -> None:
-        save_tensors(self._path(round), {"kept": values.contiguous()}, {}, self._seal(round), KIND)
+    def save(self, round: int, tensors: Mapping[str, Tensor]) -> None:
+        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        save_tensors(self._path(round), whole, {}, self._seal(round), KIND)
 
-    def load(self, round: int, size: int) -> Tensor:
-        """The state after a round."""
+    def load(self, round: int, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """The tensors of these names and sizes after a round."""
         path = self._path(round)
         try:
-            values = load_tensors(path, KIND, self._seal(round))[0]["kept"]
+            found = load_tensors(path, KIND, self._seal(round))[0]
+            tensors = {name: found[name] for name in sizes}
         except (RunError, KeyError) as error:
             raise RunError(
                 f"the local state of this client after round {round + 1} cannot be used: {error} "
                 f"There are states of rounds {[number + 1 for number in sorted(self._rounds())]}."
             ) from error
-        if values.shape != (size,) or values.dtype != torch.float32:
-            raise RunError(f"{path} holds the state of another model.")
-        return values
+        for name, values in tensors.items():
+            if values.shape != (sizes[name],) or values.dtype != torch.float32:
+                raise RunError(f"{path} holds the state of another model.")
+        return tensors
 
     def forget_before(self, oldest: int) -> None:
         for number in not_needed(self._rounds(), oldest):

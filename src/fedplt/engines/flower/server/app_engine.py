@@ -32,7 +32,7 @@ from fedplt.errors import UpdateError
 from fedplt.federation import Job
 from fedplt.kernels import named_tensors
 from fedplt.planning import Assignment
-from fedplt.server import MAX_LOSS, claim_cap, validate_evaluation
+from fedplt.server import MAX_LOSS, Broadcast, claim_cap, validate_evaluation
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -112,7 +112,9 @@ class AppEngine(FlowerEngine):
     def _config(self, given: ConfigRecord) -> ConfigRecord:
         return ConfigRecord({**given, "server-round": self.round + 1})
 
-    def train_header(self, client: int, assignment: Assignment, upload: bool) -> TrainHeader:
+    def train_header(
+        self, client: int, assignment: Assignment, upload: bool, sent: Broadcast
+    ) -> TrainHeader:
         return AppTrainHeader(
             **self.common_header(client, assignment, upload),
             **self._layers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedplt.client import (
     ClientResult,
     ClientUpdate,
     Evaluation,
+    Origin,
     combine,
     combine_statistics,
     evaluate_chunk,
@@ -28,6 +29,7 @@ from fedplt.client import (
     weighted_norm,
 )
 from fedplt.configuration import ON_NODES
+from fedplt.encoding import DIFFERENCES
 from fedplt.engines.flower.messages import (
     EVALUATE,
     TRAIN,
@@ -51,7 +53,7 @@ from fedplt.federation import Job
 from fedplt.fleet import DeviceProfile
 from fedplt.kernels import bind_state, buffer_positions, take
 from fedplt.models import copy_model
-from fedplt.planning import Assignment
+from fedplt.planning import Assignment, update_packing
 from fedplt.server import Broadcast, read_each, validate_evaluation
 
 Found = TypeVar("Found")
@@ -87,7 +89,7 @@ class FlowerEngine:
         self._assignments: Mapping[int, Assignment] = {}
         self._block_weights: Tensor | None = None
         self._results: dict[int, ClientResult] = {}
-        self._updates: dict[int, NDArray[np.float32]] = {}
+        self._updates: dict[int, NDArray[Any]] = {}
 
     @property
     def seconds(self) -> float:
@@ -132,19 +134,20 @@ class FlowerEngine:
         self.failures, self._results, self._updates = {}, {}, {}
         orders: dict[int, tuple[Strict, Arrays]] = {}
         for client, assignment in assignments.items():
-            arrays = {"state": take(sent.state_of(client), assignment.received).numpy()}
+            arrays = {"state": sent.array_of(client, assignment)}
             if block_weights is not None:
                 arrays["weights"] = take(block_weights, assignment.uploaded).numpy()
-            orders[client] = self.train_header(client, assignment, upload), arrays
+            orders[client] = self.train_header(client, assignment, upload, sent), arrays
 
-        def take_result(client: int, answer: Answer) -> ClientResult:
-            return self.take_result(client, answer, upload)
-
+        take_result = partial(self.take_result, upload=upload)
         self._results = self.ask(TRAIN, orders, take_result, self.train_records())
         return [self._results[client] for client in assignments if client in self._results]
 
-    def train_header(self, client: int, assignment: Assignment, upload: bool) -> TrainHeader:
+    def train_header(
+        self, client: int, assignment: Assignment, upload: bool, sent: Broadcast
+    ) -> TrainHeader:
         job = self.job
+        down, messages = sent.encoding_of(client), job.config.messages
         training = job.training_of(client)
         return NodeTrainHeader(
             **self.common_header(client, assignment, upload),
@@ -153,6 +156,10 @@ class FlowerEngine:
             training=Training.of(training),
             learning_rate=job.learning_rate(client, self.round),
             check=job.config.engine.check and job.config.data.name == ON_NODES,
+            down=down,
+            is_difference=down in DIFFERENCES,
+            keep_reference=messages.down in DIFFERENCES and sent.state_of(client) is sent.state,
+            up=messages.up,
         )
 
     def common_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
@@ -178,7 +185,7 @@ class FlowerEngine:
         found = read(self.answer_kind, answer.header)
         self._refuse_other(client, found)
         self.check_examples(found)
-        update = _update_of(answer) if upload else None
+        update = self._update_of(answer) if upload else None
         self.note_answer(found)
         if update is not None:
             self._updates[client] = update
@@ -210,9 +217,9 @@ class FlowerEngine:
             if k in self._results and k not in self._updates
         }
 
-        def take_upload(client: int, answer: Answer) -> NDArray[np.float32]:
+        def take_upload(client: int, answer: Answer) -> NDArray[Any]:
             self._refuse_other(client, read(UploadHeader, answer.header))
-            return _update_of(answer)
+            return self._update_of(answer)
 
         self._updates |= self.ask(UPLOAD, orders, take_upload)
         for client in clients:
@@ -221,16 +228,34 @@ class FlowerEngine:
                 self.failures |= refused
                 yield from checked.items()
 
-    def _checked(self, client: int, values: NDArray[np.float32]) -> ClientUpdate:
-        """The norms by which the client was sampled must be those of its upload."""
+    def _update_of(self, answer: Answer) -> NDArray[Any]:
+        """The uploaded array: numbers, or the bytes of another encoding."""
+        if set(answer.arrays) != {"update"}:
+            raise UpdateError(f"it sent {sorted(answer.arrays) or 'no arrays'}; 'update' is sent.")
+        update = answer.arrays["update"]
+        expected = "float32" if self.job.config.messages.up == "float32" else "uint8"
+        if update.dtype != expected:
+            raise UpdateError(f"its update is of {update.dtype}; {expected} is sent.")
+        return update
+
+    def _checked(self, client: int, upload: NDArray[Any]) -> ClientUpdate:
+        """The norms by which the client was sampled must be those of its upload.
+
+        A rounded update has another norm; clients are then not sampled by norms.
+        """
         assignment, result = self._assignments[client], self._results[client]
-        if len(values) == assignment.update_size:  # else the round loop refuses it
+        up, values = self.job.config.messages.up, upload
+        if up != "float32":
+            values = update_packing(assignment, up).decode(upload)
+        elif len(values) == assignment.update_size:  # else the round loop refuses it
             update = torch.from_numpy(values)
             _compare_norms(result.norm, update_norm(update, assignment))
             if self._block_weights is not None and result.weighted_norm is not None:
                 weights = take(self._block_weights, assignment.uploaded)
                 _compare_norms(result.weighted_norm, weighted_norm(update, weights, assignment))
-        return ClientUpdate(values, result.num_examples, result.norm, {"loss": result.loss})
+        origin = Origin(client, self.round, self.job.plan.fingerprint)
+        metrics = {"loss": result.loss}
+        return ClientUpdate(values, result.num_examples, result.norm, metrics, origin)
 
     def ask(
         self,
@@ -347,7 +372,7 @@ class FlowerEngine:
         return evaluation
 
     def keep_local(self, clients: Sequence[int]) -> None:
-        if self.job.plan.local:
+        if self.job.plan.local or self.job.config.messages.need_local_state:
             self.local_state_round[list(clients)] = self.round
 
     def local_tensors(self) -> dict[str, Tensor]:
@@ -366,12 +391,6 @@ class FlowerEngine:
 
     def close(self) -> None:
         self.wire.close()
-
-
-def _update_of(answer: Answer) -> NDArray[np.float32]:
-    if set(answer.arrays) != {"update"}:
-        raise UpdateError(f"it sent {sorted(answer.arrays) or 'no arrays'}; 'update' is sent.")
-    return answer.arrays["update"]
 
 
 def _compare_norms(reported: float, norm: float | None) -> None:

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from fedplt.federation import Interrupted, Job
 from fedplt.files import write_text
 from fedplt.kernels import read_state, take
 from fedplt.machine import available_cores
+from fedplt.planning import Assignment
 
 START_SECONDS = 600.0
 """Flower and Ray start within seconds, unless the machine has much else to do."""
@@ -134,21 +136,40 @@ class FlowerSimulation(FlowerEngine):
     # Everything is on this machine: local states go into the run's checkpoint, so that another
     # engine can continue the run.
 
+    def common_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
+        last = int(self.local_state_round[client])
+        return {**super().common_header(client, assignment, upload), "oldest_state_round": last}
+
     def local_tensors(self) -> dict[str, Tensor]:
-        if not self.job.plan.local:
-            return {}
-        own = take(read_state(self.job.model, self.job.layers), self.job.plan.local_index)
-        rows = [own] * self.job.plan.num_clients
-        for client, round in enumerate(self.local_state_round.tolist()):
-            if round >= 0:
-                rows[client] = StateFiles(self._states, client).load(round, len(own))
-        return {"local": torch.stack(rows)}
+        layers, plan = self.job.layers, self.job.plan
+        sizes = {"kept": plan.local_index.size} if plan.local else {}
+        if self.job.config.messages.up != "float32":
+            sizes["residual"] = layers.state_size
+        saved = {
+            client: StateFiles(self._states, client).load(round, sizes)
+            for client, round in enumerate(self.local_state_round.tolist())
+            if round >= 0 and sizes
+        }
+        found = {
+            f"residual.{k}": each["residual"] for k, each in saved.items() if "residual" in each
+        }
+        if plan.local:
+            first = {"kept": take(read_state(self.job.model, layers), plan.local_index)}
+            rows = [saved.get(client, first)["kept"] for client in range(plan.num_clients)]
+            found["local"] = torch.stack(rows)
+        return found
 
     def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
-        if self.job.plan.local:
-            for client, values in enumerate(tensors["local"]):
-                StateFiles(self._states, client).save(RESTORED, values.clone())
-            self.local_state_round[:] = RESTORED
+        none = torch.zeros(self.job.layers.state_size)
+        for client in range(self.job.plan.num_clients):
+            state = {"kept": tensors["local"][client].clone()} if self.job.plan.local else {}
+            if self.job.config.messages.up != "float32":
+                state["residual"] = tensors.get(f"residual.{client}", none)
+            if "messages.reference" in tensors and tensors["messages.exact"][client]:
+                state["reference"] = tensors["messages.reference"]
+            if state:
+                StateFiles(self._states, client).save(RESTORED, state)
+                self.local_state_round[client] = RESTORED
 
     def close(self) -> None:
         super().close()

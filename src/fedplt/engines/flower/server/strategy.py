@@ -126,6 +126,12 @@ class FedPLT(Strategy):
         config = parse_config(self._sections)
         self.plan, _ = plan_from_config(config, model, example, self.ratios)
         _refuse_recipe(config)
+        if (config.messages.up, config.messages.down) != ("float32", "float32"):
+            raise ConfigError(
+                "it encodes messages, and a Flower app sends float32. Set the preset's other keys "
+                "(docs/configuration.md) one by one.",
+                key="method.preset",
+            )
         if num_examples is not None and len(num_examples) != len(self.ratios):
             raise ConfigError(
                 f"{len(num_examples)} numbers for {len(self.ratios)} clients; give one per client.",
