@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from torch import nn
 
@@ -76,3 +78,13 @@ def test_free_space(tmp_path, monkeypatch, total, free, said):
     assert "\n1 round: " in text
     assert said in text
     assert ("free" in text) == bool(total)
+
+
+def test_the_memory_of_updates_is_forecast():
+    plain = forecast(blob_job(), 1)
+    remembering = forecast(blob_job(server={"memory": {"precision": "int8"}}), 1)
+    assert plain.memory_bytes == 0 and "memory" not in plain.summary(Path())
+    # Five clients, 83 values in one block with a scale, 11 rounds of sub-layers of 4 bytes.
+    assert remembering.memory_bytes == 5 * (83 + 4 + 4 * 11)
+    assert remembering.disk_bytes == plain.disk_bytes + 2 * remembering.memory_bytes
+    assert "memory of updates" in remembering.summary(Path())

@@ -293,14 +293,19 @@ def _finish(folder: RunFolder) -> None:
     number, metric, record = min(10, len(history.scores)), history.metric, history.rounds[-1]
     last, mean = metric.text(history.last_score, 1), metric.text(history.final_score(), 1)
     text = f"{metric.name} {last} in the last evaluation, {mean} mean of the last {number}"
-    wanted = folder.config().rounds
+    config = folder.config()
+    shipped = ""
+    if record.average_score is not None and config.server.average is not None:
+        text += f", {metric.text(record.average_score, 1)} the average of past models"
+        shipped = " (the average)" if config.server.average.ship else " (the last model)"
+    wanted = config.rounds
     if record.round < wanted and history.best is not None:
         out.print(
             f"ended after round {record.round} of {wanted}: no better {metric.name} since round "
             f"{history.best.round} (evaluation.stop_after)"
         )
     if history.test_score is not None:
-        text += f", {metric.text(history.test_score, 1)} on the test set"
+        text += f", {metric.text(history.test_score, 1)} on the test set{shipped}"
     out.print(text)
     if history.privacy is not None:
         out.print(f"privacy: {privacy_text(history.privacy)}")

@@ -181,9 +181,11 @@ class Forecast:
     seconds: float
     """Of all rounds, with the simulator on this machine."""
     disk_bytes: int
+    memory_bytes: int = 0
+    """What the server remembers of updates (``server.memory``), at most."""
 
     def summary(self, folder: Path) -> str:
-        up, down = self.bytes_up, self.bytes_down
+        up, down, memory = self.bytes_up, self.bytes_down, self.memory_bytes
         return (
             f"a round: about {bytes_text(up)} up, {bytes_text(down)} down, "
             f"{flops_text(self.flops)}\n"
@@ -191,6 +193,7 @@ class Forecast:
             f"{bytes_text(self.rounds * down)} down, {flops_text(self.rounds * self.flops)}, "
             f"about {duration_text(self.seconds)} here (from one timed batch), "
             f"{bytes_text(self.disk_bytes)} on disk{self._free(folder)}"
+            + (f"\nmemory of updates: up to {bytes_text(memory)} on the server" if memory else "")
         )
 
     def _free(self, folder: Path) -> str:
@@ -231,7 +234,9 @@ def forecast(job: Job, workers: int) -> Forecast:
     seconds = config.rounds * (flops + judged) / speed
     copies = STATES_ON_DISK + (config.diagnostics.window if config.diagnostics.enabled else 0)
     disk = copies * BYTES_PER_NUMBER * job.layers.state_size
-    return Forecast(config.rounds, bytes_up, bytes_down, flops, seconds, disk)
+    remembered = config.server.memory.num_bytes(job.layers, number) if config.server.memory else 0
+    disk += 2 * remembered  # in both checkpoints
+    return Forecast(config.rounds, bytes_up, bytes_down, flops, seconds, disk, remembered)
 
 
 def _spread(number: int, most: int) -> list[int]:

@@ -253,12 +253,14 @@ class History:
         result, measured = [], 0.0
         for record in self.rounds:
             measured += record.seconds
+            average = record.average_score
             result.append(
                 {
                     "round": record.round,
                     "metric": self.metric.name,
                     "score": record.score,
                     "loss": record.loss,
+                    **({} if average is None else {"average_score": average}),
                     "train_loss": record.train_loss,
                     "num_clients": record.num_clients,
                     **{f"round_{name}": value for name, value in vars(record.cost).items()},
