@@ -82,7 +82,7 @@ def odd_arrays(draw, values):
                 good[:place] + b"\xff" + good[place + 1 :], b"", b"PK\x03\x04", b"\x80\x04N.",
                 b"\x93NUMPY\x01\x00\xff\xff", b"\x93NUMPY\x02\x00\xff\xff\xff\xff",
                 npy(np.array([{"a": 1}], dtype=object)), npy(values.astype(np.float64)),
-                npy(values.astype(">f4")), npy(values[None]), npy(changed), npy(changed * 1e30),
+                npy(values.astype(">f4")), npy(values[None]), npy(changed), npy(1e30 * values),
                 npy(values.view(np.uint8)), npy(values.astype(np.int8)),
                 npy(-values), npy(np.zeros(0, np.float32)),
                 good.replace(str(number).encode(), b"9" * len(str(number))),

@@ -47,8 +47,10 @@ down = "int2"
 def test_bytes_are_what_the_cost_model_says(messages, tmp_path, capsys):
     """Within 3 % and 30 kB, at ratios 1, 0.25 and 0.06 of a model of 20 MB.
 
-    Encoded: the first model as int8, then a difference.
+    Encoded: the first model as int8, then a difference; 50 kB a round. Polls and heartbeats take
+    the same bytes in every run of that length, and do not shrink with the messages.
     """
+    spare = 100_000 if messages else 30_000
     config = CONFIG.replace("rounds = 1", "rounds = 2") + messages if messages else CONFIG
     port, *node_ports = free_ports(4)
     folder = make_deployment(tmp_path, nodes=NODES, config=config, port=port)
@@ -73,5 +75,5 @@ def test_bytes_are_what_the_cost_model_says(messages, tmp_path, capsys):
         with capsys.disabled():
             told = {"ratio": assignment.ratio, "up": [up, proxy.up], "down": [down, proxy.down]}
             print(json.dumps(told))
-        assert up <= proxy.up <= 1.03 * up + 30_000
-        assert down <= proxy.down <= 1.03 * down + 30_000
+        assert up <= proxy.up <= 1.03 * up + spare
+        assert down <= proxy.down <= 1.03 * down + spare
