@@ -38,7 +38,8 @@ PICTURE = ROOT / "docs" / "pictures" / "beyond.png"
 LAST = 10
 """Accuracy is the mean of so many last rounds."""
 SEEDS = (1, 2, 3)
-SMALL = {"messages": {"up": "int8", "down": "int2"}}
+SMALL = {"messages": {"up": "int8", "down": "int4"}}
+SMALLEST = {"messages": {"up": "int8", "down": "int2"}}
 ROTATING = {"method": {"name": "fedplt", "rotate_every": 1}}
 MEMORY = {"server": {"memory": {"decay": 0.8}}}
 FULL_METHOD = {"method": {"name": "fedavg"}}
@@ -50,9 +51,10 @@ CONTESTANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "memory": ("FedPLT, rotation and memory", {**ROTATING, **MEMORY}),
     "rotation": ("FedPLT, rotation alone", ROTATING),
     "fedplt-small": ("FedPLT, small messages alone", {"method": {"name": "fedplt"}, **SMALL}),
+    "int2": ("FedPLT, recommended, but 2-bit differences", {**ROTATING, **MEMORY, **SMALLEST}),
 }
 """In the order in which they are run."""
-AVERAGED = ("recommended",)
+AVERAGED = ("recommended", "int2")
 """Contestants that end with the average of their models."""
 MAIN = ("fedavg", "recommended", "fedplt")
 

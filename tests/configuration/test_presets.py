@@ -16,7 +16,7 @@ def test_a_preset_sets_keys_and_vanishes():
     config = parse_config({"method": RECOMMENDED, "server": {"min_clients": 3}})
     assert config.method == {"name": "fedplt", "rotate_every": 1}
     assert config.server.memory is not None and config.server.memory.decay == 0.8
-    assert (config.messages.up, config.messages.down) == ("int8", "int2")
+    assert (config.messages.up, config.messages.down) == ("int8", "int4")
     assert config.server.min_clients == 3
     assert parse_config(config.model_dump(exclude_none=True, mode="json")) == config
 
@@ -26,14 +26,14 @@ def test_keys_that_are_set_stay():
     config = parse_config({"method": {**RECOMMENDED, "rotate_every": 3}, **given})
     assert config.method["rotate_every"] == 3
     assert config.server.memory is not None and config.server.memory.decay == 0.5
-    assert (config.messages.up, config.messages.down) == ("int4", "int2")
+    assert (config.messages.up, config.messages.down) == ("int4", "int4")
 
 
 def test_the_preset_of_a_whole_configuration_replaces_its_defaults():
     """A comparison gives all keys of a configuration and another method."""
     values = parse_config({}).model_dump(exclude_none=True, mode="json")
     config = parse_config({**values, "method": RECOMMENDED})
-    assert (config.messages.up, config.messages.down) == ("int8", "int2")
+    assert (config.messages.up, config.messages.down) == ("int8", "int4")
 
 
 @pytest.mark.parametrize(

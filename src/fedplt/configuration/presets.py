@@ -16,7 +16,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "recommended": {
         "method": {"rotate_every": 1},
         "server": {"memory": {"decay": 0.8}, "average": {"decay": 0.9}},
-        "messages": {"up": "int8", "down": "int2"},
+        "messages": {"up": "int8", "down": "int4"},
     }
 }
 """``recommended``: what helps FedPLT (``docs/beyond.md``)."""
