@@ -55,7 +55,7 @@ def test_the_weights_of_a_deployed_run_are_the_simulators(tmp_path):
     assert done.returncode == 0, done.stderr
     assert not stolen.exists()
     assert any("flwr-serverapp" in text for text in seen)
-    assert any("flower.node_app" in text for text in seen)
+    assert any("flower.node.flwr_clientapp" in text for text in seen)
     assert all("--token-file /dev/fd/" in text and "--token " not in text for text in seen)
     config = load_config(folder / "run.toml")
     simulated = override(config, ["engine.name=simulator"])
