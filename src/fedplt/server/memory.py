@@ -194,13 +194,13 @@ class MemoryAggregator(Aggregator):
             if self._contributors is not None:
                 self._contributors.plus(BlockSums(self.layers, (each > 0).astype(np.float64)))
             is_new = client in self._updated
-            fresh = BlockSums(
-                self.layers, (remembered.last_rounds == self.round) * remembered.weight
-            )
             for placed in self.layers.placed:
                 if placed.tensor.is_buffer and not is_new:
                     continue
-                used = fresh if placed.tensor.is_buffer else weights
+                used = weights
+                if placed.tensor.is_buffer:
+                    this_round = remembered.last_rounds == self.round
+                    used = BlockSums(self.layers, this_round * remembered.weight)
                 rows = used.of(placed).float()
                 place = slice(placed.offset, placed.stop)
                 total = self._total[place].view(len(rows), -1)
