@@ -13,7 +13,7 @@ from fedplt.cli.app import err, out, print_json, status, verb
 from fedplt.cli.comparing import parse_seeds
 from fedplt.cli.prepare import fetch_progress
 from fedplt.comparison.progress import comparison_progress
-from fedplt.errors import ConfigError
+from fedplt.errors import ConfigError, did_you_mean
 from fedplt.machine import available_cores
 from fedplt.report.page import write_page
 from fedplt.tables import plain
@@ -36,6 +36,9 @@ app = typer.Typer(
 )
 Pair = Annotated[
     str | None, typer.Option(help="fashion-fcn, cifar-fcn or cifar-resnet (default: all).")
+]
+Methods = Annotated[
+    str | None, typer.Option(help="Comma-separated contestants, such as fedavg,fedplt.")
 ]
 Seeds = Annotated[str, typer.Option(help="Comma-separated.")]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Default: the paper's.")]
@@ -73,9 +76,7 @@ def _place(out_folder: Path | None, results: Path | None, quick: bool = False) -
 def _command(experiment: str) -> Callable[..., None]:
     def run_experiment(
         pair: Pair = None,
-        methods: Annotated[
-            str | None, typer.Option(help="Comma-separated contestants, such as fedavg,fedplt.")
-        ] = None,
+        methods: Methods = None,
         seeds: Annotated[str | None, typer.Option(help="Comma-separated (default: 1,2,3).")] = None,
         rounds: Rounds = None,
         quick: Annotated[
@@ -94,8 +95,7 @@ def _command(experiment: str) -> Callable[..., None]:
         place = _place(out_folder, results, quick)
         numbers = _seeds(seeds or (QUICK_SEEDS if quick else "1,2,3"))
         length = rounds or (QUICK_ROUNDS if quick else None)
-        names = [n for name in methods.split(",") if (n := name.strip())] if methods else None
-        blocks = find_blocks(experiment, pair, names)
+        blocks = find_blocks(experiment, pair, _names(methods))
         if quick and pair is None:
             blocks = [block for block in blocks if block.pair == QUICK_PAIR] or blocks[:1]
         problems = 0
@@ -133,6 +133,40 @@ def tables(
 
 
 verb(app, examples=False)(theory)
+
+
+@verb(app, examples=False)
+def beyond(
+    pair: Annotated[
+        str | None,
+        typer.Option(help="fashion-fcn, cifar-fcn, cifar-cnn or news-minilm (default: all)."),
+    ] = None,
+    methods: Methods = None,
+    out_folder: Out = None,
+    train: Annotated[
+        bool, typer.Option("--train/--no-train", help="--no-train: only write the page.")
+    ] = True,
+) -> None:
+    """Rotation, memory, averages and small messages: run the study of docs/beyond.md (hours)."""
+    # Takes seconds to import.
+    from reproduction.beyond import run_study  # noqa: PLC0415
+    from reproduction.beyond_page import ALL_STUDIES, write_page  # noqa: PLC0415
+
+    if pair is not None and pair not in ALL_STUDIES:
+        raise ConfigError(f"--pair {pair}: {did_you_mean(pair, ALL_STUDIES)}")
+    for study in (ALL_STUDIES[pair],) if pair else ALL_STUDIES.values():
+        names = _names(methods) or []
+        for name in names:
+            if name not in study.contestants:
+                raise ConfigError(f"--methods {name}: {did_you_mean(name, study.contestants)}")
+        if train:
+            out.print(f"{study.title}: this takes hours; the same command continues it.")
+            run_study(study, out_folder or Path("runs") / "reproduce", names)
+    write_page()
+
+
+def _names(methods: str | None) -> list[str] | None:
+    return [n for name in methods.split(",") if (n := name.strip())] if methods else None
 
 
 def _seeds(text: str) -> list[int]:

@@ -68,9 +68,9 @@ _PUBLIC = {
     ],
     "fedplt.configuration": [
         "ClientsConfig", "CutConfig", "DataConfig", "DiagnosticsConfig", "EngineConfig",
-        "EvaluationConfig", "FleetConfig", "GroupConfig", "ModelConfig", "PrivacyConfig",
-        "RunConfig", "SamplingConfig", "ServerConfig", "TaskConfig", "TrainingConfig",
-        "load_config", "read_fleet",
+        "EvaluationConfig", "FleetConfig", "GroupConfig", "MessagesConfig", "ModelConfig",
+        "PrivacyConfig", "RunConfig", "SamplingConfig", "ServerConfig", "TaskConfig",
+        "TrainingConfig", "load_config", "read_fleet",
     ],
     "fedplt.federation": [
         "Engine", "History", "Job", "RoundRecord", "load_history",
@@ -134,6 +134,7 @@ if TYPE_CHECKING:
     from fedplt.configuration import EvaluationConfig as EvaluationConfig
     from fedplt.configuration import FleetConfig as FleetConfig
     from fedplt.configuration import GroupConfig as GroupConfig
+    from fedplt.configuration import MessagesConfig as MessagesConfig
     from fedplt.configuration import ModelConfig as ModelConfig
     from fedplt.configuration import PrivacyConfig as PrivacyConfig
     from fedplt.configuration import RunConfig as RunConfig

@@ -21,6 +21,7 @@ from fedplt.configuration import (
     EngineConfig,
     EvaluationConfig,
     FleetConfig,
+    MessagesConfig,
     PrivacyConfig,
     RunConfig,
     SamplingConfig,
@@ -135,6 +136,7 @@ class Sections(TypedDict, total=False):
     training: TrainingConfig | Values
     sampling: SamplingConfig | Values
     server: ServerConfig | Values
+    messages: MessagesConfig | Values
     privacy: PrivacyConfig | Values
     evaluation: EvaluationConfig | Values
     diagnostics: DiagnosticsConfig | Values
@@ -191,7 +193,7 @@ def train(
             ``augment(inputs, generator)`` changes the inputs of a batch.
         sampling, server: the sampler (``name``) and the aggregation rule (``aggregation``) may be
             your classes.
-        privacy, evaluation, diagnostics, name, checkpoint_every: as in a configuration.
+        messages, privacy, evaluation, diagnostics, name, checkpoint_every: as in a configuration.
         engine: the section, or a function that makes an engine.
 
     Ctrl-C saves the run (with ``out``) and raises KeyboardInterrupt.
@@ -237,7 +239,7 @@ def train(
     }
     if fleet:
         values["fleet"] = dict(fleet)
-    for key in ("sampling", "server", "privacy", "evaluation", "diagnostics"):
+    for key in ("sampling", "server", "messages", "privacy", "evaluation", "diagnostics"):
         if sections.get(key) is not None:
             values[key] = dict(values_of(key, sections[key]))
     make_absolute(values)

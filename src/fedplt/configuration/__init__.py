@@ -43,6 +43,7 @@ from fedplt.configuration.fleet_config import (
     FleetConfig,
     WorkConfig,
 )
+from fedplt.configuration.messages_config import MessagesConfig
 from fedplt.configuration.presets import NAMES as PRESET_NAMES
 from fedplt.configuration.privacy_config import PrivacyConfig
 from fedplt.configuration.sampling_config import SamplingConfig
