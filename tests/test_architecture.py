@@ -18,6 +18,7 @@ from tools.unused import unused
 import fedplt
 
 SOURCE = Path(fedplt.__file__).parent
+FLOWER = SOURCE.with_name("fedplt_flower")
 TESTS = Path(__file__).parent
 
 ROOT_MODULES = [
@@ -31,7 +32,8 @@ PACKAGES = [
 ]  # fmt: skip
 """In the order of a run: each may use the root modules and the packages before it. ``api`` is one
 module; its tests are in a folder."""
-LEVEL = {None: -1} | {package: level for level, package in enumerate(PACKAGES)}
+LEVEL = {None: -1} | {package: level for level, package in enumerate([*PACKAGES, "fedplt_flower"])}
+"""``fedplt_flower`` is a package beside ``fedplt`` and may use all of it."""
 PLAIN = {None: {"pydantic"}, "planning": set(), "sampling": set(), "fleet": {"pydantic"}}
 """What needs NumPy and the standard library alone, and what each may use besides."""
 INTERNALS = "fedplt.torch_internals"
@@ -49,20 +51,28 @@ class Import:
     by_name: bool = False  # when it is needed
 
 
-def module_name(path: Path, folder: Path = SOURCE) -> str:
+def module_name(path: Path) -> str:
     """``fedplt.planning.plan``; ``fedplt.planning`` for a package's ``__init__``."""
-    parts = (folder.name, *path.relative_to(folder).with_suffix("").parts)
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-FILES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+FILES = {
+    module_name(path): path for folder in (SOURCE, FLOWER) for path in sorted(folder.rglob("*.py"))
+}
 
 
 def package_of(module: str) -> str | None:
-    """The package below ``fedplt``; None for the root modules and ``fedplt`` itself."""
+    """The package below ``fedplt``, or ``fedplt_flower``; None for root modules and ``fedplt``."""
     if module == "fedplt.__main__":
         return "cli"
+    if module.split(".", maxsplit=1)[0] == "fedplt_flower":
+        return "fedplt_flower"
     return next(iter(set(module.split(".")[1:2]) & set(PACKAGES)), None)
+
+
+def of_command_line(module: str) -> bool:
+    return package_of(module) == "cli" or module == "fedplt_flower.cli"
 
 
 def where(module: str, line: int) -> str:
@@ -90,7 +100,7 @@ def _imports(node: ast.AST, path: Path, in_function: bool, for_types: bool) -> I
             target = name if name in FILES else node.module
             yield Import(target, node.lineno, in_function, for_types)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        # Named for an import when it is needed, as in ``"fedplt.engines.flower:FlowerSimulation"``.
+        # Named for an import when it is needed, as in ``"fedplt.data:load"``.
         if found := re.fullmatch(r"(fedplt(?:\.\w+)+):\w*", node.value):
             yield Import(found[1], node.lineno, False, for_types, by_name=True)
     elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
@@ -117,8 +127,9 @@ def test_nothing_but_root_modules_and_packages_lies_in_the_source():
     others = {"__init__.py", "__main__.py", "api.py", "py.typed", "configs"}
     assert found == {*others, *(f"{m}.py" for m in ROOT_MODULES), *PACKAGES} - {"api"}
     data = {SOURCE, SOURCE / "configs", SOURCE / "configs" / "fleets"}
-    data |= {SOURCE / "engines" / "flower" / room / "templates" for room in ("app", "deployment")}
-    missing = [p for p in SOURCE.rglob("*/") if p.name != "__pycache__" and p not in data]
+    data |= {FLOWER, *(FLOWER / room / "templates" for room in ("app", "deployment"))}
+    folders = [*SOURCE.rglob("*/"), *FLOWER.rglob("*/")]
+    missing = [p for p in folders if p.name != "__pycache__" and p not in data]
     assert not [p for p in missing if not (p / "__init__.py").is_file()]
 
 
@@ -127,7 +138,8 @@ def test_a_package_is_used_through_its_init():
     broken = [
         f"{where(module, found.line)} imports {found.target}"
         for module, found in all_imports()
-        if package_of(module) not in (None, "cli") and found.target in FILES
+        if package_of(module) is not None and not of_command_line(module)
+        if found.target in FILES
         if package_of(found.target) not in (None, package_of(module))
         if FILES[found.target].name not in ("__init__.py", "api.py")
     ]
@@ -141,7 +153,7 @@ def test_imports_go_down_only():
         for module, path in FILES.items()
         if module != "fedplt"  # which has the public names of all
         for found in imports(path)
-        if found.target.split(".")[0] == "fedplt"
+        if found.target.split(".")[0] in ("fedplt", "fedplt_flower")
         if LEVEL[package_of(found.target)] > LEVEL[package_of(module)]
     ]
     assert not broken, "\n".join(broken)
@@ -162,7 +174,7 @@ def test_the_front_door_is_for_users():
     assert not broken, "\n".join(broken)
 
 
-@pytest.mark.parametrize("package", [None, *PACKAGES], ids=lambda package: package or "root")
+@pytest.mark.parametrize("package", LEVEL, ids=lambda package: package or "root")
 def test_no_import_cycles_within(package):
     reached: dict[str, set[str]] = defaultdict(set)
     for module, found in all_imports():
@@ -186,14 +198,14 @@ def test_only_the_command_line_imports_in_functions():
     broken = [
         f"{where(module, found.line)} imports {found.target}"
         for module, found in all_imports()
-        if found.in_function and package_of(module) != "cli"
+        if found.in_function and not of_command_line(module)
     ]
     assert not broken, "\n".join(broken)
 
 
 def test_modules_are_imported_by_name_in_few_places():
     """A name hides from the tests above what is imported, if it is put together."""
-    homes = {"fedplt", "fedplt.imports", "fedplt.report.export"}  # the last: optional packages
+    homes = {"fedplt", "fedplt_flower", "fedplt.imports", "fedplt.report.export", "fedplt.cli"}
     broken = [
         f"{where(module, node.lineno)}"
         for module, path in FILES.items()
@@ -237,8 +249,8 @@ def test_private_parts_of_torch_are_used_in_one_module():
 def test_only_reports_draw_and_only_flower_speaks_flower():
     homes = {
         "matplotlib": "fedplt.report",
-        "flwr": "fedplt.engines.flower",
-        "cryptography": "fedplt.engines.flower",
+        "flwr": "fedplt_flower",
+        "cryptography": "fedplt_flower",
     }
     broken = [
         f"{where(module, found.line)} imports {found.target}"
@@ -249,16 +261,12 @@ def test_only_reports_draw_and_only_flower_speaks_flower():
     assert not broken, "\n".join(broken)
 
 
-def test_engines_do_not_know_each_other():
-    engines = {"fedplt.engines.simulator", "fedplt.engines.flower"}
-
-    def engine_of(module: str) -> str:
-        return ".".join(module.split(".")[:3])
-
+def test_flower_does_not_use_the_simulator():
+    """Nothing of fedplt imports ``fedplt_flower``: imports go down only."""
     broken = [
         f"{where(module, found.line)} imports {found.target}"
         for module, found in all_imports()
-        if engine_of(module) in engines and engine_of(found.target) in engines - {engine_of(module)}
+        if package_of(module) == "fedplt_flower" and package_of(found.target) == "engines"
     ]
     assert not broken, "\n".join(broken)
 
@@ -306,7 +314,9 @@ def test_tests_mirror_the_packages():
     found = {path.relative_to(TESTS) for path in folders} - {Path("support"), Path("reliability")}
     beside = {path for path in found if path.parts[0] == "reproduction"}
     assert not [path for path in beside if not (TESTS.parent / path).is_dir()]
-    mirrored = found - beside
+    flower = {path for path in found if path.parts[0] == "flower"}
+    assert not [p for p in flower if not FLOWER.joinpath(*p.parts[1:]).is_dir()]
+    mirrored = found - beside - flower
     assert not [path for path in mirrored if not (SOURCE / path).is_dir() and path != Path("api")]
     assert {path.parts[0] for path in mirrored} == set(PACKAGES)
 

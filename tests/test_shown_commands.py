@@ -20,10 +20,10 @@ COMMANDS = [line for line in command_lines() if line.startswith("fedplt ")]
 RUN_ELSEWHERE = {
     r"houses": "tests/test_own_data_page.py",
     r"\bmine\b": "tests/test_first_fleet_page.py",
-    r"fedplt deploy check|fl/server/run|fl/run\.toml": "tests/cli/test_deploy.py, tests/engines",
+    r"fedplt deploy check|fl/server/run|fl/run\.toml": "tests/flower",
     r"fedplt data get": "tests/data (no network here)",
     r"track:log": "tests/api/test_tracking.py",
-    r"--host fl\.example\.org": "tests/cli/test_deploy.py",
+    r"--host fl\.example\.org": "tests/flower/test_cli.py",
     r"fedplt watch|fedplt report runs/fedplt-seed1|\.parquet": "tests/report, tests/cli",
 }
 SMALL = "--set rounds=1 --set engine.workers=1 --set evaluation.every=1"
@@ -160,7 +160,7 @@ def test_the_first_page_shows_every_verb():
 
 
 def test_nothing_else_is_shown_than_commands_somebody_knows():
-    """Others are run by tests/engines/flower (deployments) and tests/test_examples.py."""
+    """Others are run by tests/flower (deployments) and tests/test_examples.py."""
     others = {line.split()[0] for line in command_lines()} - {"fedplt", "make", "pip"}
     names = ("register-nodes", "start-run", "superexec", "superlink")
     scripts = {f"fl/server/{name}.sh" for name in names}

@@ -17,10 +17,10 @@ import torch
 
 from fedplt.configuration import parse_config
 from fedplt.data import TensorSamples, TrainingData
-from fedplt.engines.flower import FlowerSimulation
 from fedplt.engines.simulator import SimulatorEngine
 from fedplt.federation import Federation, processor_name
 from fedplt.federation.start import job_of
+from fedplt_flower import FlowerSimulation
 
 EXAMPLES = 64
 """Of each client: one step."""

@@ -195,7 +195,7 @@ def page(results: Mapping[str, Figures], measured: Mapping[str, str] | None = No
         "to upload or to evaluate) goes through one reader with one rule: what goes wrong while "
         "one client's answer is read is a refusal of that client. The round goes on without it, "
         "and its record names the client (`rejected`, `not_evaluated`). "
-        "`tests/engines/flower/test_hostile_answers.py` changes every part of every kind of "
+        "`tests/flower/test_hostile_answers.py` changes every part of every kind of "
         "answer, for `fedplt deploy` and for the Flower strategy.",
         "",
         *(f"- {text}" for text in NODES),

@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DEFINED = ("src/fedplt", "reproduction")
+DEFINED = ("src/fedplt", "src/fedplt_flower", "reproduction")
 USED = (*DEFINED, "tools", "benchmarks", "examples")
 TEXTS = (
-    "README.md", "pyproject.toml", "docs/*.md", "examples/*/README.md", "src/fedplt/**/*.html",
-    "src/fedplt/**/*.jinja", "src/fedplt/**/*.toml",
+    "README.md", "pyproject.toml", "docs/*.md", "examples/*/README.md", "src/*/**/*.html",
+    "src/*/**/*.jinja", "src/*/**/*.toml",
 )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def import_object(path: str, key: str, wanted: str = "a function", kind: type | 
 def _refuse_other(module_name: str, path: str, key: str) -> None:
     """Refuse a module if another one of that name is installed, or was imported already."""
     top = module_name.partition(".")[0]
-    spec = PathFinder.find_spec(top) if top not in ("", "fedplt") else None
+    spec = PathFinder.find_spec(top) if top not in ("", "fedplt", "fedplt_flower") else None
     if spec is None or not spec.origin:
         return
     mine = PathFinder.find_spec(top, _own)

@@ -9,10 +9,10 @@ from torch import optim
 from torch.nn.functional import cross_entropy
 
 from fedplt.client.local_training import batches
-from fedplt.engines.flower import FedPLT, SlicesApp, train_slices
-from fedplt.engines.flower.records import from_records, to_records
 from fedplt.models import MODELS
 from fedplt.seeds import generator
+from fedplt_flower import FedPLT, SlicesApp, train_slices
+from fedplt_flower.records import from_records, to_records
 from tests.support import flower_identity  # noqa: F401 (messages need one)
 from tests.support.image_jobs import IMAGE_RATIOS, SMALL, image_job, images
 from tests.support.jobs import RATIOS, blobs, small_model

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedplt.engines.flower.deployment import init_deployment, make_address
+from fedplt_flower.deployment.create import init_deployment
+from fedplt_flower.deployment.manifest import make_address
 
 ROOT = Path(__file__).parents[2]
 NODES = "name,ratio\nn1,1.0\nn2,0.5\nn3,0.1\n"

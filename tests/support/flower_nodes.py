@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 
-from fedplt.engines.flower.node.client import NodeClient
-from fedplt.engines.flower.node.client_app import NodeApp
-from fedplt.engines.flower.records import from_records, to_records
-from fedplt.engines.flower.server.engine import FlowerEngine
-from fedplt.engines.flower.server.wire import answer_of
+from fedplt_flower.node.client import NodeClient
+from fedplt_flower.node.client_app import NodeApp
+from fedplt_flower.records import from_records, to_records
+from fedplt_flower.server.engine import FlowerEngine
+from fedplt_flower.server.wire import answer_of
 from tests.support import flower_identity  # noqa: F401 (messages need one)
 
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedplt.engines.flower.processes import end_all, environment, free_port, run_flwr
 from fedplt.errors import RunError
+from fedplt_flower.processes import end_all, environment, free_port, run_flwr
 
 SECONDS = 900.0
 

@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from fedplt.engines.flower.server.engine import FlowerEngine
+from fedplt_flower.server.engine import FlowerEngine
 from tests.support.jobs import blob_data
 
 

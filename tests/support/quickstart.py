@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fedplt.engines.flower.app.scaffold import init_app
+from fedplt_flower.app.scaffold import init_app
 
 CLIENT_APP = '''\
 """A Flower app with PyTorch: what a client does."""

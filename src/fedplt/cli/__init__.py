@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import warnings
@@ -13,9 +14,14 @@ from typing import Any
 
 import typer
 
-from fedplt.cli import comparing, deploy, fleet, prepare, runs
+from fedplt.cli import comparing, fleet, prepare, runs
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
+
+PACKAGE = Path(__file__).parents[1]
+OWN = (PACKAGE, PACKAGE.with_name("fedplt_flower"))
+
+importlib.import_module("fedplt_flower.cli")  # verbs of the package beside this one
 
 
 def main(application: typer.Typer = app) -> None:
@@ -44,13 +50,13 @@ def _short_warnings() -> Iterator[None]:
     def show(
         message: Warning | str, category: type[Warning], filename: str, *more: Any, **named: Any
     ) -> None:
-        if category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[1]):
+        if category is UserWarning and any(map(Path(filename).is_relative_to, OWN)):
             err.print(f"warning: {message}")
         else:
             default(message, category, filename, *more, **named)
 
     with warnings.catch_warnings():
         default = warnings.showwarning
-        warnings.filterwarnings("always", category=UserWarning, module=r"fedplt\.")
+        warnings.filterwarnings("always", category=UserWarning, module=r"fedplt(_flower)?\.")
         warnings.showwarning = show
         yield

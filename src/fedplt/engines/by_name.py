@@ -11,7 +11,7 @@ from fedplt.imports import import_object
 
 ENGINES = {
     "simulator": "fedplt.engines.simulator:SimulatorEngine",
-    "flower": "fedplt.engines.flower:FlowerSimulation",
+    "flower": "fedplt_flower:FlowerSimulation",
 }
 """Engines by ``engine.name``."""
 

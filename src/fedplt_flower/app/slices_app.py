@@ -1,0 +1,238 @@
+"""The client side of a user's Flower app: custom model, data and training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Context, Message
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
+from fedplt import __version__
+from fedplt.client import HeldModels, TrainableSlices, train_held, weighted_norm
+from fedplt.errors import ConfigError, UpdateError
+from fedplt.kernels import bind_state, check_dtypes
+from fedplt.planning import (
+    Assignment,
+    Layer,
+    Layers,
+    LocalRecipe,
+    ModuleFlow,
+    Spaces,
+    read_assignment,
+)
+from fedplt_flower.messages import (
+    EVALUATE,
+    AppTrainAnswer,
+    AppTrainHeader,
+    EvaluateHeader,
+    HelloAnswer,
+    find_metric,
+    read,
+    read_plain,
+)
+from fedplt_flower.node.client import receive, refuse_other
+from fedplt_flower.node.client_app import (
+    AnsweringApp,
+    reply,
+    reply_trained,
+    reply_upload,
+)
+from fedplt_flower.node.local_state import load_from_memory, save_in_memory
+from fedplt_flower.node.owner_limits import AdmittedOrder
+from fedplt_flower.records import HEADER, from_records
+
+
+class SlicesApp(AnsweringApp):
+    """A ``ClientApp`` for the strategy :class:`~fedplt_flower.FedPLT`.
+
+    Replace ``ClientApp()`` by it, and use :func:`train_slices` in the ``@app.train()`` function. It
+    reports to the server which client this is (``partition-id`` of the node's configuration), sends
+    stored updates, and reports the app's exceptions.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.query("hello")(_hello)
+        self.train("upload")(reply_upload)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        if HEADER not in message.content.config_records:
+            return ClientApp.__call__(self, message, context)
+        return super().__call__(message, context)
+
+    def answer(self, message: Message, context: Context, admitted: AdmittedOrder) -> Message:
+        if message.metadata.message_type == EVALUATE:
+            _load_local_state(message, context)
+        return ClientApp.__call__(self, message, context)
+
+
+def _hello(message: Message, context: Context) -> Message:
+    client = _client(context)
+    return reply(
+        message, HelloAnswer(client=client, num_examples=None, layers=None, version=__version__)
+    )
+
+
+def _client(context: Context) -> int:
+    client = context.node_config.get("partition-id")
+    if not isinstance(client, int):
+        raise ConfigError(
+            "this node has no partition-id, which is the client's number: start its SuperNode with "
+            '--node-config "partition-id=0 num-partitions=4".'
+        )
+    return client
+
+
+def _load_local_state(message: Message, context: Context) -> None:
+    """Replace tensors of the server's model by the client's local ones."""
+    order = read(EvaluateHeader, from_records(message.content)[0])
+    if order.local_state_round >= 0 and order.local:
+        own = load_from_memory(context, order.local_state_round)
+        arrays = message.content.array_records["arrays"]
+        message.content["arrays"] = ArrayRecord(
+            {name: own[name] if name in order.local else arrays[name] for name in arrays}
+        )
+
+
+class ClientSlices:
+    """The slices that a client trains in a round, and its reply."""
+
+    def __init__(
+        self,
+        message: Message,
+        context: Context,
+        order: AppTrainHeader,
+        assignment: Assignment,
+        model: nn.Module,
+        slices: TrainableSlices,
+        weights: Tensor | None,
+    ) -> None:
+        self.model = model
+        """The model to train: the whole one, or a smaller one. Its ``parameters()`` are the slices
+        that this client trains."""
+        self.client, self.round, self.ratio = order.client, order.round + 1, assignment.ratio
+        self._message, self._context, self._order = message, context, order
+        self._assignment, self._slices, self._weights = assignment, slices, weights
+        self._started = time.perf_counter()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The trained slices, for an optimizer."""
+        return self._slices.parameters()
+
+    def reply(self, *, num_examples: int, loss: float | None = None, **metrics: float) -> Message:
+        """The reply to the server, inside of the block or after it.
+
+        ``loss`` is for the run's records; default: a metric such as ``train_loss``. All metrics are
+        averaged over the clients, weighted by ``num_examples``.
+        """
+        order, update = self._order, self._slices.update(num_examples)
+        numbers = {name: float(value) for name, value in metrics.items()}
+        if loss is None:
+            loss = find_metric(numbers, "loss")
+        else:
+            numbers["loss"] = float(loss)
+        values = torch.from_numpy(update.values)
+        answer = AppTrainAnswer(
+            client=order.client, round=order.round, plan=order.plan, num_examples=num_examples,
+            norm=update.norm, loss=math.nan if loss is None else float(loss),
+            seconds=time.perf_counter() - self._started,
+            weighted_norm=weighted_norm(values, self._weights, self._assignment), metrics=numbers,
+        )  # fmt: skip
+        if order.local:
+            local = _local_tensors(self.model, order)
+            save_in_memory(self._context, order.round, order.oldest_state_round, local)
+        return reply_trained(
+            self._message, self._context, answer, update.values, upload=order.upload
+        )
+
+
+@contextmanager
+def train_slices(message: Message, context: Context, model: nn.Module) -> Iterator[ClientSlices]:
+    """Inside the block, a training loop trains the slices that FedPLT assigned to this client.
+
+    ``model`` has the names and shapes of the server's model and is on the device for training; its
+    values are replaced by the server's.
+    """
+    if HEADER not in message.content.config_records:
+        raise UpdateError(
+            "this message is not from FedPLT: train_slices needs fedplt_flower.FedPLT as "
+            "the strategy in server_app.py."
+        )
+    header, arrays = from_records(message.content)
+    order = read(AppTrainHeader, header)
+    refuse_other(order.client, _client(context))
+    layers, recipe = _read_layers(order, model), read_plain(LocalRecipe, order.recipe)
+    assignment = read_assignment(
+        layers, order.assignment, frozenset(order.local), lambda: _read_spaces(order, layers)
+    )
+    state = bind_state(model, layers)
+    receive(state, assignment.received, arrays.get("state"))
+    if order.local_state_round >= 0 and order.local:
+        own = load_from_memory(context, order.local_state_round)
+        for name, tensor in _local_tensors(model, order).items():
+            tensor.copy_(torch.from_numpy(own[name].numpy()).reshape(tensor.shape))
+    held = assignment.build(HeldModels(model, state))
+    with train_held(held, assignment, recipe) as slices:
+        weights = torch.from_numpy(arrays["weights"]) if "weights" in arrays else None
+        yield ClientSlices(message, context, order, assignment, held.module, slices, weights)
+
+
+def _local_tensors(model: nn.Module, order: AppTrainHeader) -> dict[str, Tensor]:
+    tensors = model.state_dict()
+    return {name: tensors[name] for name in order.local}
+
+
+def _read_layers(order: AppTrainHeader, model: nn.Module) -> Layers:
+    """The server's layers; :class:`UpdateError` if they do not fit this model."""
+    layers = Layers(
+        read_plain(tuple[Layer, ...], order.layers), read_plain(tuple[ModuleFlow, ...], order.flow)
+    )
+    parameters = model.named_parameters(remove_duplicate=False)
+    shapes = {name: (tuple(p.shape), False) for name, p in parameters}
+    shapes |= {name: (tuple(b.shape), True) for name, b in model.named_buffers()}
+    seen: set[str] = set()
+    for layer in layers:
+        for tensor in layer.tensors:
+            if tensor.name in seen or layer.num_sublayers < 1:
+                raise UpdateError(f"the server cannot cut {tensor.name!r} so, or names it twice.")
+            seen.add(tensor.name)
+            here = shapes.get(tensor.name)
+            if here != (tensor.shape, tensor.is_buffer):
+                found = "no such tensor" if here is None else f"{here[0]}"
+                raise UpdateError(
+                    f"this client's model is not the server's: {tensor.name} has shape "
+                    f"{tensor.shape} there and {found} here."
+                )
+            if not 0 <= tensor.axis < max(1, len(tensor.shape)) or tensor.repeats < 1:
+                raise UpdateError(f"{tensor.name} cannot be cut as the server orders.")
+    if unknown := sorted(set(order.local) - seen):
+        raise UpdateError(f"there is no tensor {unknown[0]!r} in the server's layers.")
+    check_dtypes(model, layers)
+    return layers
+
+
+def _read_spaces(order: AppTrainHeader, layers: Layers) -> Spaces:
+    """The server's groups of coupled units, which must fit its layers."""
+    if order.spaces is None:
+        raise UpdateError("the server orders a sub-model without its units.")
+    spaces: Spaces = read_plain(Spaces, order.spaces)
+    for tensor in layers.tensors:
+        units = spaces.by_tensor.get(tensor.name)
+        if units is None:
+            raise UpdateError(f"the order has no units of {tensor.name}.")
+        for axis, space in enumerate((units.rows, units.columns)):
+            if space is not None and not _fits(spaces, space, tensor.shape[axis : axis + 1]):
+                raise UpdateError(f"{tensor.name} does not have the units of the order.")
+    return spaces
+
+
+def _fits(spaces: Spaces, space: int, length: tuple[int, ...]) -> bool:
+    if not (0 <= space < len(spaces.widths) and length):
+        return False
+    return spaces.widths[space] >= 1 and length[0] % spaces.widths[space] == 0

@@ -1,0 +1,1 @@
+"""Files of a secure deployment on Flower, and checks of them on every machine."""

@@ -1,0 +1,198 @@
+"""Checks of files on this machine: versions, private files, certificates and keys."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+)
+
+from fedplt_flower.deployment.manifest import Address, installed_versions
+
+RENEW = "sign a new server certificate with ca/, or make a new deployment ('fedplt deploy init')"
+SOON = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a check: good, worth knowing, or a problem and what to do about it."""
+
+    level: Literal["ok", "note", "problem"]
+    text: str
+    do: str = ""
+
+
+def ok(text: str) -> Finding:
+    return Finding("ok", text)
+
+
+def note(text: str, do: str = "") -> Finding:
+    return Finding("note", text, do)
+
+
+def problem(text: str, do: str) -> Finding:
+    return Finding("problem", text, do)
+
+
+def private_file(path: Path) -> Finding:
+    """Only the owner may read a key."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        return problem(f"{path} cannot be read: {error.strerror}", "copy the folder again")
+    if mode & 0o077:
+        text = f"{path} can be read by others (mode {mode:o})"
+        return problem(text, f"chmod 600 {path}; if others may have read it, make new keys")
+    return ok(f"{path.name} is private")
+
+
+def versions(wanted: Mapping[str, str], here: Mapping[str, str] | None = None) -> Iterator[Finding]:
+    """Compare installed versions with those that the deployment was made with."""
+    here = here or installed_versions()
+    for package, expected in wanted.items():
+        found = here.get(package, "(not installed)")
+        text = f"{package} {found}"
+        if found == expected:
+            yield ok(text)
+        elif package in ("fedplt", "flwr"):
+            install = f"pip install '{package}=={expected}'"
+            yield problem(f"{text}, but the deployment was made with {expected}", install)
+        elif _minor(found) != _minor(expected):
+            differs = (
+                f"{text}, but the deployment was made with {expected}: results may differ in bits"
+            )
+            if package == "torch":
+                yield problem(differs, f"pip install 'torch=={expected.partition('+')[0]}'")
+            else:
+                yield note(differs)
+        else:
+            yield note(f"{text} (the deployment was made with {expected})")
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
+
+
+def check_ca(path: Path, now: datetime | None = None) -> Iterator[Finding]:
+    """Check the certificate of the authority, which every machine has."""
+    ca = _load(path)
+    if isinstance(ca, Finding):
+        yield ca
+        return
+    yield _validity(ca, path, now)
+    try:
+        is_ca = ca.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        is_ca = False
+    if not is_ca:
+        yield problem(f"{path} is not the certificate of an authority", "copy ca/ca.crt there")
+
+
+def check_certificate(
+    folder: Path,
+    address: Address,
+    name: str = "server",
+    authority: str = "ca.crt",
+    now: datetime | None = None,
+) -> Iterator[Finding]:
+    """Check validity, names, key and signature of ``server.pem`` or ``runtime.pem``."""
+    path = folder / f"{name}.pem"
+    certificate, ca = _load(path), _load(folder / authority)
+    if isinstance(certificate, Finding):
+        yield certificate
+        return
+    yield _validity(certificate, path, now)
+    yield _names(certificate, path, address)
+    yield _key_matches(certificate, folder / f"{name}.key")
+    if isinstance(ca, Finding):
+        return  # check_ca reports it
+    try:
+        certificate.verify_directly_issued_by(ca)
+        yield ok(f"{path.name} is signed by {authority}")
+    except (ValueError, TypeError, InvalidSignature):
+        do = f"use the ca.crt that belongs to it on every machine, or {RENEW}"
+        yield problem(f"{path} is not signed by {folder / authority}", do)
+
+
+def check_node_key(folder: Path) -> Finding:
+    """Check that ``node.key`` has the format that Flower reads, and belongs to ``node.pub``."""
+    path = folder / "node.key"
+    do = "copy the node's folder again"
+    try:
+        key = load_ssh_private_key(path.read_bytes(), None)
+        public = (folder / "node.pub").read_bytes().split()
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        return problem(f"{path} cannot be read: {_reason(error)}", do)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        return problem(f"{path} is not an elliptic-curve key", do)
+    text = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    if text.split()[:2] != public[:2]:
+        return problem(f"{path} does not match node.pub, which was registered", do)
+    return ok("node.key matches node.pub")
+
+
+def _load(path: Path) -> x509.Certificate | Finding:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        do = "copy it again from where the deployment was made"
+        return problem(f"{path} cannot be read: {_reason(error)}", do)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return str(error.strerror)
+    return "it is damaged, or another kind of file"
+
+
+def _validity(certificate: x509.Certificate, path: Path, now: datetime | None) -> Finding:
+    now = now or datetime.now(UTC)
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    clock = f"this machine's clock is at {now:%Y-%m-%d %H:%M} UTC"
+    if now < start:
+        text = f"{path} is not valid before {start:%Y-%m-%d %H:%M} UTC; {clock}"
+        return problem(text, "set the clock")
+    if now > end:
+        return problem(
+            f"{path} expired on {end:%Y-%m-%d}; {clock}", f"{RENEW}; is the clock right?"
+        )
+    if end - now < SOON:
+        return note(f"{path.name} expires on {end:%Y-%m-%d}", RENEW)
+    return ok(f"{path.name} is valid until {end:%Y-%m-%d}")
+
+
+def _names(certificate: x509.Certificate, path: Path, address: Address) -> Finding:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        found = {*names.get_values_for_type(x509.DNSName)}
+        found |= {str(ip) for ip in names.get_values_for_type(x509.IPAddress)}
+    except x509.ExtensionNotFound:
+        found = set()
+    missing = [host for host in address.hosts if host not in found]
+    if missing:
+        text = f"{path} is for {', '.join(sorted(found)) or 'no name'}, not for "
+        return problem(text + ", ".join(missing), RENEW)
+    return ok(f"{path.name} is for {', '.join(address.hosts)}")
+
+
+def _key_matches(certificate: x509.Certificate, path: Path) -> Finding:
+    try:
+        key = load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        return problem(f"{path} cannot be read: {_reason(error)}", RENEW)
+    form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
+        return problem(f"{path} is not the key of {path.stem}.pem", RENEW)
+    return ok(f"{path.name} matches {path.stem}.pem")

@@ -1,0 +1,226 @@
+"""Trains and evaluates one client on its node, with the order's settings and the node's files."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedplt import __version__
+from fedplt.client import (
+    ClientTrainer,
+    LocalTraining,
+    TrainOrder,
+    Uplink,
+    combine,
+    evaluate_chunk,
+    num_chunks,
+    num_steps,
+)
+from fedplt.cutting import find_spaces
+from fedplt.data import first_examples
+from fedplt.errors import RunError, UpdateError
+from fedplt.federation import Job, check_job, evaluation_chunks
+from fedplt.files import write_text
+from fedplt.fleet import DeviceProfile
+from fedplt.kernels import put
+from fedplt.planning import (
+    Assignment,
+    FlatIndex,
+    read_assignment,
+    state_packing,
+    update_packing,
+)
+from fedplt_flower.messages import (
+    EvaluateAnswer,
+    EvaluateHeader,
+    NodeTrainHeader,
+    TrainAnswer,
+    read,
+)
+from fedplt_flower.node.local_state import StateFiles
+from fedplt_flower.node.owner_limits import AdmittedOrder
+from fedplt_flower.records import Arrays
+
+_log = logging.getLogger("flwr")
+CHECKED = "checked.txt"
+"""Describes the training that was last compared with full gradients times mask."""
+
+
+class NodeClient:
+    """One client, with a job made from the node's files: its model code, data and loss."""
+
+    def __init__(
+        self,
+        job: Job,
+        client: int,
+        examples: range,
+        state_folder: Path,
+        device: DeviceProfile | None = None,
+    ) -> None:
+        self.job, self.client, self.examples, self.device = job, client, examples, device
+        self.states = StateFiles(state_folder, client)
+        self._global = torch.zeros(job.layers.state_size)
+
+    def train(
+        self, header: Mapping[str, Any], arrays: Arrays, admitted: AdmittedOrder
+    ) -> tuple[NodeTrainHeader, TrainAnswer, NDArray[Any]]:
+        """The order, its answer, and the update as the order's encoding."""
+        order = read(NodeTrainHeader, header)
+        refuse_other(order.client, self.client)
+        local = self._local(order.local)
+        assignment = read_assignment(
+            self.job.layers, order.assignment, frozenset(order.local), lambda: self._spaces
+        )
+        training = order.local_training(self.job.training)
+        admitted.admit_training(assignment.ratio, num_steps(len(self.examples), training))
+        admitted.admit_upload(update_packing(assignment, order.up).size, now=order.upload)
+        saved = self._saved(order, local)
+        state = _decoded(order, assignment, arrays.get("state"), saved.get("reference"))
+        trainer = self._trainer(local, assignment.received, state)
+        if order.check:
+            self._check(assignment, training, order.recipe)
+            admitted.check()
+        if "kept" in saved:
+            trainer.load_local_state(saved["kept"])
+        weights = arrays.get("weights")
+        settings = TrainOrder(
+            client=order.client, round=order.round, seed=order.seed, assignment=assignment,
+            training=training, learning_rate=order.learning_rate,
+            block_weights=None if weights is None else torch.from_numpy(weights.copy()),
+        )  # fmt: skip
+        update = torch.empty(assignment.update_size)
+        result = trainer.train(settings, self.job.samples, self.examples, update, admitted.on_step)
+        new = {"kept": trainer.local_state()} if local.size else {}
+        if order.keep_reference:
+            new["reference"] = torch.from_numpy(state)
+        upload: NDArray[Any] = update.numpy()
+        if order.up != "float32":
+            uplink = Uplink(order.up)
+            if "residual" in saved:
+                uplink.residuals[self.client] = saved["residual"]
+            upload = np.frombuffer(uplink.send(self.client, upload, assignment)[0], np.uint8)
+            uplink.keep([self.client])
+            new["residual"] = uplink.residuals[self.client]
+        if new:
+            self.states.forget_before(order.oldest_state_round)
+            self.states.save(order.round, new)
+        answer = TrainAnswer(
+            client=order.client, round=order.round, plan=order.plan,
+            num_examples=result.num_examples, norm=result.norm, loss=result.loss,
+            seconds=result.seconds, weighted_norm=result.weighted_norm,
+        )  # fmt: skip
+        return order, answer, upload
+
+    def _saved(self, order: NodeTrainHeader, local: FlatIndex) -> dict[str, Tensor]:
+        """What this order needs of the local state."""
+        sizes = {"kept": local.size} if local.size else {}
+        if order.is_difference:
+            sizes["reference"] = self.job.layers.state_size
+        if order.up != "float32":
+            sizes["residual"] = self.job.layers.state_size
+        if order.local_state_round < 0 or not sizes:
+            return {}
+        try:
+            return self.states.load(order.local_state_round, sizes)
+        except RunError as error:
+            if set(sizes) != {"residual"}:
+                raise
+            _log.warning("fedplt: what earlier uploads lost is not sent any more: %s", error)
+            return {}
+
+    def evaluate(
+        self, header: Mapping[str, Any], arrays: Arrays, admitted: AdmittedOrder
+    ) -> EvaluateAnswer:
+        order = read(EvaluateHeader, header)
+        refuse_other(order.client, self.client)
+        job, local = self.job, self._local(order.local)
+        trainer = self._trainer(local, FlatIndex([(0, job.layers.state_size)]), arrays.get("state"))
+        if order.local_state_round >= 0 and local.size:
+            saved = self.states.load(order.local_state_round, {"kept": local.size})
+            trainer.load_local_state(saved["kept"])
+        samples = job.test if order.part == "test" and job.test is not None else job.validation
+        results = []
+        for chunk in evaluation_chunks(job, num_chunks(samples), self.client):
+            admitted.check()
+            loss, metric = job.training.loss, job.metric
+            results.append(evaluate_chunk(trainer.model, samples, chunk, loss, metric))
+        found = combine(results, job.metric)
+        trainer.reset_buffers(warn=False)
+        counts, scores = found.label_counts, found.label_scores
+        assert found.sums is not None
+        return EvaluateAnswer(
+            client=self.client, round=order.round, num_examples=len(self.examples),
+            loss=found.loss, count=found.count, sums=found.sums.tolist(),
+            label_counts=None if counts is None else counts.tolist(),
+            label_scores=None if scores is None else scores.tolist(),
+        )  # fmt: skip
+
+    def _check(
+        self, assignment: Assignment, training: LocalTraining, recipe: Mapping[str, Any]
+    ) -> None:
+        """Refuse a model that partial training is wrong for: once per kind of assignment."""
+        kind = [__version__, torch.__version__, self.job.layers.fingerprint]
+        kind += [f"{assignment.ratio:.2f}", json.dumps(recipe, sort_keys=True)]
+        path = self.states.folder / CHECKED
+        if path.exists() and path.read_text(encoding="utf-8").splitlines() == kind:
+            return
+        check_job(replace(self.job, training=training), assignment)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, "\n".join(kind))
+
+    def _local(self, names: list[str]) -> FlatIndex:
+        known = {tensor.name for tensor in self.job.layers.tensors}
+        if unknown := sorted(set(names) - known):
+            raise UpdateError(f"there is no tensor {unknown[0]!r} in this node's model.")
+        return self.job.layers.flat_index(frozenset(names))
+
+    def _trainer(self, local: FlatIndex, received: FlatIndex, state: Any) -> ClientTrainer:
+        trainer = ClientTrainer(self.job.model, self.job.layers, self._global, local)
+        receive(self._global, received, state)
+        trainer.refresh()
+        return trainer
+
+    @cached_property
+    def _spaces(self) -> Any:
+        example, _ = first_examples(self.job.validation)
+        return find_spaces(self.job.model, self.job.layers, example)
+
+
+def refuse_other(ordered: int, client: int) -> None:
+    if ordered != client:
+        raise UpdateError(f"this is client {client}; the order is for client {ordered}.")
+
+
+def _decoded(
+    order: NodeTrainHeader, assignment: Assignment, state: Any, reference: Tensor | None
+) -> Any:
+    """The values of the model that an order sent."""
+    if order.down == "float32":
+        return state
+    if state is None or state.dtype != np.uint8:
+        raise UpdateError(f"the order sends no model as {order.down}.")
+    values = state_packing(assignment.on_client.layers, order.down).decode(state)
+    if not order.is_difference:
+        return values
+    if reference is None:
+        raise UpdateError("this client has no model that a difference could be added to.")
+    return (reference + torch.from_numpy(values)).numpy()
+
+
+def receive(state: Tensor, places: FlatIndex, numbers: Any) -> None:
+    """Put the received numbers into a flat state; zero elsewhere."""
+    if numbers is None or len(numbers) != places.size or numbers.dtype != np.float32:
+        found = "no" if numbers is None else f"{len(numbers)} {numbers.dtype}"
+        raise UpdateError(f"{found} numbers were received; this client holds {places.size}.")
+    state.zero_()
+    put(state, places, torch.from_numpy(numbers.copy()).to(state.device))
