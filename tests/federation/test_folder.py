@@ -20,11 +20,14 @@ from fedplt.configuration.config_file import override
 from fedplt.data.samples import TensorSamples
 from fedplt.errors import DamagedError
 from fedplt.federation.run_folder import lock as locks
+from fedplt.federation.run_folder.checkpoint import Checkpoint
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from tests.support.jobs import blob_job, created, run_folder
 from tests.support.processes import Forked
 from tests.support.runs import run_job
+
+MODEL = "model.safetensors"
 
 
 def record(number):
@@ -40,7 +43,7 @@ def job():
 def folder(tmp_path, job):
     folder = run_folder(tmp_path / "run", job)
     state = torch.arange(job.layers.state_size, dtype=torch.float32)
-    folder.save_checkpoint(state, 3, Totals(7, 8, 9, 1.0), job)
+    folder.save_checkpoint(job, Checkpoint(state, 3, Totals(7, 8, 9, 1.0)))
     return folder
 
 
@@ -177,7 +180,7 @@ def test_a_run_that_never_began_can_be_started_again(unbegun, job):
     assert again.config().seed == 7
     names = {path.name for path in again.path.iterdir()}
     assert names == {"config.toml", "plan.json", "metric.json", ".lock"}
-    again.save_checkpoint(torch.zeros(job.layers.state_size), 0, Totals(), other)
+    again.save_checkpoint(other, Checkpoint(torch.zeros(job.layers.state_size), 0, Totals()))
     assert RunFolder.has_begun(again.path)
     again.unlock()
 
@@ -254,7 +257,7 @@ def test_what_is_no_run_folder(tmp_path):
 def test_the_final_model_is_plain_safetensors(folder):
     for round in (1, 2, 3):
         folder.append(record(round))
-    folder.finish({"a.weight": torch.ones(2)}, {"rounds": 3, "test_score": 0.5})
+    folder.finish({MODEL: {"a.weight": torch.ones(2)}}, {"rounds": 3, "test_score": 0.5})
     assert load_file(folder.path / "model.safetensors")["a.weight"].tolist() == [1, 1]
     assert json.loads((folder.path / "result.json").read_text())["test_score"] == 0.5
     assert folder.history().test_score == 0.5
@@ -269,7 +272,7 @@ def test_the_final_model_is_plain_safetensors(folder):
 def test_a_run_that_was_never_evaluated_can_be_read(folder):
     """Nodes may refuse to evaluate, or report losses whose mean is infinite."""
     numbers = {"score_last": math.nan, "score_last_10": math.nan, "test_loss": math.inf}
-    folder.finish({"weight": torch.ones(2)}, {"rounds": 3, **numbers})
+    folder.finish({MODEL: {"weight": torch.ones(2)}}, {"rounds": 3, **numbers})
     assert folder.result().score_last is None and folder.result().rounds == 3
 
 
@@ -285,7 +288,7 @@ def test_runs_that_end_with_the_same_bits_say_so(tmp_path):
 
 def test_overwrite_deletes_a_run_and_nothing_else(folder, job):
     folder.append(record(1))
-    folder.finish({"a.weight": torch.ones(2)}, {"rounds": 3})
+    folder.finish({MODEL: {"a.weight": torch.ones(2)}}, {"rounds": 3})
     folder.save_model("best.safetensors", {"a.weight": torch.ones(2)}, 1)
     (folder.path / "notes.txt").write_text("mine")
     first = folder.run

@@ -17,8 +17,7 @@ from scipy.stats import norm
 from fedplt import ConfigError
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
-from fedplt.federation.privacy import privacy_text
-from fedplt.federation.privacy_accounting import epsilon_after, noise_for
+from fedplt.federation.privacy import epsilon_after, noise_for, privacy_text
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.sampler import ClientSampler
 from fedplt.server import SecretStream

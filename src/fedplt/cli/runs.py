@@ -143,6 +143,10 @@ def evaluate(
         typer.Argument(help="New data: 'my_data:load_test', or the name of a built-in data set."),
     ],
     best: Annotated[bool, typer.Option(help="The model of the best round, not the last.")] = False,
+    which: Annotated[
+        str,
+        typer.Option(help="model (which the run ends with), last, average (server.average), best."),
+    ] = "model",
     client: Annotated[
         int | None, typer.Option(help="With the layers that this client keeps (fedbn).")
     ] = None,
@@ -151,7 +155,7 @@ def evaluate(
     from fedplt.api import evaluate as measure
     from fedplt.federation.run_folder.folder import RunFolder
 
-    found = measure(folder, data, best=best, client=client)
+    found = measure(folder, data, best=best, which=which, client=client)
     metric = RunFolder.open(folder).history().metric
     score = metric.text(found.score, 1)
     out.print(f"{metric.name} {score}, loss {found.loss:.4g} ({counted(found.count, 'example')})")

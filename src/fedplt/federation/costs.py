@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,19 +11,13 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from fedplt.configuration import SamplingConfig
 from fedplt.federation.job import Job
+from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import Totals
-from fedplt.federation.run_folder.sealed import (
-    damaged_field,
-    open_json,
-    read_sealed,
-    saying,
-    seal_json,
-)
-from fedplt.files import write_text
+from fedplt.federation.run_folder.sealed import checked, read_json
 from fedplt.fleet import RoundTime, Work, round_time
 from fedplt.models import call_model, copy_model
 from fedplt.planning import (
@@ -38,6 +31,7 @@ from fedplt.planning import (
     sublayers_assignment,
     upload_bytes,
 )
+from fedplt.schema import Section
 from fedplt.server import Broadcast
 from fedplt.text import bytes_text, counted, duration_text, flops_text
 
@@ -114,7 +108,11 @@ class DeviceTimes:
     """If it trained the whole model, with all local steps."""
 
 
-_DEVICES = TypeAdapter(Annotated[list[DeviceTimes], Field(min_length=1)])
+class _Devices(Section):
+    devices: Annotated[list[DeviceTimes], Field(min_length=1)]
+
+
+_DEVICES = TypeAdapter(_Devices)
 
 
 def device_times(job: Job) -> list[DeviceTimes]:
@@ -140,24 +138,16 @@ def device_times(job: Job) -> list[DeviceTimes]:
     return found
 
 
-def write_devices(folder: Path, run: str, job: Job) -> None:
-    """Write ``devices.json``, if the run has devices; ``run`` is its id."""
+def write_devices(folder: RunFolder, job: Job) -> None:
+    """Write ``devices.json``, if the run has devices."""
     if devices := device_times(job):
-        path, values = folder / DEVICES_FILE, {"devices": [asdict(device) for device in devices]}
-        with saying(path):
-            write_text(path, seal_json(values, run, "devices"))
+        folder.write_json(DEVICES_FILE, {"devices": [asdict(device) for device in devices]})
 
 
 def read_devices(folder: Path, run: str) -> list[DeviceTimes]:
-    """The devices of a run on disk; empty if it has none."""
+    """The devices of a run on disk; empty if it has none. ``run`` is the run's id."""
     path = folder / DEVICES_FILE
-    if not path.exists():
-        return []
-    values = open_json(read_sealed(path), "devices", path, run).get("devices")
-    try:  # strict mode reads JSON alone
-        return _DEVICES.validate_json(json.dumps(values), strict=True)
-    except ValidationError as error:
-        raise damaged_field(path, error) from None
+    return checked(_DEVICES, read_json(path, run), path).devices if path.exists() else []
 
 
 BATCH = 64

@@ -17,17 +17,18 @@ from fedplt.federation.engine import Engine, Interrupted, NodesEngine
 from fedplt.federation.evaluation import Evaluator
 from fedplt.federation.job import Job
 from fedplt.federation.model_and_data import all_tensors
-from fedplt.federation.outcome import (
-    RoundOutcome,
-    clipped_clients,
-    refuse_too_few,
-    stop_if_all_are_bad,
-)
+from fedplt.federation.outcome import RoundOutcome, refuse_too_few, stop_if_all_are_bad
 from fedplt.federation.preflight.model import check_messages, check_window, refuse_votes_of_absent
 from fedplt.federation.privacy import PrivateRounds
+from fedplt.federation.run_folder.checkpoint import Checkpoint
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
-from fedplt.federation.run_folder.results import BEST_MODEL
+from fedplt.federation.run_folder.results import (
+    AVERAGE_MODEL,
+    BEST_MODEL,
+    FINAL_MODEL,
+    LAST_MODEL,
+)
 from fedplt.federation.sampler import ClientSampler, Selection
 from fedplt.kernels import bind_state
 from fedplt.methods import calling_own
@@ -61,26 +62,28 @@ class Federation:
         self.rounds_done = 0
         self.total = Totals()
         self.records: list[RoundRecord] = []
-        self._saved = -1
+        self._saved: int | None = None
         """Rounds done as of the last checkpoint."""
         self._pending: RoundRecord | None = None
         """The record of a round that is committed, but not evaluated and written yet."""
         self.state = bind_state(job.model, job.layers)
         self.privacy = PrivateRounds(job) if job.config.privacy else None
         self.sampler = ClientSampler(job, self.privacy)
-        self.rule = job.config.server.rule
+        server, settings = job.config.server, job.config.diagnostics
+        self.rule = server.rule
         refuse_votes_of_absent(job.config, job.recipe.normalizer)
-        settings = job.config.diagnostics
         if settings.enabled:
             check_window(settings.window, job.layers.state_size)
         self.diagnostics = Diagnostics(job.layers, settings.window) if settings.enabled else None
-        self.server = job.config.server.build()
+        self.server = server.build()
         self.memory = self.server.start(job.layers)
         check_messages(job.config, job.plan, job.recipe)
-        server = job.config.server
         self.updates = UpdateMemory(job.layers, server.memory) if server.memory else None
         self.average = ModelAverage(server.average) if server.average else None
         self.downlink = Downlink(job.layers, job.plan.num_clients, job.config.messages.down)
+        parts = (self.sampler, self.privacy, self.diagnostics, self.updates, self.downlink)
+        self._parts = [part for part in parts if part is not None]
+        """What a checkpoint saves, besides the state, by ``tensors()`` and ``restore()``."""
         self.local = engine.local_tensors()
         """The state that clients keep, as of the last committed round."""
         self._evaluator = Evaluator(job, engine)
@@ -99,18 +102,13 @@ class Federation:
         self.rounds_done, self.total = saved.rounds_done, saved.total
         self.state.copy_(saved.state)
         try:
-            self.sampler.restore(saved.extras)
-            for part in (self.privacy, self.diagnostics):
-                if part:
-                    part.restore(saved.extras)
+            for part in self._parts:
+                part.restore(saved.extras)
             if self.fleet:
                 self._use(self.fleet.restore(saved.extras))
             self.memory = {name: saved.extras[name] for name in self.memory}
-            if self.updates:
-                self.updates.restore(saved.extras)
             if self.average:
                 self.average = self.average.restored(saved.extras)
-            self.downlink.restore(saved.extras)
             self.engine.restore_local(saved.extras)
             self.local = self.engine.local_tensors()
         except KeyError as error:
@@ -139,9 +137,9 @@ class Federation:
             while self.rounds_done < self.job.config.rounds and not self._is_stuck():
                 self._write(self._try_round(), on_round)
         except (Interrupted, RunError):
-            self._save_once()
+            self._save()
             raise
-        self._save_once()
+        self._save()
         return self._finish()
 
     def _write(self, record: RoundRecord, on_round: OnRound) -> None:
@@ -149,8 +147,7 @@ class Federation:
             self.folder.append(record)
         self._pending = None
         if self.folder and self.job.config.evaluation.keep_best and self.history().best is record:
-            tensors = all_tensors(self.job.model, self.job.layers, self.state)
-            self.folder.save_model(BEST_MODEL, tensors, record.round)
+            self.folder.save_model(BEST_MODEL, self._tensors(self.state), record.round)
         on_round(record)
 
     def _is_stuck(self) -> bool:
@@ -206,10 +203,8 @@ class Federation:
         cost = self._costs.of_round(assignments, bytes_up, selection.bytes_down, sent)
         seconds = self._availability.round_seconds(assignments, selection.clients, sent)
         outcome = RoundOutcome(
-            state=state, memory=memory, touched=aggregator.touched,
-            results=results, selection=selection, asked=asked, rejected=rejected,
-            cost=replace(cost, simulated_seconds=seconds),
-            clipped=clipped_clients(aggregator, added),
+            state=state, memory=memory, results=results, selection=selection, asked=asked,
+            added=added, rejected=rejected, cost=replace(cost, simulated_seconds=seconds),
             aggregator=aggregator, sent=sent, kept=kept,
         )  # fmt: skip
         self._pending = self._commit(outcome, started)
@@ -227,8 +222,7 @@ class Federation:
                 record, score=evaluation.score, loss=evaluation.loss, client_scores=client_scores,
                 privacy=self.privacy.record(record.round) if self.privacy else None,
             )  # fmt: skip
-        if evaluation and self.average:
-            average = self._evaluator.of("validation", self.average.state)[0]
+            average = self.average and self._evaluator.of("validation", self.average.state)[0]
             if average:
                 record = replace(record, average_score=average.score, average_loss=average.loss)
         record = replace(record, seconds=record.seconds + time.perf_counter() - started)
@@ -237,9 +231,9 @@ class Federation:
 
     def _commit(self, outcome: RoundOutcome, started: float) -> RoundRecord:
         """Make the round count; nothing before this call changed what a checkpoint saves."""
-        diagnostics = None
+        diagnostics, touched = None, outcome.aggregator.touched
         if self.diagnostics:
-            diagnostics = self.diagnostics.observe(self.state, outcome.state, outcome.touched())
+            diagnostics = self.diagnostics.observe(self.state, outcome.state, touched())
         self.state.copy_(outcome.state)
         self.memory = outcome.memory
         if isinstance(outcome.aggregator, MemoryAggregator):
@@ -255,8 +249,11 @@ class Federation:
         replanned = self.fleet.commit() if self.fleet else None
         if replanned and self.folder:
             self.folder.write_plan(self.job.plan)
-        record = outcome.record(self.rounds_done, self.total, seconds, diagnostics)
-        return replace(record, devices=self.job.device_names(record.away), replanned=replanned)
+        record = outcome.record(
+            round=self.rounds_done, total=self.total, seconds=seconds, diagnostics=diagnostics,
+            replanned=replanned,
+        )  # fmt: skip
+        return replace(record, devices=self.job.device_names(record.away))
 
     def _use(self, job: Job) -> None:
         """Go on with another plan for the same model, data and clients."""
@@ -325,33 +322,32 @@ class Federation:
             self.job.config.server.step_decay**self.rounds_done,
         )  # fmt: skip
 
-    def _save_once(self) -> None:
-        if self._saved != self.rounds_done:
-            self._save()
-
     def _save(self, *, replace_damaged: bool = False) -> None:
-        if self.folder:
-            extras = {**self.sampler.tensors(), **self.memory, **self.local}
-            parts = (self.downlink, self.updates, self.average)
-            for part in (*parts, self.diagnostics, self.privacy, self.fleet):
-                if part:
-                    extras |= part.tensors()
+        """Write a checkpoint, unless there is one of this round already."""
+        if self.folder and self._saved != self.rounds_done:
+            extras = {**self.memory, **self.local}
+            for part in (*self._parts, self.average, self.fleet):
+                extras |= part.tensors() if part else {}
             job = self.fleet.first if self.fleet else self.job
-            self.folder.save_checkpoint(
-                self.state, self.rounds_done, self.total, job, extras,
-                pending=self._pending, replace_damaged=replace_damaged,
-            )  # fmt: skip
+            saved = Checkpoint(self.state, self.rounds_done, self.total, extras, self._pending)
+            self.folder.save_checkpoint(job, saved, replace_damaged=replace_damaged)
             self._saved = self.rounds_done
 
-    def _shipped(self) -> Tensor:
-        """The model that the run ends with: the last round's, or the average of past ones."""
-        settings = self.job.config.server.average
-        return self.average.state if self.average and settings and settings.ship else self.state
+    def _models(self) -> dict[str, Tensor]:
+        """The states that the run ends with, by file name: the final one, and the other one.
+
+        With ``server.average`` one is the last round's, and the other the average of past ones.
+        """
+        if self.average is None:
+            return {FINAL_MODEL: self.state}
+        if self.average.settings.ship:
+            return {FINAL_MODEL: self.average.state, LAST_MODEL: self.state}
+        return {FINAL_MODEL: self.state, AVERAGE_MODEL: self.average.state}
 
     def _finish(self) -> History:
-        result: dict[str, float | None] = {}
+        models, result = self._models(), {}
         if self.job.test is not None and self.job.test is not self.job.validation:
-            test, _ = self._evaluator.of("test", self._shipped())
+            test, _ = self._evaluator.of("test", models[FINAL_MODEL])
             if test is not None:
                 result = {"test_score": test.score, "test_loss": test.loss}
         history = History(self.records, **result, metric=self.job.metric.info)
@@ -364,5 +360,8 @@ class Federation:
             }
             if self.privacy:
                 final["privacy"] = self.privacy.record(self.rounds_done)
-            self.folder.finish(all_tensors(self.job.model, self.job.layers, self._shipped()), final)
+            self.folder.finish({name: self._tensors(models[name]) for name in models}, final)
         return history
+
+    def _tensors(self, state: Tensor) -> dict[str, Tensor]:
+        return all_tensors(self.job.model, self.job.layers, state)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,34 +31,35 @@ class RoundOutcome:
     results: Sequence[ClientResult]
     selection: Selection
     asked: Attendance
+    added: Sequence[int]
+    """Clients whose updates were aggregated, in this order."""
     rejected: dict[str, str]
-    touched: Callable[[], Tensor]
-    """Mask of the coordinates that at least one client trained."""
     cost: Totals
-    clipped: dict[str, float] = field(default_factory=dict)
     aggregator: Aggregator
     sent: Broadcast
     kept: Sequence[int]
     """Clients that keep the state of this round."""
 
-    def record(
-        self, round: int, total: Totals, seconds: float, diagnostics: dict[str, Any] | None
-    ) -> RoundRecord:
-        """The round's record, without an evaluation; ``round`` counts from 1."""
+    def record(self, **others: Any) -> RoundRecord:
+        """The round's record without an evaluation; ``others`` are further fields."""
         return RoundRecord(
-            round=round,
             num_clients=len(self.selection.clients),
             train_loss=self._mean_loss(),
             cost=self.cost,
-            total=total,
-            seconds=seconds,
             rejected=self.rejected,
             sampling=self.selection.record,
-            diagnostics=diagnostics,
-            clipped=self.clipped,
+            clipped=self._clipped(),
             dropped=self.asked.dropped,
             late=self.asked.late,
+            **others,
         )
+
+    def _clipped(self) -> dict[str, float]:
+        """Clients whose updates a clipped mean scaled down, and by how much; the smallest first."""
+        if not isinstance(self.aggregator, ClippedAggregator):
+            return {}
+        found = sorted(zip(self.aggregator.factors, self.added, strict=True))
+        return {str(client): float(f"{by:.3g}") for by, client in found[:MAX_LISTED] if by < 1}
 
     def _mean_loss(self) -> float:
         """Mean training loss, weighted by examples; without those that are not finite, or huge."""
@@ -67,14 +68,6 @@ class RoundOutcome:
         losses = torch.tensor([result.loss for result in sound], dtype=torch.float64)
         weights = torch.tensor([result.num_examples for result in sound], dtype=torch.float64)
         return float((losses * weights).sum() / weights.sum()) if sound else math.nan
-
-
-def clipped_clients(aggregator: Aggregator, added: Sequence[int]) -> dict[str, float]:
-    """The clients whose updates a clipped mean scaled down, and by how much; the smallest first."""
-    if not isinstance(aggregator, ClippedAggregator):
-        return {}
-    found = sorted(zip(aggregator.factors, added, strict=True))
-    return {str(client): float(f"{by:.3g}") for by, client in found[:MAX_LISTED] if by < 1}
 
 
 def refuse_too_few(job: Job, round: int, number: int, rejected: Mapping[str, str]) -> None:

@@ -1,9 +1,13 @@
-"""The private rounds of a run: their key, their aggregator, and what they have spent."""
+"""The private rounds of a run: their key, their aggregator, and the privacy that they spend.
+
+Spent privacy is computed by Google's dp-accounting: privacy loss distributions, rounded up, so that
+epsilon is never too small. It is imported when it is used.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from importlib.util import find_spec
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +15,17 @@ import torch
 from torch import Tensor
 
 from fedplt.configuration import RunConfig
-from fedplt.errors import ConfigError, RunError
+from fedplt.errors import ConfigError
 from fedplt.federation.job import Job
-from fedplt.imports import import_object
+from fedplt.imports import optional_module
 from fedplt.planning import RoundAssignments
 from fedplt.server import PrivateAggregator, SecretStream
 from fedplt.text import counted
+
+STEP = 1e-3
+"""Width of the steps of the privacy loss; a tenth of it changes epsilon by less than 0.001."""
+MOST_STEPS = 1e6
+LEAST_NOISE, MOST_NOISE = 0.3, 1e4
 
 
 class PrivateRounds:
@@ -26,7 +35,7 @@ class PrivateRounds:
         assert job.config.privacy is not None
         self.job, self.settings = job, job.config.privacy
         _refuse_leaks(job)
-        _accounting("epsilon_after")  # refuse at once if it is not installed
+        _accounting()  # refuse at once if it is not installed
         seed = self.settings.noise_seed
         self.secret = SecretStream.fresh() if seed is None else SecretStream.from_seed(seed)
         self.repeats = 0
@@ -91,12 +100,10 @@ def privacy_record(
     assert config.privacy is not None
     settings, probability = config.privacy, probability_of(config)
     number = config.rounds if rounds is None else rounds
-    epsilon = _accounting("epsilon_after")(
-        number + repeats,
-        noise_multiplier=settings.noise_multiplier,
-        probability=probability,
+    epsilon = epsilon_after(
+        number + repeats, noise_multiplier=settings.noise_multiplier, probability=probability,
         delta=settings.delta,
-    )
+    )  # fmt: skip
     return {
         "epsilon": float(f"{epsilon:.6g}"),
         "delta": settings.delta,
@@ -117,46 +124,72 @@ def probability_of(config: RunConfig) -> float:
 
 def privacy_text(record: Mapping[str, Any]) -> str:
     """What a run's privacy record says, in one sentence."""
+    repeats = record.get("repeats", 0)
+    again = f" (with {repeats} run again after damage, counted twice)" if repeats else ""
     text = (
         f"({record['epsilon']:.3g}, {record['delta']:g})-differential privacy after "
-        f"{counted(record['rounds'], 'round')}{_repeats_text(record)}, for each client with all "
-        "of its data, towards everybody who sees the models but not the server's records and "
-        "checkpoints"
+        f"{counted(record['rounds'], 'round')}{again}, for each client with all of its data, "
+        "towards everybody who sees the models but not the server's records and checkpoints"
     )
     if not record["secret"]:
-        text += (
-            "; but the noise comes from privacy.noise_seed, and whoever knows it can remove the "
-            "noise"
-        )
-    return text + "."
-
-
-def _repeats_text(record: Mapping[str, Any]) -> str:
-    number = record.get("repeats", 0)
-    return f" (with {number} run again after damage, counted twice)" if number else ""
+        text += "; but the noise comes from privacy.noise_seed: whoever knows it can remove it"
+    return f"{text}."
 
 
 def noise_multiplier_for(config: RunConfig, epsilon: float) -> float:
     """The noise multiplier with which this run would spend at most epsilon."""
     assert config.privacy is not None
-    made = _accounting("noise_for")(
-        epsilon,
-        config.rounds,
-        probability=probability_of(config),
-        delta=config.privacy.delta,
-    )
-    return float(made)
+    probability, delta = probability_of(config), config.privacy.delta
+    return noise_for(epsilon, config.rounds, probability=probability, delta=delta)
 
 
-def _accounting(name: str) -> Callable[..., float]:
-    if find_spec("dp_accounting") is None:
-        raise RunError(
-            "[privacy] needs dp-accounting: install it with pip install 'fedplt[privacy]'."
-        )
-    found: Callable[..., float] = import_object(
-        f"fedplt.federation.privacy_accounting:{name}", "privacy"
-    )
-    return found
+def epsilon_after(
+    rounds: int, *, noise_multiplier: float, probability: float, delta: float
+) -> float:
+    """Epsilon after some rounds; two neighbors differ in one client, with all of its data."""
+    accountant = _accountant(rounds, noise_multiplier)
+    accountant.compose(_round(noise_multiplier, probability), rounds)
+    return float(accountant.get_epsilon(delta))
+
+
+def noise_for(epsilon: float, rounds: int, *, probability: float, delta: float) -> float:
+    """The smallest noise multiplier with at most this epsilon after all rounds."""
+    accounting = _accounting()
+    calibration = accounting.mechanism_calibration
+    bracket = calibration.ExplicitBracketInterval(LEAST_NOISE, MOST_NOISE)
+    try:
+        found = accounting.calibrate_dp_mechanism(
+            lambda: _accountant(rounds, LEAST_NOISE),
+            lambda noise: accounting.SelfComposedDpEvent(_round(noise, probability), rounds),
+            epsilon, delta, bracket, tol=1e-3,
+        )  # fmt: skip
+    except (ValueError, calibration.NoBracketIntervalFoundError) as error:
+        raise ConfigError(
+            f"no noise multiplier from {LEAST_NOISE} to {MOST_NOISE:g} gives epsilon "
+            f"{epsilon:g} in {counted(rounds, 'round')}.",
+            key="privacy",
+        ) from error
+    return float(found)
+
+
+def _accounting(name: str = "dp_accounting") -> Any:
+    return optional_module(name, "[privacy]", "'fedplt[privacy]'")
+
+
+def _accountant(rounds: int, noise_multiplier: float) -> Any:
+    """Wider steps where there is little noise, so that there are never too many."""
+    sensitivity = 1 / noise_multiplier
+    largest = rounds * sensitivity**2 / 2 + 20 * math.sqrt(rounds) * sensitivity
+    step = max(STEP, largest / MOST_STEPS)
+    relation = _accounting().NeighboringRelation.ADD_OR_REMOVE_ONE
+    return _accounting("dp_accounting.pld").PLDAccountant(relation, step)
+
+
+def _round(noise_multiplier: float, probability: float) -> Any:
+    event = _accounting().GaussianDpEvent(noise_multiplier)
+    if probability == 1:
+        return event
+    return _accounting().PoissonSampledDpEvent(probability, event)
 
 
 def _refuse_leaks(job: Job) -> None:

@@ -31,26 +31,36 @@ def rounds_progress(
     console: Console, done: int, rounds: int, metric: MetricInfo
 ) -> Iterator[OnRound]:
     """Show after every round: score, loss, bytes uploaded so far, time left."""
-    left, away = TimeLeft(rounds), _Away(console)
-    if not console.is_terminal:
-        yield _log_lines(console, rounds, metric, left, away)
-        return
+    left, last, late = TimeLeft(rounds), -LOG_SECONDS, Counter[str]()
+
+    def log(record: RoundRecord) -> None:
+        nonlocal last
+        now, text = time.monotonic(), left.text(record)
+        if record.round == rounds or (now - last >= LOG_SECONDS and record.score is not None):
+            last = now
+            line = f"round {record.round}/{rounds}  {_numbers(record, metric)}  {text}"
+            console.print(line, soft_wrap=True, highlight=False)
+
+    def draw(record: RoundRecord) -> None:
+        if record.score is not None:
+            progress.update(task, numbers=_numbers(record, metric))
+        progress.update(task, completed=record.round, left=left.text(record))
+
+    def show(record: RoundRecord) -> None:
+        nonlocal late
+        late = _show_absent(console, record, late)
+        (draw if console.is_terminal else log)(record)
+
     columns = [
         TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[numbers]}"),
         TextColumn("{task.fields[left]}"),
     ]
-    with Progress(*columns, console=console) as progress:
-        starting = "starting (a new model is checked first)"
-        task = progress.add_task("rounds", total=rounds, completed=done, numbers=starting, left="")
-
-        def show(record: RoundRecord) -> None:
-            away.show(record)
-            if record.score is not None:
-                progress.update(task, numbers=_numbers(record, metric))
-            progress.update(task, completed=record.round, left=left.text(record))
-
+    progress = Progress(*columns, console=console)
+    starting = "starting (a new model is checked first)"
+    task = progress.add_task("rounds", total=rounds, completed=done, numbers=starting, left="")
+    with progress if console.is_terminal else nullcontext():
         yield show
 
 
@@ -82,24 +92,6 @@ def both(first: OnRound, second: OnRound) -> OnRound:
     return on_round
 
 
-def _log_lines(
-    console: Console, rounds: int, metric: MetricInfo, left: TimeLeft, away: _Away
-) -> OnRound:
-    last = -LOG_SECONDS
-
-    def show(record: RoundRecord) -> None:
-        nonlocal last
-        now, text = time.monotonic(), left.text(record)
-        away.show(record)
-        if record.round < rounds and (now - last < LOG_SECONDS or record.score is None):
-            return
-        last = now
-        line = f"round {record.round}/{rounds}  {_numbers(record, metric)}  {text}"
-        console.print(line, soft_wrap=True, highlight=False)
-
-    return show
-
-
 class TimeLeft:
     """Estimates the time left from the rounds themselves, not from the time before the first.
 
@@ -121,23 +113,17 @@ class TimeLeft:
         return f"{duration_text(self.seconds(record))} left"
 
 
-class _Away:
-    """Says which clients were refused, and which devices are late when that changes."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.late: Counter[str] = Counter()
-
-    def show(self, record: RoundRecord) -> None:
-        for client, reason in record.rejected.items():
-            device = record.devices.get(client, "")
-            name = f"client {client}" + (f" ({device})" if device else "")
-            self.console.print(f"round {record.round}: refused {name}: {reason}", soft_wrap=True)
-        late = Counter(record.devices.get(str(client), "") for client in record.late)
-        if late != self.late:
-            self.late = late
-            text = ", ".join(f"{number} x {name}" for name, number in late.items()) or "nobody"
-            self.console.print(f"round {record.round}: late: {text}", soft_wrap=True)
+def _show_absent(console: Console, record: RoundRecord, shown: Counter[str]) -> Counter[str]:
+    """Print who was refused, and which devices are late if others are ``shown``; returns these."""
+    for client, reason in record.rejected.items():
+        device = record.devices.get(client, "")
+        name = f"client {client}" + (f" ({device})" if device else "")
+        console.print(f"round {record.round}: refused {name}: {reason}", soft_wrap=True)
+    late = Counter(record.devices.get(str(client), "") for client in record.late)
+    if late != shown:
+        text = ", ".join(f"{number} x {name}" for name, number in late.items()) or "nobody"
+        console.print(f"round {record.round}: late: {text}", soft_wrap=True)
+    return late
 
 
 def _numbers(record: RoundRecord, metric: MetricInfo) -> str:

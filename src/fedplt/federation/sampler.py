@@ -50,7 +50,7 @@ class Selection:
     """Clients whose update norm is not finite (their training diverged), or is no norm."""
     bytes_up: int = 0
     bytes_down: int = 0
-    """Bytes of messages about norms and choices; models and updates are counted elsewhere."""
+    """Bytes of messages about norms and choices, without models and updates."""
     record: dict[str, Any] | None = None
 
 
@@ -68,7 +68,7 @@ class ClientSampler:
         self._last = np.full(len(self._everybody), np.nan)
         self._refusals = torch.zeros(len(self._everybody), 2, dtype=torch.int64)
         """By client: how many chosen updates in a row were refused, and the round from which on its
-        norm is believed again."""
+        norm is used again."""
         self._saved_refusals = self._refusals.clone()
         """As of the last round that counts."""
 
@@ -92,8 +92,7 @@ class ClientSampler:
             found = sampler.probabilities(request)
         chances = self._checked(found)
         asked = self._asked(sampler, request, chances)
-        self._refuse_too_many(round, asked)
-        chosen = [client for client in asked if present[client]]
+        chosen = self._chosen(round, asked, present)
         record = None
         if settings.name != "all" and self.privacy is None:
             record = chosen_record(chosen, num_away=len(asked) - len(chosen))
@@ -133,24 +132,33 @@ class ClientSampler:
             )
         return chances
 
-    def _refuse_too_many(self, round: int, asked: list[int]) -> None:
-        """Independent draws may choose everybody; engines have room for :func:`most_numbers`."""
+    def _chosen(self, round: int, asked: list[int], present: NDArray[np.bool_]) -> list[int]:
+        """Those asked who are present. Refuses more than engines have room for.
+
+        Independent draws may choose everybody; the room is :func:`most_numbers`.
+        """
         if int(self.job.plan.update_sizes[asked].sum()) > most_numbers(self.job):
             raise RunError(
                 f"round {round + 1}: {len(asked)} clients were drawn, far above what is expected. "
                 "Set sampling.norms = 'fresh', sampling.probability higher, or let most_clients of "
                 "your sampler return more."
             )
+        return [client for client in asked if present[client]]
 
     def block_weights(self, assignments: RoundAssignments, there: Sequence[int]) -> Tensor | None:
         """The server's divisor of each value, if the clients' norms must be weighted by it."""
         if not self.settings.weighs_blocks:
             return None
         aggregator = Aggregator(self.job.layers, self.job.recipe.normalizer)
-        weights = self.job.weights
-        for client in there:
-            aggregator.expect(assignments[client], int(weights[client]))
+        self._expect(aggregator, assignments, there)
         return aggregator.divisors()
+
+    def _expect(
+        self, aggregator: Aggregator, assignments: RoundAssignments, clients: Sequence[int]
+    ) -> None:
+        weights = self.job.weights
+        for client in clients:
+            aggregator.expect(assignments[client], int(weights[client]))
 
     def after_training(self, round: int, results: Sequence[ClientResult]) -> Selection:
         """The selection by the norms of this round's updates, which all clients send first."""
@@ -178,11 +186,9 @@ class ClientSampler:
             bytes_up=number * NUMBER_BYTES * (1 + 2 * exchanges),
             # If clients draw for themselves, the server sends sums instead of a yes or no.
             bytes_down=number * (NUMBER_BYTES * (1 + exchanges) if exchanges else ANSWER_BYTES),
-            record=sampling_record(
-                chosen, chances, norms, self.job.weights, self._costs, self._budget,
-                uniform=self._uniform(present),
-                num_trained=number,
-                num_away=0 if results else len(norms),
+            record=self._record(
+                chosen, chances, norms, self._uniform(present),
+                num_trained=number, num_away=0 if results else len(norms),
             ),
         )  # fmt: skip
 
@@ -194,17 +200,46 @@ class ClientSampler:
         floor, uniform = self.settings.floor, self._uniform(np.ones_like(present))
         chances = (1 - floor) * best + floor * uniform
         asked = independent_sample(chances, seed=self.job.config.seed, round=round).tolist()
-        self._refuse_too_many(round, asked)
-        chosen = [client for client in asked if present[client]]
+        chosen = self._chosen(round, asked, present)
         # The budget covers clients that are away too, and uniform sampling is treated alike.
         chances, norms = np.where(present, chances, 0.0), np.where(present, norms, 0.0)
-        record = sampling_record(
-            chosen, chances, norms, self.job.weights, self._costs, self._budget,
-            uniform=uniform,
-            num_trained=len(chosen),
-            num_away=len(asked) - len(chosen),
+        record = self._record(
+            chosen, chances, norms, uniform,
+            num_trained=len(chosen), num_away=len(asked) - len(chosen),
         )  # fmt: skip
         return Selection(asked, chosen, chances, record=record)
+
+    def _record(
+        self,
+        chosen: list[int],
+        probabilities: NDArray[np.float64],
+        norms: NDArray[np.float64],
+        uniform: float,
+        *,
+        num_trained: int,
+        num_away: int,
+    ) -> dict[str, Any]:
+        """Probabilities, chosen clients, and the variance compared with uniform sampling.
+
+        Costs and the budget are in the sampler's unit (clients, or whole models). A client that is
+        away has probability and norm 0. ``uniform``: each client's under uniform sampling.
+        """
+        costs, weights = self._costs, self.job.weights
+        variance = sampling_variance(probabilities, norms, weights)
+        by_chance = sampling_variance(np.full(len(costs), uniform), norms, weights)
+        record: dict[str, Any] = {
+            "budget": self._budget,
+            "expected_cost": float(costs @ probabilities),
+            "cost": float(costs[chosen].sum()),
+            "num_trained": num_trained,
+            **chosen_record(chosen, num_away),
+            "probabilities": _compact(probabilities),
+            "variance": variance,
+            "uniform_variance": by_chance,
+            "variance_ratio": variance / by_chance if by_chance > 0 else math.inf,
+        }
+        # JSON has no infinity: such a variance is left out.
+        return {k: v for k, v in record.items() if not isinstance(v, float) or math.isfinite(v)}
 
     def expect(
         self,
@@ -215,10 +250,8 @@ class ClientSampler:
     ) -> None:
         """Set the aggregator's divisors: all present clients, for the unbiased estimator."""
         if self.settings.estimator_used == "unbiased":
-            weights = self.job.weights
-            for client in there:
-                if str(client) not in selection.refused:
-                    aggregator.expect(assignments[client], int(weights[client]))
+            sound = [client for client in there if str(client) not in selection.refused]
+            self._expect(aggregator, assignments, sound)
 
     def weights(self, selection: Selection) -> NDArray[np.float64]:
         """The weight of each client's update, over its probability to be chosen.
@@ -330,41 +363,6 @@ MAX_LISTED = 200
 """Up to this many clients are listed one by one; more are summarized."""
 
 
-def sampling_record(
-    chosen: list[int],
-    probabilities: NDArray[np.float64],
-    norms: NDArray[np.float64],
-    num_examples: NDArray[np.int64],
-    costs: NDArray[np.float64],
-    budget: float,
-    *,
-    uniform: float,
-    num_trained: int,
-    num_away: int = 0,
-) -> dict[str, Any]:
-    """Probabilities, chosen clients, and the variance compared with uniform sampling.
-
-    Costs and the budget are in the sampler's unit (clients, or whole models); the variance uses
-    the same norms as the probabilities. A client that is away has probability and norm 0.
-    ``uniform`` is each client's probability under uniform sampling.
-    """
-    variance = sampling_variance(probabilities, norms, num_examples)
-    equal = np.full(len(costs), uniform)
-    uniform_variance = sampling_variance(equal, norms, num_examples)
-    record: dict[str, Any] = {
-        "budget": budget,
-        "expected_cost": float(costs @ probabilities),
-        "cost": float(costs[chosen].sum()),
-        "num_trained": num_trained,
-        **chosen_record(chosen, num_away),
-        "probabilities": _compact(probabilities),
-        "variance": variance,
-        "uniform_variance": uniform_variance,
-        "variance_ratio": variance / uniform_variance if uniform_variance > 0 else None,
-    }
-    return {key: value for key, value in record.items() if _is_recorded(value)}
-
-
 def chosen_record(chosen: list[int], num_away: int = 0) -> dict[str, Any]:
     """The number of clients that were chosen and present, and their list unless it is long.
 
@@ -383,15 +381,6 @@ def _compact(probabilities: NDArray[np.float64]) -> list[float] | dict[str, floa
     if len(probabilities) <= MAX_LISTED:
         return [float(f"{p:.4g}") for p in probabilities]
     low, middle, high = np.quantile(probabilities, [0, 0.5, 1])
-    return {
-        "min": float(low),
-        "median": float(middle),
-        "mean": float(probabilities.mean()),
-        "max": float(high),
-        "num_certain": int(np.count_nonzero(probabilities == 1)),
-    }
-
-
-def _is_recorded(value: Any) -> bool:
-    """Whether a value is recorded: an infinite variance is left out (JSON has no infinity)."""
-    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
+    mean, certain = float(probabilities.mean()), int(np.count_nonzero(probabilities == 1))
+    values = {"min": float(low), "median": float(middle), "mean": mean, "max": float(high)}
+    return {**values, "num_certain": certain}

@@ -71,8 +71,8 @@ def run_job(
                     folder.begin(job, overwrite=overwrite)
                 federation.start()
             if folder:
-                note_session(folder.path, folder.run, federation.rounds_done)
-                write_devices(folder.path, folder.run, job)
+                note_session(folder, federation.rounds_done)
+                write_devices(folder, job)
             return federation.run(on_round)
     except Interrupted as error:
         if folder and folder.is_locked:

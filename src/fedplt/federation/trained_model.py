@@ -16,7 +16,6 @@ from fedplt.federation.preflight.data import check_finite, with_checks
 from fedplt.federation.preflight.model import run_model, try_task
 from fedplt.federation.run_folder.checkpoint import CheckpointFiles
 from fedplt.federation.run_folder.folder import RunFolder
-from fedplt.federation.run_folder.results import BEST_MODEL, FINAL_MODEL
 from fedplt.federation.run_folder.sessions import read_sessions
 from fedplt.imports import import_object, search_also
 from fedplt.kernels import bind_state, put
@@ -28,6 +27,7 @@ def load(
     *,
     model: nn.Module | None = None,
     best: bool = False,
+    which: str = "model",
     client: int | None = None,
 ) -> nn.Module:
     """The model that a run has trained, in evaluation mode.
@@ -36,18 +36,21 @@ def load(
         run: a run's folder.
         model: where the run was started from Python with a model of its own: such a model, whose
             weights are replaced.
-        best: the model of the best evaluated round (``evaluation.keep_best``) instead of the last.
+        best: the model of the best evaluated round (``evaluation.keep_best``).
+        which: ``"model"``, which the run ends with; ``"last"``, the last round's; ``"average"``,
+            that of past rounds (``server.average``); ``"best"``.
         client: with the normalization layers that this client keeps (FedBN).
     """
+    which = "best" if best else which
     folder = RunFolder.open(run)
     config = folder.config()
     if model is None:
         model = _build(config, folder)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model is {model!r:.60}; give a torch.nn.Module, built.")
-    load_weights(model, _weights(folder, best), "model")
+    load_weights(model, folder.model_file(which), "model")
     if client is not None:
-        _take_kept(folder, model, client, best)
+        _take_kept(folder, model, client, which)
     return model.eval()
 
 
@@ -58,12 +61,13 @@ def evaluate(
     model: nn.Module | None = None,
     task: Task | None = None,
     best: bool = False,
+    which: str = "model",
     client: int | None = None,
 ) -> Evaluation:
     """Measure the model that a run has trained on new data, with the run's loss and metric.
 
     Args:
-        run, model, best, client: as of :func:`load`.
+        run, model, best, which, client: as of :func:`load`.
         data: what ``fedplt.train`` takes; the import path of a function that returns it; or the
             name of a built-in data set, scaled as in the run. Of TrainingData, the test part (else
             the validation part).
@@ -73,7 +77,7 @@ def evaluate(
     config = folder.config()
     find_code_of(folder)
     samples = _samples(data, config)
-    trained = load(run, model=model, best=best, client=client)
+    trained = load(run, model=model, best=best, which=which, client=client)
     task = task or _task(config, folder)
     if not isinstance(task, Task):
         raise ConfigError(f"task is {task!r:.60}; give a fedplt.Task.")
@@ -125,27 +129,14 @@ def _task(config: RunConfig, folder: RunFolder) -> Task:
     return config.task.task()
 
 
-def _weights(folder: RunFolder, best: bool) -> Path:
-    path = folder.path / (BEST_MODEL if best else FINAL_MODEL)
-    if not path.exists():
-        do = (
-            "Set evaluation.keep_best = true before a run."
-            if best
-            else f"Finish the run first: fedplt resume {folder.path}."
-        )
-        raise RunError(f"{path} does not exist. {do}")
-    folder.model(path.name, folder.history())  # refuses a damaged or an earlier one
-    return path
-
-
-def _take_kept(folder: RunFolder, model: nn.Module, client: int, best: bool) -> None:
+def _take_kept(folder: RunFolder, model: nn.Module, client: int, which: str) -> None:
     plan = folder.plan()
     if not plan.local:
         raise RunError(
             f"client: the clients of {folder.path} keep no layers of their own (only methods with "
             "local_norms have such layers). Leave it out."
         )
-    if best:
+    if which == "best":
         raise RunError("client, best: only the last round's layers of the clients are kept.")
     if not 0 <= client < plan.num_clients:
         raise RunError(f"client: {client}; the clients are 0 to {plan.num_clients - 1}.")

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from fedplt.configuration import RunConfig, dump_config, flatten, read_config
 from fedplt.errors import DamagedError, RunError
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.records import RoundRecord, Totals, WrittenTotals
-from fedplt.federation.run_folder.sealed import (
-    damaged_field,
-    load_tensors,
-    read_about,
-    save_tensors,
-)
+from fedplt.federation.run_folder.sealed import checked, load_tensors, read_about, save_tensors
 from fedplt.schema import Section
 
 FORMAT = 2
@@ -53,18 +46,19 @@ class _About(Section):
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A checkpoint that was read and is whole."""
+    """The state after some round."""
 
-    path: Path
     state: Tensor
     rounds_done: int
     total: Totals
-    extras: dict[str, Tensor]
+    extras: dict[str, Tensor] = field(default_factory=dict)
     """Further state that the next round needs, such as the server optimizer's."""
     pending: RoundRecord | None = None
     """The last round's record as it was before its evaluation."""
+    path: Path | None = None
+    """The file that it was read from."""
     problem: str = ""
-    """Why this is not the newest checkpoint; empty if it is."""
+    """Why that is not the newest checkpoint; empty if it is."""
 
 
 class CheckpointFiles:
@@ -78,30 +72,21 @@ class CheckpointFiles:
     def exist(self) -> bool:
         return self.newest.exists() or self.previous.exists()
 
-    def save(
-        self,
-        state: Tensor,
-        rounds_done: int,
-        total: Totals,
-        job: Job,
-        extras: Mapping[str, Tensor],
-        *,
-        pending: RoundRecord | None = None,
-        replace_damaged: bool = False,
-    ) -> None:
+    def save(self, job: Job, saved: Checkpoint, *, replace_damaged: bool = False) -> None:
+        """Write it; ``replace_damaged``: the newest one does not become the previous one."""
         assert self.run is not None
         about = {
             "format": FORMAT,
-            "rounds_done": rounds_done,
-            "total": vars(total),
+            "rounds_done": saved.rounds_done,
+            "total": vars(saved.total),
             "plan": job.plan.fingerprint,
             "data": job.data_fingerprint,
             "devices": job.devices.fingerprint if job.devices else None,
             "config": dump_config(job.config),
-            "pending": pending.to_json() if pending else None,
+            "pending": saved.pending.to_json() if saved.pending else None,
         }
         save_tensors(
-            self.newest, {"state": state, **extras}, about, self.run, KIND,
+            self.newest, {"state": saved.state, **saved.extras}, about, self.run, KIND,
             previous=None if replace_damaged else self.previous,
             private=job.config.privacy is not None,  # it has the key of the noise
         )  # fmt: skip
@@ -115,8 +100,10 @@ class CheckpointFiles:
             raise RunError(f"{path} holds the state of another model: start a new run.")
         if job.config.rounds < about.rounds_done:
             raise RunError(f"rounds: {about.rounds_done} are done already; set at least as many.")
-        pending = None if about.pending is None else _pending(path, about.pending)
-        return Checkpoint(path, state, about.rounds_done, about.total, tensors, pending, problem)
+        pending = None
+        if about.pending is not None:
+            pending = RoundRecord.from_json(about.pending, f"{path}: pending")
+        return Checkpoint(state, about.rounds_done, about.total, tensors, pending, path, problem)
 
     def extras(self) -> dict[str, Tensor]:
         """The extras of the newest whole checkpoint, of any job."""
@@ -152,46 +139,29 @@ class CheckpointFiles:
         raise DamagedError(f"{' '.join(problems)} This run cannot be resumed; start a new one.")
 
     def _refuse_changes(self, path: Path, about: _About, job: Job) -> None:
-        plan, folder = job.plan, self.newest.parent
+        plan, folder = job.plan.fingerprint, self.newest.parent
         changed = changed_keys(flatten(read_config(about.config, path)), flatten(job.config))
+        problem = ""
         if changed:
-            raise RunError(
-                f"the configuration of {folder} was changed since it started: "
-                + "; ".join(changed)
-                + ". Set it back, or start a new run."
-            )
-        if about.plan != plan.fingerprint:
-            raise RunError(
-                f"{path} belongs to plan {about.plan}, but this model and fleet give plan "
-                f"{plan.fingerprint}. The model's code or the version of fedplt must have changed "
-                "since; start a new run."
-            )
-        if about.data != job.data_fingerprint:
-            raise RunError(
-                f"the training data or its split is not what {folder} was started with "
-                f"({job.data_fingerprint} instead of {about.data}). Start a new run."
-            )
-        if about.devices != (job.devices.fingerprint if job.devices else None):
-            raise RunError(
-                f"fleet.devices: the devices are not what {folder} was started with: their file "
-                "was changed. Set it back, or start a new run."
-            )
+            problem = f"the configuration of {folder} was changed since it started: "
+            problem += f"{'; '.join(changed)}. Set it back, or"
+        elif about.plan != plan:
+            problem = f"{path} belongs to plan {about.plan}, but this model and fleet give {plan}: "
+            problem += "the model's code or the version of fedplt has changed;"
+        elif about.data != job.data_fingerprint:
+            problem = f"the training data or its split is not what {folder} was started with "
+            problem += f"({job.data_fingerprint} instead of {about.data});"
+        elif about.devices != (job.devices.fingerprint if job.devices else None):
+            problem = f"fleet.devices: the devices are not what {folder} was started with: their "
+            problem += "file was changed. Set it back, or"
+        if problem:
+            raise RunError(f"{problem} start a new run.")
 
 
 def _about(path: Path, values: dict[str, Any]) -> _About:
     if values.get("format") != FORMAT:
         raise RunError(f"{path} has format {values.get('format')}; this version reads {FORMAT}.")
-    try:
-        return _About.model_validate_json(json.dumps(values))  # strict mode reads JSON alone
-    except ValidationError as error:
-        raise damaged_field(path, error) from None
-
-
-def _pending(path: Path, values: dict[str, Any]) -> RoundRecord:
-    try:
-        return RoundRecord.from_json(values)
-    except DamagedError as error:
-        raise DamagedError(f"{path} is damaged: pending: {error}") from error
+    return checked(TypeAdapter(_About), values, path)
 
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

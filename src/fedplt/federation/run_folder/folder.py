@@ -7,6 +7,8 @@
         rounds.jsonl            one line per round
         checkpoint.safetensors  the state after some round (checkpoint.previous: the one before)
         model.safetensors       the final model, by parameter name
+        last.safetensors        with server.average: the last round's model, or average.safetensors
+                                if that is the final one (server.average.ship = false)
         best.safetensors        that of the best round, with evaluation.keep_best
         result.json             final numbers
         sessions.json           versions and machine; devices.json: devices, with [fleet]
@@ -29,32 +31,31 @@ from typing import IO, Any
 
 from torch import Tensor
 
-from fedplt.client import MetricInfo
 from fedplt.configuration import RunConfig, dump_config, how_to_continue, read_config
 from fedplt.errors import ConfigError, DamagedError, FedpltError, RunError
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.checkpoint import Checkpoint, CheckpointFiles
 from fedplt.federation.run_folder.lock import LOCK, is_of, take_lock
-from fedplt.federation.run_folder.records import History, RoundRecord, Totals
+from fedplt.federation.run_folder.records import History, RoundRecord, is_nothing
 from fedplt.federation.run_folder.results import (
+    AVERAGE_MODEL,
     BEST_MODEL,
     FINAL_MODEL,
+    LAST_MODEL,
     METRIC_FILE,
     RecordsFile,
     Result,
+    check_model,
     read_metric,
-    read_model,
     read_result,
     rounds_text,
-    write_result,
 )
 from fedplt.federation.run_folder.sealed import (
     load_tensors,
-    open_json,
+    read_json,
     read_sealed,
     run_of,
     save_tensors,
-    saying,
     seal_json,
     seal_lines,
 )
@@ -62,10 +63,12 @@ from fedplt.files import SCRATCH, a_path, make_folder, remove_scratch, write_tex
 from fedplt.methods import read_plan
 from fedplt.planning import Plan
 
-FINAL = ("result.json", FINAL_MODEL, "report.html")
+PLAN_FILE = "plan.json"
+MODELS = (FINAL_MODEL, LAST_MODEL, AVERAGE_MODEL, BEST_MODEL)
+FINAL = ("result.json", *MODELS[:-1], "report.html")
 FILES = (
     *FINAL, BEST_MODEL, "rounds.jsonl", "checkpoint.safetensors", "checkpoint.previous.safetensors",
-    "config.toml", "plan.json", METRIC_FILE, "sessions.json", "devices.json", "tensorboard",
+    "config.toml", PLAN_FILE, METRIC_FILE, "sessions.json", "devices.json", "tensorboard",
 )  # fmt: skip
 """All that a run writes, besides its lock and temporary files."""
 
@@ -95,7 +98,7 @@ class RunFolder:
             remove_scratch(self.path)
             self.write_config(job.config)
             self.write_plan(job.plan)
-            self.write_metric(job.metric.info)
+            self.write_json(METRIC_FILE, job.metric.info.to_json(), indent=1)
         except BaseException:
             self.unlock()
             raise
@@ -195,18 +198,18 @@ class RunFolder:
             write_text(self.path / "config.toml", text, private=holds_key)
 
     def write_plan(self, plan: Plan) -> None:
-        with self._writing("plan.json"):
-            write_text(self.path / "plan.json", seal_json(plan.to_json(), self.run, "plan"))
+        self.write_json(PLAN_FILE, plan.to_json())
 
-    def write_metric(self, metric: MetricInfo) -> None:
-        with self._writing(METRIC_FILE):
-            text = seal_json(metric.to_json(), self.run, "metric", indent=1)
-            write_text(self.path / METRIC_FILE, text)
+    def write_json(self, name: str, values: Mapping[str, Any], indent: int | None = None) -> None:
+        """Write a sealed file; its kind is its name (``plan.json``: ``plan``)."""
+        with self._writing(name):
+            path = self.path / name
+            write_text(path, seal_json(values, self.run, path.stem, indent))
 
     def plan(self) -> Plan:
         """The plan; it imports no method that the file names."""
-        path = self.path / "plan.json"
-        values = open_json(read_sealed(path), "plan", path, self.run)
+        path = self.path / PLAN_FILE
+        values = read_json(path, self.run)
         try:
             return read_plan(values)
         except FedpltError as error:
@@ -216,14 +219,14 @@ class RunFolder:
 
     def restore_plan_and_metric(self, job: Job) -> None:
         """Write damaged ones again; refuse another metric: its scores do not go into one run."""
-        for name, kind in (("plan.json", "plan"), (METRIC_FILE, "metric")):
-            path = self.path / name
+        metric = job.metric.info
+        for name, described in ((PLAN_FILE, job.plan), (METRIC_FILE, metric)):
             try:
-                open_json(read_sealed(path), kind, path, self.run)
+                read_json(self.path / name, self.run)
             except RunError as error:
-                self.write_plan(job.plan) if kind == "plan" else self.write_metric(job.metric.info)
+                self.write_json(name, described.to_json())
                 warnings.warn(f"{error} It was written again.", stacklevel=2)
-        known, metric = read_metric(self.path, self.run), job.metric.info
+        known = read_metric(self.path, self.run)
         if known != metric:
             raise ConfigError(
                 f"the scores of {self.path} are {known.label}, {known.direction} is better, not "
@@ -280,19 +283,35 @@ class RunFolder:
         return read_result(self.path / "result.json", self.run)
 
     def check_models(self, history: History | None = None) -> None:
-        """Raise DamagedError if the final model is not what the run wrote; warn of the best."""
-        history = history or self.history()
-        if (self.path / FINAL_MODEL).exists():
-            self.model(FINAL_MODEL, history)
-        if (self.path / BEST_MODEL).exists():
+        """Raise DamagedError if a model is not what the run wrote; of the best, warn."""
+        history, result = history or self.history(), self.result()
+        for path in (self.path / name for name in MODELS):
             try:
-                self.model(BEST_MODEL, history)
+                if path.exists():
+                    check_model(path, self.run, history, result)
             except DamagedError as error:
+                if path.name != BEST_MODEL:
+                    raise
                 warnings.warn(f"{error}", stacklevel=2)
 
-    def model(self, name: str, history: History) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """A model's tensors and metadata; DamagedError if it is of other records or results."""
-        return read_model(self.path / name, self.run, history, self.result())
+    def model_file(self, which: str) -> Path:
+        """The file of a model that is whole: ``model``, ``best``, ``last`` or ``average``."""
+        if (settings := self.config().server.average) or which == "last":
+            shipped = "average" if settings and settings.ship else "last"
+            which = "model" if which == shipped else which
+        path = self.path / f"{which}.safetensors"
+        if path.name not in MODELS:
+            known = ", ".join(Path(name).stem for name in MODELS)
+            raise RunError(f"there is no model {which!r}; choose one of {known}.")
+        if not path.exists():
+            do = f"Finish the run first: fedplt resume {self.path}."
+            if path.name == BEST_MODEL:
+                do = "Set evaluation.keep_best = true before a run."
+            elif which == "average" and not settings:
+                do = "Set server.average before a run."
+            raise RunError(f"{path} does not exist. {do}")
+        check_model(path, self.run, self.history(), self.result())
+        return path
 
     def _clear(self) -> None:
         """Delete the files of a run, and no others."""
@@ -309,27 +328,12 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def save_checkpoint(
-        self,
-        state: Tensor,
-        rounds_done: int,
-        total: Totals,
-        job: Job,
-        extras: Mapping[str, Tensor] | None = None,
-        *,
-        pending: RoundRecord | None = None,
-        replace_damaged: bool = False,
+        self, job: Job, saved: Checkpoint, *, replace_damaged: bool = False
     ) -> None:
-        """Write the state after some round.
-
-        ``extras``: further state that the next round needs. ``pending``: the record of the last
-        round before its evaluation. ``replace_damaged``: the newest does not become the previous.
-        """
+        """Write it; ``replace_damaged``: the newest one does not become the previous one."""
         with self._writing("checkpoint.safetensors"):
             self.records_file.sync()  # a checkpoint never counts records that are not on disk
-            self._checkpoints.save(
-                state, rounds_done, total, job, extras or {},
-                pending=pending, replace_damaged=replace_damaged,
-            )  # fmt: skip
+            self._checkpoints.save(job, saved, replace_damaged=replace_damaged)
 
     def load_checkpoint(self, job: Job) -> Checkpoint:
         """The newest whole checkpoint; refused if configuration, plan or data differ."""
@@ -363,25 +367,30 @@ class RunFolder:
         with self._writing(name):
             return save_tensors(self.path / name, tensors, {"round": round}, self.run, "model")
 
-    def finish(self, tensors: dict[str, Tensor], result: dict[str, Any]) -> None:
-        """Write the final model and the result."""
+    def finish(self, models: Mapping[str, dict[str, Tensor]], result: dict[str, Any]) -> None:
+        """Write the models, by file name, and the result without numbers that are not finite."""
         with self._writing("rounds.jsonl"):
             self.records_file.sync()
-        digest = self.save_model(FINAL_MODEL, tensors, result["rounds"])
-        with self._writing("result.json"):
-            write_result(self.path / "result.json", {**result, "weights_sha256": digest}, self.run)
+        digests = {name: self.save_model(name, models[name], result["rounds"]) for name in models}
+        known = {key: value for key, value in result.items() if not is_nothing(value)}
+        known["weights_sha256"] = digests[FINAL_MODEL]
+        self.write_json("result.json", {"format": 2, **known}, indent=2)
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
-        """Say in words why a write fails; write nothing where the folder was moved away."""
+        """Say in words why a write fails (no space); write nothing into a folder that was moved."""
         if self._lock is not None and not is_of(self._lock, self.path):
             raise RunError(
                 f"{self.path} was moved or deleted while the run was writing to it. Move it back "
                 f"and continue with 'fedplt resume {self.path}'."
             )
-        hint = f"Then continue with 'fedplt resume {self.path}'."
-        with saying(self.path / name, hint):
+        try:
             yield
+        except OSError as error:
+            raise RunError(
+                f"{self.path / name} cannot be written: {error.strerror or error}. Then continue "
+                f"with 'fedplt resume {self.path}'."
+            ) from error
 
 
 def load_history(folder: str | Path) -> History:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from fedplt.client import MetricInfo, accuracy
-from fedplt.errors import DamagedError, RunError, did_you_mean
+from fedplt.errors import RunError, did_you_mean
+from fedplt.federation.run_folder.sealed import checked
 from fedplt.imports import optional_module
-from fedplt.schema import first_problem
-from fedplt.text import brief, bytes_text, html_text, table
+from fedplt.text import brief, bytes_text, counted, html_text, table
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -105,13 +96,7 @@ class Totals:
     """Time on the clients' devices: the slowest client's, per round; 0 without ``[fleet]``."""
 
     def plus(self, other: Totals) -> Totals:
-        return Totals(
-            self.bytes_up + other.bytes_up,
-            self.bytes_down + other.bytes_down,
-            self.flops + other.flops,
-            self.paper_flops + other.paper_flops,
-            self.simulated_seconds + other.simulated_seconds,
-        )
+        return Totals(**{name: mine + getattr(other, name) for name, mine in vars(self).items()})
 
 
 def _all_there(values: Any) -> Any:
@@ -183,15 +168,12 @@ class RoundRecord:
         return {key: value for key, value in values.items() if not is_nothing(value)}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> RoundRecord:
-        """A record whose every field is what :meth:`to_json` writes; else DamagedError."""
-        try:
-            text = json.dumps({"train_loss": math.nan, **data})  # strict mode reads JSON alone
-            return _RECORD.validate_json(text)
-        except (TypeError, ValueError, RecursionError) as error:
-            if not isinstance(error, ValidationError):
-                raise DamagedError(f"this is no record: {error}") from error
-            raise DamagedError(first_problem(error)) from None
+    def from_json(cls, data: dict[str, Any], what: str = "the record") -> RoundRecord:
+        """A record whose every field is what :meth:`to_json` writes; else DamagedError.
+
+        ``what``: what messages call it.
+        """
+        return checked(_RECORD, {"train_loss": math.nan, **data}, what)
 
 
 _RECORD = TypeAdapter(RoundRecord)
@@ -223,7 +205,7 @@ class History:
     """What the scores are: name, unit, direction, format."""
 
     def __repr__(self) -> str:
-        done = f"{len(self.rounds)} round{'' if len(self.rounds) == 1 else 's'}"
+        done = counted(len(self.rounds), "round")
         if not self.scores:
             return f"<History: {done}, none evaluated>"
         metric, number = self.metric, min(10, len(self.scores))
@@ -284,10 +266,9 @@ class History:
 
         ``history.plot("loss", "total_bytes_up")``. ``ax``: draw into these axes.
         """
+        first = (self.rows() or [{}])[0]
+        known = [key for key, value in first.items() if not isinstance(value, str)]
         rows = [row for row in self.rows() if row.get(y) is not None]
-        known = [
-            key for key, value in (self.rows() or [{}])[0].items() if not isinstance(value, str)
-        ]
         for key in (x, y):
             if key not in known:
                 raise RunError(f"plot: there is no column {key!r}. {did_you_mean(key, known)}")

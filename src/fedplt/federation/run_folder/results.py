@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
-from torch import Tensor
+from pydantic import Field, TypeAdapter
 
 from fedplt.client import MetricInfo
 from fedplt.errors import DamagedError, FedpltError, RunError
-from fedplt.federation.run_folder.records import Finite, History, RoundRecord, is_nothing
+from fedplt.federation.run_folder.records import Finite, History, RoundRecord
 from fedplt.federation.run_folder.sealed import (
-    damaged_field,
+    checked,
     load_tensors,
     open_json,
-    read_sealed,
+    read_json,
     seal_json,
     tensors_digest,
 )
@@ -26,6 +24,8 @@ from fedplt.schema import Section
 
 METRIC_FILE = "metric.json"
 FINAL_MODEL, BEST_MODEL = "model.safetensors", "best.safetensors"
+LAST_MODEL, AVERAGE_MODEL = "last.safetensors", "average.safetensors"
+"""With ``server.average``: the one of the two that :data:`FINAL_MODEL` is not."""
 
 
 class RecordsFile:
@@ -89,13 +89,12 @@ class RecordsFile:
         for number, line in enumerate(lines, start=1):
             place = f"{self.path}, line {number}"
             try:
-                record = RoundRecord.from_json(open_json(line, "record", place, self.run))
+                record = RoundRecord.from_json(open_json(line, "record", place, self.run), place)
                 if records and record.round <= records[-1].round:
                     raise DamagedError(f"{place}: duplicate round {record.round}.")
                 records.append(record)
             except DamagedError as error:
-                text = str(error) if str(error).startswith(place) else f"{place}: {error}"
-                damage.append(DamagedError(text))
+                damage.append(error)
         return records, damage
 
     def _line(self, record: RoundRecord) -> str:
@@ -119,21 +118,17 @@ def read_metric(folder: Path, run: str) -> MetricInfo:
     """What the scores of a run are, for readers without the user's code; ``run`` is its id."""
     path = folder / METRIC_FILE
     try:
-        values = open_json(read_sealed(path), "metric", path, run)
+        values = read_json(path, run)
     except DamagedError as error:
         raise DamagedError(f"{error} 'fedplt resume {folder}' writes it again.") from error
     try:
         return MetricInfo.from_json(values)
-    except FedpltError as error:
+    except (FedpltError, ValueError, TypeError, AttributeError) as error:
         raise DamagedError(f"{path} is damaged: {error}") from error
-    except (ValueError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{path} is damaged: {error!r}") from error
 
 
-def read_model(
-    path: Path, run: str, history: History, result: Result | None
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A model's tensors and metadata; DamagedError if it does not belong to records and result."""
+def check_model(path: Path, run: str, history: History, result: Result | None) -> None:
+    """Raise DamagedError for a model that is damaged, or not of these records and this result."""
     is_best = path.name == BEST_MODEL
     again = f"'fedplt resume {path.parent}' writes it again."
     if is_best:
@@ -150,13 +145,12 @@ def read_model(
             f"{path} is of round {found}, but the {'best' if is_best else 'last'} recorded round "
             f"is {expected}: the run was stopped in between, or this is an earlier file. {again}"
         )
-    digest = result.weights_sha256 if result and not is_best else None
+    digest = result.weights_sha256 if result and path.name == FINAL_MODEL else None
     if digest not in (None, tensors_digest(tensors)):
         raise DamagedError(
             f"{path} is not the model that result.json describes (weights_sha256): one of the two "
             f"is an earlier file. {again}"
         )
-    return tensors, about
 
 
 class Result(Section):
@@ -176,17 +170,6 @@ class Result(Section):
     bits, although their files differ in the id of the run."""
 
 
-def write_result(path: Path, values: Mapping[str, Any], run: str) -> None:
-    """Leaves out unknown values, and numbers that are not finite."""
-    known = {key: value for key, value in values.items() if not is_nothing(value)}
-    write_text(path, seal_json({"format": 2, **known}, run, "result", indent=2))
-
-
 def read_result(path: Path, run: str) -> Result | None:
     """The result of a run; None if it has not ended."""
-    if not path.exists():
-        return None
-    try:
-        return Result.model_validate(open_json(read_sealed(path), "result", path, run))
-    except ValidationError as error:
-        raise damaged_field(path, error) from None
+    return checked(TypeAdapter(Result), read_json(path, run), path) if path.exists() else None

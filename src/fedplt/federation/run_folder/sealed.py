@@ -15,10 +15,10 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -30,26 +30,27 @@ from fedplt.schema import first_problem
 SEAL = re.compile(r'seal"?: "?([0-9a-f]{16}):([0-9a-f]{64})')
 UNSEALED = "0" * 64
 METADATA = "fedplt"
+Kind = TypeVar("Kind")
 
 
 def new_run_id() -> str:
     return secrets.token_hex(8)
 
 
-def seal(text: str, kind: str) -> str:
-    """The text with the digest filled in; :func:`seal_json` and :func:`seal_lines` leave room."""
-    before, _, after = text.rpartition(UNSEALED)
-    return f"{before}{_digest(before + after, kind)}{after}"
-
-
 def seal_json(values: Mapping[str, Any], run: str, kind: str, indent: int | None = None) -> str:
     """A JSON object with a seal as its last key."""
-    return seal(json.dumps({**values, "seal": f"{run}:{UNSEALED}"}, indent=indent), kind)
+    return _seal(json.dumps({**values, "seal": f"{run}:{UNSEALED}"}, indent=indent), kind)
 
 
 def seal_lines(text: str, run: str, kind: str) -> str:
     """A text (TOML) with a seal in a comment at its end."""
-    return seal(f"{text}\n# seal: {run}:{UNSEALED}\n", kind)
+    return _seal(f"{text}\n# seal: {run}:{UNSEALED}\n", kind)
+
+
+def _seal(text: str, kind: str) -> str:
+    """Fill in the digest."""
+    before, _, after = text.rpartition(UNSEALED)
+    return f"{before}{_digest(before + after, kind)}{after}"
 
 
 def run_of(text: str, kind: str, path: Path | str, run: str | None = None) -> str:
@@ -70,23 +71,24 @@ def run_of(text: str, kind: str, path: Path | str, run: str | None = None) -> st
 def open_json(text: str, kind: str, path: Path | str, run: str | None = None) -> dict[str, Any]:
     """The values of a sealed JSON object."""
     run_of(text, kind, path, run)
-    values: Any = parse_json(text, path)
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(values, dict):
         raise DamagedError(f"{path} holds a {type(values).__name__}, not an object.")
     values.pop("seal", None)
     return values
 
 
-def parse_json(text: str, path: Path | str) -> Any:
+def checked(kind: TypeAdapter[Kind], values: Mapping[str, Any], what: Path | str) -> Kind:
+    """Plain values as this kind; the error names the first field that is not what a run writes."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} is not valid JSON: {error}") from error
-
-
-def damaged_field(path: Path, error: ValidationError) -> DamagedError:
-    """The first field that is not what a run writes, in words."""
-    return DamagedError(f"{path} is damaged: {first_problem(error)}")
+        return kind.validate_json(json.dumps(values), strict=True)  # strict mode reads JSON alone
+    except ValidationError as error:
+        raise DamagedError(f"{what} is damaged: {first_problem(error)}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DamagedError(f"{what} is damaged: {error}") from error
 
 
 def read_sealed(path: Path) -> str:
@@ -97,6 +99,11 @@ def read_sealed(path: Path) -> str:
         raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise DamagedError(f"{path} cannot be read: it is not text ({error.reason}).") from error
+
+
+def read_json(path: Path, run: str) -> dict[str, Any]:
+    """The values of a JSON file of a run; its kind is its name (``plan.json``: ``plan``)."""
+    return open_json(read_sealed(path), path.stem, path, run)
 
 
 def save_tensors(
@@ -131,9 +138,8 @@ def load_tensors(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and what is known about them, from a file that is what was written."""
     with _opened(path) as file:
-        text = (file.metadata() or {}).get(METADATA, "")
+        about = _about(file, kind, path, run)
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    about = {**open_json(text, kind, path, run), "run": run_of(text, kind, path)}
     if about.pop("tensors", None) != tensors_digest(tensors):
         raise DamagedError(f"{path} is not what fedplt wrote: its numbers were changed.")
     return tensors, about
@@ -142,10 +148,14 @@ def load_tensors(
 def read_about(path: Path, kind: str, run: str | None = None) -> dict[str, Any]:
     """What is known about the tensors of a file, without reading them."""
     with _opened(path) as file:
-        text = (file.metadata() or {}).get(METADATA, "")
-        about = {**open_json(text, kind, path, run), "run": run_of(text, kind, path)}
+        about = _about(file, kind, path, run)
     about.pop("tensors", None)
     return about
+
+
+def _about(file: Any, kind: str, path: Path, run: str | None) -> dict[str, Any]:
+    text = (file.metadata() or {}).get(METADATA, "")
+    return {**open_json(text, kind, path, run), "run": run_of(text, kind, path)}
 
 
 @contextmanager
@@ -171,16 +181,6 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
         values = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-@contextmanager
-def saying(path: Path, hint: str = "") -> Iterator[None]:
-    """Turn a failed write (no space, no permission) into words."""
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise RunError(f"{path} cannot be written: {why}. {hint}") from error
 
 
 def _digest(text: str, kind: str) -> str:

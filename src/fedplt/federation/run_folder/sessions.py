@@ -1,8 +1,8 @@
 """Where and with what a run was computed: versions, machine, times; one entry per session.
 
-A session is one process that ran rounds: a run that was stopped and resumed has several. The file
+A session is one process that ran rounds: a run that was stopped and resumed has several.
 ``sessions.json`` describes the run for its readers; nothing is computed from it. So damage to it
-stops neither a run nor a report, but is said.
+stops neither a run nor a report, but is reported.
 """
 
 from __future__ import annotations
@@ -10,22 +10,18 @@ from __future__ import annotations
 import os
 import platform
 import warnings
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, TypeAdapter
 
 from fedplt.errors import DamagedError
-from fedplt.federation.run_folder.sealed import (
-    damaged_field,
-    open_json,
-    read_sealed,
-    saying,
-    seal_json,
-)
+from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.federation.run_folder.sealed import checked, read_json
 from fedplt.files import write_text
 from fedplt.machine import physical_memory
 from fedplt.schema import Section
@@ -53,13 +49,17 @@ class _Sessions(Section):
     sessions: Annotated[list[_Session], Field(min_length=1)]
 
 
-def note_session(folder: Path, run: str, rounds_done: int) -> None:
-    """Add this process to the sessions of a run; ``run`` is its id."""
+def note_session(folder: RunFolder, rounds_done: int) -> None:
+    """Add this process to the sessions of a run."""
+    packages = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            packages[name] = version(name)
     session = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "first_round": rounds_done + 1,
         "python": platform.python_version(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "packages": packages,
         "system": f"{platform.system()} {platform.release()} ({platform.machine()})",
         "processor": processor_name(),
         "cores": os.cpu_count() or 1,
@@ -67,42 +67,28 @@ def note_session(folder: Path, run: str, rounds_done: int) -> None:
         "folder": str(Path.cwd()),
     }
     try:
-        earlier = read_sessions(folder, run)
+        earlier = read_sessions(folder.path, folder.run)
     except DamagedError as error:
         earlier = []
         warnings.warn(f"{error} It is begun anew; the run is as it was.", stacklevel=2)
     values = {"format": 2, "sessions": [*earlier, session][-MAX_SESSIONS:]}
-    path = folder / SESSIONS_FILE
-    with saying(path):
-        write_text(path, seal_json(values, run, "sessions", indent=1))
+    folder.write_json(SESSIONS_FILE, values, indent=1)
 
 
 def read_sessions(folder: Path, run: str) -> list[dict[str, Any]]:
-    """The sessions of a run, oldest first; none where the file is missing."""
+    """The sessions of a run, oldest first; none where the file is missing. ``run`` is its id."""
     path = folder / SESSIONS_FILE
     if not path.exists():
         return []
-    try:
-        found = _Sessions.model_validate(open_json(read_sealed(path), "sessions", path, run))
-    except ValidationError as error:
-        raise damaged_field(path, error) from None
+    found = checked(TypeAdapter(_Sessions), read_json(path, run), path)
     return [session.model_dump() for session in found.sessions]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def processor_name() -> str:
     """Model and instruction set, such as ``AMD EPYC, AVX2, torch 2.13.0``."""
-    model = platform.processor() or platform.machine()
-    try:
+    model, lines = platform.processor() or platform.machine(), []
+    with suppress(OSError):  # not Linux
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:  # not Linux
-        lines = []
     for line in lines:
         key, _, value = line.partition(":")
         if key.strip() == "model name":
