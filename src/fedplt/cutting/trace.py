@@ -6,15 +6,15 @@ outputs of modules of a known kind are looked up in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedplt.cutting.operations import NORMALIZATION
+from fedplt.data import map_tensors, tensors_in
 from fedplt.errors import CutError, ExampleError, FedpltError
 from fedplt.kernels import has_kernel, has_running_statistics, outputs_on_axis_1
 from fedplt.models import call_model, model_mode
@@ -139,7 +139,7 @@ class Trace:
                 ]
         try:
             with traced_pass(model, training=training):
-                result = call_model(model, _differentiable(example))
+                result = call_model(model, map_tensors(example, _differentiable))
         finally:
             for handle in handles:
                 handle.remove()
@@ -226,28 +226,8 @@ def is_known(module: nn.Module) -> bool:
     return has_kernel(module)
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested tuples, lists and dictionaries (a transformers output is one)."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_in(item)
-    elif is_dataclass(value):
-        yield from tensors_in(vars(value))
-
-
-def _differentiable(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().requires_grad_().clone() if value.is_floating_point() else value
-    if isinstance(value, Mapping):
-        return {key: _differentiable(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_differentiable(item) for item in value]
-    return value
+def _differentiable(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_().clone() if tensor.is_floating_point() else tensor
 
 
 def _node(tensor: Tensor) -> Any:
