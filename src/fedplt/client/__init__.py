@@ -25,7 +25,7 @@ from fedplt.client.outputs import (
     own_loss,
     vocabulary_axis,
 )
-from fedplt.client.self_check.check import CheckReport, check, check_assignment, refuse_wrong
+from fedplt.client.self_check.check import CheckReport, check, check_assignments, refuse_wrong
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classification_loss

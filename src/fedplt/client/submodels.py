@@ -88,8 +88,8 @@ class HeldModels:
         for buffer, start in small.buffers:
             buffer.copy_(start)
         for module, pad in zip(small.pads, assignment.spaces.pads, strict=True):
-            inputs = _held(assignment, pad.inputs, pad.num_inputs)
-            outputs = _held(assignment, pad.outputs, pad.num_outputs)
+            inputs = held_units(assignment, pad.inputs, pad.num_inputs)
+            outputs = held_units(assignment, pad.outputs, pad.num_outputs)
             places = np.full(pad.num_outputs, len(inputs))  # the channel of zeros
             places[inputs] = np.arange(len(inputs))
             module.places = torch.from_numpy(places[outputs]).to(state.device)
@@ -126,7 +126,8 @@ class HeldModels:
         return self._graph
 
 
-def _held(assignment: SubmodelAssignment, space: int | None, width: int) -> Any:
+def held_units(assignment: SubmodelAssignment, space: int | None, width: int) -> Any:
+    """The held units of a space; all of one that is never cut (None)."""
     return np.arange(width) if space is None else assignment.held[space]
 
 

@@ -10,17 +10,22 @@ kind: attention, recurrent layers, custom code.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from torch import Tensor, nn
 
 from fedplt.cutting.operations import (
     CHANNELED,
+    ELEMENTWISE,
     FEEDING,
     NORMALIZATION,
     PER_CHANNEL_NORMALIZATION,
-    Kind,
+    POOLING,
+    RESHAPE,
+    TRANSPOSE,
     autograd_name,
     is_autograd_node,
 )
@@ -28,7 +33,7 @@ from fedplt.cutting.trace import Trace, is_parameter, width
 from fedplt.kernels import TrainedRows
 from fedplt.planning import Layers, ModuleFlow, Product, dotted
 
-_PASSED = (Kind.ELEMENTWISE, Kind.POOLING, Kind.RESHAPE, Kind.TRANSPOSE)
+_PASSED = (ELEMENTWISE, POOLING, RESHAPE, TRANSPOSE)
 """Operations that may be between a normalization layer and its feeder."""
 
 
@@ -52,12 +57,10 @@ def feeders(trace: Trace) -> dict[str, str]:
     for name, nodes in trace.inputs.items():
         if not isinstance(trace.modules[name], NORMALIZATION):
             continue
-        sources = {_feeder(trace, node) for node in nodes}
-        source = next(iter(sources))
-        if len(sources) == 1 and source:
-            wide = width(trace.modules[name])
-            if wide and wide == width(trace.modules[source]):
-                result[name] = source
+        source, *others = {_feeder(trace, node) for node in nodes}
+        wide = 0 if others or not source else width(trace.modules[source])
+        if source and wide and wide == width(trace.modules[name]):
+            result[name] = source
     return result
 
 
@@ -72,53 +75,55 @@ def _feeder(trace: Trace, node: Any) -> str | None:
     return None
 
 
-def agreed(flow: tuple[ModuleFlow, ...], other: tuple[ModuleFlow, ...]) -> tuple[ModuleFlow, ...]:
-    """A flow with only the feeders that training and evaluation mode have in common."""
-    theirs = {(module.name, module.feeder, module.columns, module.norms) for module in other}
-    elsewhere = {module.name for module in other if module.used_elsewhere}
-    return tuple(
-        replace(
-            module if (module.name, module.feeder, module.columns, module.norms) in theirs
-            else replace(module, feeder=None, columns=1, norms=()),
-            used_elsewhere=module.used_elsewhere or module.name in elsewhere,
-        )
-        for module in flow
-    )  # fmt: skip
+def flow(traces: Sequence[Trace]) -> tuple[ModuleFlow, ...]:
+    """All calls of modules of a known kind, in the order of each module's first call.
+
+    Feeders are those that all traces (training and evaluation mode) have in common.
+    """
+    first, *others = map(_flow_of, traces)
+    path = attrgetter("name", "feeder", "columns", "norms")
+    for other in others:
+        known = set(map(path, other))
+        elsewhere = {module.name for module in other if module.used_elsewhere}
+        for index, module in enumerate(first):
+            found = module
+            if path(module) not in known:
+                found = replace(module, feeder=None, columns=1, norms=())
+            used = module.used_elsewhere or module.name in elsewhere
+            first[index] = replace(found, used_elsewhere=used)
+    return tuple(first)
 
 
-def flow(trace: Trace) -> tuple[ModuleFlow, ...]:
-    """All calls of modules of a known kind, in the order of each module's first call."""
+def _flow_of(trace: Trace) -> list[ModuleFlow]:
     elsewhere = trace.used_elsewhere()
-    return tuple(
-        _flow(trace, name, call, elsewhere)
+    return [
+        _call(trace, name, call, elsewhere)
         for name, nodes in trace.inputs.items()
         for call in range(len(nodes))
-    )
+    ]
 
 
-def _flow(trace: Trace, name: str, call: int, elsewhere: set[int]) -> ModuleFlow:
+def _call(trace: Trace, name: str, call: int, elsewhere: set[int]) -> ModuleFlow:
     nodes = trace.inputs[name]
-    parents = sorted(trace.sources(nodes[call]))
     module = trace.modules[name]
-    channels = None
+    path = None
     if len(nodes) == 1 and isinstance(module, CHANNELED):
-        channels = _channel_path(trace, name, nodes[0])
-    feeder, columns, norms = channels or (None, 1, ())
-    own = list(module.parameters(recurse=False))
+        path = _channel_path(trace, name, nodes[0])
+    feeder, columns, norms = path or (None, 1, ())
     weight: Any = getattr(module, "weight", None)
     has_matrix = isinstance(weight, Tensor) and weight.ndim > 1
     is_matrix = has_matrix and not isinstance(module, NORMALIZATION)
     return ModuleFlow(
         name=name,
         positions=_whole(trace.positions[name][call]),
-        parents=tuple(parents),
+        parents=tuple(sorted(trace.sources(nodes[call]))),
         feeder=feeder,
         columns=columns,
         norms=norms,
         # A weight that is a buffer takes part in the computation, but is never trained.
         weight=trace.parameters.get(id(weight), dotted(name, "weight")) if is_matrix else None,
         weight_size=weight.numel() if is_matrix else 0,
-        used_elsewhere=any(id(parameter) in elsewhere for parameter in own),
+        used_elsewhere=any(id(p) in elsewhere for p in module.parameters(recurse=False)),
     )
 
 
@@ -143,12 +148,12 @@ def _channel_path(trace: Trace | ChannelPaths, consumer: str, node: Any) -> Path
             return (name, columns, tuple(norms)) if columns else None
         if name is not None and isinstance(trace.modules[name], PER_CHANNEL_NORMALIZATION):
             norms.append(name)
-        elif is_autograd_node(node, Kind.POOLING):
+        elif is_autograd_node(node, POOLING):
             pooled.add(next(int(c) for c in autograd_name(node) if c.isdigit()))
-        elif is_autograd_node(node, Kind.RESHAPE) and shape is None and not pooled:
+        elif is_autograd_node(node, RESHAPE) and shape is None and not pooled:
             flat = list(norms)
             shape = list(getattr(node, "_saved_self_sym_sizes", []))
-        elif name is not None or not is_autograd_node(node, Kind.ELEMENTWISE):
+        elif name is not None or not is_autograd_node(node, ELEMENTWISE):
             return None
         node = _first_input(node)
     return None
@@ -271,9 +276,7 @@ def products(trace: Trace) -> tuple[Product, ...]:
         operands = [node.next_functions[index][0] for index in indices]
         sources = tuple(tuple(sorted(trace.sources(operand))) for operand in operands)
         weight = _transposed_parameter(operands[-1])
-        sliced = None
-        if weight is not None and id(weight) in intercepted:
-            sliced = trace.parameters[id(weight)]
+        sliced = trace.parameters[id(weight)] if id(weight) in intercepted else None
         result.append(Product(flops / trace.batch, sources, sliced, joint))
     return tuple(result)
 
@@ -281,22 +284,15 @@ def products(trace: Trace) -> tuple[Product, ...]:
 def _count(node: Any) -> tuple[float, tuple[int, ...], float] | None:
     """FLOPs of a product, the positions of its operands, and the cost of all gradients if joint."""
     kind = autograd_name(node).partition("Backward")[0]
-    if kind in ("Mm", "Addmm"):
-        last = node._saved_mat2_sym_sizes  # (inner, columns)
-        return (
-            2.0 * math.prod(_output_shape(node)) * last[0],
-            ((0, 1) if kind == "Mm" else (1, 2)),
-            0.0,
-        )
-    if kind in ("Bmm", "Baddbmm"):
-        names = ("self", "mat2") if kind == "Bmm" else ("batch1", "batch2")
-        left, right = (getattr(node, f"_saved_{name}") for name in names)
-        inner = left.shape[2] if left is not None else right.shape[1]
-        return (
-            2.0 * math.prod(_output_shape(node)) * inner,
-            ((0, 1) if kind == "Bmm" else (1, 2)),
-            0.0,
-        )
+    if kind in ("Mm", "Addmm", "Bmm", "Baddbmm"):
+        added = kind in ("Addmm", "Baddbmm")  # to the product of operands 1 and 2
+        if kind in ("Mm", "Addmm"):
+            inner = node._saved_mat2_sym_sizes[0]  # (inner, columns)
+        else:
+            left, right = ("batch1", "batch2") if added else ("self", "mat2")
+            saved = getattr(node, f"_saved_{left}")
+            inner = (getattr(node, f"_saved_{right}").mT if saved is None else saved).shape[2]
+        return 2.0 * math.prod(_output_shape(node)) * inner, (added, added + 1), 0.0
     if kind.startswith("ScaledDotProduct"):
         query, key, value = (getattr(node, f"_saved_{name}") for name in ("query", "key", "value"))
         pairs = math.prod(query.shape[:-1]) * key.shape[-2]

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from fedplt.cutting.operations import (
+    BINARY,
+    ELEMENTWISE,
     NORMALIZATION,
     PER_CHANNEL_NORMALIZATION,
-    Kind,
-    function_names,
-    module_kinds,
+    POOLING,
+    RESHAPE,
 )
 from fedplt.errors import CutError
 from fedplt.kernels import RUNNING_STATISTICS
@@ -45,14 +46,6 @@ def no_submodel(reason: str) -> CutError:
 
 
 _WHOLE = 0  # the space of everything that is never cut
-
-_ELEMENTWISE = function_names(Kind.ELEMENTWISE)
-_POOLING = function_names(Kind.POOLING)
-_RESHAPE = function_names(Kind.RESHAPE)
-_BINARY = function_names(Kind.BINARY)
-_ELEMENTWISE_MODULES = module_kinds(Kind.ELEMENTWISE)
-_POOLING_MODULES = module_kinds(Kind.POOLING)
-_RESHAPE_MODULES = module_kinds(Kind.RESHAPE)
 
 
 class _Units(NamedTuple):
@@ -108,15 +101,15 @@ class _Walk(fx.Interpreter):
 
     def _operation(self, node: fx.Node, name: str, first: fx.Node) -> _Units:
         units = self._of(first)
-        if name in _BINARY:
+        if name in BINARY.functions:
             return self._binary(node)
         if name == "pad":
             return self._pad(node, first)
-        if name in _RESHAPE:
+        if name in RESHAPE.functions:
             return self._flattened(node, first)
         keeps = (
-            name in _ELEMENTWISE
-            or (name in _POOLING and units.axis == 1 and len(self.shapes[first]) == 4)
+            name in ELEMENTWISE.functions
+            or (name in POOLING.functions and units.axis == 1 and len(self.shapes[first]) == 4)
             or (name == "mean" and self._keeps_axis(node, units, len(self.shapes[first])))
             or (name == "getitem" and self._takes_all(node.args[1], units.axis))
         )
@@ -157,7 +150,7 @@ class _Walk(fx.Interpreter):
         module: Any = self.fetch_attr(name)
         first = node.all_input_nodes[0]
         units, shape = self.units.get(first), self.shapes[first]
-        if isinstance(module, _ELEMENTWISE_MODULES):
+        if isinstance(module, ELEMENTWISE.modules):
             return units
         what = f"module {name!r} ({type(module).__name__})"
         if isinstance(module, (nn.Linear, nn.Conv2d)):
@@ -165,14 +158,14 @@ class _Walk(fx.Interpreter):
         if units is None:
             self._never_cut(module, name)
             return None
-        if isinstance(module, _RESHAPE_MODULES):
+        if isinstance(module, RESHAPE.modules):
             return self._flattened(node, first)
         layer_norm = isinstance(module, nn.LayerNorm) and len(module.normalized_shape) == 1
         axis = len(shape) - 1 if layer_norm else 1
         if units.axis == axis and (layer_norm or isinstance(module, PER_CHANNEL_NORMALIZATION)):
             return self._norm(module, name, units, what)
         # A pool works on the last axes; with fewer axes, the units would be one of them.
-        pools = isinstance(module, _POOLING_MODULES) and units.axis == 1
+        pools = isinstance(module, POOLING.modules) and units.axis == 1
         if pools and len(shape) == 2 + int(type(module).__name__[-2]):
             return units
         raise self._refused(units, what)

@@ -12,7 +12,7 @@ import fnmatch
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,21 +26,20 @@ from fedplt.cutting.module_tensors import (
     local_buffers,
     warn_unused,
 )
-from fedplt.cutting.rules import Slicing, check_lazy, kind_of, slicing_of
-from fedplt.cutting.trace import Trace, traces
+from fedplt.cutting.rules import check_lazy, kind_of, slicing_of
+from fedplt.cutting.trace import traces
 from fedplt.errors import CutError, ExampleError, did_you_mean
 from fedplt.models import MODELS, build_model
-from fedplt.planning import Layer, LayerNote, Layers, ModuleFlow, TensorSpec, dotted
+from fedplt.planning import Layer, LayerNote, Layers, TensorSpec, dotted
 
 Patterns = str | Sequence[str]
-T = TypeVar("T")
 
 
 def cut(
     model: nn.Module,
     example: Any = None,
     *,
-    groups: Mapping[str, str | Sequence[str]] | None = None,
+    groups: Mapping[str, Patterns] | None = None,
     always: Patterns = (),
     never: Patterns = (),
     fused: Mapping[str, int] | None = None,
@@ -99,7 +98,7 @@ def cut(
     in_layers = {tensor.name for layer in layers for tensor in layer.tensors}
     return Layers(
         tuple(layers),
-        _flow(seen),
+        channels.flow(seen) if seen else (),
         channels.products(seen[0]) if seen else (),
         (*notes, *untrained, *local_buffers(model, in_layers)),
     )
@@ -123,11 +122,6 @@ def _match_all(what: str, patterns: Patterns, names: Iterable[str]) -> set[str]:
             raise CutError(f"{what}: no layer matches {pattern!r}. {did_you_mean(pattern, names)}")
         found |= matching
     return found
-
-
-def _first_match(name: str, values: Mapping[str, T]) -> T | None:
-    """The value of the first pattern that matches the name."""
-    return next((value for pattern, value in values.items() if matches(name, pattern)), None)
 
 
 Aliases = dict[str, list[str]]
@@ -157,11 +151,6 @@ class LayerDraft:
         """Whether it has running statistics and no parameters."""
         return all(tensor.is_buffer for tensor in self.tensors)
 
-    @property
-    def has_blocks(self) -> bool:
-        """Whether the rows of some tensor are several blocks (a fused projection)."""
-        return any(tensor.repeats > 1 for tensor in self.tensors)
-
 
 @dataclass
 class Drafts:
@@ -177,50 +166,38 @@ class Drafts:
         self.by_name.setdefault(name, LayerDraft()).join(draft)
         self.home.update({tensor.name: name for tensor in draft.tensors})
 
-    def tie(self, module: str, name: str) -> None:
-        """Note that a module shares parameters with the draft of this name."""
-        self.by_name[name].how.append(f"with {module} (tied)")
-        self.aliases.setdefault(module, []).append(name)
-
 
 def _find_drafts(modules: Iterable[ModuleTensors], fused: Mapping[str, int]) -> Drafts:
     """One draft per module with tensors; a tied module joins the draft that it is tied to."""
     drafts = Drafts()
     for module in modules:
         tied_to = list(dict.fromkeys(drafts.home[name] for name in module.tied_to))
-        slicing = None
         if module.trained or module.statistics:
-            num_blocks = _first_match(module.name, fused)
-            slicing = slicing_of(module.name, module.module, module.trained, num_blocks)
-        if slicing is not None and slicing.is_bare:
-            # Each parameter is a layer, also where others of the module are tied.
-            for tensor in _trained_tensors(module, slicing):
-                drafts.add(tensor.name, LayerDraft([tensor], [1], ["Parameter"], [slicing.how]))
-        elif slicing is not None:
-            draft = _draft(module, slicing)
-            draft.how = [] if tied_to else draft.how
-            drafts.add(tied_to[-1] if tied_to else _layer_name(module.name), draft)
+            blocks = [number for pattern, number in fused.items() if matches(module.name, pattern)]
+            slicing = slicing_of(module.name, module.module, module.trained, *blocks[:1])
+            tensors = [
+                TensorSpec(
+                    dotted(module.name, key),
+                    tuple(parameter.shape),
+                    slicing.axes.get(key, 0),
+                    slicing.repeats.get(key, 1),
+                )
+                for key, parameter in module.trained.items()
+            ]
+            if slicing.is_bare:
+                # Each parameter is a layer, also where others of the module are tied.
+                for tensor in tensors:
+                    drafts.add(tensor.name, LayerDraft([tensor], [1], ["Parameter"], [slicing.how]))
+            else:
+                tensors += module.statistics
+                pieces = [slicing.num_units or tensor.width for tensor in tensors]
+                how = [] if tied_to else [slicing.how]
+                name = tied_to[-1] if tied_to else _layer_name(module.name)
+                drafts.add(name, LayerDraft(tensors, pieces, [kind_of(module.module)], how))
         for name in tied_to:
-            drafts.tie(module.name, name)
+            drafts.by_name[name].how.append(f"with {module.name} (tied)")
+            drafts.aliases.setdefault(module.name, []).append(name)
     return drafts
-
-
-def _draft(module: ModuleTensors, slicing: Slicing) -> LayerDraft:
-    tensors = [*_trained_tensors(module, slicing), *module.statistics]
-    num_pieces = [slicing.num_units or tensor.width for tensor in tensors]
-    return LayerDraft(tensors, num_pieces, [kind_of(module.module)], [slicing.how])
-
-
-def _trained_tensors(module: ModuleTensors, slicing: Slicing) -> list[TensorSpec]:
-    return [
-        TensorSpec(
-            dotted(module.name, key),
-            tuple(parameter.shape),
-            slicing.axes.get(key, 0),
-            slicing.repeats.get(key, 1),
-        )
-        for key, parameter in module.trained.items()
-    ]
 
 
 def _layer_name(module: str) -> str:
@@ -234,19 +211,14 @@ def _layer_name(module: str) -> str:
     return module.partition(".parametrizations.")[0] or ROOT
 
 
-def _flow(seen: Sequence[Trace]) -> tuple[ModuleFlow, ...]:
-    flow = channels.flow(seen[0]) if seen else ()
-    for other in seen[1:]:
-        flow = channels.agreed(flow, channels.flow(other))
-    return flow
-
-
 def _with_normalization(drafts: Drafts, fed_by: Mapping[str, str]) -> dict[str, LayerDraft]:
     """Let normalization layers join the layers that feed them."""
     result = dict(drafts.by_name)
     for normalization, feeder in fed_by.items():
         name = drafts.aliases.get(feeder, [feeder])[-1] or ROOT
-        if normalization in result and name in result and not result[name].has_blocks:
+        if normalization not in result or name not in result:
+            continue
+        if all(tensor.repeats == 1 for tensor in result[name].tensors):  # no fused projection
             joining = result.pop(normalization)
             joining.how = [] if result[name].how else joining.how
             result[name].join(joining)
@@ -259,9 +231,8 @@ def _check_parameters(drafts: Mapping[str, LayerDraft]) -> None:
         if draft.is_statistics:
             raise CutError(
                 f"normalization layer {name!r} has running statistics but no trainable parameters, "
-                "and no single layer is known to feed it, so no client would average them. Give an "
-                "example input, if there was none; or weights (affine = True), or no statistics "
-                "(track_running_stats = False); or group it with a layer: "
+                "and no single layer is known to feed it. Give an example input; or set affine = "
+                "True or track_running_stats = False; or group it with a layer: "
                 f"groups={{'first': [{name!r}, ...]}}."
             )
 
@@ -277,7 +248,7 @@ def _always(patterns: Patterns, drafts: Mapping[str, LayerDraft], aliases: Alias
 
 
 def _grouped(
-    drafts: Mapping[str, LayerDraft], aliases: Aliases, groups: Mapping[str, str | Sequence[str]]
+    drafts: Mapping[str, LayerDraft], aliases: Aliases, groups: Mapping[str, Patterns]
 ) -> dict[str, LayerDraft]:
     """Join the drafts whose names match a group's patterns, at the first one's place."""
     group_of: dict[str, str] = {}
@@ -325,9 +296,16 @@ def example_model(
 
     ``shape`` is that of one example, without the batch; built-in models know theirs.
     """
-    options = options or {}
+    options, known = options or {}, MODELS.get(name)
     model = build_model(name, options, seed=0)
-    example = _example(name, options, shape)
+    if name == "fcn" and "num_inputs" in options:
+        shape = shape or [int(options["num_inputs"])]
+    if shape:
+        example = torch.zeros(2, *shape)
+    elif known is not None and known.example is not None:
+        example = known.example()
+    else:
+        raise ExampleError(f"the shape of an input of {name!r} is not known.")
     try:
         with torch.no_grad():
             model.eval()(example)
@@ -336,16 +314,4 @@ def example_model(
             f"{name!r} does not take inputs of shape {list(example.shape[1:])}: "
             f"{(str(error).splitlines() or [repr(error)])[0]}."
         ) from error
-    groups: Any = MODELS[name].groups if name in MODELS else None
-    return model, example, cut(model, example, groups=groups)
-
-
-def _example(name: str, options: Mapping[str, Any], shape: Sequence[int]) -> Tensor:
-    if shape:
-        return torch.zeros(2, *shape)
-    if name == "fcn" and "num_inputs" in options:
-        return torch.zeros(2, int(options["num_inputs"]))
-    known = MODELS[name].example if name in MODELS else None
-    if known is None:
-        raise ExampleError(f"the shape of an input of {name!r} is not known.")
-    return known()
+    return model, example, cut(model, example, groups=known.groups if known else None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -58,9 +58,22 @@ def find_module_tensors(
     modules = []
     for name, module in model.named_modules():
         found = ModuleTensors(name, module)
-        _sort_parameters(found, owned, untrained, never)
-        parameters = next(module.parameters(recurse=False), None)
-        is_frozen = parameters is not None and not found.trained and not found.tied_to
+        parameters = dict(module.named_parameters(recurse=False))
+        for key, parameter in parameters.items():
+            own, owned_name = dotted(name, key), owned[id(parameter)]
+            if owned_name in untrained:
+                continue
+            if owned_name == own:
+                check_tensor(own, parameter)
+                found.trained[key] = parameter
+            elif own in never or name in never:
+                raise CutError(
+                    f"never: {own} is tied to a tensor of {split_name(owned_name)[0] or ROOT!r}, "
+                    "which is trained. Name that layer, too."
+                )
+            else:
+                found.tied_to.append(owned_name)
+        is_frozen = parameters and not found.trained and not found.tied_to
         if name not in never and not is_frozen and isinstance(module, NORMALIZATION):
             found.statistics = [
                 TensorSpec(dotted(name, key), tuple(buffer.shape), is_buffer=True)
@@ -89,30 +102,6 @@ def _untrained(
         kind = kind_of(model.get_submodule(owner))
         result[name] = LayerNote(name, kind, reason, parameter.numel(), is_layer=False)
     return result
-
-
-def _sort_parameters(
-    found: ModuleTensors,
-    owned: Mapping[int, str],
-    untrained: Collection[str],
-    never: Collection[str],
-) -> None:
-    """Separate the parameters that a module owns from those that it is tied to."""
-    for key, parameter in found.module.named_parameters(recurse=False):
-        name, owned_name = dotted(found.name, key), owned[id(parameter)]
-        if owned_name in untrained:
-            continue
-        if owned_name == name:
-            check_tensor(name, parameter)
-            found.trained[key] = parameter
-            continue
-        if name in never or found.name in never:
-            layer = split_name(owned_name)[0] or ROOT
-            raise CutError(
-                f"never: {name} is tied to a tensor of {layer!r}, which is trained. Name that "
-                "layer, too."
-            )
-        found.tied_to.append(owned_name)
 
 
 def _check_statistics(name: str, module: nn.Module) -> None:

@@ -2,13 +2,12 @@
 
 :mod:`fedplt.cutting.channels` follows the autograd graph (``ReluBackward0``), and
 :mod:`fedplt.cutting.coupling` a ``torch.fx`` graph (the function ``relu``, the module ``nn.ReLU``).
-Operations that are not listed may mix channels. To add one for both, add a line to ``OPERATIONS``.
+Operations that are not listed may mix channels.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from torch import nn
@@ -30,17 +29,10 @@ PER_CHANNEL_NORMALIZATION: Kinds = (BatchNormBase, InstanceNormBase)
 NORMALIZATION: Kinds = (*PER_CHANNEL_NORMALIZATION, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 
-class Kind(Enum):
-    ELEMENTWISE = "one number in, one number out"
-    POOLING = "one number out of several positions of a channel"
-    RESHAPE = "the same numbers in the same order, in another shape"
-    TRANSPOSE = "the same numbers with their axes in another order"
-    BINARY = "elementwise, of two tensors"
-
-
 @dataclass(frozen=True)
-class Operation:
-    kind: Kind
+class Kind:
+    """Operations of one kind."""
+
     autograd: tuple[str, ...] = ()
     """Names of autograd nodes, without ``Backward0`` and the number of dimensions."""
     functions: tuple[str, ...] = ()
@@ -48,61 +40,34 @@ class Operation:
     modules: Kinds = ()
 
 
-OPERATIONS: tuple[Operation, ...] = (
-    Operation(Kind.ELEMENTWISE, ("Relu",), ("relu", "relu_"), (nn.ReLU,)),
-    Operation(Kind.ELEMENTWISE, ("LeakyRelu",), ("leaky_relu",), (nn.LeakyReLU,)),
-    Operation(Kind.ELEMENTWISE, ("Hardtanh",), ("hardtanh", "relu6"), (nn.Hardtanh, nn.ReLU6)),
-    Operation(Kind.ELEMENTWISE, ("Hardswish",), ("hardswish",), (nn.Hardswish,)),
-    Operation(Kind.ELEMENTWISE, ("Elu",), ("elu",), (nn.ELU,)),
-    Operation(Kind.ELEMENTWISE, ("Gelu",), ("gelu",), (nn.GELU,)),
-    Operation(Kind.ELEMENTWISE, ("Silu",), ("silu",), (nn.SiLU,)),
-    Operation(Kind.ELEMENTWISE, ("Tanh",), ("tanh",), (nn.Tanh,)),
-    Operation(Kind.ELEMENTWISE, ("Sigmoid",), ("sigmoid",), (nn.Sigmoid,)),
-    Operation(Kind.ELEMENTWISE, (), ("softplus",), (nn.Softplus,)),
-    Operation(Kind.ELEMENTWISE, ("NativeDropout",), ("dropout",), (nn.Dropout,)),
-    Operation(Kind.ELEMENTWISE, (), ("dropout2d",), (nn.Dropout1d, nn.Dropout2d)),
-    Operation(Kind.ELEMENTWISE, ("Clone",), ("clone", "contiguous")),
-    Operation(Kind.ELEMENTWISE, (), ("detach", "float"), (nn.Identity,)),
-    Operation(Kind.POOLING, ("MaxPool",), ("max_pool2d",), (nn.MaxPool1d, nn.MaxPool2d)),
-    Operation(Kind.POOLING, ("AvgPool",), ("avg_pool2d",), (nn.AvgPool1d, nn.AvgPool2d)),
-    Operation(
-        Kind.POOLING,
-        ("AdaptiveAvgPool",),
-        ("adaptive_avg_pool2d",),
-        (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
-    ),
-    Operation(
-        Kind.POOLING,
-        ("AdaptiveMaxPool",),
-        ("adaptive_max_pool2d",),
-        (nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
-    ),
-    # What F.max_pool2d is called where torch did not name the function that it dispatches by.
-    Operation(Kind.POOLING, functions=("boolean_dispatch",)),
-    Operation(
-        Kind.RESHAPE,
-        ("View", "UnsafeView", "ReshapeAlias"),
-        ("flatten", "view", "reshape"),
-        (nn.Flatten,),
-    ),
-    Operation(Kind.TRANSPOSE, ("Transpose", "Permute")),
-    Operation(Kind.BINARY, functions=("add", "add_", "iadd")),
-    Operation(Kind.BINARY, functions=("sub", "sub_", "isub")),
-    Operation(Kind.BINARY, functions=("mul", "mul_", "imul")),
-    Operation(Kind.BINARY, functions=("div", "truediv")),
+ELEMENTWISE = Kind(
+    ("Relu", "LeakyRelu", "Hardtanh", "Hardswish", "Elu", "Gelu", "Silu", "Tanh", "Sigmoid",
+     "NativeDropout", "Clone"),
+    ("relu", "relu_", "leaky_relu", "hardtanh", "relu6", "hardswish", "elu", "gelu", "silu", "tanh",
+     "sigmoid", "softplus", "dropout", "dropout2d", "clone", "contiguous", "detach", "float"),
+    (nn.ReLU, nn.LeakyReLU, nn.Hardtanh, nn.ReLU6, nn.Hardswish, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh,
+     nn.Sigmoid, nn.Softplus, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Identity),
+)  # fmt: skip
+"""One number in, one number out."""
+POOLING = Kind(
+    ("MaxPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool"),
+    # F.max_pool2d is boolean_dispatch where torch did not name the function that it dispatches by.
+    ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "boolean_dispatch"),
+    (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d,
+     nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
+)  # fmt: skip
+"""One number out of several positions of a channel."""
+RESHAPE = Kind(
+    ("View", "UnsafeView", "ReshapeAlias"), ("flatten", "view", "reshape"), (nn.Flatten,)
 )
-
-
-def autograd_names(*kinds: Kind) -> tuple[str, ...]:
-    return tuple(name for o in OPERATIONS if o.kind in kinds for name in o.autograd)
-
-
-def function_names(kind: Kind) -> frozenset[str]:
-    return frozenset(name for o in OPERATIONS if o.kind is kind for name in o.functions)
-
-
-def module_kinds(kind: Kind) -> Kinds:
-    return tuple(module for o in OPERATIONS if o.kind is kind for module in o.modules)
+"""The same numbers in the same order, in another shape."""
+TRANSPOSE = Kind(("Transpose", "Permute"))
+"""The same numbers with their axes in another order."""
+BINARY = Kind(
+    functions=("add", "add_", "iadd", "sub", "sub_", "isub", "mul", "mul_", "imul", "div",
+               "truediv"),
+)  # fmt: skip
+"""Elementwise, of two tensors."""
 
 
 def autograd_name(node: Any) -> str:
@@ -121,5 +86,6 @@ def is_autograd_node(node: Any, *kinds: Kind) -> bool:
     name = autograd_name(node)
     return any(
         name.startswith((f"{known}Backward", f"{known}1", f"{known}2", f"{known}3"))
-        for known in autograd_names(*kinds)
+        for kind in kinds
+        for known in kind.autograd
     )

@@ -95,7 +95,9 @@ _RECURRENT_TENSORS = re.compile(r"(weight_(ih|hh|hr)|bias_(ih|hh))(_l\d+(_revers
 """Names of tensors in torch's recurrent layers (with level and direction) and cells."""
 
 
-def slicing_of(name: str, module: nn.Module, own: Collection[str], fused: int | None) -> Slicing:
+def slicing_of(
+    name: str, module: nn.Module, own: Collection[str], fused: int | None = None
+) -> Slicing:
     """The slicing of a module whose own tensors are ``own``; ``fused`` blocks, if given."""
     computed = _how_computed(module, own)
     if computed:

@@ -6,15 +6,15 @@ outputs of modules of a known kind are looked up in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedplt.cutting.operations import NORMALIZATION
+from fedplt.data import map_tensors, tensors_in
 from fedplt.errors import CutError, ExampleError, FedpltError
 from fedplt.kernels import has_kernel, has_running_statistics, outputs_on_axis_1
 from fedplt.models import call_model, model_mode
@@ -22,24 +22,7 @@ from fedplt.torch_internals import AccumulateGrad, checkpoints_disabled, compile
 
 
 @contextmanager
-def traced_pass(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Inside the block, a forward pass builds the complete graph and leaves the model as it was."""
-    with (
-        example_errors(),
-        torch.inference_mode(False),
-        _unchanged_tensors(model),
-        model_mode(model, training=training),
-        _all_trainable(model),
-        torch.enable_grad(),
-        torch.random.fork_rng(devices=[]),
-        checkpoints_disabled(),
-        compiled_code_disabled(),
-    ):
-        yield
-
-
-@contextmanager
-def example_errors() -> Iterator[None]:
+def _example_errors() -> Iterator[None]:
     """Explain what may be wrong with the example input."""
     try:
         yield
@@ -55,7 +38,7 @@ def example_errors() -> Iterator[None]:
 
 @contextmanager
 def _unchanged_tensors(model: nn.Module) -> Iterator[None]:
-    """Inside the block, all tensors are copies: a forward pass cannot change the originals."""
+    """Inside the block, all tensors are copies, and all parameters require gradients."""
     scripted = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
     old = [
         (module, key, buffer)
@@ -65,6 +48,7 @@ def _unchanged_tensors(model: nn.Module) -> Iterator[None]:
     ]
     tensors = [*model.parameters(), *(b for s in scripted for b in s.buffers(recurse=False))]
     data = [(tensor, tensor.data) for tensor in tensors]
+    frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
     copies: dict[int, Tensor] = {}
     try:
         for module, key, buffer in old:
@@ -72,24 +56,16 @@ def _unchanged_tensors(model: nn.Module) -> Iterator[None]:
                 module._buffers[key] = copies.setdefault(id(buffer), buffer.clone())
         for tensor, original in data:
             tensor.data = original.clone()
-        yield
-    finally:
-        for module, key, buffer in old:
-            module._buffers[key] = buffer
-        for tensor, original in data:
-            tensor.data = original
-
-
-@contextmanager
-def _all_trainable(model: nn.Module) -> Iterator[None]:
-    frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
-    for parameter in frozen:
-        parameter.requires_grad_()
-    try:
+        for parameter in frozen:
+            parameter.requires_grad_()
         yield
     finally:
         for parameter in frozen:
             parameter.requires_grad_(False)
+        for module, key, buffer in old:
+            module._buffers[key] = buffer
+        for tensor, original in data:
+            tensor.data = original
 
 
 def traces(model: nn.Module, example: Any) -> list[Trace]:
@@ -114,7 +90,7 @@ def _initialize(model: nn.Module, example: Any) -> None:
     """Lazy modules get their shapes from the first input."""
     lazy = [*model.parameters(), *model.buffers()]
     if any(nn.parameter.is_lazy(tensor) for tensor in lazy):
-        with example_errors(), model_mode(model, training=False), torch.no_grad():
+        with _example_errors(), model_mode(model, training=False), torch.no_grad():
             call_model(model, example)
 
 
@@ -138,8 +114,17 @@ class Trace:
                     module.register_forward_hook(_Hook(self, name), with_kwargs=True, prepend=True),
                 ]
         try:
-            with traced_pass(model, training=training):
-                result = call_model(model, _differentiable(example))
+            with (  # the complete graph; the model is left as it was
+                _example_errors(),
+                torch.inference_mode(False),
+                _unchanged_tensors(model),
+                model_mode(model, training=training),
+                torch.enable_grad(),
+                torch.random.fork_rng(devices=[]),
+                checkpoints_disabled(),
+                compiled_code_disabled(),
+            ):
+                result = call_model(model, map_tensors(example, _differentiable))
         finally:
             for handle in handles:
                 handle.remove()
@@ -226,28 +211,8 @@ def is_known(module: nn.Module) -> bool:
     return has_kernel(module)
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested tuples, lists and dictionaries (a transformers output is one)."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors_in(item)
-    elif is_dataclass(value):
-        yield from tensors_in(vars(value))
-
-
-def _differentiable(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().requires_grad_().clone() if value.is_floating_point() else value
-    if isinstance(value, Mapping):
-        return {key: _differentiable(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_differentiable(item) for item in value]
-    return value
+def _differentiable(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_().clone() if tensor.is_floating_point() else tensor
 
 
 def _node(tensor: Tensor) -> Any:

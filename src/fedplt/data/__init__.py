@@ -11,7 +11,9 @@ from fedplt.data.samples import (
     Samples,
     TensorSamples,
     first_examples,
+    map_tensors,
     named_inputs,
+    tensors_in,
 )
 from fedplt.data.splits import Split, split_dirichlet, split_given, split_iid, split_shards
 from fedplt.data.training_data import (

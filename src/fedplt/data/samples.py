@@ -7,8 +7,8 @@ in order).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -91,21 +91,20 @@ class TensorSamples:
 
     def batch(self, indices: Tensor) -> tuple[Any, Tensor]:
         indices = indices.to(self.targets.device)
-        inputs = _each(self.inputs, lambda tensor: tensor.index_select(0, indices))
+        inputs = map_tensors(self.inputs, lambda tensor: tensor.index_select(0, indices))
         if self.channels_last:
             inputs = inputs.permute(0, 3, 1, 2)
         return inputs, self.targets.index_select(0, indices)
 
     def to(self, device: torch.device) -> TensorSamples:
-        inputs = _each(self.inputs, lambda tensor: tensor.to(device))
+        inputs = map_tensors(self.inputs, lambda tensor: tensor.to(device))
         return replace(self, inputs=inputs, targets=self.targets.to(device))
 
     def with_channels_last(self) -> TensorSamples:
         if self.channels_last or not isinstance(self.inputs, Tensor) or self.inputs.ndim != 4:
             return self
-        return replace(
-            self, inputs=self.inputs.permute(0, 2, 3, 1).contiguous(), channels_last=True
-        )
+        images = self.inputs.permute(0, 2, 3, 1).contiguous()
+        return replace(self, inputs=images, channels_last=True)
 
     def labels(self) -> NDArray[np.int64]:
         return as_labels(self.targets)
@@ -119,7 +118,7 @@ class TensorSamples:
         if np.array_equal(order, np.arange(len(self))):
             return self
         chosen = torch.from_numpy(order)
-        inputs = _each(self.inputs, lambda tensor: tensor[chosen])
+        inputs = map_tensors(self.inputs, lambda tensor: tensor[chosen])
         return replace(self, inputs=inputs, targets=self.targets[chosen])
 
 
@@ -151,12 +150,29 @@ def named_inputs(inputs: Any) -> list[tuple[str, Any]]:
     return [("inputs", inputs)]
 
 
-def _each(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(inputs, Tensor):
-        return change(inputs)
-    if isinstance(inputs, tuple):
-        return tuple(map(change, inputs))
-    return {name: change(tensor) for name, tensor in inputs.items()}
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors in nested tuples, lists, mappings and dataclasses."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):  # such as an output of transformers
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+    elif is_dataclass(value):
+        yield from tensors_in(vars(value))
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Nested tuples, lists and mappings with changed tensors."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(item, change) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        items = [map_tensors(item, change) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    return value
 
 
 def as_labels(targets: Any) -> NDArray[np.int64]:

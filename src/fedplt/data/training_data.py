@@ -22,8 +22,10 @@ from fedplt.data.samples import (
     Samples,
     TensorSamples,
     as_labels,
+    map_tensors,
     named_inputs,
     plain_targets,
+    tensors_in,
     text_error,
 )
 from fedplt.errors import DataError
@@ -112,8 +114,7 @@ def _tensor_samples(inputs: Any, targets: Any) -> TensorSamples:
     labels = _tensor("targets", targets)
     if any(tensor.dtype is torch.float64 for tensor in (*found.values(), labels)):
         warnings.warn("the data is float64; it is converted to float32.", stacklevel=2)
-    found = {name: tensor.float() if tensor.dtype is torch.float64 else tensor
-             for name, tensor in found.items()}  # fmt: skip
+    found = {name: _single(tensor) for name, tensor in found.items()}
     labels = plain_targets(labels)
     if isinstance(inputs, tuple):
         return TensorSamples(tuple(found.values()), labels)
@@ -121,6 +122,10 @@ def _tensor_samples(inputs: Any, targets: Any) -> TensorSamples:
         return TensorSamples(found["inputs"], labels)
     named = {str(key): tensor for key, tensor in zip(inputs, found.values(), strict=True)}
     return TensorSamples({**named, **({LABELS: labels} if LABELS in named else {})}, labels)
+
+
+def _single(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype is torch.float64 else tensor
 
 
 def _tensor(name: str, values: Any) -> Tensor:
@@ -190,7 +195,8 @@ class DatasetSamples:
             self.check(targets, chosen)
         if self.channels_last and isinstance(inputs, Tensor) and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return _moved(inputs, self.device), _moved(targets, self.device)
+        inputs, targets = map_tensors((inputs, targets), lambda tensor: tensor.to(self.device))
+        return inputs, targets
 
     def labels(self) -> NDArray[np.int64]:
         if not self._labels:
@@ -332,7 +338,7 @@ def _converted(batch: tuple[Any, Any], numbers: Sequence[int]) -> tuple[Any, Any
         targets = plain_targets(targets)
         if isinstance(inputs, Mapping) and LABELS in inputs:
             inputs = {**inputs, LABELS: targets}
-    return _each_float(inputs), targets
+    return map_tensors(inputs, _single), targets
 
 
 def _refuse_text(targets: Any, numbers: Sequence[int]) -> None:
@@ -344,7 +350,7 @@ def _refuse_text(targets: Any, numbers: Sequence[int]) -> None:
 
 def _refuse_not_finite(batch: Any, numbers: Sequence[int]) -> None:
     """Refuse NaN and infinite values; ``numbers`` are the items' indices in the Dataset."""
-    for tensor in _tensors(batch):
+    for tensor in tensors_in(batch):
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             bad = ~torch.isfinite(tensor).flatten(1).all(1) if tensor.ndim > 1 else None
             row = int((~torch.isfinite(tensor) if bad is None else bad).nonzero()[0, 0])
@@ -352,28 +358,3 @@ def _refuse_not_finite(batch: Any, numbers: Sequence[int]) -> None:
                 f"item {numbers[row]} of the Dataset has NaN or infinite values. Remove such "
                 "examples, or fill their gaps."
             )
-
-
-def _tensors(batch: Any) -> list[Tensor]:
-    if isinstance(batch, Tensor):
-        return [batch]
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    return [t for part in batch for t in _tensors(part)] if isinstance(batch, (list, tuple)) else []
-
-
-def _each_float(inputs: Any) -> Any:
-    if isinstance(inputs, Tensor):
-        return inputs.float() if inputs.dtype is torch.float64 else inputs
-    if isinstance(inputs, Mapping):
-        return {key: _each_float(value) for key, value in inputs.items()}
-    return [_each_float(part) for part in inputs] if isinstance(inputs, (list, tuple)) else inputs
-
-
-def _moved(batch: Any, device: str) -> Any:
-    """A collated batch on a device: tensors, or lists and dictionaries of them."""
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    if isinstance(batch, dict):
-        return {key: _moved(value, device) for key, value in batch.items()}
-    return [_moved(value, device) for value in batch] if isinstance(batch, list) else batch

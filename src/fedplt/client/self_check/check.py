@@ -10,8 +10,8 @@ the whole model with zeros for what they do not hold (:mod:`fedplt.client.self_c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -29,12 +29,12 @@ from fedplt.client.self_check.reference_step import (
 )
 from fedplt.client.self_check.submodels import SubmodelCheck
 from fedplt.cutting import cut
+from fedplt.data import map_tensors, tensors_in
 from fedplt.errors import CutError
 from fedplt.models import call_model, copy_model
 from fedplt.planning import (
     DEFAULT_RECIPE,
     Assignment,
-    Layers,
     LocalRecipe,
     Plan,
     SliceAssignment,
@@ -154,42 +154,30 @@ def check(
         plan = make_plan(cut(model, example), list(ratios))
     clients, left_out = _kinds(plan)
     assignments = [plan.assignment(client) for client in clients]
-    return _check(model, example, loss or _weighted_sum, plan.layers, assignments, recipe, left_out)
+    report = check_assignments(model, example, loss or _weighted_sum, assignments, recipe)
+    return replace(report, left_out=left_out)
 
 
-def check_assignment(
+def check_assignments(
     model: nn.Module,
     example: Any,
     loss: LossOf,
-    assignment: Assignment,
-    recipe: LocalRecipe = DEFAULT_RECIPE,
-) -> CheckReport:
-    """:func:`check` for one client, without a plan."""
-    return _check(model, example, loss, assignment.layers, [assignment], recipe)
-
-
-def _check(
-    model: nn.Module,
-    example: Any,
-    loss: LossOf,
-    layers: Layers,
     assignments: Sequence[Assignment],
     recipe: LocalRecipe,
-    left_out: int = 0,
 ) -> CheckReport:
+    """:func:`check` for these clients, without a plan."""
     try:
         prepared, inputs, dtype = _in_float64(model, example, loss)
     except Exception as error:  # the user's model may raise anything when it is copied
         return CheckReport(torch.float64, (), (f"the model cannot be copied ({error}).",))
-    comparison = _Comparison(prepared, inputs, loss, layers, recipe)
+    comparison = _Comparison(prepared, inputs, loss, recipe)
     for assignment in assignments:
         assignment.build(comparison)
     return CheckReport(
         dtype,
         tuple(comparison.found),
         tuple(dict.fromkeys(comparison.undecided)),
-        left_out,
-        comparison.has_submodels,
+        has_submodels=comparison.has_submodels,
     )
 
 
@@ -207,7 +195,8 @@ def _kinds(plan: Plan) -> tuple[list[int], int]:
 
 def _in_float64(model: nn.Module, example: Any, loss: LossOf) -> tuple[nn.Module, Any, torch.dtype]:
     """A copy of the model in float64, if it and the loss run in it; else in its own type."""
-    doubled, inputs = copy_model(model).double(), _map(example, _double)
+    inputs = map_tensors(example, lambda t: t.double() if t.is_floating_point() else t)
+    doubled = copy_model(model).double()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             loss(call_model(copy_model(doubled).train(), inputs))
@@ -219,23 +208,17 @@ def _in_float64(model: nn.Module, example: Any, loss: LossOf) -> tuple[nn.Module
 class _Comparison:
     """Builds the model of each client, trains it, and compares."""
 
-    def __init__(
-        self, model: nn.Module, inputs: Any, loss: LossOf, layers: Layers, recipe: LocalRecipe
-    ) -> None:
-        self.model, self.inputs, self.loss = model.train(), inputs, loss
-        self.layers, self.recipe = layers, recipe
+    def __init__(self, model: nn.Module, inputs: Any, loss: LossOf, recipe: LocalRecipe) -> None:
+        self.model, self.inputs, self.loss, self.recipe = model.train(), inputs, loss, recipe
         self.found: list[Difference] = []
         self.undecided: list[str] = []
         self.has_submodels = False
+        self._submodels: SubmodelCheck | None = None
 
     @cached_property
     def _reference(self) -> ReferenceStep:
         """For all clients that hold the whole model."""
         return reference_step(copy_model(self.model), self.inputs, self.loss)
-
-    @cached_property
-    def _submodels(self) -> SubmodelCheck:
-        return SubmodelCheck(self.model, self.layers, self.inputs, self.loss, self.recipe)
 
     def whole(self, assignment: SliceAssignment) -> None:
         if not self._reference.gradients:
@@ -246,6 +229,9 @@ class _Comparison:
         self.found += differences(self._reference, after, assignment)
 
     def smaller(self, assignment: SubmodelAssignment) -> None:
+        self._submodels = self._submodels or SubmodelCheck(
+            self.model, assignment.layers, self.inputs, self.loss, self.recipe
+        )
         found, reason = self._submodels.compare(assignment)
         self.found += found
         self.undecided += [reason] if reason else []
@@ -254,25 +240,11 @@ class _Comparison:
 
 def _weighted_sum(outputs: Any) -> Tensor:
     """A loss that depends on every output with another weight."""
-    tensors: list[Tensor] = []
-    _map(outputs, lambda tensor: tensors.append(tensor) if tensor.is_floating_point() else None)
     total = torch.zeros(())
-    for tensor in tensors:
+    for tensor in tensors_in(outputs):
+        if not tensor.is_floating_point():
+            continue
         weights = torch.linspace(0.5, 1.5, max(1, tensor.numel()), dtype=tensor.dtype)
         flat = tensor.reshape(-1)
         total = total + (weights[: flat.numel()].to(flat) * (flat + flat * flat)).mean()
     return total
-
-
-def _double(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
-
-
-def _map(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: _map(item, change) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_map(item, change) for item in value]
-    return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,8 +22,6 @@ from fedplt.seeds import seeded_globals
 
 LossOf = Callable[[Any], Tensor]
 """A scalar from the model's outputs."""
-Around = Callable[[nn.Module], AbstractContextManager[Any]]
-"""The method's changes to a model while it is trained."""
 
 
 @dataclass(frozen=True)
@@ -111,18 +109,16 @@ def _seeded() -> Iterator[None]:
         yield
 
 
-def reference_step(
-    model: nn.Module, inputs: Any, loss: LossOf, around: Around = nullcontext
-) -> ReferenceStep:
+def reference_step(model: nn.Module, inputs: Any, loss: LossOf) -> ReferenceStep:
     """One forward and backward pass; the parameters do not change, unless the model does it."""
-    old = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
-    with_statistics = [name for name, m in model.named_modules() if has_running_statistics(m)]
-    for owner in with_statistics:
-        own = dict(model.get_submodule(owner).named_buffers(recurse=False))
-        if "num_batches_tracked" in own:
-            own["num_batches_tracked"].zero_()  # a block counts its own batches
+    old = {name: tensor.clone() for name, tensor in _tensors(model).items()}
+    with_statistics = {n: m for n, m in model.named_modules() if has_running_statistics(m)}
+    for module in with_statistics.values():
+        for key, buffer in module.named_buffers(recurse=False):
+            if key == "num_batches_tracked":
+                buffer.zero_()  # a block counts from zero, too
     operations = Operations(model)
-    with _seeded(), around(model):
+    with _seeded():
         try:
             with operations:
                 result = loss(call_model(model, inputs))
@@ -134,27 +130,19 @@ def reference_step(
                 "an ordinary training step of the whole model fails on this batch, without "
                 f"anything of fedplt: {type(error).__name__}: {error}"
             ) from error
-    gradients = {
-        name: parameter.grad.to_dense()
-        if parameter.grad.layout is not torch.strided
-        else parameter.grad
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None
-    }
     return ReferenceStep(
         old,
-        named_tensors(model),
-        gradients,
+        _tensors(model),
+        {name: p.grad.to_dense() for name, p in model.named_parameters() if p.grad is not None},
         frozenset(name for name, _ in model.named_buffers()),
-        frozenset(_kept_statistics(model, with_statistics, operations)),
+        frozenset(_kept_statistics(with_statistics, operations)),
         operations.by_name,
     )
 
 
-def _kept_statistics(model: nn.Module, owners: list[str], operations: Operations) -> Iterator[str]:
+def _kept_statistics(modules: dict[str, nn.Module], operations: Operations) -> Iterator[str]:
     """Buffers whose untrained rows must not change; a model may change others itself."""
-    for owner in owners:
-        module = model.get_submodule(owner)
+    for owner, module in modules.items():
         for key, _ in module.named_buffers(recurse=False):
             name = dotted(owner, key)
             done = operations.by_name.get(name, ())
@@ -164,19 +152,14 @@ def _kept_statistics(model: nn.Module, owners: list[str], operations: Operations
 
 
 def partial_step(
-    model: nn.Module,
-    inputs: Any,
-    loss: LossOf,
-    assignment: SliceAssignment,
-    rate: float,
-    around: Around = nullcontext,
+    model: nn.Module, inputs: Any, loss: LossOf, assignment: SliceAssignment, rate: float
 ) -> dict[str, Tensor]:
     """The model's tensors after a step of partial training."""
-    with _seeded(), around(model), train_only(model, assignment, keep_old=False) as part:
+    with _seeded(), train_only(model, assignment, keep_old=False) as part:
         part.fuse_sgd(rate)
         part.backward(loss(call_model(model, inputs)))
         part.step()
-    return named_tensors(model)
+    return _tensors(model)
 
 
 def differences(
@@ -213,7 +196,7 @@ def _fill(mask: Tensor, tensor: TensorSpec, rows: Rows, is_local: bool) -> None:
         (mask.narrow(tensor.axis, start, stop - start) if tensor.shape else mask).fill_(True)
 
 
-def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers, without their gradients."""
     found = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach() for name, tensor in found}

@@ -15,7 +15,7 @@ from fedplt.client import (
     ClientTrainer,
     TrainOrder,
     check,
-    check_assignment,
+    check_assignments,
     refuse_wrong,
 )
 from fedplt.data import TensorSamples, first_examples
@@ -49,7 +49,7 @@ def check_job(job: Job, assignment: Assignment | None = None) -> CheckReport:
     if assignment is None:
         report = check(job.model, inputs, loss, plan=job.plan, recipe=recipe)
     else:
-        report = check_assignment(job.model, inputs, loss, assignment, recipe)
+        report = check_assignments(job.model, inputs, loss, [assignment], recipe)
     try:
         refuse_wrong(report)
     except CutError as error:
