@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 import fedplt
+from fedplt.comparison import mean_interval
 from fedplt.errors import DivergedError
 from fedplt.federation import History, RunFolder
 from fedplt.files import write_text
 from fedplt.imports import optional_module
 from fedplt.report.palette import SERIES
-from fedplt.statistics import mean_interval
 from reproduction.pages import replace_generated
 from reproduction.settings import SETTINGS
 

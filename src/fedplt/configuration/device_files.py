@@ -32,7 +32,7 @@ from typing import Any
 
 from pydantic import field_validator
 
-from fedplt.builtin import find_fleet
+from fedplt.configs import find_fleet
 from fedplt.configuration.config_file import Source, line_of, parse_toml, read_text, validate
 from fedplt.configuration.fleet_config import WorkConfig
 from fedplt.errors import FedpltError, FleetError, did_you_mean

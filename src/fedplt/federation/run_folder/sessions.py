@@ -27,7 +27,7 @@ from fedplt.federation.run_folder.sealed import (
     seal_json,
 )
 from fedplt.files import write_text
-from fedplt.machine import physical_memory
+from fedplt.fleet import physical_memory
 from fedplt.schema import Section
 
 SESSIONS_FILE = "sessions.json"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedplt.engines.flower.node.ledger import Moment
 from fedplt.engines.flower.node.owner_limits import AdmittedOrder, Limits, load_limits, within
 from fedplt.errors import ConfigError, RunError
-from fedplt.machine import power_source
+from fedplt.fleet import power_source
 
 pytestmark = pytest.mark.slow
 

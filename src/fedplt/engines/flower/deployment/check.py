@@ -61,7 +61,7 @@ from fedplt.engines.flower.node.node_config import (
 from fedplt.engines.flower.node.owner_limits import load_limits
 from fedplt.errors import FedpltError, RunError, did_you_mean
 from fedplt.federation import participants_warning, plan_from_config, try_model
-from fedplt.machine import power_source
+from fedplt.fleet import power_source
 
 DEADLINE_SECONDS = 5.0
 AHEAD_SECONDS = 4.0

@@ -29,7 +29,6 @@ from fedplt.client import (
     weighted_norm,
 )
 from fedplt.configuration import ON_NODES
-from fedplt.encoding import DIFFERENCES
 from fedplt.engines.flower.messages import (
     EVALUATE,
     TRAIN,
@@ -53,7 +52,7 @@ from fedplt.federation import Job
 from fedplt.fleet import DeviceProfile
 from fedplt.kernels import bind_state, buffer_positions, take
 from fedplt.models import copy_model
-from fedplt.planning import Assignment, update_packing
+from fedplt.planning import DIFFERENCES, Assignment, update_packing
 from fedplt.server import Broadcast, read_each, validate_evaluation
 
 Found = TypeVar("Found")

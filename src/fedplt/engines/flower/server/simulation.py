@@ -24,8 +24,8 @@ from fedplt.engines.flower.server.grid_socket import SocketWire
 from fedplt.errors import RunError
 from fedplt.federation import Interrupted, Job
 from fedplt.files import write_text
+from fedplt.fleet import available_cores
 from fedplt.kernels import read_state, take
-from fedplt.machine import available_cores
 from fedplt.planning import Assignment
 
 START_SECONDS = 600.0
