@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from fedplt.planning import allocation_of
-from fedplt.tables import Table
+from fedplt.text import Table
 from reproduction.catalog import EXPERIMENTS
 from reproduction.paper_numbers import FINAL_ACCURACY, IMBALANCE, LAYER_SIZES, Accuracy
 from reproduction.recorded import Recorded, RecordedRun

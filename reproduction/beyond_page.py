@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from fedplt.comparison import mean_interval
 from fedplt.imports import optional_module
 from fedplt.report.palette import SERIES
-from fedplt.statistics import mean_interval
 from reproduction.beyond import RESULTS, SEEDS, STUDIES, Runs, Study, load
 from reproduction.fine_tuning import FINE_TUNING
 from reproduction.pages import replace_generated

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedplt.tables import Table
+from fedplt.text import Table
 from reproduction import claim_cases as cases
 from reproduction.claim_cases import Case
 from reproduction.tables import NONE, Results

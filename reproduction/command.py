@@ -14,10 +14,9 @@ from fedplt.cli.comparing import parse_seeds
 from fedplt.cli.prepare import fetch_progress
 from fedplt.comparison.progress import comparison_progress
 from fedplt.errors import ConfigError, did_you_mean
-from fedplt.machine import available_cores
+from fedplt.fleet import available_cores
 from fedplt.report.page import write_page
-from fedplt.tables import plain
-from fedplt.text import counted, duration_text, table
+from fedplt.text import counted, duration_text, plain, table
 from reproduction.catalog import EXPERIMENTS, find_blocks
 from reproduction.claims import claims_tables
 from reproduction.figures import write_figures

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedplt.errors import RunError
 from fedplt.files import write_text
 from fedplt.report.page import Content, Section, ShownRun, content_of
-from fedplt.tables import Table, latex, markdown
+from fedplt.text import Table, latex, markdown
 from reproduction.accuracy_tables import accuracy_table, overview_table, variant_table, with_plain
 from reproduction.catalog import EXPERIMENTS
 from reproduction.claims import claims_tables

@@ -18,7 +18,7 @@ import torch
 import fedplt
 from fedplt.data import load_data_set
 from fedplt.files import write_text
-from fedplt.tables import Table
+from fedplt.text import Table
 from reproduction.catalog import EXPERIMENTS
 
 FILE = Path(__file__).parents[1] / "results" / "relu-logits" / "fashion-fcn" / "predictions.json"

@@ -21,7 +21,7 @@ from fedplt.comparison import Run, Watch, beside, make_folder, run_all
 from fedplt.data import Fetching, fetch_data_set
 from fedplt.errors import RunError
 from fedplt.federation import RunFolder, take_lock
-from fedplt.machine import available_cores
+from fedplt.fleet import available_cores
 from reproduction.catalog import EXPERIMENTS
 from reproduction.recorded import Recorded, RecordedRun
 from reproduction.settings import Block, Contestant, Setting

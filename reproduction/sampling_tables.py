@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedplt.planning import BYTES_PER_NUMBER
-from fedplt.tables import Table
+from fedplt.text import Table
 from reproduction.accuracy_tables import accuracy_columns
 from reproduction.paper_numbers import LAYER_SIZES, SAMPLING_GAIN, SAMPLING_UNITS
 from reproduction.selection import Entry, Selection

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedplt.comparison import Interval, mean_interval
 from fedplt.federation import History, RoundRecord, Totals
-from fedplt.statistics import Interval, mean_interval
 from reproduction.recorded import COSTS, Recorded, RecordedRun
 
 LAST = 10

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from fedplt.comparison import spread
 from fedplt.planning import allocation_of
-from fedplt.statistics import spread
-from fedplt.tables import Table
+from fedplt.text import Table
 from reproduction.accuracy_tables import accuracy_table
 from reproduction.paper_numbers import LAYER_SIZES, STUDY
 from reproduction.recorded import Series

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedplt.comparison import Interval, spread
 from fedplt.errors import RunError
-from fedplt.statistics import Interval, spread
 from reproduction.catalog import EXPERIMENTS
 from reproduction.recorded import Recorded
 from reproduction.runner import by_id, current, with_shared

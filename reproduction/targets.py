@@ -9,10 +9,9 @@ from statistics import fmean
 
 import numpy as np
 
-from fedplt.comparison import MEASURES, cost_to_reach, score_within
+from fedplt.comparison import MEASURES, Interval, cost_to_reach, mean_interval, score_within
 from fedplt.federation import History
-from fedplt.statistics import Interval, mean_interval
-from fedplt.tables import Table
+from fedplt.text import Table
 from reproduction.paper_numbers import BUDGETS, GAINS, Gains
 from reproduction.selection import Entry, Selection
 from reproduction.settings import Block

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fedplt.statistics import Interval
+from fedplt.comparison import Interval
 
 MIN_SEEDS = 3
 MARGIN = 1.0

@@ -21,10 +21,7 @@ SOURCE = Path(fedplt.__file__).parent
 FLOWER = SOURCE.with_name("fedplt_flower")
 TESTS = Path(__file__).parent
 
-ROOT_MODULES = [
-    "errors", "encoding", "seeds", "files", "text", "imports", "statistics", "tables", "builtin",
-    "machine", "schema", "torch_internals",
-]  # fmt: skip
+ROOT_MODULES = ["errors", "seeds", "files", "text", "imports", "schema", "torch_internals"]
 PACKAGES = [
     "planning", "sampling", "fleet", "data", "models", "kernels", "cutting", "client",
     "server", "methods", "configuration", "federation", "engines", "api", "comparison", "report",
@@ -124,7 +121,7 @@ def all_imports() -> Iterator[tuple[str, Import]]:
 
 def test_nothing_but_root_modules_and_packages_lies_in_the_source():
     found = {path.name for path in SOURCE.iterdir()} - {"__pycache__"}
-    others = {"__init__.py", "__main__.py", "api.py", "py.typed", "configs"}
+    others = {"__init__.py", "__init__.pyi", "__main__.py", "api.py", "py.typed", "configs"}
     assert found == {*others, *(f"{m}.py" for m in ROOT_MODULES), *PACKAGES} - {"api"}
     data = {SOURCE, SOURCE / "configs", SOURCE / "configs" / "fleets"}
     data |= {FLOWER, *(FLOWER / room / "templates" for room in ("app", "deployment"))}
@@ -293,9 +290,8 @@ def test_everything_public_is_there():
 
 
 def test_editors_and_type_checkers_see_what_is_public():
-    tree = parsed(SOURCE / "__init__.py")
-    (typed,) = (n for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n))
-    names = [(node.module, alias.name, alias.asname) for node in typed.body for alias in node.names]
+    imported = [node for node in parsed(SOURCE / "__init__.pyi").body if hasattr(node, "module")]
+    names = [(node.module, alias.name, alias.asname) for node in imported for alias in node.names]
     assert sorted(name for _, name, _ in names) == sorted(set(fedplt.__all__) - {"__version__"})
     for module, name, public in names:
         assert name == public

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import fedplt
-from fedplt.builtin import find_fleet
 from fedplt.client.local_training import LocalTraining
+from fedplt.configs import find_fleet
 from fedplt.cutting import find_spaces
 from fedplt.federation import make_job
 from fedplt.fleet import PaperWorkload

@@ -10,8 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedplt.builtin import find_config, find_fleet
 from fedplt.cli import app
+from fedplt.configs import find_config, find_fleet
 from fedplt.data import TensorSamples, TrainingData
 from fedplt.federation import model_and_data
 from tests.support.shown import ROOT, blocks, command_lines

@@ -86,8 +86,7 @@ def unused() -> list[str]:
     for pattern in TEXTS:
         for path in set(ROOT.glob(pattern)) - {ROOT / "docs" / "api.md"}:
             counts.update(re.findall(r"\w+", path.read_text()))
-    init = (ROOT / "src" / "fedplt" / "__init__.py").read_text()
-    public = set(re.findall(r'"(\w+)"', init))
+    public = set(re.findall(r" as (\w+)", (ROOT / "src" / "fedplt" / "__init__.pyi").read_text()))
     return [
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path, tree in TREES.items()

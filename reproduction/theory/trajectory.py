@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedplt.comparison import t_quantile
 from fedplt.errors import FedpltError
 from fedplt.seeds import generator
-from fedplt.statistics import t_quantile
 from reproduction.theory.bounds import masked_alignments
 from reproduction.theory.problems import Matrix, Problem, Vector
 

@@ -1,11 +1,12 @@
-"""Format numbers, tables and objects for printing."""
+"""Numbers, tables and objects as text: for a terminal, in Markdown, LaTeX, CSV and notebooks."""
 
 from __future__ import annotations
 
+import html
 import re
+import textwrap
 from collections.abc import Collection, Sequence
-from dataclasses import MISSING, fields
-from html import escape
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 SAMPLE_STD = "sample standard deviation (n - 1)"
@@ -191,4 +192,78 @@ def _described(value: Any) -> str:
 
 def html_text(text: str) -> str:
     """A printed table for a notebook."""
-    return f"<pre>{escape(text)}</pre>"
+    return f"<pre>{html.escape(text)}</pre>"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a caption above and notes below. The first column is for names."""
+
+    name: str
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def markdown(table: Table) -> str:
+    """As Markdown; numbers are aligned to the right, names to the left."""
+    rule = ["---", *("---" if name == "verdict" else "---:" for name in table.header[1:])]
+    rows = [table.header, rule, *table.rows]
+    lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join([f"**{table.title}**", "", *lines, *_notes(table.notes)]) + "\n"
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    return [line for note in notes for line in ("", *textwrap.wrap(note, 110))]
+
+
+def latex(table: Table) -> str:
+    """As a LaTeX ``table*`` as wide as the text; needs the packages booktabs and graphicx."""
+    aligned = "l" + "r" * (len(table.header) - 1)
+    notes = "\n\n".join(_latex_text(note) for note in table.notes)
+    return "\n".join(
+        [
+            r"\begin{table*}[t]",
+            r"\centering",
+            rf"\caption{{{_latex_text(table.title)}}}",
+            rf"\label{{tab:{table.name}}}",
+            r"\resizebox{\textwidth}{!}{%",
+            rf"\begin{{tabular}}{{{aligned}}}",
+            r"\toprule",
+            _line(table.header),
+            r"\midrule",
+            *map(_line, table.rows),
+            r"\bottomrule",
+            r"\end{tabular}}",
+            *([r"\par\footnotesize", notes] if notes else []),
+            r"\end{table*}",
+            "",
+        ]
+    )
+
+
+def _line(cells: Sequence[str]) -> str:
+    return " & ".join(map(_latex_text, cells)) + r" \\"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "±": r"$\pm$", "†": r"$^\dagger$", "<": r"$<$", ">": r"$>$", "≤": r"$\le$",
+}  # fmt: skip
+
+
+def _latex_text(text: str) -> str:
+    """
+    >>> _latex_text("-0.25 ± 1 %")
+    '$-$0.25 $\\\\pm$ 1 \\\\%'
+    """
+    plain = "".join(_LATEX.get(character, character) for character in text)
+    return re.sub(r"(?<![\w-])-(?=\d)", "$-$", plain)
+
+
+def plain(content: Table) -> str:
+    """As text for a terminal."""
+    notes = [textwrap.fill(note, 100) for note in content.notes]
+    return "\n\n".join([content.title, table(content.header, content.rows), *notes])

@@ -11,9 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedplt.client import LocalTraining
 from fedplt.configuration import AnnouncedDevice
-from fedplt.encoding import Encoding
 from fedplt.errors import UpdateError
-from fedplt.planning import LocalRecipe
+from fedplt.planning import Encoding, LocalRecipe
 from fedplt.schema import first_problem
 
 HELLO, TRAIN, UPLOAD, EVALUATE = "query.hello", "train", "train.upload", "evaluate"

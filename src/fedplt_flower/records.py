@@ -1,6 +1,6 @@
 """Messages as Flower records: a header of plain values (JSON) and a few flat arrays.
 
-Arrays are float32; a model or an update in another encoding (:mod:`fedplt.encoding`) is bytes.
+Arrays are float32; a model or an update in another encoding (``planning/encoding.py``) is bytes.
 The receiver trusts none of it: sizes are bounded before anything is parsed, and no name in a
 message is ever imported.
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedplt.builtin import builtin_fleets
+from fedplt.configs import builtin_fleets
 from tests.support.pictures import svg_texts
 from tests.support.tiny import CONFIG
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from fedplt.builtin import builtin_configs, builtin_fleets
 from fedplt.cli import app
 from fedplt.cli.app import json_text
+from fedplt.configs import builtin_configs, builtin_fleets
 from fedplt.configuration.config_file import load_config
 from fedplt.configuration.device_files import read_fleet
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedplt import ConfigError
-from fedplt.builtin import builtin_configs
+from fedplt.configs import builtin_configs
 from fedplt.configuration.config import ClientsConfig, GroupConfig, RunConfig, TrainingConfig
 from fedplt.configuration.config_file import (
     dump_config,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedplt.builtin import builtin_fleets
+from fedplt.configs import builtin_fleets
 from fedplt.configuration.device_files import read_fleet
 from fedplt.errors import FleetError
 from fedplt.federation.fleet import workload_from_config

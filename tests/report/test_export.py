@@ -10,7 +10,7 @@ import pytest
 
 from fedplt.report.export import export
 from fedplt.report.page import csv_text, read_run
-from fedplt.tables import Table
+from fedplt.text import Table
 from tests.support.jobs import blob_job
 from tests.support.runs import run_job
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedplt import RunError
-from fedplt.tables import Table, latex, markdown, plain
+from fedplt.text import Table, latex, markdown, plain
 from reproduction.pages import BEGIN, END, page_of, replace_generated, write_claims, write_tables
 from reproduction.tables import load_results
 from tests.support.recorded import fake_recorded, flat

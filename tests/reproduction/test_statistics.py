@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import betainc
 
-from fedplt.statistics import incomplete_beta, mean_interval, spread, t_quantile
+from fedplt.comparison.statistics import incomplete_beta, mean_interval, spread, t_quantile
 from reproduction.statistics import f_quantile, ranks, spearman, std_ratio, trend
 
 values = st.floats(-100, 100, allow_nan=False)

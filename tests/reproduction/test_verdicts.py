@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedplt.statistics import Interval
+from fedplt.comparison.statistics import Interval
 from reproduction import measurements
 from reproduction.claims import CLAIMS, claims_tables
 from reproduction.measurements import (

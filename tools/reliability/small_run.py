@@ -13,7 +13,7 @@ from tests.support.engines import NormsEngine
 from tests.support.jobs import blob_job, blobs, small_model
 from torch import Tensor
 
-from fedplt.builtin import find_fleet
+from fedplt.configs import find_fleet
 from fedplt.errors import FedpltError
 from fedplt.federation import History, Interrupted, Job, RunFolder, evaluate, load
 from fedplt.federation.run_folder.sealed import tensors_digest

@@ -20,7 +20,7 @@ from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
 from fedplt import __version__
-from fedplt.builtin import builtin_configs, builtin_fleets
+from fedplt.configs import builtin_configs, builtin_fleets
 from fedplt.errors import RunError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-from fedplt.builtin import builtin_configs, builtin_fleets, copy_config, describe
 from fedplt.cli.app import Config, Group, Set, app, out, print_json, status, verb
+from fedplt.configs import builtin_configs, builtin_fleets, copy_config, describe
 from fedplt.errors import ConfigError, ExampleError
 
 if TYPE_CHECKING:

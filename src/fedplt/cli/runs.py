@@ -80,8 +80,7 @@ def run(
     from fedplt.federation import RunFolder, coverage_warnings, job_from_config, run_job
     from fedplt.federation.costs import forecast
     from fedplt.federation.progress import rounds_progress
-    from fedplt.fleet import fleet_summary
-    from fedplt.machine import available_cores
+    from fedplt.fleet import available_cores, fleet_summary
 
     overrides = list(set_ or [])
     overrides += [] if seed is None else [f"seed={seed}"]
@@ -186,9 +185,9 @@ def curve(
     picture: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curve.png"),
 ) -> None:
     """Draw curves of scores; runs that differ only in their seed become mean and spread."""
+    from fedplt.comparison.statistics import spread
     from fedplt.federation.run_folder.records import one_metric
     from fedplt.report.page import read_groups
-    from fedplt.statistics import spread
 
     groups = {name: [run.history for run in runs] for name, runs in read_groups(folders).items()}
     metric = one_metric(history for histories in groups.values() for history in histories)

@@ -18,10 +18,16 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from fedplt.encoding import Encoding, Values
 from fedplt.errors import UpdateError
 from fedplt.kernels import put, take
-from fedplt.planning import BYTES_PER_NUMBER, Assignment, update_header, update_packing
+from fedplt.planning import (
+    BYTES_PER_NUMBER,
+    Assignment,
+    Encoding,
+    Values,
+    update_header,
+    update_packing,
+)
 from fedplt.schema import first_problem
 from fedplt.text import brief, printable
 

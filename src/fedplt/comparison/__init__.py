@@ -15,3 +15,11 @@ from fedplt.comparison.results import (
     score_within,
 )
 from fedplt.comparison.run_comparison import Run, Watch, compare, make_folder, run_all
+from fedplt.comparison.statistics import (
+    CONFIDENCE,
+    Interval,
+    beta_quantile,
+    mean_interval,
+    spread,
+    t_quantile,
+)

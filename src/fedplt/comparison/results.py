@@ -11,15 +11,16 @@ import numpy as np
 
 from fedplt.client import MetricInfo
 from fedplt.federation import History, Totals, one_metric
-from fedplt.tables import Table, latex
 from fedplt.text import (
     REPR,
     SAMPLE_STD,
+    Table,
     bytes_text,
     counted,
     duration_text,
     flops_text,
     html_text,
+    latex,
     seconds_text,
     shortened,
     table,

@@ -46,7 +46,7 @@ from fedplt.federation import (
     warn_of_gaps,
 )
 from fedplt.files import write_text
-from fedplt.machine import available_cores
+from fedplt.fleet import available_cores
 from fedplt.planning import Plan, paper_flops_of
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import tomli_w
 from pydantic import BaseModel, ValidationError
 
-from fedplt.builtin import builtin_fleets, find_config
+from fedplt.configs import builtin_fleets, find_config
 from fedplt.configuration.config import RunConfig
 from fedplt.configuration.fleet_config import ON_NODES
 from fedplt.configuration.training_config import FROM_PYTHON

@@ -25,14 +25,14 @@ import csv
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import field_validator
 
-from fedplt.builtin import find_fleet
+from fedplt.configs import find_fleet
 from fedplt.configuration.config_file import Source, line_of, parse_toml, read_text, validate
 from fedplt.configuration.fleet_config import WorkConfig
 from fedplt.errors import FedpltError, FleetError, did_you_mean
@@ -57,49 +57,39 @@ from fedplt.text import brief
 
 MAX_COUNT = 1_000_000
 _TEXTS = ("name", "count")
-_FAVORITES = ("gflops", "mbps_down", "mbps_up", "latency_ms", "memory_mb")
+_BANDWIDTH = "mbps_{0} (megabits per second), MBps_{0} (megabytes per second)"
+_BY_VALUE = {
+    "speed": (SPEED, "gflops (1e9 FLOP/s)"),
+    "down": (DOWN, _BANDWIDTH.format("down")),
+    "up": (UP, _BANDWIDTH.format("up")),
+    "latency": (LATENCY, "latency_ms, latency_s"),
+    "memory": (MEMORY, "memory_mb (1e6 bytes), memory_mib (2**20 bytes)"),
+}
+"""Columns whose values carry their units: the quantity, and the handiest columns with a unit."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """What a column of a device file means."""
-
-    quantity: Quantity
-    factor: float | None = None
-    """What its plain numbers are multiplied with; None: the values carry their units."""
-
-
-def _columns() -> dict[str, Column]:
-    by_value = {"speed": SPEED, "down": DOWN, "up": UP, "latency": LATENCY, "memory": MEMORY}
-    result = {name: Column(quantity) for name, quantity in by_value.items()}
-    result |= {quantity.name: Column(quantity, 1.0) for quantity in QUANTITIES}
-    result |= {"latency_ms": Column(LATENCY, 1e-3), "latency_s": Column(LATENCY, 1.0)}
-    result |= {"latency_us": Column(LATENCY, 1e-6), "latency_min": Column(LATENCY, 60.0)}
-    result |= {f"memory_{p}ib": Column(MEMORY, factor) for p, factor in BINARY.items() if p}
+def _columns() -> dict[str, tuple[Quantity, float | None]]:
+    """By column: its quantity, and the factor of its plain numbers (None: values have units)."""
+    result: dict[str, tuple[Quantity, float | None]] = {
+        name: (quantity, None) for name, (quantity, _) in _BY_VALUE.items()
+    }
+    result |= {quantity.name: (quantity, 1.0) for quantity in QUANTITIES}
+    result |= {"latency_ms": (LATENCY, 1e-3), "latency_s": (LATENCY, 1.0)}
+    result |= {"latency_us": (LATENCY, 1e-6), "latency_min": (LATENCY, 60.0)}
+    result |= {f"memory_{p}ib": (MEMORY, factor) for p, factor in BINARY.items() if p}
     for prefix, factor in PREFIXES.items():
         if prefix:
-            result[f"{prefix}flops"] = Column(SPEED, factor)
-            result[f"{prefix}flops_per_second"] = Column(SPEED, factor)
-            result[f"memory_{prefix}b"] = Column(MEMORY, factor)
+            result[f"{prefix}flops"] = (SPEED, factor)
+            result[f"{prefix}flops_per_second"] = (SPEED, factor)
+            result[f"memory_{prefix}b"] = (MEMORY, factor)
+        upper = prefix if prefix == "k" else prefix.upper()
         for quantity, side in ((DOWN, "down"), (UP, "up")):
-            for name in (f"{prefix}bps_{side}", f"{side}_{prefix}bps"):
-                result[name] = Column(quantity, factor)
-            upper = prefix if prefix == "k" else prefix.upper()
-            for name, size in ((f"{upper}bps", 1), (f"{upper}Bps", 8)):  # bits, bytes
-                result[f"{name}_{side}"] = Column(quantity, size * factor)
-                result[f"{side}_{name}"] = Column(quantity, size * factor)
+            for unit, size in ((f"{prefix}bps", 1), (f"{upper}bps", 1), (f"{upper}Bps", 8)):
+                result[f"{unit}_{side}"] = result[f"{side}_{unit}"] = (quantity, size * factor)
     return result
 
 
 COLUMNS = _columns()
-
-
-def _suggested(quantity: Quantity, with_unit: bool = False) -> str:
-    """Columns that give a quantity, the handiest first; those that carry a unit, or all."""
-    names = [name for name, column in COLUMNS.items() if column.quantity is quantity]
-    by_value = [] if with_unit else [name for name in names if COLUMNS[name].factor is None]
-    handy = [name for name in names if name in _FAVORITES]
-    return ", ".join([*handy, *by_value, quantity.name])
 
 
 def check_columns(names: Sequence[str]) -> None:
@@ -112,50 +102,38 @@ def check_columns(names: Sequence[str]) -> None:
             continue
         if name not in COLUMNS:
             raise FleetError(f"there is no column {name!r}. {_hint(name)}")
-        quantity = COLUMNS[name].quantity
+        quantity, _ = COLUMNS[name]
         if quantity in seen:
             raise FleetError(f"{seen[quantity]} and {name} give the same quantity; keep one.")
         seen[quantity] = name
     if "name" not in names:
         raise FleetError("the column 'name' is missing; every device needs one.")
-    for wanted in QUANTITIES:
+    for word, (wanted, _) in _BY_VALUE.items():
         if wanted.required and wanted not in seen:
-            raise FleetError(f"the {wanted.what} is missing. Add one of: {_suggested(wanted)}.")
+            raise FleetError(f"the {wanted.what} is missing. Add {_how_to_name(word)}")
 
 
-_KNOWN = (
-    "Known are name, count, speed, down, up, latency, memory, or with units: gflops, mbps_down "
-    "(megabits per second), MBps_down (megabytes per second), mbps_up, latency_ms, memory_gb."
-)
-_PLAIN = ("speed", "down", "up", "latency", "memory", "gflops", "mbps_down", "mbps_up")
-_WORDS = {SPEED: "flop", DOWN: "down", UP: "up", LATENCY: "latency", MEMORY: "memory"}
+def _how_to_name(word: str) -> str:
+    quantity, examples = _BY_VALUE[word]
+    return f"{examples}, or {word} with units in the values, such as {quantity.example!r}."
 
 
 def _hint(name: str) -> str:
     """What to write instead. A known quantity with an unknown unit is never corrected."""
     if not name:
         return "Give it a name."
-    words = re.split(r"[\W_]+", name.lower())
-    quantity = next(
-        (q for q, known in _WORDS.items() if any(word.startswith(known) for word in words)), None
-    )
-    if quantity is None:
-        near = did_you_mean(name, [*_TEXTS, *_PLAIN])
-        if "mbps" in near:
-            near += " (That is in megabits per second; MBps_down and MBps_up are in megabytes.)"
-        return _KNOWN if near.startswith("Known") else near
-    examples = {
-        SPEED: "gflops (1e9 FLOP/s)",
-        DOWN: "mbps_down (megabits per second), MBps_down (megabytes per second)",
-        UP: "mbps_up (megabits per second), MBps_up (megabytes per second)",
-        LATENCY: "latency_ms, latency_s",
-        MEMORY: "memory_mb (1e6 bytes), memory_mib (2**20 bytes)",
-    }[quantity]
-    word = next(key for key, column in COLUMNS.items() if column == Column(quantity))
-    return (
-        f"Its unit is not known. Name it {examples}, or {word} with units in the values, such as "
-        f"{quantity.example!r}."
-    )
+    parts = re.split(r"[\W_]+", name.lower())
+    for word in _BY_VALUE:
+        start = "flop" if word == "speed" else word
+        if any(part.startswith(start) for part in parts):
+            return f"Its unit is not known. Name it {_how_to_name(word)}"
+    near = did_you_mean(name, [*_TEXTS, *_BY_VALUE, "gflops", "mbps_down", "mbps_up"])
+    if "mbps" in near:
+        near += " (That is in megabits per second; MBps_down and MBps_up are in megabytes.)"
+    if not near.startswith("Known"):
+        return near
+    with_units = ", ".join(examples for _, examples in _BY_VALUE.values())
+    return f"Known are {', '.join([*_TEXTS, *_BY_VALUE])}, or with units: {with_units}."
 
 
 def device_profile(row: Mapping[str, Any]) -> DeviceProfile:
@@ -171,7 +149,7 @@ def device_profile(row: Mapping[str, Any]) -> DeviceProfile:
             if key == "count":
                 numbers[key] = _count(value)
             else:
-                numbers[COLUMNS[key].quantity.name] = _number(COLUMNS[key], value)
+                numbers[COLUMNS[key][0].name] = _number(*COLUMNS[key], value)
         except FleetError as error:
             raise FleetError(f"device {name!r}, column {key}: {error}") from error
     for quantity in QUANTITIES:
@@ -180,17 +158,16 @@ def device_profile(row: Mapping[str, Any]) -> DeviceProfile:
     return DeviceProfile(name=name, **numbers)
 
 
-def _number(column: Column, value: Any) -> float:
-    quantity = column.quantity
+def _number(quantity: Quantity, factor: float | None, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise FleetError(f"{value!r} is not a number. Write it like {quantity.example!r}.")
-    if column.factor is not None:
-        number = column.factor * parse_number(quantity, str(value))
+    if factor is not None:
+        number = factor * parse_number(quantity, str(value))
     else:
         try:
             number = parse_quantity(quantity, str(value))
         except FleetError as error:
-            named = _suggested(quantity, with_unit=True)
+            named = next(examples for kind, examples in _BY_VALUE.values() if kind is quantity)
             raise FleetError(f"{error} Or name the column after its unit: {named}.") from error
     if problem := value_problem(quantity, number):
         raise FleetError(problem)
@@ -225,30 +202,24 @@ def csv_rows(
         raise error_type(f"{path} is empty. Its first line names the columns: {example}.")
     reader = csv.reader(io.StringIO(text), delimiter=max(",;\t", key=first.count))
     header: list[str] = []
-    for cells in _parsed(reader, path, error_type):
-        values = [cell.strip() for cell in cells]
-        if not any(values) or values[0].startswith("#"):
-            continue
-        place = f"{path}, line {reader.line_num}"
-        if not header:
-            header = values
-            try:
-                check_columns(header)
-            except error_type as error:
-                raise error_type(f"{place}: {error}") from error
-        elif len(values) != len(header):
-            raise error_type(
-                f"{place}: {len(values)} values for {len(header)} columns ({', '.join(header)})."
-            )
-        else:
-            yield place, {key: value for key, value in zip(header, values, strict=True) if value}
-
-
-def _parsed(
-    reader: Iterable[list[str]], path: Path, error_type: type[FedpltError]
-) -> Iterator[list[str]]:
     try:
-        yield from reader
+        for cells in reader:
+            values = [cell.strip() for cell in cells]
+            if not any(values) or values[0].startswith("#"):
+                continue
+            place = f"{path}, line {reader.line_num}"
+            if not header:
+                header = values
+                try:
+                    check_columns(header)
+                except error_type as error:
+                    raise error_type(f"{place}: {error}") from error
+            elif len(values) != len(header):
+                given = f"{len(values)} values for {len(header)} columns"
+                raise error_type(f"{place}: {given} ({', '.join(header)}).")
+            else:
+                pairs = zip(header, values, strict=True)
+                yield place, {key: value for key, value in pairs if value}
     except csv.Error as error:  # such as a cell of a megabyte
         raise error_type(f"{path} is not valid CSV: {error}") from error
 
@@ -291,7 +262,8 @@ def read_fleet(path: Path) -> FleetFile:
         raise FleetError(f"{path}: a fleet is a .toml or a .csv file.")
     text = read_text(path, FleetError)
     if kind == ".csv":
-        return FleetFile(_devices(_csv_rows(text, path), path), WorkConfig(), FleetTarget())
+        rows = csv_rows(text, path, FleetError, check_columns, "name,gflops,mbps_down,mbps_up")
+        return FleetFile(_devices(rows, path), WorkConfig(), FleetTarget())
     values = parse_toml(text, path, FleetError)
     tables = validate(_Tables, values, FleetError, Source(text, str(path)))
     return FleetFile(_devices(_toml_rows(tables, text, path), path), tables.work, tables.target)
@@ -318,24 +290,15 @@ def _devices(rows: Iterator[Row], path: Path) -> tuple[DeviceProfile, ...]:
     return tuple(devices.values())
 
 
-def _csv_rows(text: str, path: Path) -> Iterator[Row]:
-    example = "name,gflops,mbps_down,mbps_up"
-    return csv_rows(text, path, FleetError, check_columns, example)
-
-
 def _toml_rows(tables: _Tables, text: str, path: Path) -> Iterator[Row]:
     for index, table in enumerate(tables.device):
         line = line_of(text, ["device", index])
         place = f"{path}, " + (f"line {line}" if line else f"device {index + 1}")
-        _check_columns(list(table), place)
+        try:
+            check_columns(list(table))
+        except FleetError as error:
+            raise FleetError(f"{place}: {error}") from error
         yield place, table
-
-
-def _check_columns(names: list[str], place: str) -> None:
-    try:
-        check_columns(names)
-    except FleetError as error:
-        raise FleetError(f"{place}: {error}") from error
 
 
 Chances = tuple[tuple[float, ...], ...]

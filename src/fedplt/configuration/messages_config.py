@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedplt.encoding import DIFFERENCES, Encoding
 from fedplt.errors import ConfigError
+from fedplt.planning import DIFFERENCES, Encoding
 from fedplt.schema import Section
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from fedplt.fleet.devices import (
     parse_quantity,
     value_problem,
 )
+from fedplt.fleet.machine import available_cores, physical_memory, power_source
 from fedplt.fleet.plan import (
     DeadlineChoice,
     DevicePlan,

@@ -1,5 +1,5 @@
 # mypy: implicit-reexport
-"""Which client trains what: layers, allocation, assignments, plans, costs. Needs only NumPy."""
+"""Which client trains what: layers, allocation, assignments, plans, costs, messages. NumPy only."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ from fedplt.planning.cost import (
     Flops,
     exact_flops,
     paper_flops_of,
+)
+from fedplt.planning.encoding import (
+    DIFFERENCES,
+    Encoding,
+    Packing,
+    Values,
+    decode,
+    encode,
+    encoded_size,
 )
 from fedplt.planning.layers import (
     FlatIndex,

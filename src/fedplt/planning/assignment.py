@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,25 +87,18 @@ class ModelBuilder(Protocol[Built_co]):
 class Assignment(Protocol):
     """What one client holds, trains and uploads in one round."""
 
-    @property
-    def layers(self) -> Layers:
-        """The layers of the whole model."""
-
-    @property
-    def slices(self) -> tuple[Ranges, ...]:
-        """Per layer, the sub-layers of which the client trains at least one row."""
-
-    @property
-    def local(self) -> frozenset[str]:
-        """Tensors that are trained but stay on the client."""
-
-    @property
-    def holds_whole_model(self) -> bool:
-        """The client holds the whole model and trains slices of it, not a smaller model."""
-
-    @property
-    def spaces(self) -> Spaces | None:
-        """The coupled units that a smaller model is cut by; None for the whole model."""
+    layers: Layers
+    """The layers of the whole model."""
+    local: frozenset[str]
+    """Tensors that are trained but stay on the client."""
+    slices: tuple[Ranges, ...]
+    """Per layer, the sub-layers of which the client trains at least one row."""
+    holds_whole_model: ClassVar[bool]
+    """The client holds the whole model and trains slices of it, not a smaller model."""
+    spaces: Spaces | None = None
+    """The coupled units that a smaller model is cut by; None for the whole model."""
+    rate: float = 1.0
+    """The width rate of a sub-model, before rounding to whole units; 1 for the whole model."""
 
     @property
     def on_client(self) -> SliceAssignment:
@@ -120,28 +113,12 @@ class Assignment(Protocol):
         """The values that it uploads, in the whole model's flat state."""
 
     @property
-    def parameter_segments(self) -> Segments:
-        """The segments of an *update* that hold parameters, not buffers."""
-
-    @property
-    def update_size(self) -> int:
-        """Values in an update: trained parameters and their layers' buffers."""
-
-    @property
-    def num_trained(self) -> int:
-        """Number of trained parameters, without buffers."""
-
-    @property
-    def ratio(self) -> float:
-        """Trained fraction of the model's parameters, after rounding to whole sub-layers."""
-
-    @property
     def layer_ratios(self) -> tuple[float, ...]:
         """Trained fraction of each layer."""
 
     @property
-    def rate(self) -> float:
-        """The width rate of a sub-model, before rounding to whole units; 1 for the whole model."""
+    def cost_key(self) -> Hashable:
+        """Assignments of one plan with the same key cost the same FLOPs."""
 
     def scaled_modules(self, scaler: Scaler) -> list[str]:
         """Modules whose outputs (or inputs) are divided by the rate, in training."""
@@ -149,43 +126,45 @@ class Assignment(Protocol):
     def build(self, builder: ModelBuilder[Built_co]) -> Built_co:
         """Build the model that the client holds with ``builder``."""
 
-    @property
-    def cost_key(self) -> Hashable:
-        """Assignments of one plan with the same key cost the same FLOPs."""
-
     def weigh(self, weights: BlockWeights, weight: float) -> None:
         """Add ``weight`` to every block that this client trains."""
 
     def to_message(self) -> dict[str, Any]:
         """Plain values to send to a client, which reads them with :meth:`fedplt.Plan.read`."""
 
+    @property
+    def parameter_segments(self) -> Segments:
+        """The segments of an *update* that hold parameters, not buffers."""
+        return self.on_client.parameter_segments
 
-def headline(assignment: Assignment) -> str:
-    """The ``repr`` of an assignment."""
-    return (
-        f"<{type(assignment).__name__}: {assignment.num_trained:,} of {assignment.layers.size:,} "
-        "parameters>"
-    )
+    @property
+    def update_size(self) -> int:
+        """Values in an update: trained parameters and their layers' buffers."""
+        return self.on_client.update_size
+
+    @property
+    def num_trained(self) -> int:
+        """Number of trained parameters, without buffers."""
+        return self.on_client.num_trained
+
+    @property
+    def ratio(self) -> float:
+        """Trained fraction of the model's parameters, after rounding to whole sub-layers."""
+        return self.num_trained / self.layers.size
+
+    def __repr__(self) -> str:
+        trained = f"{self.num_trained:,} of {self.layers.size:,} parameters"
+        return f"<{type(self).__name__}: {trained}>"
 
 
-@dataclass(frozen=True)
-class SliceAssignment:
+@dataclass(frozen=True, repr=False)
+class SliceAssignment(Assignment):
     """A client that holds the whole model and trains some sub-layers of every layer."""
 
     layers: Layers
     slices: tuple[Ranges, ...]
     local: frozenset[str] = frozenset()
-
-    def __repr__(self) -> str:
-        return headline(self)
-
-    @property
-    def holds_whole_model(self) -> bool:
-        return True
-
-    @property
-    def spaces(self) -> None:
-        return None
+    holds_whole_model: ClassVar[bool] = True
 
     @property
     def on_client(self) -> SliceAssignment:
@@ -198,23 +177,13 @@ class SliceAssignment:
 
     @property
     def layer_ratios(self) -> tuple[float, ...]:
-        return tuple(
-            count / layer.num_sublayers
-            for count, layer in zip(self.counts, self.layers, strict=True)
-        )
+        pairs = zip(self.counts, self.layers.num_sublayers, strict=True)
+        return tuple(count / number for count, number in pairs)
 
     @property
     def num_trained(self) -> int:
         pairs = zip(self.counts, self.layers, strict=True)
         return sum(count * layer.sublayer_size for count, layer in pairs)
-
-    @property
-    def ratio(self) -> float:
-        return self.num_trained / self.layers.size
-
-    @property
-    def rate(self) -> float:
-        return 1.0
 
     def scaled_modules(self, scaler: Scaler) -> list[str]:
         return []

@@ -1,7 +1,7 @@
 """What a client receives and uploads in a round, and how many bytes that is.
 
 Both are one flat array as safetensors: float32, or bytes in another encoding
-(:mod:`fedplt.encoding`). Plans, costs and records take their sizes from here.
+(:mod:`fedplt.planning.encoding`). Plans, costs and records take their sizes from here.
 What a client reports about its update (examples, norm, loss) is not part of the upload: engines
 receive it after training, before they ask for the update. :meth:`fedplt.ClientUpdate.to_bytes`
 sends both together; that takes :data:`REPORT_BYTES` more.
@@ -13,8 +13,8 @@ import json
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fedplt.encoding import Encoding, Packing
 from fedplt.planning.assignment import Assignment
+from fedplt.planning.encoding import Encoding, Packing
 from fedplt.planning.layers import Layers, merge
 
 BYTES_PER_NUMBER = 4

@@ -11,10 +11,10 @@ the spaces of a torch module.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,9 @@ from fedplt.planning.assignment import (
     ModelBuilder,
     Scaler,
     SliceAssignment,
-    headline,
     whole_assignment,
 )
-from fedplt.planning.layers import FlatIndex, Layer, Layers, Ranges, Segments, TensorSpec, merge
+from fedplt.planning.layers import FlatIndex, Layer, Layers, Ranges, TensorSpec, merge
 
 Units = NDArray[np.int64]
 """Indices of the held units of a space, ascending."""
@@ -143,23 +142,21 @@ class Spaces:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class SubmodelAssignment:
+@dataclass(frozen=True, eq=False, repr=False)
+class SubmodelAssignment(Assignment):
     """One client's sub-model in one round."""
 
     layers: Layers
     local: frozenset[str]
-    spaces: Spaces
+    spaces: Spaces = field()
     held: tuple[Units, ...]
     """The held units of each space."""
     rate: float
     """The width rate before rounding to whole units; the scaler divides by it."""
-
-    def __repr__(self) -> str:
-        return headline(self)
+    holds_whole_model: ClassVar[bool] = False
 
     @cached_property
-    def slices(self) -> tuple[Ranges, ...]:
+    def slices(self) -> tuple[Ranges, ...]:  # type: ignore[override] # it is frozen
         result = []
         for layer in self.layers:
             touched = np.zeros(layer.num_sublayers, dtype=bool)
@@ -172,10 +169,6 @@ class SubmodelAssignment:
             runs = merge((i, i + 1) for i in np.flatnonzero(touched).tolist())
             result.append(tuple(range(start, stop) for start, stop in runs))
         return tuple(result)
-
-    @property
-    def holds_whole_model(self) -> bool:
-        return False
 
     @cached_property
     def on_client(self) -> SliceAssignment:
@@ -201,22 +194,6 @@ class SubmodelAssignment:
             segments = self.on_client.uploaded.segments
             positions = np.concatenate([positions[start:stop] for start, stop in segments])
         return FlatIndex(positions=positions)
-
-    @property
-    def parameter_segments(self) -> Segments:
-        return self.on_client.parameter_segments
-
-    @property
-    def update_size(self) -> int:
-        return self.on_client.update_size
-
-    @property
-    def num_trained(self) -> int:
-        return self.on_client.layers.size
-
-    @property
-    def ratio(self) -> float:
-        return self.num_trained / self.layers.size
 
     @property
     def layer_ratios(self) -> tuple[float, ...]:

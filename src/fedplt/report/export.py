@@ -24,8 +24,7 @@ from fedplt.report.page import (
     csv_text,
     scores_by_client,
 )
-from fedplt.tables import latex, markdown
-from fedplt.text import csv_cell
+from fedplt.text import csv_cell, latex, markdown
 
 Row = dict[str, Any]
 

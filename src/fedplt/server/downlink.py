@@ -22,9 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.encoding import DIFFERENCES, Encoding, Packing
 from fedplt.kernels import take
-from fedplt.planning import Assignment, Layers, state_packing
+from fedplt.planning import DIFFERENCES, Assignment, Encoding, Layers, Packing, state_packing
 
 SNAPSHOT: Encoding = "int8"
 """How a client that missed a round receives the reference."""

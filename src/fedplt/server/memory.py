@@ -28,10 +28,18 @@ from pydantic import Field
 from torch import Tensor
 
 from fedplt.client import ClientUpdate
-from fedplt.encoding import Encoding, decode, encode, encoded_size
 from fedplt.errors import UpdateError
 from fedplt.kernels import put
-from fedplt.planning import Assignment, Layers, PlacedTensor, Ranges
+from fedplt.planning import (
+    Assignment,
+    Encoding,
+    Layers,
+    PlacedTensor,
+    Ranges,
+    decode,
+    encode,
+    encoded_size,
+)
 from fedplt.schema import Section
 from fedplt.server.aggregation import Aggregator, BlockSums
 

@@ -32,7 +32,7 @@ from fedplt.configuration import load_config
 from fedplt.data import first_examples
 from fedplt.errors import FedpltError, RunError, did_you_mean
 from fedplt.federation import participants_warning, plan_from_config, try_model
-from fedplt.machine import power_source
+from fedplt.fleet import power_source
 from fedplt_flower.deployment.check_files import (
     Finding,
     check_ca,

@@ -29,8 +29,7 @@ from pydantic import BeforeValidator, Field, PositiveFloat, field_validator
 
 from fedplt.configuration import load_section
 from fedplt.errors import ConfigError, RunError
-from fedplt.fleet import MEMORY, parse_quantity
-from fedplt.machine import power_source
+from fedplt.fleet import MEMORY, parse_quantity, power_source
 from fedplt.schema import Section
 from fedplt.text import bytes_text, seconds_text
 from fedplt_flower.node.ledger import Moment, count_bytes

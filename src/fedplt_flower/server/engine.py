@@ -29,13 +29,12 @@ from fedplt.client import (
     weighted_norm,
 )
 from fedplt.configuration import ON_NODES
-from fedplt.encoding import DIFFERENCES
 from fedplt.errors import UpdateError
 from fedplt.federation import Job
 from fedplt.fleet import DeviceProfile
 from fedplt.kernels import bind_state, buffer_positions, take
 from fedplt.models import copy_model
-from fedplt.planning import Assignment, update_packing
+from fedplt.planning import DIFFERENCES, Assignment, update_packing
 from fedplt.server import Broadcast, read_each, validate_evaluation
 from fedplt_flower.messages import (
     EVALUATE,

@@ -19,8 +19,8 @@ from fedplt.configuration import FROM_PYTHON, dump_config
 from fedplt.errors import RunError
 from fedplt.federation import Interrupted, Job
 from fedplt.files import write_text
+from fedplt.fleet import available_cores
 from fedplt.kernels import read_state, take
-from fedplt.machine import available_cores
 from fedplt.planning import Assignment
 from fedplt_flower.app.scaffold import app_project, package_of
 from fedplt_flower.node.local_state import StateFiles

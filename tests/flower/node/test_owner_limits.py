@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedplt.errors import ConfigError, RunError
-from fedplt.machine import power_source
+from fedplt.fleet import power_source
 from fedplt_flower.node.ledger import Moment
 from fedplt_flower.node.owner_limits import AdmittedOrder, Limits, load_limits, within
 

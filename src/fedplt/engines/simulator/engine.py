@@ -29,7 +29,7 @@ from fedplt.engines.simulator.interprocess import SharedMemory
 from fedplt.engines.simulator.pool import WorkerPool
 from fedplt.engines.simulator.worker import EvaluateWork, StatisticsWork, TrainWork
 from fedplt.federation import Job, evaluation_chunks, most_clients
-from fedplt.machine import available_cores
+from fedplt.fleet import available_cores
 from fedplt.planning import Assignment
 from fedplt.server import Broadcast
 

@@ -13,7 +13,7 @@ from fedplt.client import OPTIMIZERS, LocalTraining, Task
 from fedplt.configuration import RunConfig
 from fedplt.data import Samples, TensorSamples, first_examples
 from fedplt.errors import ConfigError, DataError
-from fedplt.machine import physical_memory
+from fedplt.fleet import physical_memory
 from fedplt.models import MODELS, call_model, model_mode
 from fedplt.planning import LocalRecipe, Normalizer, Plan
 from fedplt.text import bytes_text

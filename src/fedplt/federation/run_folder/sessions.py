@@ -23,7 +23,7 @@ from fedplt.errors import DamagedError
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.sealed import checked, read_json
 from fedplt.files import write_text
-from fedplt.machine import physical_memory
+from fedplt.fleet import physical_memory
 from fedplt.schema import Section
 
 SESSIONS_FILE = "sessions.json"

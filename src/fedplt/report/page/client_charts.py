@@ -10,7 +10,7 @@ import numpy as np
 
 from fedplt.report.page.chart import Chart, axis, evenly, label, line
 from fedplt.report.page.read_runs import ShownRun, client_summary, scores_by_client
-from fedplt.tables import Table
+from fedplt.text import Table
 
 MAX_LISTED = 20
 ALL_RECORDED = 200

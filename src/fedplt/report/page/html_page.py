@@ -39,8 +39,7 @@ from fedplt.report.page.score_charts import (
 )
 from fedplt.report.page.summary import checklist, cost_table, headline
 from fedplt.report.palette import SERIES, SERIES_ON_DARK
-from fedplt.tables import Table, latex
-from fedplt.text import csv_cell
+from fedplt.text import Table, csv_cell, latex
 
 SCRIPTS = ("charts.js", "curves.js", "page.js")
 

@@ -9,12 +9,19 @@ from statistics import fmean
 from typing import Any
 
 from fedplt.client import MetricInfo
-from fedplt.comparison import cost_to_reach, default_target, mean_cost_text, measures_of
+from fedplt.comparison import (
+    Interval,
+    cost_to_reach,
+    default_target,
+    mean_cost_text,
+    mean_interval,
+    measures_of,
+    spread,
+)
 from fedplt.federation import one_metric
 from fedplt.report.page.chart import Chart, axis, label, plain
 from fedplt.report.page.read_runs import Groups, ShownRun
-from fedplt.statistics import Interval, mean_interval, spread
-from fedplt.tables import Table
+from fedplt.text import Table
 
 AXES = {
     "round": ("round", ""),

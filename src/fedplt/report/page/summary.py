@@ -9,8 +9,7 @@ from typing import Any
 from fedplt.client import MetricInfo
 from fedplt.planning import download_bytes, make_plan
 from fedplt.report.page.read_runs import Groups, ShownRun
-from fedplt.tables import Table
-from fedplt.text import bytes_text, duration_text, flops_text, seconds_text
+from fedplt.text import Table, bytes_text, duration_text, flops_text, seconds_text
 
 
 def headline(groups: Groups) -> list[tuple[str, str]]:

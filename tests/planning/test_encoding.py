@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedplt.encoding import BITS, BLOCK, Packing, decode, encode, encoded_size
 from fedplt.errors import UpdateError
+from fedplt.planning.encoding import BITS, BLOCK, Packing, decode, encode, encoded_size
 
 ENCODINGS = list(BITS)
 finite = st.floats(-(2**60), 2**60, width=32)

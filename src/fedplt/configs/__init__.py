@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedplt.errors import ConfigError, FedpltError, FleetError, did_you_mean
 
-FOLDER = Path(__file__).parent / "configs"
+FOLDER = Path(__file__).parent
 
 
 def builtin_configs() -> dict[str, Path]:
