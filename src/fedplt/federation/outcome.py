@@ -16,7 +16,7 @@ from fedplt.federation.availability import Attendance
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.sampler import Selection
-from fedplt.server import MAX_LOSS, Aggregator, Broadcast, ClippedAggregator, Memory
+from fedplt.server import MAX_LOSS, Aggregator, Broadcast, Memory
 
 MAX_LISTED = 50
 """Clients in a record whose updates were clipped."""
@@ -71,7 +71,7 @@ class RoundOutcome:
 
 def clipped_clients(aggregator: Aggregator, added: Sequence[int]) -> dict[str, float]:
     """The clients whose updates a clipped mean scaled down, and by how much; the smallest first."""
-    if not isinstance(aggregator, ClippedAggregator):
+    if not aggregator.factors:
         return {}
     found = sorted(zip(aggregator.factors, added, strict=True))
     return {str(client): float(f"{by:.3g}") for by, client in found[:MAX_LISTED] if by < 1}

@@ -9,6 +9,7 @@
         model.safetensors       the final model, by parameter name
         best.safetensors        that of the best round, with evaluation.keep_best
         result.json             final numbers
+        updates/                remembered updates, with server.memory.store = "disk"
         sessions.json           versions and machine; devices.json: devices, with [fleet]
         report.html             a report to open in a browser
 
@@ -66,6 +67,7 @@ FINAL = ("result.json", FINAL_MODEL, "report.html")
 FILES = (
     *FINAL, BEST_MODEL, "rounds.jsonl", "checkpoint.safetensors", "checkpoint.previous.safetensors",
     "config.toml", "plan.json", METRIC_FILE, "sessions.json", "devices.json", "tensorboard",
+    "updates",
 )  # fmt: skip
 """All that a run writes, besides its lock and temporary files."""
 
