@@ -52,7 +52,9 @@ def start(tmp_path):
 def test_plan(fedplt, config, tmp_path):
     done = fedplt("plan", config, "--picture", tmp_path / "plan.svg")
     assert done.returncode == 0, done.stderr
-    assert "clients per sub-layer" in done.stdout
+    assert "clients per sub-layer" in done.stdout and "memory of updates" not in done.stdout
+    done = fedplt("plan", config, "--set", "server.memory.precision=int8")
+    assert "memory of updates: up to " in done.stdout
     assert {"0 (56)", "2 (27)", "ratio 1", "ratio 0.3"} <= set(svg_texts(tmp_path / "plan.svg"))
     done = fedplt("plan", config, "--set", "model.name=resnet8")
     assert done.returncode == 2

@@ -87,4 +87,6 @@ def test_the_memory_of_updates_is_forecast():
     # Five clients, 83 values in one block with a scale, 11 rounds of sub-layers of 4 bytes.
     assert remembering.memory_bytes == 5 * (83 + 4 + 4 * 11)
     assert remembering.disk_bytes == plain.disk_bytes + 2 * remembering.memory_bytes
+    on_disk = forecast(blob_job(server={"memory": {"precision": "int8", "store": "disk"}}), 1)
+    assert on_disk.disk_bytes == plain.disk_bytes + 4 * remembering.memory_bytes
     assert "memory of updates" in remembering.summary(Path())

@@ -54,6 +54,10 @@ JOBS = {
     "int8 down, memory": lambda: blobs(
         messages={"up": "float16", "down": "int8"}, server={"memory": {"decay": 0.9}}
     ),
+    "clipped and remembered": lambda: blobs(
+        messages={"up": "int8", "down": "int4"},
+        server={"memory": {}, "aggregation": "clipped-mean", "clip": 1.5},
+    ),
     "int4 down, two phases": lambda: blobs(messages={"down": "int4"}, sampling=OCS),
     "float16 of sub-models": lambda: image_job(
         "heterofl", "resnet8", messages={"up": "int4", "down": "float16"}
@@ -124,6 +128,17 @@ def test_resumed_on_the_same_nodes(name, tmp_path):
     with pytest.raises(Stop):
         run_job(JOBS[name](), folder, engine=make, on_round=stop_at(3))
     resumed, others = final_state(JOBS[name](), folder, resume=True, engine=make)
+    assert same(tensors, others)
+    assert without_time(history) == without_time(resumed)
+
+
+def test_memory_on_disk_and_resumed_on_the_same_nodes(tmp_path):
+    history, tensors = final_state(blobs(server={"memory": {}}), engine=in_process)
+    job, make, folder = blobs(server={"memory": {"store": "disk"}}), memory_engine(tmp_path), "run"
+    with pytest.raises(Stop):
+        run_job(job, tmp_path / folder, engine=make, on_round=stop_at(3))
+    job = blobs(server={"memory": {"store": "disk"}})
+    resumed, others = final_state(job, tmp_path / folder, resume=True, engine=make)
     assert same(tensors, others)
     assert without_time(history) == without_time(resumed)
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from fedplt import Aggregator, ClientUpdate, Layer, Layers, TensorSpec, make_plan
 from fedplt.client import Origin
-from fedplt.errors import UpdateError
+from fedplt.errors import DamagedError, RunError, UpdateError
 from fedplt.planning.assignment import SliceAssignment
 from fedplt.planning.submodels import Spaces, SubmodelAssignment, TensorUnits
 from fedplt.server.memory import MemorySettings, UpdateMemory
+from fedplt.server.robust import Sent, clip_updates
 
 THREE = Layers((Layer("l", (TensorSpec("w", (3, 1)),), 3),))
 MIXED = Layers(
@@ -221,3 +222,81 @@ def test_an_update_without_a_client_is_refused():
     aggregator = UpdateMemory(THREE, MemorySettings()).start(0)
     with pytest.raises(UpdateError, match="origin"):
         aggregator.add(ClientUpdate(np.zeros(1, np.float32), 1, 0.0), rows(range(1)))
+
+
+@given(st.integers(0, 2**31), st.sampled_from([0.5, 1.2]))
+def test_clipped_updates_are_remembered_clipped(seed, clip):
+    """The same as a memory that is given the clipped updates."""
+    random = np.random.default_rng(seed)
+    plan = make_plan(MIXED, [1.0, 0.5, 0.2])
+    one, two = (UpdateMemory(MIXED, MemorySettings(decay=0.8)) for _ in range(2))
+    states = torch.zeros(2, MIXED.state_size)
+    for round in range(3):
+        updates, clipped = [], []
+        for client in range(round % 2, 3):
+            part = plan.assignment(client, round)
+            scale = 100.0 if client == 1 else 1.0
+            values = scale * random.normal(size=part.update_size).astype(np.float32)
+            updates.append((client, part, values, client + 1))
+            clipped.append(Sent(torch.from_numpy(values.copy()), part, client + 1))
+        factors = clip_updates(clipped, clip)
+        aggregator = one.start(round, clip=clip)
+        for client, part, values, number in updates:
+            aggregator.add(sent(values, number, client, round), part)
+        aggregator.apply(states[0])
+        aggregator.commit()
+        assert aggregator.factors == factors and min(factors) < 1
+        rest = [(*u[:2], c.values.numpy(), u[3]) for u, c in zip(updates, clipped, strict=True)]
+        one_round(two, round, states[1], rest)
+        assert torch.equal(*states)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int4"])
+def test_on_disk_the_bits_are_the_same_and_checkpoints_find_their_files(precision, tmp_path):
+    random = np.random.default_rng(0)
+    settings = MemorySettings(horizon=3, precision=precision)
+    plan = make_plan(MIXED, [1.0, 0.3, 0.2])
+    inside, memory = (UpdateMemory(MIXED, settings, folder) for folder in (None, tmp_path / "on"))
+    states, checkpoints = torch.zeros(2, MIXED.state_size), []
+    for round in range(9):
+        checkpoints.append(memory.tensors())
+        assert not any(name.endswith("values") for name in checkpoints[-1])
+        for old in checkpoints[-2:]:  # those that a run's folder has
+            UpdateMemory(MIXED, settings, tmp_path / "on").restore(old)
+        if round == 5:  # after a crash in round 4, which is run again
+            memory = UpdateMemory(MIXED, settings, tmp_path / "on")
+            memory.restore(checkpoints[-1])
+        client = round % 2 if round < 6 else 2
+        part = plan.assignment(client, round)
+        values = random.normal(size=part.update_size).astype(np.float32)
+        for each, state in zip((inside, memory), states, strict=True):
+            one_round(each, round, state, [(client, part, values, 2)])
+        assert torch.equal(*states)
+    assert len(list((tmp_path / "on").iterdir())) <= 5  # those of round 0 to 4 are gone
+
+
+def test_a_damaged_or_missing_file_is_said(tmp_path):
+    memory = UpdateMemory(THREE, MemorySettings(), tmp_path)
+    one_round(memory, 0, torch.zeros(3), [(7, rows(range(1)), [1.0], 1)])
+    saved, (file,) = memory.tensors(), tmp_path.iterdir()
+    data = bytearray(file.read_bytes())
+    data[0] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(DamagedError, match="7-0 is missing or damaged"):
+        UpdateMemory(THREE, MemorySettings(), tmp_path).restore(saved)
+    file.unlink()
+    with pytest.raises(DamagedError, match="7-0 is missing or damaged"):
+        UpdateMemory(THREE, MemorySettings(), tmp_path).restore(saved)
+    with pytest.raises(RunError, match="cannot be read"):
+        memory.start(1).apply(torch.zeros(3))
+
+
+def test_a_full_disk_leaves_the_round_before(tmp_path):
+    memory = UpdateMemory(THREE, MemorySettings(), tmp_path / "file" / "updates")
+    (tmp_path / "file").touch()
+    aggregator = memory.start(0)
+    aggregator.add(sent([1.0], 1), rows(range(1)))
+    state = torch.zeros(3)
+    with pytest.raises(RunError, match="cannot be written"):
+        aggregator.apply(state)
+    assert not state.any() and memory.clients == {}

@@ -46,12 +46,15 @@ def plan(
     """Show which client would train what, before any training."""
     from fedplt.configuration import load_config, placing
     from fedplt.federation import coverage_warnings, plan_without_data
+    from fedplt.federation.costs import memory_text
 
     with placing(config, set_ or []):
         settings = load_config(config, set_ or [])
         made = plan_without_data(settings)
     for text in [made.summary(), *coverage_warnings(settings, made)]:
         out.print(text)
+    if memory := settings.server.memory:
+        out.print(memory_text(memory.num_bytes(made.layers, made.num_clients)))
     print_json(made.to_json)
     if picture:
         save_picture(figures().plan_figure(made), picture)

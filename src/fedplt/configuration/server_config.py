@@ -108,10 +108,11 @@ class ServerConfig(Section):
 
     @model_validator(mode="after")
     def _fits_the_memory(self) -> ServerConfig:
-        if self.memory is not None and self.aggregation != "mean":
+        if self.memory is not None and self.aggregation not in ("mean", "clipped-mean"):
             raise ConfigError(
                 f"aggregation = {self.aggregation!r} does not allow it: remembered updates are "
-                "added with weights by age. Leave it out, or set aggregation = 'mean'",
+                "added with weights by age. Leave it out, or set aggregation = 'mean' or "
+                "'clipped-mean'",
                 key="memory",
             )
         return self

@@ -183,7 +183,7 @@ class Forecast:
             f"{bytes_text(self.rounds * down)} down, {flops_text(self.rounds * self.flops)}, "
             f"about {duration_text(self.seconds)} here (from one timed batch), "
             f"{bytes_text(self.disk_bytes)} on disk{self._free(folder)}"
-            + (f"\nmemory of updates: up to {bytes_text(memory)} on the server" if memory else "")
+            + (f"\n{memory_text(memory)}" if memory else "")
         )
 
     def _free(self, folder: Path) -> str:
@@ -196,6 +196,11 @@ class Forecast:
         if self.disk_bytes <= disk.free:
             return free
         return f"{free}\nWARNING: the disk of {place} has too little space for this run."
+
+
+def memory_text(num_bytes: int) -> str:
+    """What the server remembers of updates, in words."""
+    return f"memory of updates: up to {bytes_text(num_bytes)} on the server"
 
 
 def forecast(job: Job, workers: int) -> Forecast:
@@ -224,8 +229,9 @@ def forecast(job: Job, workers: int) -> Forecast:
     seconds = config.rounds * (flops + judged) / speed
     copies = STATES_ON_DISK + (config.diagnostics.window if config.diagnostics.enabled else 0)
     disk = copies * BYTES_PER_NUMBER * job.layers.state_size
-    remembered = config.server.memory.num_bytes(job.layers, number) if config.server.memory else 0
-    disk += 2 * remembered  # in both checkpoints
+    memory = config.server.memory
+    remembered = memory.num_bytes(job.layers, number) if memory else 0
+    disk += (4 if memory and memory.store == "disk" else 2) * remembered  # of the checkpoints
     return Forecast(config.rounds, bytes_up, bytes_down, flops, seconds, disk, remembered)
 
 

@@ -18,7 +18,12 @@ from fedplt.federation.evaluation import Evaluator
 from fedplt.federation.job import Job
 from fedplt.federation.model_and_data import all_tensors
 from fedplt.federation.outcome import RoundOutcome, refuse_too_few, stop_if_all_are_bad
-from fedplt.federation.preflight.model import check_messages, check_window, refuse_votes_of_absent
+from fedplt.federation.preflight.model import (
+    check_messages,
+    check_window,
+    place_of_memory,
+    refuse_votes_of_absent,
+)
 from fedplt.federation.privacy import PrivateRounds
 from fedplt.federation.run_folder.checkpoint import Checkpoint
 from fedplt.federation.run_folder.folder import RunFolder
@@ -35,6 +40,7 @@ from fedplt.methods import calling_own
 from fedplt.planning import Assignment, RoundAssignments, upload_bytes
 from fedplt.server import (
     Aggregator,
+    ClippedMean,
     Diagnostics,
     Downlink,
     Memory,
@@ -78,7 +84,10 @@ class Federation:
         self.server = server.build()
         self.memory = self.server.start(job.layers)
         check_messages(job.config, job.plan, job.recipe)
-        self.updates = UpdateMemory(job.layers, server.memory) if server.memory else None
+        self.updates = None
+        if server.memory:
+            place = place_of_memory(server.memory, job.plan, folder.path if folder else None)
+            self.updates = UpdateMemory(job.layers, server.memory, place)
         self.average = ModelAverage(server.average) if server.average else None
         self.downlink = Downlink(job.layers, job.plan.num_clients, job.config.messages.down)
         parts = (self.sampler, self.privacy, self.diagnostics, self.updates, self.downlink)
@@ -274,7 +283,8 @@ class Federation:
         if self.privacy:
             return self.privacy.aggregator(round, assignments)
         if self.updates:
-            return self.updates.start(round, self.job.config.server.min_contributors)
+            clip = self.rule.clip if isinstance(self.rule, ClippedMean) else None
+            return self.updates.start(round, self.rule.min_contributors, clip)
         with calling_own(self.rule, "server.aggregation: start", RunError):
             aggregator = self.rule.start(self.job.layers, self.job.recipe.normalizer)
         self.sampler.expect(aggregator, selection, assignments, there)

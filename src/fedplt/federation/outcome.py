@@ -16,7 +16,7 @@ from fedplt.federation.availability import Attendance
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.sampler import Selection
-from fedplt.server import MAX_LOSS, Aggregator, Broadcast, ClippedAggregator, Memory
+from fedplt.server import MAX_LOSS, Aggregator, Broadcast, Memory
 
 MAX_LISTED = 50
 """Clients in a record whose updates were clipped."""
@@ -56,7 +56,7 @@ class RoundOutcome:
 
     def _clipped(self) -> dict[str, float]:
         """Clients whose updates a clipped mean scaled down, and by how much; the smallest first."""
-        if not isinstance(self.aggregator, ClippedAggregator):
+        if not self.aggregator.factors:
             return {}
         found = sorted(zip(self.aggregator.factors, self.added, strict=True))
         return {str(client): float(f"{by:.3g}") for by, client in found[:MAX_LISTED] if by < 1}

@@ -61,6 +61,12 @@ class BlockSums:
         each = torch.tensor(weight, dtype=torch.float64).expand(len(positions))
         self._elements.index_add_(0, torch.from_numpy(positions), each)  # 4 times faster than +=
 
+    @property
+    def numbers(self) -> NDArray[np.float64]:
+        """One per sub-layer, then (sub-models only) one per value."""
+        parts = [self._flat] if self._elements is None else [self._flat, self._elements]
+        return torch.cat(parts).numpy()
+
     def of(self, placed: PlacedTensor) -> Tensor:
         """A tensor's weights: one per row, or one per value with sub-models."""
         sublayers, spec = self._sublayers[placed.layer_index], placed.tensor
@@ -83,6 +89,9 @@ class Aggregator:
         """A block that fewer than ``min_contributors`` clients trained keeps its bits."""
         self.layers, self.normalizer = layers, normalizer
         self.min_contributors = min_contributors
+        self.factors: list[float] = []
+        """Of a rule that clips, after :meth:`apply`: the smallest factor by which each update was
+        scaled, 1 if it was not."""
         self._local: frozenset[str] = frozenset()
         self._total = torch.zeros(layers.state_size)
         self._added = BlockSums(layers)

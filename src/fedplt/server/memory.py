@@ -16,10 +16,13 @@ factor falls with age. Running statistics are averages, not steps: they use this
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -28,23 +31,26 @@ from pydantic import Field
 from torch import Tensor
 
 from fedplt.client import ClientUpdate
-from fedplt.errors import UpdateError
+from fedplt.errors import DamagedError, RunError, UpdateError
+from fedplt.files import make_folder, read_file, sync, sync_folder
 from fedplt.kernels import put
 from fedplt.planning import (
     Assignment,
     Encoding,
     Layers,
     PlacedTensor,
-    Ranges,
     decode,
     encode,
     encoded_size,
 )
 from fedplt.schema import Section
 from fedplt.server.aggregation import Aggregator, BlockSums
+from fedplt.server.robust import Sent, clip_updates
 
 NEVER = -1
 """The last round of a block that a client has not trained."""
+CHECKPOINTS = 3
+"""The files of so many last checkpoints are kept: a folder has two, and one may be in writing."""
 
 
 class MemorySettings(Section):
@@ -56,6 +62,8 @@ class MemorySettings(Section):
     """Updates older than this many rounds are forgotten; None: when their factor is below 1e-6."""
     precision: Encoding = "float32"
     """How remembered updates are stored. Those of the current round are exact."""
+    store: Literal["ram", "disk"] = "ram"
+    """Where they are stored; ``disk``: in the run's folder, one file per client."""
 
     @property
     def longest(self) -> float:
@@ -80,17 +88,65 @@ class Remembered:
     last_rounds: NDArray[np.int32]
     """Per sub-layer, layer after layer, then (sub-models only) per value."""
     weight: float
+    round: int
+    """The last round in which the client took part."""
+
+    def read(self) -> Remembered:
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class OnDisk:
+    """The same in a file, which never changes: the client's next update is in another one."""
+
+    path: Path
+    num_values: int
+    """Bytes of the values; the last rounds follow."""
+    weight: float
+    round: int
+    digest: bytes
+
+    @classmethod
+    def write(cls, folder: Path, client: int, found: Remembered) -> OnDisk:
+        path = folder / f"{client}-{found.round}"
+        data = found.values.tobytes() + found.last_rounds.tobytes()
+        try:
+            make_folder(folder)
+            path.write_bytes(data)
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror or error}.") from error
+        digest = hashlib.sha256(data).digest()
+        return cls(path, len(found.values), found.weight, found.round, digest)
+
+    def read(self) -> Remembered:
+        try:
+            data = np.frombuffer(read_file(self.path), np.uint8)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be read: {error.strerror or error}.") from error
+        rounds = data[self.num_values :].copy().view(np.int32)
+        return Remembered(data[: self.num_values], rounds, self.weight, self.round)
+
+    def check(self) -> None:
+        if not self.path.exists() or hashlib.sha256(read_file(self.path)).digest() != self.digest:
+            raise DamagedError(f"{self.path} is missing or damaged: start a new run.")
 
 
 class UpdateMemory:
     """The remembered updates of all clients; :meth:`start` begins a round."""
 
-    def __init__(self, layers: Layers, settings: MemorySettings) -> None:
-        self.layers, self.settings = layers, settings
-        self.clients: dict[int, Remembered] = {}
+    def __init__(
+        self, layers: Layers, settings: MemorySettings, folder: Path | None = None
+    ) -> None:
+        """``folder``: of the files; None: in memory."""
+        self.layers, self.settings, self.folder = layers, settings, folder
+        self.clients: dict[int, Remembered | OnDisk] = {}
+        self._saved: deque[set[Path]] = deque(maxlen=CHECKPOINTS)
+        """The files that the last checkpoints need."""
 
-    def start(self, round: int, min_contributors: int = 1) -> MemoryAggregator:
-        return MemoryAggregator(self, round, min_contributors)
+    def start(
+        self, round: int, min_contributors: int = 1, clip: float | None = None
+    ) -> MemoryAggregator:
+        return MemoryAggregator(self, round, min_contributors, clip)
 
     def decoded(self, remembered: Remembered) -> Tensor:
         size = self.layers.state_size
@@ -108,39 +164,68 @@ class UpdateMemory:
         return np.append(factors, 0.0)
 
     def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint; :meth:`restore` reads it."""
+        """For a checkpoint; :meth:`restore` reads it. Of files it has the digests."""
         clients = sorted(self.clients)
         weights = [self.clients[client].weight for client in clients]
         found = {
             "memory.clients": torch.tensor(clients, dtype=torch.int64),
             "memory.weights": torch.tensor(weights, dtype=torch.float64),
         }
-        for client, remembered in self.clients.items():
-            found[f"memory.{client}.values"] = torch.from_numpy(remembered.values)
-            found[f"memory.{client}.rounds"] = torch.from_numpy(remembered.last_rounds)
+        for client, each in self.clients.items():
+            if isinstance(each, OnDisk):
+                digest = np.frombuffer(bytearray(each.digest), np.uint8)
+                found[f"memory.{client}.digest"] = torch.from_numpy(digest)
+                found[f"memory.{client}.round"] = torch.tensor([each.round])
+            else:
+                found[f"memory.{client}.values"] = torch.from_numpy(each.values)
+                found[f"memory.{client}.rounds"] = torch.from_numpy(each.last_rounds)
+        if self.folder is not None:
+            files = {each.path for each in self.clients.values() if isinstance(each, OnDisk)}
+            self._keep_files(self.folder, files)
         return found
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         clients, weights = tensors["memory.clients"].tolist(), tensors["memory.weights"].tolist()
-        self.clients = {
-            client: Remembered(
-                tensors[f"memory.{client}.values"].numpy(),
-                tensors[f"memory.{client}.rounds"].numpy(),
-                weight,
-            )
-            for client, weight in zip(clients, weights, strict=True)
-        }
+        size = encoded_size(self.layers.state_size, self.settings.precision)
+        for client, weight in zip(clients, weights, strict=True):
+            of = f"memory.{client}."
+            if self.folder is None:
+                values, rounds = tensors[of + "values"].numpy(), tensors[of + "rounds"].numpy()
+                self.clients[client] = Remembered(values, rounds, weight, int(rounds.max()))
+            else:
+                round, digest = int(tensors[of + "round"]), tensors[of + "digest"].numpy().tobytes()
+                path = self.folder / f"{client}-{round}"
+                self.clients[client] = file = OnDisk(path, size, weight, round, digest)
+                file.check()
+        self._saved.append({e.path for e in self.clients.values() if isinstance(e, OnDisk)})
+
+    def _keep_files(self, folder: Path, files: set[Path]) -> None:
+        """Sync the files of a new checkpoint, and remove those that no checkpoint needs."""
+        make_folder(folder)
+        for path in files.difference(*self._saved):
+            sync(path)
+        sync_folder(folder)
+        self._saved.append(files)
+        if len(self._saved) == CHECKPOINTS:
+            for path in set(folder.iterdir()).difference(*self._saved):
+                path.unlink()
 
 
 class MemoryAggregator(Aggregator):
     """Adds up this round's updates and the remembered ones; :meth:`commit` remembers the new."""
 
-    def __init__(self, memory: UpdateMemory, round: int, min_contributors: int = 1) -> None:
+    def __init__(
+        self,
+        memory: UpdateMemory,
+        round: int,
+        min_contributors: int = 1,
+        clip: float | None = None,
+    ) -> None:
         super().__init__(memory.layers, min_contributors=min_contributors)
-        self.memory, self.round = memory, round
-        self._updated: dict[int, tuple[Tensor, Remembered]] = {}
+        self.memory, self.round, self.clip = memory, round, clip
+        self._sent: dict[int, Sent] = {}
+        self._stored: dict[int, Remembered | OnDisk] = {}
         self._this_round = BlockSums(memory.layers)
-        self._is_summed = False
 
     def add(
         self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
@@ -148,93 +233,67 @@ class MemoryAggregator(Aggregator):
         """Add an update; its ``origin`` names the client. The order of clients does not matter."""
         if update.origin is None:
             raise UpdateError("the memory of updates needs an update's origin: its client.")
-        client = update.origin.client
         weight = update.num_examples if weight is None else weight
         self._local |= assignment.local
         self._this_round.count(assignment, weight)
-        old = self.memory.clients.get(client)
-        size = self.layers.state_size
-        values = torch.zeros(size) if old is None else self.memory.decoded(old)
-        put(values, assignment.uploaded, torch.from_numpy(update.values))
-        trained = _Marks(self.layers, None if old is None else old.last_rounds, self.round)
-        assignment.weigh(trained, 1.0)
-        empty = np.empty(0, np.uint8)
-        self._updated[client] = (values, Remembered(empty, trained.rounds, weight))
+        values = torch.from_numpy(update.values)
+        self._sent[update.origin.client] = Sent(values, assignment, weight)
 
     def apply(self, state: Tensor) -> None:
-        self._sum()
-        super().apply(state)
-
-    def touched(self) -> Tensor:
-        self._sum()
-        return super().touched()
-
-    def divisors(self) -> Tensor:
-        self._sum()
-        return super().divisors()
-
-    def commit(self) -> None:
-        """Remember this round's updates, and forget what is older than the horizon."""
-        memory = self.memory
-        for client, (values, remembered) in self._updated.items():
-            memory.clients[client] = replace(remembered, values=memory.encoded(values))
-        memory.clients = {
-            client: remembered
-            for client, remembered in memory.clients.items()
-            if self.round - remembered.last_rounds.max() <= memory.settings.longest
-        }
-
-    def _sum(self) -> None:
         """Sum up all updates in client order: float addition is not associative."""
-        if self._is_summed:
-            return
-        self._is_summed = True
-        factors = self.memory.factors(self.round)
-        for client in sorted(self.memory.clients.keys() | self._updated.keys()):
-            if client in self._updated:
-                values, remembered = self._updated[client]
-            else:
-                remembered = self.memory.clients[client]
-                values = self.memory.decoded(remembered)
+        memory, factors = self.memory, self.memory.factors(self.round)
+        if self.clip is not None:
+            self.factors = clip_updates(list(self._sent.values()), self.clip)
+        for client in sorted(memory.clients.keys() | self._sent.keys()):
+            values, remembered = self._latest(client)
             each = factors[remembered.last_rounds]
             weights = BlockSums(self.layers, each * remembered.weight)
             self._added.plus(weights)
             if self._contributors is not None:
                 self._contributors.plus(BlockSums(self.layers, (each > 0).astype(np.float64)))
-            is_new = client in self._updated
             for placed in self.layers.placed:
-                if placed.tensor.is_buffer and not is_new:
-                    continue
                 used = weights
                 if placed.tensor.is_buffer:
+                    if client not in self._sent:
+                        continue
                     this_round = remembered.last_rounds == self.round
                     used = BlockSums(self.layers, this_round * remembered.weight)
                 rows = used.of(placed).float()
                 place = slice(placed.offset, placed.stop)
                 total = self._total[place].view(len(rows), -1)
                 total.addcmul_(values[place].view(len(rows), -1), rows)
+        super().apply(state)
+
+    def commit(self) -> None:
+        """Remember this round's updates, and forget what is older than the horizon."""
+        memory = self.memory
+        memory.clients = {
+            client: each
+            for client, each in (memory.clients | self._stored).items()
+            if self.round - each.round <= memory.settings.longest
+        }
+
+    def _latest(self, client: int) -> tuple[Tensor, Remembered]:
+        """A client's last update of every block; that of this round is stored."""
+        memory, sent = self.memory, self._sent.get(client)
+        known = memory.clients.get(client)
+        old = None if known is None else known.read()
+        values = torch.zeros(self.layers.state_size) if old is None else memory.decoded(old)
+        if sent is None:
+            assert old is not None
+            return values, old
+        put(values, sent.assignment.uploaded, sent.values)
+        trained = BlockSums(self.layers)
+        trained.count(sent.assignment, 1.0)
+        is_new = trained.numbers > 0
+        rounds = np.full(len(is_new), NEVER, np.int32)
+        if old is not None:
+            rounds[: len(old.last_rounds)] = old.last_rounds
+        rounds[is_new] = self.round
+        new = Remembered(memory.encoded(values), rounds, sent.weight, self.round)
+        folder = memory.folder
+        self._stored[client] = new if folder is None else OnDisk.write(folder, client, new)
+        return values, new
 
     def _sums(self, placed: PlacedTensor) -> BlockSums:
         return self._this_round if placed.tensor.is_buffer else self._added
-
-
-class _Marks:
-    """Sets the round of every block that an assignment trains."""
-
-    def __init__(self, layers: Layers, rounds: NDArray[np.int32] | None, round: int) -> None:
-        self._layers, self._round = layers, round
-        self._number = sum(layers.num_sublayers)
-        self.rounds = np.full(self._number, NEVER, np.int32) if rounds is None else rounds.copy()
-
-    def count_sublayers(self, slices: tuple[Ranges, ...], weight: float) -> None:
-        start = 0
-        for number, ranges in zip(self._layers.num_sublayers, slices, strict=True):
-            for part in ranges:
-                self.rounds[start + part.start : start + part.stop] = self._round
-            start += number
-
-    def count_positions(self, positions: NDArray[np.int64], weight: float) -> None:
-        if len(self.rounds) == self._number:
-            values = np.full(self._layers.state_size, NEVER, np.int32)
-            self.rounds = np.concatenate([self.rounds, values])
-        self.rounds[self._number + positions] = self._round

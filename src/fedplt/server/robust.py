@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -41,14 +42,14 @@ class OrderAggregator(Aggregator):
         """``combine``: see :meth:`fedplt.server.AggregationRule.combine`."""
         super().__init__(layers, min_contributors=min_contributors)
         self.combine = combine
-        self._sent: list[_Sent] = []
+        self._sent: list[_Column] = []
 
     def add(
         self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
     ) -> None:
         """Add an update. It counts like every other: ``weight`` is not used."""
         self._count(assignment, 1)
-        self._sent.append(_Sent(assignment.uploaded, update.values))
+        self._sent.append(_Column(assignment.uploaded, update.values))
 
     def apply(self, state: Tensor) -> None:
         if not self._sent:
@@ -79,7 +80,7 @@ class OrderAggregator(Aggregator):
         return result
 
 
-class _Sent:
+class _Column:
     """A client's values, by their places in the flat state."""
 
     def __init__(self, places: FlatIndex, values: Floats) -> None:
@@ -156,14 +157,43 @@ def square_sum(values: Tensor) -> float:
     return math.fsum(float(part @ part) for part in values.double().split(CHUNK))
 
 
-class ClippedAggregator(Aggregator):
-    """The weighted mean of updates, scaled down to ``clip`` times the median root mean square.
+@dataclass
+class Sent:
+    """An update that waits for the others of its round."""
+
+    values: Tensor
+    assignment: Assignment
+    weight: float
+
+
+def clip_updates(sent: Sequence[Sent], clip: float) -> list[float]:
+    """Scale updates down to ``clip`` times the median root mean square; return the factors.
 
     The root mean square is the norm over the square root of the number of trained values, so that
     a client with a large slice is treated like one with a small slice. In every layer an update is
     scaled down to at most ``clip`` times the median over the round's clients. Running statistics
-    are a group of their own: they have another scale than parameters.
+    are a group of their own: they have another scale than parameters. A factor is the smallest of
+    an update's layers.
     """
+    found = [root_mean_squares(each.values, each.assignment) for each in sent]
+    by_part: dict[Part, list[float]] = defaultdict(list)
+    for parts in found:
+        for part, size in parts.items():
+            by_part[part].append(size)
+    limits = {part: clip * float(np.median(sizes)) for part, sizes in by_part.items()}
+    smallest = []
+    for each, parts in zip(sent, found, strict=True):
+        factors = {part: _factor(size, limits[part]) for part, size in parts.items()}
+        smallest.append(min(factors.values(), default=1.0))
+        if smallest[-1] < 1:
+            each.values = each.values.clone()
+            for part, start, stop in update_parts(each.assignment):
+                each.values[start:stop] *= factors[part]
+    return smallest
+
+
+class ClippedAggregator(Aggregator):
+    """The weighted mean of updates that are clipped (:func:`clip_updates`)."""
 
     def __init__(
         self,
@@ -175,37 +205,20 @@ class ClippedAggregator(Aggregator):
     ) -> None:
         super().__init__(layers, normalizer, min_contributors)
         self.clip = clip
-        self.factors: list[float] = []
-        """After :meth:`apply`: the smallest factor by which each update was scaled, 1 if none."""
-        self._waiting: list[tuple[ClientUpdate, Assignment, float]] = []
+        self._sent: list[Sent] = []
 
     def add(
         self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
     ) -> None:
         weight = update.num_examples if weight is None else weight
         self._count(assignment, weight)
-        self._waiting.append((update, assignment, weight))
+        self._sent.append(Sent(torch.from_numpy(update.values), assignment, weight))
 
     def apply(self, state: Tensor) -> None:
-        found = [
-            root_mean_squares(torch.from_numpy(update.values), assignment)
-            for update, assignment, _ in self._waiting
-        ]
-        by_part: dict[Part, list[float]] = defaultdict(list)
-        for parts in found:
-            for part, size in parts.items():
-                by_part[part].append(size)
-        limits = {part: self.clip * float(np.median(sizes)) for part, sizes in by_part.items()}
-        for (update, assignment, weight), parts in zip(self._waiting, found, strict=True):
-            factors = {part: _factor(size, limits[part]) for part, size in parts.items()}
-            self.factors.append(min(factors.values(), default=1.0))
-            values = torch.from_numpy(update.values)
-            if self.factors[-1] < 1:
-                values = values.clone()
-                for part, start, stop in update_parts(assignment):
-                    values[start:stop] *= factors[part]
-            add_at(self._total, assignment.uploaded, values, weight)
-        self._waiting = []
+        self.factors = clip_updates(self._sent, self.clip)
+        for each in self._sent:
+            add_at(self._total, each.assignment.uploaded, each.values, each.weight)
+        self._sent = []
         super().apply(state)
 
 

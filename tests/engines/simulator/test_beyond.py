@@ -17,6 +17,9 @@ SETTINGS = {
     "stored as int8, sampled": {
         "server": {"memory": {"decay": 0.5, "horizon": 2, "precision": "int8"}}, "sampling": THREE
     },
+    "clipped and remembered": {
+        "method": ROTATING, "server": {"memory": {}, "aggregation": "clipped-mean", "clip": 1.5}
+    },
     "memory of sub-models": {"method": {"name": "fedrolex"}, "server": {"memory": {}}},
     "decayed average": {"server": {"average": {"decay": 0.9}}},
     "window, momentum": {
@@ -33,6 +36,14 @@ SETTINGS = {
 }  # fmt: skip
 
 
+class Stop(Exception): ...
+
+
+def stop(record):
+    if record.round == 5:
+        raise Stop
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_same_bits_with_two_workers_and_resumed(name, tmp_path):
     def job(workers):
@@ -42,12 +53,6 @@ def test_same_bits_with_two_workers_and_resumed(name, tmp_path):
             rounds=7, model=small_model(), checkpoint_every=2, engine=engine, **SETTINGS[name]
         )
 
-    class Stop(Exception): ...
-
-    def stop(record):
-        if record.round == 5:
-            raise Stop
-
     whole_history, whole = final_state(job(1))
     with pytest.raises(Stop):
         run_job(job(2), tmp_path / "run", on_round=stop)
@@ -55,6 +60,26 @@ def test_same_bits_with_two_workers_and_resumed(name, tmp_path):
     assert same(whole, state)
     assert without_time(history) == without_time(whole_history)
     assert whole_history.scores[-1] > 0.5
+
+
+@pytest.mark.parametrize("method", ["fedplt", "fedrolex"])
+def test_memory_on_disk_has_the_bits_of_memory_in_ram(method, tmp_path):
+    def job(**memory):
+        torch.manual_seed(0)
+        server, method_ = {"memory": memory}, {"name": method}
+        settings = {"method": method_, "server": server, "checkpoint_every": 2}
+        return blob_job(rounds=7, model=small_model(), **settings)
+
+    history, tensors = final_state(job(store="ram"))
+    folder = tmp_path / "run"
+    with pytest.raises(Stop):
+        run_job(job(store="disk"), folder, on_round=stop)
+    assert (folder / "updates").is_dir()
+    resumed, others = final_state(job(store="disk"), folder, resume=True)
+    assert same(tensors, others)
+    assert without_time(history) == without_time(resumed)
+    with pytest.raises(ConfigError, match=r"server\.memory\.store.*no folder"):
+        run_job(job(store="disk"))
 
 
 def test_bytes_are_those_of_the_encodings():

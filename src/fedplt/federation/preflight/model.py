@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from fedplt.errors import ConfigError, DataError
 from fedplt.fleet import physical_memory
 from fedplt.models import MODELS, call_model, model_mode
 from fedplt.planning import LocalRecipe, Normalizer, Plan
+from fedplt.server import MemorySettings
 from fedplt.text import bytes_text
 
 
@@ -199,6 +201,27 @@ def check_messages(config: RunConfig, plan: Plan, recipe: LocalRecipe) -> None:
             f"messages.down is {config.messages.down!r}; clients of {method!r} hold a part of the "
             "model, or keep layers of it. Set messages.down = 'float16' or 'float32'."
         )
+
+
+def place_of_memory(settings: MemorySettings, plan: Plan, run: Path | None) -> Path | None:
+    """The folder of remembered updates; None: they are in RAM, if they fit.
+
+    ``run``: the folder of the run.
+    """
+    if settings.store == "disk":
+        if run is None:
+            problem = "it is 'disk', but the run has no folder. Give it one, or set 'ram'."
+            raise ConfigError(problem, key="server.memory.store")
+        return run / "updates"
+    needed, there = settings.num_bytes(plan.layers, plan.num_clients), physical_memory()
+    if there is not None and needed > there:
+        raise ConfigError(
+            f"it is 'ram', but the updates of {plan.num_clients} clients take up to "
+            f"{bytes_text(needed)}, and this machine has {bytes_text(there)}. Set 'disk', or a "
+            "smaller server.memory.precision.",
+            key="server.memory.store",
+        )
+    return None
 
 
 def check_window(window: int, state_size: int) -> None:

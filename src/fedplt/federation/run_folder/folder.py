@@ -11,6 +11,7 @@
                                 if that is the final one (server.average.ship = false)
         best.safetensors        that of the best round, with evaluation.keep_best
         result.json             final numbers
+        updates/                remembered updates, with server.memory.store = "disk"
         sessions.json           versions and machine; devices.json: devices, with [fleet]
         report.html             a report to open in a browser
 
@@ -69,6 +70,7 @@ FINAL = ("result.json", *MODELS[:-1], "report.html")
 FILES = (
     *FINAL, BEST_MODEL, "rounds.jsonl", "checkpoint.safetensors", "checkpoint.previous.safetensors",
     "config.toml", PLAN_FILE, METRIC_FILE, "sessions.json", "devices.json", "tensorboard",
+    "updates",
 )  # fmt: skip
 """All that a run writes, besides its lock and temporary files."""
 
