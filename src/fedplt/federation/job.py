@@ -227,6 +227,7 @@ def local_training_of(
         local_epochs=settings.local_epochs or (None if settings.local_steps else 1),
         local_steps=settings.local_steps,
         batch_size=None if settings.batch_size == "full" else settings.batch_size,
+        micro_batch=settings.micro_batch,
         optimizer=settings.optimizer,
         optimizer_options=options,
         loss=loss,
