@@ -157,9 +157,9 @@ def checkpoints_disabled() -> Iterator[None]:
 
 @contextmanager
 def recorded_allocations() -> Iterator[list[int]]:
-    """Inside the block, torch's allocator is watched; afterwards the list has what it did, in order.
+    """Records what torch allocates in the block; the list is filled when the block ends.
 
-    Bytes, negative where memory is freed. Freeing memory from before the block is not in it.
+    Bytes in order, negative where memory is freed; memory from before the block is not in it.
     """
     state = torch._C._profiler
     options = (False, True, False, False, False)  # shapes, memory, stacks, FLOPs, modules
@@ -171,8 +171,9 @@ def recorded_allocations() -> Iterator[list[int]]:
         yield sizes
     finally:
         for thread in torch._C._autograd._disable_profiler_legacy():
-            kind = "memory_alloc"
-            sizes += [event.cpu_memory_usage() for event in thread if event.kind() == kind]
+            kinds: Any = [event.kind() for event in thread]
+            pairs = zip(kinds, thread, strict=True)
+            sizes += [event.cpu_memory_usage() for kind, event in pairs if kind == "memory_alloc"]
 
 
 def direct_apply(function: type[Function]) -> Callable[..., Any]:

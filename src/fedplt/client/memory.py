@@ -11,8 +11,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -24,12 +23,12 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining, scaled, train_client
 from fedplt.client.outputs import logits_of
-from fedplt.client.submodels import HeldModel, HeldModels
+from fedplt.client.submodels import HeldModels
 from fedplt.client.train_only import train_only
 from fedplt.data import TensorSamples
 from fedplt.kernels import bind_state, has_running_statistics
 from fedplt.models import call_model, copy_model, model_mode
-from fedplt.planning import Assignment, upload_bytes
+from fedplt.planning import BYTES_PER_NUMBER, Assignment, upload_bytes
 from fedplt.torch_internals import BatchNormBase, recorded_allocations
 
 SIZES = (2, 3)
@@ -68,6 +67,8 @@ class _Recorded(NamedTuple):
 
     allocations: list[int]
     saved: dict[str, int]
+    weights: int
+    buffers: int
 
 
 class MemoryCounter:
@@ -83,74 +84,63 @@ class MemoryCounter:
         self.model, self.example = model, example
         self.training = training or LocalTraining()
         self._recorded: dict[Any, tuple[_Recorded, _Recorded]] = {}
-        self._samples: TensorSamples | None = None
 
     def memory(
         self, assignment: Assignment, batch_size: int, micro_batch: int | None = None
     ) -> TrainingMemory:
         """Of a client with this assignment; ``micro_batch``: see :class:`LocalTraining`."""
-        size, is_split = batch_size, micro_batch is not None and micro_batch < batch_size
-        if micro_batch is not None and is_split:
-            size = micro_batch
-        key = (assignment.on_client.layers.size, assignment.on_client.slices, is_split)
-        if key not in self._recorded:
+        is_split = micro_batch is not None and micro_batch < batch_size
+        size = min(micro_batch or batch_size, batch_size)
+        held = assignment.on_client
+        key = (held.layers.size, held.slices, is_split)
+        pair = self._recorded.get(key)
+        if pair is None:
             first, second = (self._record(assignment, number, is_split) for number in SIZES)
-            if len(first.allocations) != len(second.allocations):  # it computes in another way
+            if len(first.allocations) == len(second.allocations):
+                self._recorded[key] = first, second
+            else:  # the model computes them in different ways: no other size follows from these
                 first = second = self._record(assignment, size, is_split)
-            self._recorded[key] = first, second
-        first, second = self._recorded[key]
+        else:
+            first, second = pair
 
-        def at_size(pair: tuple[int, int]) -> int:
-            return pair[0] + (size - SIZES[0]) * (pair[1] - pair[0])
+        def at_size(one: int, other: int) -> int:
+            return one + (size - SIZES[0]) * (other - one)
 
-        pairs = zip(first.allocations, second.allocations, strict=True)
         saved = {
-            name: at_size((number, second.saved.get(name, number)))
+            name: at_size(number, second.saved.get(name, number))
             for name, number in first.saved.items()
         }
-        with self._held(assignment) as held:
-            weights, buffers = (
-                sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-                for tensors in (held.module.parameters(), held.module.buffers())
-            )
-        update, trained = upload_bytes(assignment), 4 * assignment.on_client.num_trained
-        state = self._optimizer_state()
+        steps = accumulate(map(at_size, first.allocations, second.allocations), initial=0)
+        update, trained = upload_bytes(assignment), BYTES_PER_NUMBER * held.num_trained
         return TrainingMemory(
-            weights=weights, buffers=buffers, update=update,
-            optimizer=round(state * trained), gradients=0 if self._fuses(is_split) else trained,
+            weights=first.weights, buffers=first.buffers, update=update,
+            optimizer=round(self._state_per_number() * trained),
+            gradients=0 if self._is_fused(is_split) else trained,
             activations=sum(saved.values()),
-            peak=weights + buffers + update + max(accumulate(map(at_size, pairs), initial=0)),
+            peak=first.weights + first.buffers + update + max(steps),
             saved=saved,
         )  # fmt: skip
 
     def measure(self, assignment: Assignment, batch_size: int) -> int:
         """The peak of a real training with this batch size on this machine."""
-        counted = self.memory(assignment, batch_size)
-        allocations = self._record(assignment, batch_size, False).allocations
-        held = counted.weights + counted.buffers + counted.update
-        return held + max(accumulate(allocations, initial=0))
+        real = self._record(assignment, batch_size, False)
+        most = max(accumulate(real.allocations, initial=0))
+        return real.weights + real.buffers + upload_bytes(assignment) + most
 
-    def _fuses(self, is_split: bool) -> bool:
+    def _is_fused(self, is_split: bool) -> bool:
         settings = self.training
         plain = settings.optimizer == "sgd" and not any(settings.optimizer_options.values())
         return plain and not settings.proximal and not is_split
 
-    def _optimizer_state(self) -> float:
-        """Numbers of state per trained number."""
-        numbers = nn.Parameter(torch.zeros(1000))
-        settings = self.training
+    def _state_per_number(self) -> float:
+        """Numbers of optimizer state per trained number."""
+        settings, numbers = self.training, nn.Parameter(torch.zeros(1000))
         optimizer = OPTIMIZERS[settings.optimizer]([numbers], lr=0.1, **settings.optimizer_options)
         numbers.grad = torch.ones(1000)
         optimizer.step()
         state = [value for value in optimizer.state[numbers].values() if torch.is_tensor(value)]
-        found = sum(value.numel() for value in state if value.numel() == 1000) / 1000
-        return found + (settings.proximal > 0)  # the global values of the proximal term
-
-    @contextmanager
-    def _held(self, assignment: Assignment) -> Iterator[HeldModel]:
-        """The model that the client holds: a copy, as training changes it."""
-        model = copy_model(self.model)
-        yield assignment.build(HeldModels(model, bind_state(model, assignment.layers)))
+        found = sum(value.numel() == len(numbers) for value in state)
+        return found + (settings.proximal > 0)  # the proximal term needs the global values
 
     def _record(self, assignment: Assignment, size: int, is_split: bool) -> _Recorded:
         number = 2 * size if is_split else size
@@ -158,27 +148,28 @@ class MemoryCounter:
             self.training, local_epochs=None, local_steps=2, batch_size=number,
             micro_batch=size if is_split else None, augment=None,
         )  # fmt: skip
+        model = copy_model(self.model)  # training changes it
+        held = assignment.build(HeldModels(model, bind_state(model, assignment.layers))).module
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # as the simulator; some operations need memory per thread
         try:
             with (
                 torch.random.fork_rng(devices=[]),
                 warnings.catch_warnings(),
-                self._held(assignment) as held,
-                scaled(held.module, assignment, settings.recipe),
+                scaled(held, assignment, settings.recipe),
             ):
                 warnings.simplefilter("ignore")
-                samples, loss = self._samples_and_loss(held.module, number)
-                settings = replace(settings, loss=loss)
+                samples, loss = self._samples_and_loss(held, number)
                 with recorded_allocations() as allocations:
                     train_client(
-                        held.module, assignment.on_client, samples, range(number), settings,
+                        held, assignment.on_client, samples, range(number),
+                        replace(settings, loss=loss),
                         learning_rate=0.0, seed=0, round=0, client=0,
                     )  # fmt: skip
-                saved = saved_bytes(held.module, assignment, samples, range(size), loss)
+                saved = saved_bytes(held, assignment, samples.batch(torch.arange(size)), loss)
         finally:
             torch.set_num_threads(threads)
-        return _Recorded(allocations, saved)
+        return _Recorded(allocations, saved, _bytes(held.parameters()), _bytes(held.buffers()))
 
     def _samples_and_loss(self, model: nn.Module, number: int) -> tuple[TensorSamples, Any]:
         """Copies of the first example, with targets that the loss takes."""
@@ -228,16 +219,17 @@ def training_memory(
 def saved_bytes(
     model: nn.Module,
     assignment: Assignment,
-    samples: TensorSamples,
-    examples: range,
+    batch: tuple[Any, Any],
     loss: Callable[[Any, Any], Tensor],
 ) -> dict[str, int]:
-    """Bytes that a forward pass saves for its backward pass, by module; parameters are not saved.
+    """Bytes that a forward pass saves for its backward pass, by module; parameters do not count.
 
     Memory that several modules save counts for the first of them.
     """
     names = {id(module): name for name, module in model.named_modules()}
-    seen = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    own = (tensor.untyped_storage() for tensor in (*model.parameters(), *model.buffers()))
+    seen = {storage.data_ptr() for storage in own}
+    kept: list[Tensor] = []
     result: dict[str, int] = defaultdict(int)
 
     def pack(tensor: Tensor) -> Tensor:
@@ -248,8 +240,7 @@ def saved_bytes(
             result[names.get(_calling_module(), "")] += storage.nbytes()
         return tensor
 
-    kept: list[Tensor] = []
-    inputs, targets = samples.batch(torch.arange(examples.stop))
+    inputs, targets = batch
     with (
         model_mode(model, training=True),
         train_only(model, assignment.on_client, keep_old=False),
@@ -257,6 +248,10 @@ def saved_bytes(
     ):
         loss(call_model(model, inputs), targets)
     return dict(result)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _calling_module() -> int:
@@ -274,5 +269,5 @@ def batch_statistics(model: nn.Module) -> str:
     """
     for name, module in model.named_modules():
         if isinstance(module, BatchNormBase) or has_running_statistics(module):
-            return name
+            return name or type(module).__name__
     return ""
