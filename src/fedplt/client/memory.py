@@ -8,15 +8,16 @@ training. No formula per kind of layer is needed, and nothing is estimated that 
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
@@ -24,6 +25,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining, scaled, train_client
 from fedplt.client.outputs import logits_of
 from fedplt.client.submodels import HeldModels
+from fedplt.client.tasks import Loss
 from fedplt.client.train_only import train_only
 from fedplt.data import TensorSamples
 from fedplt.kernels import bind_state, has_running_statistics
@@ -62,15 +64,6 @@ class TrainingMemory:
         return {name: number for name, number in asdict(self).items() if name != "saved"}
 
 
-class _Recorded(NamedTuple):
-    """What was recorded with one batch size."""
-
-    allocations: list[int]
-    saved: dict[str, int]
-    weights: int
-    buffers: int
-
-
 class MemoryCounter:
     """Counts the memory of training a model, for any assignment and batch size.
 
@@ -83,49 +76,50 @@ class MemoryCounter:
         """``example``: a batch of inputs; ``training``: the optimizer, the loss and so on."""
         self.model, self.example = model, example
         self.training = training or LocalTraining()
-        self._recorded: dict[Any, tuple[_Recorded, _Recorded]] = {}
+        self._recorded: dict[Any, tuple[list[int], list[int]]] = {}
 
-    def memory(
-        self, assignment: Assignment, batch_size: int, micro_batch: int | None = None
-    ) -> TrainingMemory:
-        """Of a client with this assignment; ``micro_batch``: see :class:`LocalTraining`."""
+    def peak(self, assignment: Assignment, batch_size: int, micro_batch: int | None = None) -> int:
+        """Bytes at the fullest moment; ``micro_batch``: see :class:`LocalTraining`."""
         is_split = micro_batch is not None and micro_batch < batch_size
         size = min(micro_batch or batch_size, batch_size)
         held = assignment.on_client
         key = (held.layers.size, held.slices, is_split)
-        pair = self._recorded.get(key)
-        if pair is None:
-            first, second = (self._record(assignment, number, is_split) for number in SIZES)
-            if len(first.allocations) == len(second.allocations):
+        if key in self._recorded:
+            first, second = self._recorded[key]
+        else:
+            first, second = (self._allocations(assignment, each, is_split) for each in SIZES)
+            if len(first) == len(second):
                 self._recorded[key] = first, second
             else:  # the model computes them in different ways: no other size follows from these
-                first = second = self._record(assignment, size, is_split)
-        else:
-            first, second = pair
+                first = second = self._allocations(assignment, size, is_split)
+        return max(accumulate(map(functools.partial(_at, size), first, second)))
 
-        def at_size(one: int, other: int) -> int:
-            return one + (size - SIZES[0]) * (other - one)
-
+    def memory(
+        self, assignment: Assignment, batch_size: int, micro_batch: int | None = None
+    ) -> TrainingMemory:
+        """The peak and its parts."""
+        is_split = micro_batch is not None and micro_batch < batch_size
+        size = min(micro_batch or batch_size, batch_size)
+        with self._held(assignment) as model:
+            weights, buffers = _bytes(model.parameters()), _bytes(model.buffers())
+            first, second = (
+                saved_bytes(model, assignment, *self._batch(model, each)) for each in SIZES
+            )
         saved = {
-            name: at_size(number, second.saved.get(name, number))
-            for name, number in first.saved.items()
+            name: _at(size, number, second.get(name, number)) for name, number in first.items()
         }
-        steps = accumulate(map(at_size, first.allocations, second.allocations), initial=0)
-        update, trained = upload_bytes(assignment), BYTES_PER_NUMBER * held.num_trained
+        trained = BYTES_PER_NUMBER * assignment.on_client.num_trained
         return TrainingMemory(
-            weights=first.weights, buffers=first.buffers, update=update,
+            weights=weights, buffers=buffers, update=upload_bytes(assignment),
             optimizer=round(self._state_per_number() * trained),
             gradients=0 if self._is_fused(is_split) else trained,
-            activations=sum(saved.values()),
-            peak=first.weights + first.buffers + update + max(steps),
-            saved=saved,
+            activations=sum(saved.values()), saved=saved,
+            peak=self.peak(assignment, batch_size, micro_batch),
         )  # fmt: skip
 
     def measure(self, assignment: Assignment, batch_size: int) -> int:
         """The peak of a real training with this batch size on this machine."""
-        real = self._record(assignment, batch_size, False)
-        most = max(accumulate(real.allocations, initial=0))
-        return real.weights + real.buffers + upload_bytes(assignment) + most
+        return max(accumulate(self._allocations(assignment, batch_size, False)))
 
     def _is_fused(self, is_split: bool) -> bool:
         settings = self.training
@@ -142,56 +136,63 @@ class MemoryCounter:
         found = sum(value.numel() == len(numbers) for value in state)
         return found + (settings.proximal > 0)  # the proximal term needs the global values
 
-    def _record(self, assignment: Assignment, size: int, is_split: bool) -> _Recorded:
+    def _allocations(self, assignment: Assignment, size: int, is_split: bool) -> list[int]:
+        """What a client holds before its training, then what its training allocates and frees."""
         number = 2 * size if is_split else size
-        settings = replace(
-            self.training, local_epochs=None, local_steps=2, batch_size=number,
-            micro_batch=size if is_split else None, augment=None,
-        )  # fmt: skip
-        model = copy_model(self.model)  # training changes it
-        held = assignment.build(HeldModels(model, bind_state(model, assignment.layers))).module
+        with self._held(assignment) as model:
+            (inputs, targets), loss = self._batch(model, number)
+            settings = replace(
+                self.training, local_epochs=None, local_steps=2, batch_size=number,
+                micro_batch=size if is_split else None, augment=None, loss=loss,
+            )  # fmt: skip
+            with recorded_allocations() as allocations:
+                train_client(
+                    model, assignment.on_client, TensorSamples(inputs, targets), range(number),
+                    settings, learning_rate=0.0, seed=0, round=0, client=0,
+                )  # fmt: skip
+            held = _bytes(model.parameters()) + _bytes(model.buffers())
+        return [held, upload_bytes(assignment), *allocations]
+
+    @contextmanager
+    def _held(self, assignment: Assignment) -> Iterator[nn.Module]:
+        """A copy of the model that the client holds; inside the block, it may be trained."""
+        whole = copy_model(self.model)
+        model = assignment.build(HeldModels(whole, bind_state(whole, assignment.layers))).module
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as the simulator; some operations need memory per thread
         try:
             with (
                 torch.random.fork_rng(devices=[]),
                 warnings.catch_warnings(),
-                scaled(held, assignment, settings.recipe),
+                scaled(model, assignment, self.training.recipe),
             ):
                 warnings.simplefilter("ignore")
-                samples, loss = self._samples_and_loss(held, number)
-                with recorded_allocations() as allocations:
-                    train_client(
-                        held, assignment.on_client, samples, range(number),
-                        replace(settings, loss=loss),
-                        learning_rate=0.0, seed=0, round=0, client=0,
-                    )  # fmt: skip
-                saved = saved_bytes(held, assignment, samples.batch(torch.arange(size)), loss)
+                yield model
         finally:
             torch.set_num_threads(threads)
-        return _Recorded(allocations, saved, _bytes(held.parameters()), _bytes(held.buffers()))
 
-    def _samples_and_loss(self, model: nn.Module, number: int) -> tuple[TensorSamples, Any]:
-        """Copies of the first example, with targets that the loss takes."""
+    def _batch(self, model: nn.Module, number: int) -> tuple[tuple[Any, Any], Loss]:
+        """Copies of the first example with targets that the loss takes, and the loss."""
         inputs: Any = self.example
         while not isinstance(inputs, Tensor):
             inputs = next(iter(inputs.values() if isinstance(inputs, Mapping) else inputs))
-        chosen = np.zeros(number, dtype=np.int64)
-        samples = TensorSamples(self.example, torch.zeros(len(inputs))).arranged(chosen)
+        samples = TensorSamples(self.example, torch.zeros(len(inputs)))
+        copies, targets = samples.batch(torch.zeros(number, dtype=torch.int64))
         with torch.no_grad(), model_mode(model, training=False):
-            outputs = call_model(model, samples.inputs)
-            try:
+            outputs = call_model(model, copies)
+            with suppress(Exception):  # a user's model may give anything
                 scores = logits_of(outputs)
-                guesses = scores.new_zeros(scores.shape[:-1], dtype=torch.int64), scores * 0
-            except Exception:  # any structure of a user's model
-                guesses = (samples.targets,) * 2
-            for targets in guesses:
-                try:
-                    self.training.loss(outputs, targets)
-                except Exception:  # the user's loss may raise anything
-                    continue
-                return replace(samples, targets=targets), self.training.loss
-        return samples, _mean_square
+                labels = scores.new_zeros(scores.shape[:-1], dtype=torch.int64)
+                for guess in (labels, torch.zeros_like(scores)):
+                    with suppress(Exception):  # a user's loss may raise anything
+                        self.training.loss(outputs, guess)
+                        return (copies, guess), self.training.loss
+        return (copies, targets), _mean_square
+
+
+def _at(size: int, first: int, second: int) -> int:
+    """A number of bytes with batches of ``size``, from those with batches of ``SIZES``."""
+    return first + (size - SIZES[0]) * (second - first)
 
 
 def _mean_square(outputs: Any, targets: Any) -> Tensor:
@@ -220,7 +221,7 @@ def saved_bytes(
     model: nn.Module,
     assignment: Assignment,
     batch: tuple[Any, Any],
-    loss: Callable[[Any, Any], Tensor],
+    loss: Loss,
 ) -> dict[str, int]:
     """Bytes that a forward pass saves for its backward pass, by module; parameters do not count.
 

@@ -103,7 +103,11 @@ class DevicePlan:
     traded: str = ""
     """What was given up, besides the ratio, to meet the target."""
     note: str = ""
-    """A note if memory, not time, limits the ratio."""
+    """What the device's memory, not its time, limits."""
+    memory_bytes: float | None = None
+    """What its training holds at most; only counted where the device's memory is known."""
+    micro_batch: int | None = None
+    """Batches go through the model in parts of so many examples; None: as the run says."""
 
     def __repr__(self) -> str:
         late = "" if self.feasible else ", late"
