@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
 from fedplt.fleet.plan import (
+    TOLERANCE,
     DeadlineChoice,
     DevicePlan,
     FleetPlan,
@@ -195,9 +196,11 @@ class _Planner:
 
     def part_size(self, device: DeviceProfile, ratio: float, frozen: int = 0) -> int:
         """The most examples at once whose training fits into the device's memory; 0: none."""
+        if device.memory_bytes is None:
+            return self.workload.part_sizes[0]
+        limit = device.memory_bytes * (1 + TOLERANCE)
         largest, *smaller = self.workload.part_sizes
-        limit = device.memory_bytes
-        if limit is None or self._memory(device, ratio, frozen, largest) <= limit:
+        if self._memory(device, ratio, frozen, largest) <= limit:
             return largest
         if not smaller or self._memory(device, ratio, frozen, smaller[-1]) > limit:
             return 0  # single examples need the least
