@@ -155,6 +155,27 @@ def checkpoints_disabled() -> Iterator[None]:
         module._checkpoint_without_reentrant_generator = old
 
 
+@contextmanager
+def recorded_allocations() -> Iterator[list[int]]:
+    """Records what torch allocates in the block; the list is filled when the block ends.
+
+    Bytes in order, negative where memory is freed; memory from before the block is not in it.
+    """
+    state = torch._C._profiler
+    options = (False, True, False, False, False)  # shapes, memory, stacks, FLOPs, modules
+    config = state.ProfilerConfig(state.ProfilerState.CPU, *options, state._ExperimentalConfig())
+    sizes: list[int] = []
+    # The older profiler: the newer one writes to stderr whenever it starts.
+    torch._C._autograd._enable_profiler_legacy(config)
+    try:
+        yield sizes
+    finally:
+        for thread in torch._C._autograd._disable_profiler_legacy():
+            kinds: Any = [event.kind() for event in thread]
+            pairs = zip(kinds, thread, strict=True)
+            sizes += [event.cpu_memory_usage() for kind, event in pairs if kind == "memory_alloc"]
+
+
 def direct_apply(function: type[Function]) -> Callable[..., Any]:
     """``function.apply`` without its preparations for functional transforms."""
     apply: Callable[..., Any] = super(Function, function).apply  # type: ignore[misc]

@@ -65,6 +65,7 @@ class Training(Strict):
     local_epochs: Annotated[int, Field(ge=1)] | None
     local_steps: Annotated[int, Field(ge=1)] | None
     batch_size: Annotated[int, Field(ge=1)] | None
+    micro_batch: Annotated[int, Field(ge=1)] | None
     optimizer: Name
     optimizer_options: dict[str, Any]
     proximal: Annotated[float, Field(ge=0)]

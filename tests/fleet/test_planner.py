@@ -116,11 +116,12 @@ def test_who_is_feasible_meets_the_target_and_nobody_could_train_more(devices, t
         assert entry.planned == round_time(device, entry.work)
         if entry.feasible:
             assert entry.planned.total <= plan.target_seconds * (1 + 1e-9)
-            assert device.memory_bytes is None or entry.work.memory_bytes <= device.memory_bytes
+            assert device.memory_bytes is None or entry.memory_bytes <= device.memory_bytes
             if entry.ratio < 1 and entry.local_steps == workload.local_steps:
-                more = workload.work(min(1.0, entry.ratio * 1.001 + 1e-9))
-                slow = round_time(device, more).total > plan.target_seconds * (1 - 1e-9)
-                assert slow or more.memory_bytes > device.memory_bytes
+                more = min(1.0, entry.ratio * 1.001 + 1e-9)
+                time = round_time(device, workload.work(more)).total
+                slow = time > plan.target_seconds * (1 - 1e-9)
+                assert slow or workload.memory_bytes(more) > device.memory_bytes
         else:
             assert entry.ratio == 0.01
             assert entry.reason
@@ -140,13 +141,13 @@ def test_exact_plans_meet_their_targets_too(device, seconds, min_ratio, free):
     assert min_ratio <= entry.ratio <= sum(sizes[entry.frozen_layers :]) / sum(sizes)
     if entry.feasible:
         assert round_time(device, entry.work).total <= seconds * (1 + 1e-9)
-        assert device.memory_bytes is None or entry.work.memory_bytes <= device.memory_bytes * (
+        assert device.memory_bytes is None or entry.memory_bytes <= device.memory_bytes * (
             1 + 1e-9
         )
         if entry.ratio < 1 and not entry.traded:
-            more = exact_fcn().work(min(1.0, entry.ratio * 1.01))
-            slow = round_time(device, more).total >= seconds * (1 - 1e-9)
-            assert slow or more.memory_bytes >= device.memory_bytes * (1 - 1e-9)
+            more = min(1.0, entry.ratio * 1.01)
+            slow = round_time(device, exact_fcn().work(more)).total >= seconds * (1 - 1e-9)
+            assert slow or exact_fcn().memory_bytes(more) >= device.memory_bytes * (1 - 1e-9)
 
 
 @pytest.mark.slow

@@ -17,7 +17,10 @@ from fedplt.configs import builtin_configs, builtin_fleets, copy_config, describ
 from fedplt.errors import ConfigError, ExampleError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fedplt.data import Progress as OnFetch
+    from fedplt.planning import Layers
 
 
 @verb()
@@ -133,6 +136,10 @@ def cut(
         bool,
         typer.Option("--check", help="Compare a step of partial training with full gradients."),
     ] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Count and measure the memory of a training step.")
+    ] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="For --memory.")] = 64,
 ) -> None:
     """Show how a model is cut: layers, sub-layers, what is left out, and why."""
     import warnings
@@ -160,16 +167,56 @@ def cut(
     out.print(layers.summary())
     answer = layers.to_json()
     if inputs is None:
-        if check:
-            raise ConfigError("--check needs an input: give --shape or --example.")
+        if check or memory:
+            flag = "--check" if check else "--memory"
+            raise ConfigError(f"{flag} needs an input: give --shape or --example.")
         status.print("Give --shape or --example to see how data flows.")
-    elif check:
+    if check:
         report = check_training(built, inputs, plan=make_plan(layers, RATIOS))
         out.print(f"\n{report}\n{report.tensors}")
         answer["check"] = {"is_right": report.is_right}
+    if memory:
+        answer["memory"] = _show_memory(built, inputs, layers, batch_size)
     print_json(answer)
     if check and not report.is_right:
         raise typer.Exit(1)
+
+
+def _show_memory(
+    model: nn.Module, inputs: Any, layers: Layers, batch_size: int
+) -> list[dict[str, Any]]:
+    """Print what training holds at several ratios, and with the first half of the layers frozen."""
+    from fedplt.client.memory import MemoryCounter
+    from fedplt.fleet import planned_share
+    from fedplt.planning import make_plan
+    from fedplt.text import bytes_text, table
+
+    counter, columns = MemoryCounter(model, inputs), []
+    answer: list[dict[str, Any]] = []
+    half = len(layers) // 2
+    kept = sum(layers.sizes[half:]) / layers.size
+    for ratio, frozen in ((1.0, 0), (0.3, 0), (0.06, 0), (min(0.06, kept), half)):
+        part = make_plan(layers, [planned_share(layers, ratio, frozen)]).assignment(0)
+        found = counter.memory(part, batch_size)
+        measured = counter.measure(part, batch_size)
+        columns.append(found)
+        own = {"ratio": ratio, "frozen_layers": frozen, "measured": measured}
+        answer.append({**own, **found.parts(), "saved": dict(found.saved)})
+    names = [f"ratio {each['ratio']:.2g}" for each in answer]
+    names[-1] += f", first {half} frozen"
+    shown = [*columns[0].parts(), "measured"]
+    rows = [
+        [name, *(bytes_text(each[part]) for part in shown)]
+        for name, each in zip(names, answer, strict=True)
+    ]
+    out.print(f"\nmemory of training, batches of {batch_size}\n{table(['', *shown], rows)}")
+    modules = dict.fromkeys(name for found in columns for name in found.saved)
+    rows = [
+        [name or "(model, loss)", *(bytes_text(found.saved.get(name, 0)) for found in columns)]
+        for name in modules
+    ]
+    out.print(f"\nof it activations, by the module that saves them\n{table(['', *names], rows)}")
+    return answer
 
 
 def _inputs(model: str, example: str | None, shape: str | None, has_options: bool) -> Any:

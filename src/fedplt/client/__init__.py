@@ -15,6 +15,12 @@ from fedplt.client.evaluation import (
     statistics_chunks,
 )
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining, num_steps, train_held
+from fedplt.client.memory import (
+    MemoryCounter,
+    TrainingMemory,
+    batch_statistics,
+    training_memory,
+)
 from fedplt.client.metrics import METRICS, Metric, MetricInfo, Sums, accuracy, as_metric
 from fedplt.client.outputs import (
     IGNORED,

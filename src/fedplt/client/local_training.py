@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +50,8 @@ class LocalTraining:
     """Number of steps; each draws a new batch from the client's examples."""
     batch_size: int | None = 64
     """None: all examples of the client in one batch."""
+    micro_batch: int | None = None
+    """Pass batches through the model in parts of so many examples, and add up their gradients."""
     optimizer: str = "sgd"
     optimizer_options: dict[str, Any] = field(default_factory=dict)
     """``momentum``, ``weight_decay``, ``betas``, ... as the optimizer names them."""
@@ -101,19 +103,26 @@ def train_client(
         for indices in batches(len(examples), settings, random):
             if on_step is not None:
                 on_step()
-            with DisableTorchFunction():  # data has no parameters
-                inputs, targets = samples.batch(indices.add_(examples.start))
-                if settings.augment is not None:
-                    inputs = settings.augment(inputs, augmenting)
-            outputs = call_model(model, inputs)
-            if recipe.masked_loss:
-                if absent is None:
-                    absent = _absent_classes(samples, examples, outputs)
-                outputs = outputs.masked_fill(absent, 0.0)
-            loss = settings.loss(outputs, targets)
-            part.backward(loss)
+            shares: list[Tensor] = []
+            for chosen in _micro_batches(indices, settings):
+                with DisableTorchFunction():  # data has no parameters
+                    inputs, targets = samples.batch(chosen.add_(examples.start))
+                    if settings.augment is not None:
+                        inputs = settings.augment(inputs, augmenting)
+                outputs = call_model(model, inputs)
+                if recipe.masked_loss:
+                    if absent is None:
+                        absent = _absent_classes(samples, examples, outputs)
+                    outputs = outputs.masked_fill(absent, 0.0)
+                loss = settings.loss(outputs, targets)
+                if len(chosen) == len(indices):
+                    part.backward(loss)
+                else:  # not part.backward: its fused step would not wait for the other parts
+                    loss = loss * (len(chosen) / len(indices))
+                    loss.backward()
+                shares.append(loss.detach())
             step()
-            losses.append(loss.detach())
+            losses.append(shares[0] if len(shares) == 1 else torch.stack(shares).sum())
     if part.untrained_before is not None:
         _undo_writes(part, part.untrained_before)
         on_write()
@@ -171,6 +180,12 @@ def batches(
         return
     for _ in range(settings.local_epochs or 1):
         yield from torch.from_numpy(random.permutation(num_examples)).split(size)
+
+
+def _micro_batches(indices: Tensor, settings: LocalTraining) -> Sequence[Tensor]:
+    """The parts of a batch whose gradients are added up: the whole batch, or micro-batches."""
+    size = settings.micro_batch or len(indices)
+    return (indices,) if size >= len(indices) else indices.split(size)
 
 
 def num_steps(num_examples: int, settings: LocalTraining) -> int:

@@ -26,6 +26,9 @@ class TrainingConfig(Section):
     """Instead of ``local_epochs``: number of steps, each on a newly drawn batch."""
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] = 64
     """``"full"``: all examples of the client in one batch."""
+    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    """Batches go through the model in parts of so many examples, whose gradients are added up:
+    less memory, the same update up to rounding."""
     optimizer: str = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None

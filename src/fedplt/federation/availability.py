@@ -24,7 +24,7 @@ from fedplt.errors import ConfigError, UntrainedWarning
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.engine import Engine, NodesEngine
 from fedplt.federation.fleet import changed_devices
-from fedplt.federation.job import Job
+from fedplt.federation.job import Job, memory_counter
 from fedplt.federation.planning import method_from_config
 from fedplt.fleet import DeviceProfile, in_time, round_time
 from fedplt.methods import PlanRequest
@@ -187,7 +187,8 @@ class ChangingFleet:
 
 def replanned(job: Job, roster: Roster) -> Job:
     """The same run, planned for the clients that are there."""
-    devices = changed_devices(job.config, job.layers, roster, len(job.samples))
+    counter = memory_counter(job)
+    devices = changed_devices(job.config, job.layers, roster, len(job.samples), counter)
     request = PlanRequest(job.layers, devices.ratios, job.config.seed, job.plan.coupled_units)
     plan = method_from_config(job.config).full_plan(request)
     return replace(job, plan=plan, devices=devices)

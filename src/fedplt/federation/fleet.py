@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from fedplt.client import MemoryCounter, batch_statistics
 from fedplt.configuration import (
     ON_NODES,
     Chances,
@@ -46,6 +47,8 @@ class ClientDevices:
     ratios: tuple[float | Allocation, ...] = ()
     local_steps: tuple[int | None, ...] = ()
     """Local steps per client, if the planner cut them for slow devices."""
+    micro_batches: tuple[int | None, ...] = ()
+    """Micro-batches per client, if the planner splits batches for devices with little memory."""
     away: frozenset[int] = frozenset()
     """Clients whose nodes were not connected when the fleet was planned (``fleet.replan``)."""
     availability: Chances | None = None
@@ -61,7 +64,10 @@ class ClientDevices:
 
 
 def client_devices(
-    config: RunConfig, layers: Layers, num_examples: int | None = None
+    config: RunConfig,
+    layers: Layers,
+    num_examples: int | None = None,
+    counter: MemoryCounter | None = None,
 ) -> ClientDevices | None:
     """The clients' devices as ``[fleet]`` says, and their planned ratios if it asks for them."""
     settings = config.fleet
@@ -72,12 +78,12 @@ def client_devices(
             _refuse_groups(config)
             return changed_devices(config, layers, {}, num_examples)
         if settings.devices == ON_NODES:
-            return _planned(_announced(settings), config, settings, layers, num_examples)
+            return _planned(_announced(settings), config, layers, num_examples, counter)
         devices = read_fleet(Path(settings.devices)).devices
         if settings.ratios == "groups":
             clients = ClientDevices(_by_group(devices, config.clients))
         else:
-            clients = _planned(devices, config, settings, layers, num_examples)
+            clients = _planned(devices, config, layers, num_examples, counter)
     except FleetError as error:
         raise ConfigError(str(error), key="fleet.devices") from error
     if settings.availability is None:
@@ -116,6 +122,7 @@ def changed_devices(
     layers: Layers,
     there: Mapping[int, DeviceProfile],
     num_examples: int | None = None,
+    counter: MemoryCounter | None = None,
 ) -> ClientDevices:
     """The clients that are there, planned as a fleet of their own; others train nothing."""
     assert config.fleet is not None
@@ -124,33 +131,36 @@ def changed_devices(
     profiles = [UNKNOWN] * number
     ratios: list[float | Allocation] = [least] * number
     steps: list[int | None] = [None] * number
+    parts = list(steps)
     plan = None
     if clients:
         fleet = tuple(there[client] for client in clients)
-        found = _shares(fleet, config, config.fleet, layers, num_examples)
+        found = _shares(fleet, config, layers, num_examples, counter)
         plan = found.plan
         for index, client in enumerate(clients):
             profiles[client] = found.profiles[index]
             ratios[client], steps[client] = found.ratios[index], found.local_steps[index]
+            parts[client] = found.micro_batches[index]
     away = frozenset(range(number)) - frozenset(clients)
-    return ClientDevices(tuple(profiles), plan, tuple(ratios), tuple(steps), away)
+    return ClientDevices(tuple(profiles), plan, tuple(ratios), tuple(steps), tuple(parts), away)
 
 
 def _planned(
     devices: tuple[DeviceProfile, ...],
     config: RunConfig,
-    settings: FleetConfig,
     layers: Layers,
     num_examples: int | None,
+    counter: MemoryCounter | None,
 ) -> ClientDevices:
+    assert config.fleet is not None
     _refuse_groups(config)
     number = sum(device.count for device in devices)
     if number != config.clients.num_clients:
         raise FleetError(
-            f"{settings.devices} has {number} devices (counts added up), but clients.num_clients "
-            f"is {config.clients.num_clients}. Make them equal."
+            f"{config.fleet.devices} has {number} devices (counts added up), but "
+            f"clients.num_clients is {config.clients.num_clients}. Make them equal."
         )
-    return _shares(devices, config, settings, layers, num_examples)
+    return _shares(devices, config, layers, num_examples, counter)
 
 
 def _refuse_groups(config: RunConfig) -> None:
@@ -164,13 +174,14 @@ def _refuse_groups(config: RunConfig) -> None:
 def _shares(
     devices: tuple[DeviceProfile, ...],
     config: RunConfig,
-    settings: FleetConfig,
     layers: Layers,
     num_examples: int | None,
+    counter: MemoryCounter | None,
 ) -> ClientDevices:
     """Each device's share of the model, as the fleet planner plans it."""
-    workload = nominal_workload(config, layers, num_examples)
-    target = settings.model_dump(include=set(FleetTarget.model_fields))
+    assert config.fleet is not None
+    workload = nominal_workload(config, layers, num_examples, counter)
+    target = config.fleet.model_dump(include=set(FleetTarget.model_fields))
     plan = plan_fleet(devices, workload, **target)
     everybody = [entry for entry in plan.devices for _ in range(entry.device.count)]
     return ClientDevices(
@@ -181,6 +192,7 @@ def _shares(
             entry.local_steps if entry.local_steps < workload.local_steps else None
             for entry in everybody
         ),
+        tuple(entry.micro_batch for entry in everybody),
     )
 
 
@@ -188,25 +200,43 @@ def workload_from_config(work: WorkConfig) -> Workload:
     """The workload of a client's round, from ``[work]`` in a device file."""
     size = work.num_parameters
     if size is None:
-        _, _, layers = example_model(work.model, work.options, work.shape)
+        model, example, layers = example_model(work.model, work.options, work.shape)
         if work.cost == "exact":
-            return ExactWorkload(layers, work.local_steps, work.batch_size)
+            exact = ExactWorkload(layers, work.local_steps, work.batch_size)
+            return with_memory(exact, MemoryCounter(model, example))
         size = layers.size
     return PaperWorkload(size, work.local_steps, work.batch_size, work.bytes_per_parameter)
 
 
+def with_memory(workload: ExactWorkload, counter: MemoryCounter | None) -> ExactWorkload:
+    """The workload with its memory counted, and batches that may be split to save some."""
+    if counter is None:
+        return workload
+    may_split, own = not batch_statistics(counter.model), counter.training.micro_batch
+    return replace(workload, peak=counter.peak, may_split=may_split, micro_batch=own)
+
+
 def nominal_workload(
-    config: RunConfig, layers: Layers, num_examples: int | None = None
+    config: RunConfig,
+    layers: Layers,
+    num_examples: int | None = None,
+    counter: MemoryCounter | None = None,
 ) -> ExactWorkload:
     """The workload before the data is split: assumes equally many examples per client.
 
     ``num_examples`` is the total over all clients; it is known for built-in data sets.
     """
+    steps, batch, seen = _nominal_steps(config, num_examples)
+    return with_memory(ExactWorkload(layers, steps, batch, seen), counter)
+
+
+def _nominal_steps(config: RunConfig, num_examples: int | None) -> tuple[int, int, int | None]:
+    """Local steps, batch size, and the examples seen if not all batches are full."""
     settings = config.training
     if num_examples is None and config.data.name in CATALOG:
         num_examples = CATALOG[config.data.name].num_train
     if settings.local_steps is not None and settings.batch_size != "full":
-        return ExactWorkload(layers, settings.local_steps, settings.batch_size)
+        return settings.local_steps, settings.batch_size, None
     if num_examples is None:
         raise ConfigError(
             f"the work of a round depends on the unknown size of {config.data.name!r}. "
@@ -216,6 +246,6 @@ def nominal_workload(
     each = -(-num_examples // config.clients.num_clients)  # the most of an even split
     batch = each if settings.batch_size == "full" else min(settings.batch_size, each)
     if settings.local_steps is not None:
-        return ExactWorkload(layers, settings.local_steps, batch)
+        return settings.local_steps, batch, None
     epochs = settings.local_epochs or 1
-    return ExactWorkload(layers, epochs * -(-each // batch), batch, epochs * each)
+    return epochs * -(-each // batch), batch, epochs * each

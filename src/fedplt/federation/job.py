@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedplt.client import LocalTraining, Loss, Metric, Task, classification_loss
+from fedplt.client import LocalTraining, Loss, MemoryCounter, Metric, Task, classification_loss
 from fedplt.configuration import FROM_PYTHON, ON_NODES, RunConfig
 from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData, first_examples
 from fedplt.errors import ConfigError, DataError
@@ -102,9 +102,12 @@ class Job:
         return number * (settings.local_epochs or 1)
 
     def training_of(self, client: int) -> LocalTraining:
-        """The run's local training, with fewer steps if the planner cut this client's."""
+        """The run's local training, with the steps and micro-batches planned for this client."""
         planned = self.devices.local_steps if self.devices else ()
         steps, default = planned[client] if planned else None, self.training
+        parts = self.devices.micro_batches if self.devices else ()
+        if parts and parts[client] is not None:
+            default = replace(default, micro_batch=parts[client])
         if steps is None:
             return default
         number = len(self.examples(client))
@@ -152,14 +155,14 @@ def make_job(
     model = uncompiled(model)
     task = task or config.task.task()
     data, example, outputs = _try_data(config, model, data, task)
-    plan, devices = plan_from_config(config, model, example, ratios, len(data.train))
+    training = local_training_of(config, task.loss, augment)
+    plan, devices = plan_from_config(config, model, example, ratios, len(data.train), training)
     split = split or split_data(config, data.train)
     if split.num_clients != plan.num_clients:
         raise ConfigError(
             f"there are {plan.num_clients} clients, but the split is for {split.num_clients}.",
             key="clients.num_clients",
         )
-    training = local_training_of(config, task.loss, augment)
     try_augment(training, data.train)
     if training.recipe.masked_loss:
         _refuse_without_labels(data, outputs)
@@ -227,6 +230,7 @@ def local_training_of(
         local_epochs=settings.local_epochs or (None if settings.local_steps else 1),
         local_steps=settings.local_steps,
         batch_size=None if settings.batch_size == "full" else settings.batch_size,
+        micro_batch=settings.micro_batch,
         optimizer=settings.optimizer,
         optimizer_options=options,
         loss=loss,
@@ -257,11 +261,11 @@ def plan_without_data(config: RunConfig) -> Plan:
 
 def workload_without_data(config: RunConfig) -> ExactWorkload:
     """The workload of a client's round for the fleet planner, without fetching data."""
-    plan, num_examples = _plan_without_data(config)
-    return nominal_workload(config, plan.layers, num_examples)
+    plan, num_examples, counter = _plan_without_data(config)
+    return nominal_workload(config, plan.layers, num_examples, counter)
 
 
-def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
+def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None, MemoryCounter]:
     find_code(config)
     model = model_from_config(config)
     num_examples = None
@@ -271,9 +275,13 @@ def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None]:
         data = load_data(config)
         num_examples = len(data.train)
         example = first_examples(data.validation)
-    try_model(config, model, *example, config.task.task())
-    plan, _ = plan_from_config(config, model, example[0], num_examples=num_examples)
-    return plan, num_examples
+    task = config.task.task()
+    try_model(config, model, *example, task)
+    training = local_training_of(config, task.loss)
+    plan, _ = plan_from_config(
+        config, model, example[0], num_examples=num_examples, training=training
+    )
+    return plan, num_examples, MemoryCounter(model, example[0], training)
 
 
 def learning_rates_of(
@@ -336,10 +344,11 @@ def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
         )
     find_code(config)
     model = model_from_config(config)
-    plan, devices = plan_from_config(
-        config, model, example_input(config), num_examples=sum(num_examples)
-    )
     task = config.task.task()
+    training = local_training_of(config, task.loss)
+    plan, devices = plan_from_config(
+        config, model, example_input(config), num_examples=sum(num_examples), training=training
+    )
     nowhere = DataOnNodes(sum(num_examples))
     offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(num_examples)]).astype(np.int64)
     return Job(
@@ -350,7 +359,7 @@ def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
         offsets=offsets,
         validation=nowhere,
         test=None,
-        training=local_training_of(config, task.loss),
+        training=training,
         learning_rates=learning_rates_of(config, None, number),
         metric=task.metric,
         devices=devices,
@@ -371,6 +380,13 @@ def example_input(config: RunConfig) -> torch.Tensor:
             key="model.input_shape",
         )
     return spec.example()
+
+
+def memory_counter(job: Job) -> MemoryCounter:
+    """Counts the memory of the run's training; the data may be on the nodes."""
+    on_nodes = isinstance(job.samples, DataOnNodes)
+    example = example_input(job.config) if on_nodes else first_examples(job.samples)[0]
+    return MemoryCounter(job.model, example, job.training)
 
 
 def with_claims(config: RunConfig, numbers: Sequence[int]) -> RunConfig:

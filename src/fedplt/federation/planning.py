@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedplt.client import try_submodel
+from fedplt.client import LocalTraining, MemoryCounter, batch_statistics, try_submodel
 from fedplt.configuration import RunConfig
 from fedplt.cutting import cut, find_spaces
 from fedplt.errors import ConfigError, CutError, FedpltError, UntrainedWarning
@@ -27,9 +27,14 @@ def plan_from_config(
     example: Tensor | None = None,
     ratios: Sequence[float | Allocation] | None = None,
     num_examples: int | None = None,
+    training: LocalTraining | None = None,
 ) -> tuple[Plan, ClientDevices | None]:
-    """Cut the model and let the method plan; with ``[fleet]``, also the clients' devices."""
+    """Cut the model and let the method plan; with ``[fleet]``, also the clients' devices.
+
+    ``training`` lets the fleet planner count the memory of the devices' training.
+    """
     check_named_code(config)
+    _check_micro_batch(config, model)
     groups: Any = config.model.groups
     if groups is None and config.model.name in MODELS:
         groups = MODELS[config.model.name].groups
@@ -49,7 +54,8 @@ def plan_from_config(
             "takes any type.)",
             key="model",
         ) from error
-    devices = client_devices(config, layers, num_examples)
+    counter = MemoryCounter(model, example, training) if training and example is not None else None
+    devices = client_devices(config, layers, num_examples, counter)
     if ratios is None:
         ratios = (devices.ratios if devices else ()) or _ratios(config, layers)
     elif devices is not None:
@@ -80,6 +86,15 @@ def check_named_code(config: RunConfig) -> None:
     _ = config.sampling.rule if config.sampling.by_norm else config.sampling.sampler
     _ = config.server.rule
     config.refuse_weighted_votes()
+
+
+def _check_micro_batch(config: RunConfig, model: nn.Module) -> None:
+    if config.training.micro_batch is not None and (name := batch_statistics(model)):
+        raise ConfigError(
+            f"{name} normalizes by the statistics of the whole batch, which micro-batches do not "
+            "have. Leave out micro_batch, or use layers without them (GroupNorm, LayerNorm).",
+            key="training.micro_batch",
+        )
 
 
 def method_from_config(config: RunConfig) -> Method:

@@ -15,8 +15,8 @@ from fedplt.fleet.workload import Work
 from fedplt.schema import Section
 from fedplt.text import brief, bytes_text, counted, flops_text, seconds_text, shortened, table
 
-TIME_TOLERANCE = 1e-9
-"""Relative: times are sums of rounded numbers, and the target may be a device's exact time."""
+TOLERANCE = 1e-9
+"""Relative: times are sums of rounded numbers, and a limit may be a device's exact need."""
 MAX_WARNINGS = 12
 
 
@@ -82,7 +82,7 @@ def in_time(seconds: float, limit: float) -> bool:
     >>> in_time(1.5 + 1e-12, 1.5), in_time(1.5014, 1.5)
     (True, False)
     """
-    return seconds <= limit * (1 + TIME_TOLERANCE)
+    return seconds <= limit * (1 + TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,11 @@ class DevicePlan:
     traded: str = ""
     """What was given up, besides the ratio, to meet the target."""
     note: str = ""
-    """A note if memory, not time, limits the ratio."""
+    """What the device's memory, not its time, limits."""
+    memory_bytes: float | None = None
+    """What its training holds at most; only counted where the device's memory is known."""
+    micro_batch: int | None = None
+    """Batches go through the model in parts of so many examples; None: as the run says."""
 
     def __repr__(self) -> str:
         late = "" if self.feasible else ", late"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
 from fedplt.fleet.plan import (
+    TOLERANCE,
     DeadlineChoice,
     DevicePlan,
     FleetPlan,
@@ -76,9 +77,8 @@ def plan_fleet(
             "freezing layers saves nothing in the paper's cost model, which knows only the ratio. "
             "Name a model, so that exact FLOPs are known, or do without freezing."
         )
-    whole = workload.work(1.0)
-    full = [round_time(device, whole) for device in devices]
-    rule, seconds = _target_seconds(target, devices, full, whole)
+    full = [round_time(device, workload.work(1.0)) for device in devices]
+    rule, seconds = _target_seconds(target, devices, full, workload)
     planner = _Planner(workload, seconds, target)
     plan = planner.plan_all(devices, full, rule)
     if rule != "fastest" or not plan.late:
@@ -91,7 +91,10 @@ def plan_fleet(
 
 
 def _target_seconds(
-    target: FleetTarget, devices: Sequence[DeviceProfile], full: Sequence[RoundTime], whole: Work
+    target: FleetTarget,
+    devices: Sequence[DeviceProfile],
+    full: Sequence[RoundTime],
+    workload: Workload,
 ) -> tuple[Rule, float]:
     """The target time and where it comes from."""
     if target.deadline_seconds is not None:
@@ -101,7 +104,8 @@ def _target_seconds(
         times = [time.total for device, time in pairs for _ in range(device.count)]
         return "percentile", float(np.percentile(times, target.percentile))
     # Without the memory for full training, a device's time for it means nothing.
-    able = [time.total for device, time in pairs if _has_memory(device, whole)]
+    planner = _Planner(workload, math.inf, target)
+    able = [time.total for device, time in pairs if planner.part_size(device, 1.0)]
     return "fastest", min(able or (time.total for time in full))
 
 
@@ -114,10 +118,6 @@ def plan_deadlines(plan: FleetPlan, workload: Workload) -> list[DeadlineChoice]:
         return replace(planner, seconds=seconds, turns=None).plan_all(devices, full, "deadline")
 
     return deadline_choices([planner.least_seconds(device) for device in devices], for_deadline)
-
-
-def _has_memory(device: DeviceProfile, work: Work) -> bool:
-    return device.memory_bytes is None or work.memory_bytes <= device.memory_bytes
 
 
 @dataclass(eq=False)
@@ -151,8 +151,10 @@ class _Planner:
     def _plan(self, device: DeviceProfile, full: RoundTime) -> DevicePlan:
         largest, steps = self._largest_ratio(device), self.workload.local_steps
         if largest >= self.min_ratio:
-            return self._entry(device, full, largest, steps, note=self._note(device, largest))
+            return self._entry(device, full, largest, steps)
         needed = f"only ratio {largest:.3g} would fit" if largest > 0 else "no ratio would fit"
+        if self._largest_ratio(replace(device, memory_bytes=None)) >= self.min_ratio:
+            needed += f" into its memory of {bytes_text(device.memory_bytes or 0)}"
         for frozen in range(1, self.workload.num_layers) if self.target.may_freeze else ():
             ratio = self._largest_ratio(device, frozen)
             if ratio >= self.min_ratio:
@@ -160,8 +162,7 @@ class _Planner:
                     f"freezes the first {frozen} of {self.workload.num_layers} layers to train "
                     f"ratio {ratio:.3g} (with all layers {needed})"
                 )
-                note = self._note(device, ratio, frozen)
-                return self._entry(device, full, ratio, steps, frozen, traded=traded, note=note)
+                return self._entry(device, full, ratio, steps, frozen, traded=traded)
         if self.target.may_cut_steps:
             fewer, shallow, ratio = max(
                 (self._most_steps(device, ratio, frozen), -frozen, ratio)
@@ -189,9 +190,25 @@ class _Planner:
     def _fits(
         self, device: DeviceProfile, ratio: float, frozen: int = 0, steps: int | None = None
     ) -> bool:
-        return all(
-            in_time(round_time(device, work).total, self.seconds) and _has_memory(device, work)
-            for work in self._works(device, ratio, frozen, steps)
+        works = self._works(device, ratio, frozen, steps)
+        in_times = (in_time(round_time(device, work).total, self.seconds) for work in works)
+        return all(in_times) and self.part_size(device, ratio, frozen) > 0
+
+    def part_size(self, device: DeviceProfile, ratio: float, frozen: int = 0) -> int:
+        """The most examples at once whose training fits into the device's memory; 0: none."""
+        if device.memory_bytes is None:
+            return self.workload.part_sizes[0]
+        limit = device.memory_bytes * (1 + TOLERANCE)
+        largest, *smaller = self.workload.part_sizes
+        if self._memory(device, ratio, frozen, largest) <= limit:
+            return largest
+        if not smaller or self._memory(device, ratio, frozen, smaller[-1]) > limit:
+            return 0  # single examples need the least
+        return next(n for n in smaller if self._memory(device, ratio, frozen, n) <= limit)
+
+    def _memory(self, device: DeviceProfile, ratio: float, frozen: int, part_size: int) -> float:
+        return self.workload.memory_bytes(
+            ratio, device.count, self.turns, frozen=frozen, part_size=part_size
         )
 
     def _largest_ratio(self, device: DeviceProfile, frozen: int = 0) -> float:
@@ -199,11 +216,18 @@ class _Planner:
         knots, works = self.workload.knots(frozen), self._knot_works(frozen)
         times = [round_time(device, work).total for work in works]
         largest = crossing(knots, times, self.seconds)
-        if device.memory_bytes is not None:
-            needs = [work.memory_bytes for work in works]
-            largest = min(largest, crossing(knots, needs, device.memory_bytes))
         if self.workload.is_linear:
+            if device.memory_bytes is not None:
+                needs = [self.workload.memory_bytes(float(ratio)) for ratio in knots]
+                largest = min(largest, crossing(knots, needs, device.memory_bytes))
             return largest
+        if largest > 0 and not self.part_size(device, largest, frozen):
+            # Memory grows with the ratio. Counting it takes long: search among few ratios.
+            below = knots[knots <= largest].tolist()
+            number = bisect_left(
+                below, 1, key=lambda ratio: not self.part_size(device, ratio, frozen)
+            )
+            largest = below[number - 1] if number else 0.0
 
         def fits(ratio: float) -> bool:
             return self._fits(device, ratio, frozen)
@@ -237,16 +261,20 @@ class _Planner:
         knots = self.workload.knots(frozen)
         return [self.workload.work(float(ratio), frozen=frozen) for ratio in knots]
 
-    def _note(self, device: DeviceProfile, ratio: float, frozen: int = 0) -> str:
-        if device.memory_bytes is None or _has_memory(device, self.workload.work(1.0)):
+    def _note(self, device: DeviceProfile, ratio: float, frozen: int, part_size: int) -> str:
+        """What the device's memory limits, in words."""
+        notes = []
+        if device.memory_bytes is None or not part_size:
             return ""
-        by_time = self._largest_ratio(replace(device, memory_bytes=None), frozen)
-        if by_time <= ratio:
-            return ""
-        return (
-            f"its memory of {bytes_text(device.memory_bytes)} limits it to ratio {ratio:.3g}; "
-            f"its time would allow {by_time:.3g}"
-        )
+        if self.part_size(device, 1.0) == 0:
+            by_time = self._largest_ratio(replace(device, memory_bytes=None), frozen)
+            if by_time > ratio:
+                notes.append(f"limits it to ratio {ratio:.3g}; its time would allow {by_time:.3g}")
+        if part_size < self.workload.part_sizes[0]:
+            batch = self.workload.batch_size
+            notes.append(f"takes batches of {batch} in parts of {part_size} (micro_batch)")
+        memory = f"its memory of {bytes_text(device.memory_bytes)}"
+        return ". It ".join(notes) and f"{memory} {'. It '.join(notes)}"
 
     def _most_steps(self, device: DeviceProfile, ratio: float, frozen: int) -> int:
         low, high = 0, self.workload.local_steps
@@ -262,8 +290,9 @@ class _Planner:
         if ratio == self.workload.always_ratio:
             smallest += " (the layers that are always trained)"
         works, limit = self._works(device, ratio), f"the target is {seconds_text(self.seconds)} s"
-        needed = max(work.memory_bytes for work in works)
-        if device.memory_bytes is not None and needed > device.memory_bytes:
+        if device.memory_bytes is not None and not self.part_size(device, ratio):
+            sizes = self.workload.part_sizes
+            needed = min(self._memory(device, ratio, 0, n) for n in (sizes[0], sizes[-1]))
             need, have = bytes_text(needed), bytes_text(device.memory_bytes)
             return f"needs {need} at {smallest}, has {have}; no deadline changes that"
         time = max((round_time(device, work) for work in works), key=lambda each: each.total)
@@ -300,8 +329,9 @@ class _Planner:
         steps = 1 if self.target.may_cut_steps else None
         times = [math.inf]
         for frozen in self._depths():
-            works = self._works(device, self._fastest(device, frozen, steps), frozen, steps)
-            if all(_has_memory(device, work) for work in works):
+            fastest = self._fastest(device, frozen, steps)
+            works = self._works(device, fastest, frozen, steps)
+            if self.part_size(device, fastest, frozen):
                 times.append(max(round_time(device, work).total for work in works))
         return min(times)
 
@@ -322,15 +352,20 @@ class _Planner:
         frozen: int = 0,
         reason: str = "",
         traded: str = "",
-        note: str = "",
     ) -> DevicePlan:
         works = self._works(device, ratio, frozen, steps)
         work = max(works, key=lambda work: round_time(device, work).total)
+        part_size, memory = self.part_size(device, ratio, frozen), None
+        if device.memory_bytes is not None:
+            used = part_size or self.workload.part_sizes[-1]
+            memory = self._memory(device, ratio, frozen, used)
         return DevicePlan(
             device=device, ratio=ratio, local_steps=steps, frozen_layers=frozen,
             full=full, planned=round_time(device, work),
             full_work=self.workload.work(1.0), work=work,
-            reason=reason, traded=traded, note=note,
+            reason=reason, traded=traded,
+            note=self._note(device, ratio, frozen, part_size), memory_bytes=memory,
+            micro_batch=part_size if 0 < part_size < self.workload.part_sizes[0] else None,
         )  # fmt: skip
 
 

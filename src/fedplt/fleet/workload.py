@@ -8,6 +8,7 @@ paper's :math:`(\alpha + \beta r)\,\tau P` with uploads of :math:`r P s` bytes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import ClassVar, NamedTuple
@@ -21,6 +22,7 @@ from fedplt.planning import (
     BYTES_PER_NUMBER,
     FORWARD_FLOPS_PER_PARAMETER,
     Allocation,
+    Assignment,
     Layers,
     Turns,
     balanced_allocation,
@@ -47,11 +49,6 @@ class Work:
     def flops(self) -> float:
         return self.forward_flops + self.backward_flops
 
-    @property
-    def memory_bytes(self) -> float:
-        """The model, and gradients and update of what is trained; activations come on top."""
-        return self.bytes_down + 2 * self.bytes_up
-
 
 class NextWork(NamedTuple):
     """The round of the next clients of a fleet, all with the same ratio."""
@@ -62,12 +59,22 @@ class NextWork(NamedTuple):
     """For the clients after them."""
 
 
+Peak = Callable[[Assignment, int, int | None], float]
+"""Bytes that training holds at most, by assignment, batch size and micro-batch."""
+
+
 class Workload(ABC):
     """The work of a round as a function of what a client trains."""
 
     is_linear: ClassVar[bool]
     """Work is linear between the knots; else it comes in whole sub-layers."""
     local_steps: int
+    batch_size: int
+
+    @property
+    def part_sizes(self) -> list[int]:
+        """Examples that go through the model at once, to choose from by memory; largest first."""
+        return [self.batch_size]
 
     @property
     def num_layers(self) -> int:
@@ -94,6 +101,18 @@ class Workload(ABC):
         frozen: int = 0,
     ) -> NextWork:
         """Of clients with this ratio that come after others in a fleet."""
+
+    @abstractmethod
+    def memory_bytes(
+        self,
+        ratio: float,
+        num_clients: int = 1,
+        turns: Turns | None = None,
+        *,
+        frozen: int = 0,
+        part_size: int | None = None,
+    ) -> float:
+        """Bytes that the training of such clients holds at most, by default in whole batches."""
 
     @abstractmethod
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
@@ -140,6 +159,18 @@ class PaperWorkload(Workload):
         )
         return NextWork((work,), None)
 
+    def memory_bytes(
+        self,
+        ratio: float,
+        num_clients: int = 1,
+        turns: Turns | None = None,
+        *,
+        frozen: int = 0,
+        part_size: int | None = None,
+    ) -> float:
+        """The model, and gradients and update of what is trained; activations are not known."""
+        return (1 + 2 * ratio) * self.num_parameters * self.bytes_per_parameter
+
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
         return np.array([0.0, 1.0])
 
@@ -162,6 +193,13 @@ class ExactWorkload(Workload):
     batch_size: int = 64
     num_examples: int | None = None
     """Examples seen in a round; by default all batches are full."""
+    peak: Peak | None = None
+    """Counts memory (:meth:`fedplt.client.memory.MemoryCounter.peak`); by default it is that of the
+    model, and of gradients and update of what is trained, without activations."""
+    may_split: bool = False
+    """Batches may be split into micro-batches to save memory."""
+    micro_batch: int | None = None
+    """The run's own micro-batches."""
 
     def __post_init__(self) -> None:
         if not self.layers.is_traced:
@@ -202,15 +240,47 @@ class ExactWorkload(Workload):
         local_steps: int | None,
         frozen: int,
     ) -> NextWork:
-        share = planned_share(self.layers, ratio, frozen)
-        counts, turns = next_counts(self.layers, [share] * num_clients, turns)
+        counts, turns = self._counts(ratio, num_clients, turns, frozen)
         examples = self._num_seen(local_steps or self.local_steps)
         forward, download = self._forward_and_download
         works = []
-        for row in dict.fromkeys(map(tuple, counts.tolist())):
+        for row in counts:
             backward, upload = self._costs(row)
             works.append(Work(examples * forward, examples * backward, download, upload))
         return NextWork(tuple(works), turns)
+
+    def _counts(
+        self, ratio: float, num_clients: int, turns: Turns | None, frozen: int
+    ) -> tuple[list[tuple[int, ...]], Turns]:
+        """Sub-layers of every layer, for each kind of the clients, and the turns after them."""
+        share = planned_share(self.layers, ratio, frozen)
+        counts, turns = next_counts(self.layers, [share] * num_clients, turns)
+        return list(dict.fromkeys(map(tuple, counts.tolist()))), turns
+
+    @property
+    def part_sizes(self) -> list[int]:
+        largest = min(self.micro_batch or self.batch_size, self.batch_size)
+        powers = (2**n for n in reversed(range((largest - 1).bit_length())))
+        return [largest, *powers] if self.may_split and self.peak else [largest]
+
+    def memory_bytes(
+        self,
+        ratio: float,
+        num_clients: int = 1,
+        turns: Turns | None = None,
+        *,
+        frozen: int = 0,
+        part_size: int | None = None,
+    ) -> float:
+        counts = self._counts(ratio, num_clients, turns, frozen)[0]
+        return max(self._memory(row, part_size or self.part_sizes[0]) for row in counts)
+
+    @cache  # noqa: B019 (lives as long as the workload, a number per kind of client)
+    def _memory(self, counts: tuple[int, ...], part_size: int) -> float:
+        assignment = sublayers_assignment(self.layers, counts)
+        if self.peak is None:
+            return self._forward_and_download[1] + 2 * self._costs(counts)[1]
+        return self.peak(assignment, self.batch_size, part_size)
 
     def _num_seen(self, local_steps: int) -> int:
         full = local_steps * self.batch_size

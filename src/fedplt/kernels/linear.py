@@ -39,17 +39,22 @@ class _Linear(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, trained: TrainedRows, columns: Rows | None, *leaves: Tensor
     ) -> Tensor:
-        ctx.save_for_backward(x)
+        if trained.rows:  # without trained rows, the backward pass reads only the weight
+            ctx.save_for_backward(x)
         ctx.trained, ctx.columns, ctx.version = trained, columns, trained.version
         return linear(x, trained.tensors["weight"], trained.tensors.get("bias"))
 
     @staticmethod
     @hidden_backward
     def backward(ctx: Any, saved: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (x,), trained = saved, ctx.trained
+        trained = ctx.trained
         grad_x = None  # (samples, inputs)
         if ctx.needs_input_grad[0]:
             trained.check_version(ctx.version)
+        if not saved:
+            columns = None if torch.is_grad_enabled() else trained.needed(ctx.columns)
+            return input_gradient(grad, trained.tensors["weight"], columns), None, None
+        (x,) = saved
         if torch.is_grad_enabled():  # only where backward was called with create_graph
             gradients = differentiable_gradients(_linear, [trained], x, grad)
             return gradients[0], None, None, *gradients[1:]
