@@ -141,9 +141,7 @@ def test_exact_plans_meet_their_targets_too(device, seconds, min_ratio, free):
     assert min_ratio <= entry.ratio <= sum(sizes[entry.frozen_layers :]) / sum(sizes)
     if entry.feasible:
         assert round_time(device, entry.work).total <= seconds * (1 + 1e-9)
-        assert device.memory_bytes is None or entry.memory_bytes <= device.memory_bytes * (
-            1 + 1e-9
-        )
+        assert device.memory_bytes is None or entry.memory_bytes <= device.memory_bytes * (1 + 1e-9)
         if entry.ratio < 1 and not entry.traded:
             more = min(1.0, entry.ratio * 1.01)
             slow = round_time(device, exact_fcn().work(more)).total >= seconds * (1 - 1e-9)
