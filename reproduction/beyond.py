@@ -150,7 +150,7 @@ STUDIES = {
     study.pair: study
     for study in (
         _study("fashion-fcn", 0.29, (0.1, 0.2, 0.4), 50, 100),
-        _study("cifar-fcn", 0.23, (0.03, 0.06, 0.12), 30, 50),
+        _study("cifar-fcn", 0.23, (0.03, 0.06, 0.12, 0.24), 30, 100),
         Study("cifar-cnn", "CIFAR-10, CNN", _CNN, 0.25, (0.05, 0.1, 0.2), 30, 60),
     )
 }

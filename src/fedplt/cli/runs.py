@@ -294,6 +294,7 @@ def write_report(folders: list[Path], page: Path, title: str | None = None) -> P
 def _finish(folder: RunFolder) -> None:
     """Print the result and write the report."""
     from fedplt.federation.privacy import privacy_text
+    from fedplt.federation.run_folder.results import AVERAGE_MODEL
 
     history, model = folder.history(), folder.path / "model.safetensors"
     number, metric, record = min(10, len(history.scores)), history.metric, history.rounds[-1]
@@ -303,7 +304,8 @@ def _finish(folder: RunFolder) -> None:
     shipped = ""
     if record.average_score is not None and config.server.average is not None:
         text += f", {metric.text(record.average_score, 1)} the average of past models"
-        shipped = " (the average)" if config.server.average.ship else " (the last model)"
+        is_last = (folder.path / AVERAGE_MODEL).exists()
+        shipped = " (the last model)" if is_last else " (the average)"
     wanted = config.rounds
     if record.round < wanted and history.best is not None:
         out.print(

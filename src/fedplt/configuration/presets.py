@@ -15,7 +15,7 @@ from fedplt.errors import ConfigError, did_you_mean
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "recommended": {
         "method": {"rotate_every": 1},
-        "server": {"memory": {"decay": 0.8}, "average": {"decay": 0.9}},
+        "server": {"memory": {"decay": 0.8}, "average": {"decay": 0.9, "ship": "better"}},
         "messages": {"up": "int8", "down": "int4"},
     }
 }

@@ -350,7 +350,10 @@ class Federation:
         """
         if self.average is None:
             return {FINAL_MODEL: self.state}
-        if self.average.settings.ship:
+        ship = self.average.settings.ship
+        if ship == "better":
+            ship = History(self.records, metric=self.job.metric.info).prefers_average()
+        if ship:
             return {FINAL_MODEL: self.average.state, LAST_MODEL: self.state}
         return {FINAL_MODEL: self.state, AVERAGE_MODEL: self.average.state}
 

@@ -7,7 +7,7 @@ r"""Averages of the global models of past rounds, evaluated and shipped beside t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -23,8 +23,9 @@ class AverageSettings(Section):
     """Weight of the average so far, such as 0.9."""
     window: Annotated[int, Field(ge=1)] | None = None
     """Number of models."""
-    ship: bool = True
-    """``model.safetensors`` is the average; else it is the last round's model."""
+    ship: bool | Literal["better"] = True
+    """``model.safetensors`` is the average, the last round's model (false), or the better one: by
+    the mean score of the last ten evaluated rounds."""
 
     @model_validator(mode="after")
     def _one_of(self) -> AverageSettings:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from fedplt.client import MetricInfo
 from fedplt.errors import ConfigError
+from fedplt.federation import History
 from tests.support.jobs import blob_job, small_model
 from tests.support.runs import final_state, run_job, same, without_time
 
@@ -102,6 +106,24 @@ def test_both_models_are_scored_and_the_average_is_shipped(tmp_path):
     assert last.average_score is not None and last.average_loss is not None
     assert last.average_loss != last.loss
     assert history.test_score is not None
+
+
+@pytest.mark.parametrize("direction", ["higher", "lower"])
+def test_the_better_of_the_last_model_and_the_average_is_shipped(direction):
+    records = [
+        SimpleNamespace(score=score, average_score=average)
+        for score, average in [(0.9, 0.1), *[(0.4, 0.5), (0.5, 0.45)] * 5]
+    ]  # the first is not among the last ten; the means of those are 0.45 and 0.475
+    metric = MetricInfo(name="any", direction=direction)
+    assert History(records, metric=metric).prefers_average() is (direction == "higher")
+
+
+def test_the_file_of_the_model_is_the_better_one(tmp_path):
+    job = blob_job(rounds=4, server={"average": {"window": 3, "ship": "better"}})
+    history = run_job(job, tmp_path / "run")
+    other = "last" if history.prefers_average() else "average"
+    found = {path.stem for path in (tmp_path / "run").glob("*.safetensors")}
+    assert found & {"last", "average"} == {other}
 
 
 @pytest.mark.parametrize(

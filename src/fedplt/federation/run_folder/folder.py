@@ -8,7 +8,7 @@
         checkpoint.safetensors  the state after some round (checkpoint.previous: the one before)
         model.safetensors       the final model, by parameter name
         last.safetensors        with server.average: the last round's model, or average.safetensors
-                                if that is the final one (server.average.ship = false)
+                                if that is the final one (server.average.ship)
         best.safetensors        that of the best round, with evaluation.keep_best
         result.json             final numbers
         updates/                remembered updates, with server.memory.store = "disk"

@@ -319,5 +319,13 @@ class History:
 
     def final_score(self, last: int = 10) -> float:
         """Mean score of the last evaluated rounds; :attr:`last_score` is that of the last one."""
-        tail = self.scores[-last:]
-        return sum(tail) / len(tail) if tail else math.nan
+        return _mean(self.scores[-last:])
+
+    def prefers_average(self, last: int = 10) -> bool:
+        """Whether the average of the models scores better, by the means of the last rounds."""
+        scores = [r.average_score for r in self.evaluated if r.average_score is not None]
+        return self.metric.better(_mean(scores[-last:]), self.final_score(last))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
