@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedplt import __version__
 from fedplt.client import (
+    ClientResult,
     ClientTrainer,
     LocalTraining,
     TrainOrder,
@@ -32,7 +33,6 @@ from fedplt.errors import RunError, UpdateError
 from fedplt.federation import Job, check_job, evaluation_chunks
 from fedplt.files import write_text
 from fedplt.fleet import DeviceProfile
-from fedplt.kernels import put
 from fedplt.planning import (
     Assignment,
     FlatIndex,
@@ -40,13 +40,8 @@ from fedplt.planning import (
     state_packing,
     update_packing,
 )
-from fedplt_flower.messages import (
-    EvaluateAnswer,
-    EvaluateHeader,
-    NodeTrainHeader,
-    TrainAnswer,
-    read,
-)
+from fedplt_flower.app.slices_app import receive, refuse_other
+from fedplt_flower.messages import EvaluateAnswer, EvaluateHeader, TrainHeader, read
 from fedplt_flower.node.local_state import StateFiles
 from fedplt_flower.node.owner_limits import AdmittedOrder
 from fedplt_flower.records import Arrays
@@ -73,9 +68,9 @@ class NodeClient:
 
     def train(
         self, header: Mapping[str, Any], arrays: Arrays, admitted: AdmittedOrder
-    ) -> tuple[NodeTrainHeader, TrainAnswer, NDArray[Any]]:
-        """The order, its answer, and the update as the order's encoding."""
-        order = read(NodeTrainHeader, header)
+    ) -> tuple[TrainHeader, ClientResult, NDArray[Any]]:
+        """The order, its result, and the update in the order's encoding."""
+        order = read(TrainHeader, header)
         refuse_other(order.client, self.client)
         local = self._local(order.local)
         assignment = read_assignment(
@@ -112,16 +107,10 @@ class NodeClient:
             uplink.keep([self.client])
             new["residual"] = uplink.residuals[self.client]
         if new:
-            self.states.forget_before(order.oldest_state_round)
-            self.states.save(order.round, new)
-        answer = TrainAnswer(
-            client=order.client, round=order.round, plan=order.plan,
-            num_examples=result.num_examples, norm=result.norm, loss=result.loss,
-            seconds=result.seconds, weighted_norm=result.weighted_norm,
-        )  # fmt: skip
-        return order, answer, upload
+            self.states.save(order.round, new, order)
+        return order, result, upload
 
-    def _saved(self, order: NodeTrainHeader, local: FlatIndex) -> dict[str, Tensor]:
+    def _saved(self, order: TrainHeader, local: FlatIndex) -> dict[str, Tensor]:
         """What this order needs of the local state."""
         sizes = {"kept": local.size} if local.size else {}
         if order.is_difference:
@@ -196,13 +185,8 @@ class NodeClient:
         return find_spaces(self.job.model, self.job.layers, example)
 
 
-def refuse_other(ordered: int, client: int) -> None:
-    if ordered != client:
-        raise UpdateError(f"this is client {client}; the order is for client {ordered}.")
-
-
 def _decoded(
-    order: NodeTrainHeader, assignment: Assignment, state: Any, reference: Tensor | None
+    order: TrainHeader, assignment: Assignment, state: Any, reference: Tensor | None
 ) -> Any:
     """The values of the model that an order sent."""
     if order.down == "float32":
@@ -215,12 +199,3 @@ def _decoded(
     if reference is None:
         raise UpdateError("this client has no model that a difference could be added to.")
     return (reference + torch.from_numpy(values)).numpy()
-
-
-def receive(state: Tensor, places: FlatIndex, numbers: Any) -> None:
-    """Put the received numbers into a flat state; zero elsewhere."""
-    if numbers is None or len(numbers) != places.size or numbers.dtype != np.float32:
-        found = "no" if numbers is None else f"{len(numbers)} {numbers.dtype}"
-        raise UpdateError(f"{found} numbers were received; this client holds {places.size}.")
-    state.zero_()
-    put(state, places, torch.from_numpy(numbers.copy()).to(state.device))

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ from fedplt.federation import Interrupted, Job
 from fedplt.files import write_text
 from fedplt.kernels import read_state, take
 from fedplt.machine import available_cores
-from fedplt.planning import Assignment
 from fedplt_flower.app.scaffold import app_project, package_of
 from fedplt_flower.node.local_state import StateFiles
 from fedplt_flower.processes import end_all, environment, free_port, run_flwr
@@ -136,9 +134,8 @@ class FlowerSimulation(FlowerEngine):
     # Everything is on this machine: local states go into the run's checkpoint, so that another
     # engine can continue the run.
 
-    def common_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
-        last = int(self.local_state_round[client])
-        return {**super().common_header(client, assignment, upload), "oldest_state_round": last}
+    def oldest_state_round(self, client: int) -> int:
+        return int(self.local_state_round[client])
 
     def local_tensors(self) -> dict[str, Tensor]:
         layers, plan = self.job.layers, self.job.plan
