@@ -89,7 +89,7 @@ class AppEngine(FlowerEngine):
     def __init__(
         self, job: AppJob, wire: Wire, settings: AppSettings, stop: Callable[[], bool]
     ) -> None:
-        super().__init__(job, wire, stop, pin=job.config.engine.pin_nodes)
+        super().__init__(job, wire, stop)
         self.settings = settings
         self.train_metrics: dict[int, tuple[int, Mapping[str, float]]] = {}
         """Examples and metrics of the clients that trained in this round."""

@@ -77,13 +77,13 @@ class FlowerEngine:
         wire: Wire,
         stop: Callable[[], bool] = lambda: False,
         *,
-        pin: bool = False,
         registered: Registered | None = None,
     ) -> None:
         self.job, self.wire, self.stop = job, wire, stop
         self.failures: dict[int, str] = {}
+        number, pin = job.plan.num_clients, job.config.engine.pin_nodes
         self.nodes = ConnectedNodes(
-            wire, job.plan.num_clients, self.check_hello, stop, pin=pin, registered=registered
+            wire, number, self.check_hello, stop, pin=pin, registered=registered
         )
         self.local_state_round = np.full(job.plan.num_clients, -1, dtype=np.int64)
         """The last committed round after which a client saved its local state; -1: none."""

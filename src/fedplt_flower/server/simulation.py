@@ -103,7 +103,7 @@ class FlowerSimulation(FlowerEngine):
             if self.stop():
                 raise Interrupted
             if self._superlink.poll() is not None or time.monotonic() > ends:
-                raise RunError(f"{otherwise}. Its last words:\n{self.log()[-2000:]}")
+                raise RunError(f"{otherwise}. The end of its log:\n{self.log()[-2000:]}")
             time.sleep(0.1)
 
     def log(self) -> str:
