@@ -39,26 +39,6 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class TrainHeader(Strict):
-    """Order to train. A subclass adds what the receiver does not know from its files or code."""
-
-    client: Index
-    round: Index
-    plan: Name
-    """The plan's fingerprint; the client's answer repeats it."""
-    assignment: dict[str, Any]
-    local: list[Name]
-    """Tensors that stay on the client."""
-    recipe: dict[str, bool | str]
-    """Values of :class:`fedplt.planning.LocalRecipe`."""
-    local_state_round: Round
-    """Start from the local state after this round, the client's last committed one."""
-    oldest_state_round: Round
-    """Local states of rounds before this one are not needed again."""
-    upload: bool
-    """Send the update with the answer."""
-
-
 class Training(Strict):
     """Values of :class:`fedplt.client.LocalTraining`; the loss and the data are the node's."""
 
@@ -75,9 +55,24 @@ class Training(Strict):
         return cls(**{name: getattr(training, name) for name in cls.model_fields})
 
 
-class NodeTrainHeader(TrainHeader):
-    """For a node that trains with fedplt's loop on the model and data of its ``node.toml``."""
+class TrainHeader(Strict):
+    """Order to train. A user's app has its own training loop and ignores the settings for it."""
 
+    client: Index
+    round: Index
+    plan: Name
+    """The plan's fingerprint; the client's answer repeats it."""
+    assignment: dict[str, Any]
+    local: list[Name]
+    """Tensors that stay on the client."""
+    recipe: dict[str, bool | str]
+    """Values of :class:`fedplt.planning.LocalRecipe`."""
+    local_state_round: Round
+    """Start from the local state after this round, the client's last committed one."""
+    oldest_state_round: Round
+    """Local states of rounds before this one are not needed again."""
+    upload: bool
+    """Send the update with the answer."""
     seed: Annotated[int, Field(ge=0)]
     training: Training
     learning_rate: Annotated[float, Field(gt=0)]
@@ -92,20 +87,19 @@ class NodeTrainHeader(TrainHeader):
     """Save the received model as the next difference's reference."""
     up: Encoding = "float32"
     """How to send the update."""
+    layers: list[dict[str, Any]] = []
+    """Layers of the model, for a user's app; a node finds them itself."""
+    flow: list[dict[str, Any]] = []
+    spaces: dict[str, Any] | None = None
+    """For a user's app with a sub-model: which rows and columns belong to the same units."""
+
+    def local_recipe(self) -> LocalRecipe:
+        recipe: LocalRecipe = read_plain(LocalRecipe, self.recipe)
+        return recipe
 
     def local_training(self, own: LocalTraining) -> LocalTraining:
         """The node's training with the ordered settings."""
-        recipe = read_plain(LocalRecipe, self.recipe)
-        return replace(own, **dict(self.training), recipe=recipe)
-
-
-class AppTrainHeader(TrainHeader):
-    """For a user's app with a custom model and training loop. Its model has these layers."""
-
-    layers: list[dict[str, Any]]
-    flow: list[dict[str, Any]]
-    spaces: dict[str, Any] | None
-    """For a sub-model: which rows and columns belong to the same units."""
+        return replace(own, **dict(self.training), recipe=self.local_recipe())
 
 
 class UploadHeader(Strict):
@@ -145,10 +139,8 @@ class TrainAnswer(Strict):
     loss: Number
     seconds: Annotated[float, Field(ge=0)]
     weighted_norm: Number | None
-
-
-class AppTrainAnswer(TrainAnswer):
-    metrics: Annotated[dict[Name, Number], Field(max_length=MAX_METRICS)]
+    metrics: Annotated[dict[Name, Number], Field(max_length=MAX_METRICS)] = {}
+    """Of a user's app."""
 
 
 class EvaluateAnswer(Strict):
@@ -164,7 +156,7 @@ class EvaluateAnswer(Strict):
     label_scores: Annotated[list[Number], Field(fail_fast=True)] | None
 
 
-class AppEvaluateAnswer(Strict):
+class MetricsAnswer(Strict):
     """The metrics that an app's ``@app.evaluate()`` returns."""
 
     metrics: Annotated[dict[Name, int | float], Field(max_length=MAX_METRICS)]

@@ -67,7 +67,7 @@ def test_nodes_refuse_to_train_wrongly(tmp_path, monkeypatch):
 
 def test_a_node_checks_once(tmp_path, monkeypatch):
     checks = []
-    counted = "fedplt_flower.node.client.check_job"
+    counted = "fedplt_flower.node.client_app.check_job"
     monkeypatch.setattr(counted, lambda job, assignment: checks.append(assignment))
     run_without_data(tmp_path)
     assert len(checks) == 3

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 
-from fedplt_flower.node.client import NodeClient
-from fedplt_flower.node.client_app import NodeApp
+from fedplt_flower.node.client_app import NodeApp, NodeClient
 from fedplt_flower.records import from_records, to_records
 from fedplt_flower.server.engine import FlowerEngine
 from fedplt_flower.server.wire import answer_of

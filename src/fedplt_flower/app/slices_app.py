@@ -1,82 +1,149 @@
-"""The client side of a user's Flower app: custom model, data and training loop."""
+"""The client app of every node: a user's, with custom code, or one made from ``node.toml``."""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from fedplt import __version__
-from fedplt.client import HeldModels, TrainableSlices, train_held, weighted_norm
-from fedplt.errors import ConfigError, UpdateError
-from fedplt.kernels import bind_state, check_dtypes
+from fedplt.client import ClientResult, HeldModels, TrainableSlices, train_held, weighted_norm
+from fedplt.errors import ConfigError, FedpltError, RunError, UpdateError
+from fedplt.kernels import bind_state, check_dtypes, put
 from fedplt.planning import (
     Assignment,
+    FlatIndex,
     Layer,
     Layers,
-    LocalRecipe,
     ModuleFlow,
     Spaces,
     read_assignment,
 )
 from fedplt_flower.messages import (
     EVALUATE,
-    AppTrainAnswer,
-    AppTrainHeader,
+    HELLO,
+    UPLOAD,
     EvaluateHeader,
     HelloAnswer,
+    Strict,
+    TrainAnswer,
+    TrainHeader,
+    UploadHeader,
     find_metric,
     read,
     read_plain,
 )
-from fedplt_flower.node.client import receive, refuse_other
-from fedplt_flower.node.client_app import (
-    AnsweringApp,
-    reply,
-    reply_trained,
-    reply_upload,
-)
 from fedplt_flower.node.local_state import load_from_memory, save_in_memory
-from fedplt_flower.node.owner_limits import AdmittedOrder
-from fedplt_flower.records import HEADER, from_records
+from fedplt_flower.node.owner_limits import AdmittedOrder, Limits
+from fedplt_flower.records import (
+    HEADER,
+    Arrays,
+    dump_header,
+    from_records,
+    load_header,
+    to_records,
+)
+
+_log = logging.getLogger("flwr")
+UNLIMITED = AdmittedOrder(Limits(max_steps=2**62))
+UPDATE = "fedplt-update"
+"""The record of an update that the server has not requested yet, in the node's memory."""
 
 
-class SlicesApp(AnsweringApp):
+class SlicesApp(ClientApp):
     """A ``ClientApp`` for the strategy :class:`~fedplt_flower.FedPLT`.
 
     Replace ``ClientApp()`` by it, and use :func:`train_slices` in the ``@app.train()`` function. It
     reports to the server which client this is (``partition-id`` of the node's configuration), sends
-    stored updates, and reports the app's exceptions.
+    stored updates, and reports exceptions.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.query("hello")(_hello)
-        self.train("upload")(reply_upload)
+    allows_other_strategies = True
 
     def __call__(self, message: Message, context: Context) -> Message:
-        if HEADER not in message.content.config_records:
-            return ClientApp.__call__(self, message, context)
-        return super().__call__(message, context)
+        if self.allows_other_strategies and HEADER not in message.content.config_records:
+            return super().__call__(message, context)
+        try:
+            size = sum(record.count_bytes() for record in message.content.values())
+            admitted = self.admit(context, size)
+            with admitted.stopping():
+                return self.answer(message, context, admitted)
+        except FedpltError as error:
+            reason = str(error)
+        except Exception as error:  # the model and the data may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            _log.exception("fedplt: the order failed")
+        return Message(to_records({"refused": reason}, {}), reply_to=message)
+
+    def admit(self, context: Context, bytes_down: int) -> AdmittedOrder:
+        """Check an order of this size, of any type, against the owner's limits."""
+        return UNLIMITED
 
     def answer(self, message: Message, context: Context, admitted: AdmittedOrder) -> Message:
-        if message.metadata.message_type == EVALUATE:
+        action = message.metadata.message_type
+        if action == HELLO:
+            client = _client(context)
+            return reply(
+                message,
+                HelloAnswer(client=client, num_examples=None, layers=None, version=__version__),
+            )
+        if action == UPLOAD:
+            return reply_upload(message, context, admitted)
+        if action == EVALUATE:
             _load_local_state(message, context)
-        return ClientApp.__call__(self, message, context)
+        return super().__call__(message, context)
 
 
-def _hello(message: Message, context: Context) -> Message:
-    client = _client(context)
-    return reply(
-        message, HelloAnswer(client=client, num_examples=None, layers=None, version=__version__)
-    )
+def reply(message: Message, answer: Strict, arrays: Arrays | None = None) -> Message:
+    return Message(to_records(answer.model_dump(), arrays or {}), reply_to=message)
+
+
+def reply_trained(
+    message: Message,
+    context: Context,
+    order: TrainHeader,
+    result: ClientResult,
+    update: Any,
+    metrics: Mapping[str, float] | None = None,
+) -> Message:
+    """Reply with the update, or store it until the server requests it."""
+    answer = TrainAnswer(
+        client=order.client, round=order.round, plan=order.plan, num_examples=result.num_examples,
+        norm=result.norm, loss=result.loss, seconds=result.seconds,
+        weighted_norm=result.weighted_norm, metrics=dict(metrics or {}),
+    )  # fmt: skip
+    if order.upload:
+        return reply(message, answer, {"update": update})
+    header = answer.model_dump(include={"client", "round", "plan"})
+    context.state[UPDATE] = ArrayRecord({"update": Array(np.asarray(update))})
+    context.state[UPDATE + "-of"] = ConfigRecord({"header": dump_header(header)})
+    return reply(message, answer)
+
+
+def reply_upload(message: Message, context: Context, admitted: AdmittedOrder) -> Message:
+    """Reply with the stored update."""
+    order, state = read(UploadHeader, from_records(message.content)[0]), context.state
+    if UPDATE not in state.array_records:
+        raise RunError("the update is gone: this node was restarted since it trained.")
+    stored = read(UploadHeader, load_header(state.config_records[UPDATE + "-of"]["header"]))
+    if stored != order:
+        raise UpdateError(
+            f"the stored update is client {stored.client}'s of round {stored.round + 1}; the order "
+            f"is for round {order.round + 1}."
+        )
+    update = state.array_records[UPDATE]["update"].numpy()
+    admitted.admit_upload(update.nbytes)
+    del state[UPDATE]
+    return reply(message, stored, {"update": update})
 
 
 def _client(context: Context) -> int:
@@ -100,6 +167,20 @@ def _load_local_state(message: Message, context: Context) -> None:
         )
 
 
+def refuse_other(ordered: int, client: int) -> None:
+    if ordered != client:
+        raise UpdateError(f"this is client {client}; the order is for client {ordered}.")
+
+
+def receive(state: Tensor, places: FlatIndex, numbers: Any) -> None:
+    """Put the received numbers into a flat state; zero elsewhere."""
+    if numbers is None or len(numbers) != places.size or numbers.dtype != np.float32:
+        found = "no" if numbers is None else f"{len(numbers)} {numbers.dtype}"
+        raise UpdateError(f"{found} numbers were received; this client holds {places.size}.")
+    state.zero_()
+    put(state, places, torch.from_numpy(numbers.copy()).to(state.device))
+
+
 class ClientSlices:
     """The slices that a client trains in a round, and its reply."""
 
@@ -107,7 +188,7 @@ class ClientSlices:
         self,
         message: Message,
         context: Context,
-        order: AppTrainHeader,
+        order: TrainHeader,
         assignment: Assignment,
         model: nn.Module,
         slices: TrainableSlices,
@@ -137,19 +218,17 @@ class ClientSlices:
             loss = find_metric(numbers, "loss")
         else:
             numbers["loss"] = float(loss)
-        values = torch.from_numpy(update.values)
-        answer = AppTrainAnswer(
-            client=order.client, round=order.round, plan=order.plan, num_examples=num_examples,
-            norm=update.norm, loss=math.nan if loss is None else float(loss),
-            seconds=time.perf_counter() - self._started,
-            weighted_norm=weighted_norm(values, self._weights, self._assignment), metrics=numbers,
-        )  # fmt: skip
-        if order.local:
-            local = _local_tensors(self.model, order)
-            save_in_memory(self._context, order.round, order.oldest_state_round, local)
-        return reply_trained(
-            self._message, self._context, answer, update.values, upload=order.upload
+        result = ClientResult(
+            order.client,
+            num_examples,
+            update.norm,
+            math.nan if loss is None else float(loss),
+            time.perf_counter() - self._started,
+            weighted_norm(torch.from_numpy(update.values), self._weights, self._assignment),
         )
+        if order.local:
+            save_in_memory(self._context, _local_tensors(self.model, order), order)
+        return reply_trained(self._message, self._context, order, result, update.values, numbers)
 
 
 @contextmanager
@@ -165,9 +244,9 @@ def train_slices(message: Message, context: Context, model: nn.Module) -> Iterat
             "the strategy in server_app.py."
         )
     header, arrays = from_records(message.content)
-    order = read(AppTrainHeader, header)
+    order = read(TrainHeader, header)
     refuse_other(order.client, _client(context))
-    layers, recipe = _read_layers(order, model), read_plain(LocalRecipe, order.recipe)
+    layers, recipe = _read_layers(order, model), order.local_recipe()
     assignment = read_assignment(
         layers, order.assignment, frozenset(order.local), lambda: _read_spaces(order, layers)
     )
@@ -183,12 +262,12 @@ def train_slices(message: Message, context: Context, model: nn.Module) -> Iterat
         yield ClientSlices(message, context, order, assignment, held.module, slices, weights)
 
 
-def _local_tensors(model: nn.Module, order: AppTrainHeader) -> dict[str, Tensor]:
+def _local_tensors(model: nn.Module, order: TrainHeader) -> dict[str, Tensor]:
     tensors = model.state_dict()
     return {name: tensors[name] for name in order.local}
 
 
-def _read_layers(order: AppTrainHeader, model: nn.Module) -> Layers:
+def _read_layers(order: TrainHeader, model: nn.Module) -> Layers:
     """The server's layers; :class:`UpdateError` if they do not fit this model."""
     layers = Layers(
         read_plain(tuple[Layer, ...], order.layers), read_plain(tuple[ModuleFlow, ...], order.flow)
@@ -217,7 +296,7 @@ def _read_layers(order: AppTrainHeader, model: nn.Module) -> Layers:
     return layers
 
 
-def _read_spaces(order: AppTrainHeader, layers: Layers) -> Spaces:
+def _read_spaces(order: TrainHeader, layers: Layers) -> Spaces:
     """The server's groups of coupled units, which must fit its layers."""
     if order.spaces is None:
         raise UpdateError("the server orders a sub-model without its units.")

@@ -38,10 +38,12 @@ from fedplt_flower.deployment.check_files import (
     check_ca,
     check_certificate,
     check_node_key,
+    guarded,
     note,
     ok,
     private_file,
     problem,
+    reason_of,
     versions,
 )
 from fedplt_flower.deployment.manifest import (
@@ -106,7 +108,7 @@ def check_server(folder: Path, manifest: Manifest) -> Iterator[Finding]:
     yield from check_nodes_registered(folder, address)
     if not address.on_this_machine:
         yield from check_server_reachable(address.hosts[0], address.port, ca, expected=False)
-    yield from _run(folder.parent / "run.toml", manifest)
+    yield from guarded(_run(folder.parent / "run.toml", manifest), "correct it")
 
 
 def _programs(*names: str) -> Iterator[Finding]:
@@ -146,8 +148,7 @@ def _run(path: Path, manifest: Manifest) -> Iterator[Finding]:
         config = load_config(path)
         layers = layers_of(config)
     except FedpltError as error:
-        yield problem(f"{path} cannot be run: {error}", "correct it")
-        return
+        raise RunError(f"{path} cannot be run: {error}") from error
     if config.clients.num_clients != len(manifest.nodes):
         text = f"{path} has {config.clients.num_clients} clients for {len(manifest.nodes)} nodes"
         yield problem(text, "set clients.num_clients and its groups back")
@@ -173,19 +174,21 @@ def check_node(folder: Path, manifest: Manifest) -> Iterator[Finding]:
         address.hosts[0], address.port, folder / "ca.crt", expected=True
     )
     yield from check_node_registered(folder, address)
-    try:
-        node = load_node(folder / "node.toml")
-    except FedpltError as error:
-        yield problem(str(error), "correct node.toml")
-        return
+    yield from guarded(_node_files(folder, manifest), "correct node.toml")
+
+
+def _node_files(folder: Path, manifest: Manifest) -> Iterator[Finding]:
+    node = load_node(folder / "node.toml")
     if manifest.nodes.get(node.name) != node.client:
         text = f"node.toml is of {node.name}, client {node.client}; this folder is of "
         of = ", ".join(f"{name}, client {client}" for name, client in manifest.nodes.items())
         yield problem(text + of, "set name and client back: the server expects them")
     yield _writable(Path(node.state))
-    yield _limits(node)
-    yield from _profile(node)
-    yield from _data_and_model(node, manifest)
+    yield from guarded(_limits(node), "correct it: until then the node refuses everything")
+    profile = "write it with 'fedplt probe MODEL --out', or correct it"
+    yield from guarded(_profile(node), profile)
+    code = "correct node.toml, or install what it names"
+    yield from guarded(_data_and_model(node, manifest), code)
 
 
 def _writable(state: Path) -> Finding:
@@ -200,40 +203,28 @@ def _writable(state: Path) -> Finding:
     return ok(f"{state.name}/ can be written to")
 
 
-def _limits(node: NodeConfig) -> Finding:
-    try:
-        limits = load_limits(node.limits)
-    except FedpltError as error:
-        return problem(str(error), "correct it: until then the node refuses everything")
+def _limits(node: NodeConfig) -> Iterator[Finding]:
+    limits = load_limits(node.limits)
     given = limits.model_dump(exclude_defaults=True)
     text = ", ".join(f"{key} = {value}" for key, value in given.items())
     if limits.mains_power_only:
         text += f" ({power_source().reason})"
-    return ok(f"limits: {text}" if text else "limits.toml sets no limits")
+    yield ok(f"limits: {text}" if text else "limits.toml sets no limits")
 
 
 def _profile(node: NodeConfig) -> Iterator[Finding]:
-    try:
-        device = node_device(node)
-    except FedpltError as error:
-        yield problem(str(error), "write it with 'fedplt probe MODEL --out', or correct it")
-        return
-    if device is not None:
+    if (device := node_device(node)) is not None:
         yield ok(f"profile: {device.flops_per_second / 1e9:.3g} GFLOP/s")
 
 
 def _data_and_model(node: NodeConfig, manifest: Manifest) -> Iterator[Finding]:
-    try:
-        data = node_data(node)
-        yield ok(f"data: {len(data.train):,} examples of this node")
-        model, task = node_model(node), node_task(node)
-        inputs, targets = first_examples(data.train)
-        config = node.run_config()
-        try_model(config, model, inputs, targets, task)
-        layers = plan_from_config(config, model, inputs)[0].layers
-    except FedpltError as error:
-        yield problem(str(error), "correct node.toml, or install what it names")
-        return
+    data = node_data(node)
+    yield ok(f"data: {len(data.train):,} examples of this node")
+    model, task = node_model(node), node_task(node)
+    inputs, targets = first_examples(data.train)
+    config = node.run_config()
+    try_model(config, model, inputs, targets, task)
+    layers = plan_from_config(config, model, inputs)[0].layers
     if manifest.layers is None:
         yield note("the model can be built; the server's was not recorded to compare with")
     elif layers.fingerprint == manifest.layers:
@@ -341,16 +332,11 @@ def compare_clocks(server: datetime, here: datetime) -> Finding:
     """Nodes sign with the time of day, so the server refuses nodes with a wrong clock."""
     ahead = (here - server).total_seconds()  # up to a second too much: the header has whole ones
     do = "set the clocks, such as with 'timedatectl set-ntp true' on both"
-    if ahead > AHEAD_SECONDS:
-        return problem(
-            f"this clock is {ahead:.0f} s ahead of the server's: it refuses this node", do
-        )
-    if ahead < -BEHIND_SECONDS:
-        return problem(
-            f"this clock is {-ahead:.0f} s behind the server's: it refuses this node", do
-        )
+    where = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
+    if ahead > AHEAD_SECONDS or ahead < -BEHIND_SECONDS:
+        return problem(f"this clock is {where}: it refuses this node", do)
     if ahead < -AHEAD_SECONDS:
-        return note(f"this clock is {-ahead:.0f} s behind the server's", do)
+        return note(f"this clock is {where}", do)
     return ok("the clocks agree within seconds")
 
 
@@ -369,4 +355,4 @@ def _server_date(secured: ssl.SSLSocket) -> datetime | None:
 def _reason(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {DEADLINE_SECONDS:g} s"
-    return error.strerror or str(error)
+    return reason_of(error)

@@ -6,8 +6,9 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar, get_args
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -19,31 +20,40 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
+from fedplt.errors import FedpltError
 from fedplt_flower.deployment.manifest import Address, installed_versions
 
+Level = Literal["ok", "note", "problem"]
+LEVELS: tuple[Level, ...] = get_args(Level)
 RENEW = "sign a new server certificate with ca/, or make a new deployment ('fedplt deploy init')"
 SOON = timedelta(days=30)
+Extension = TypeVar("Extension", bound=x509.ExtensionType)
 
 
 @dataclass(frozen=True)
 class Finding:
     """One line of a check: good, worth knowing, or a problem and what to do about it."""
 
-    level: Literal["ok", "note", "problem"]
+    level: Level
     text: str
     do: str = ""
 
 
-def ok(text: str) -> Finding:
-    return Finding("ok", text)
+ok, note, problem = (partial(Finding, level) for level in LEVELS)
 
 
-def note(text: str, do: str = "") -> Finding:
-    return Finding("note", text, do)
+def guarded(findings: Iterator[Finding], do: str) -> Iterator[Finding]:
+    """The findings of a check; an error that ends it is a problem."""
+    try:
+        yield from findings
+    except FedpltError as error:
+        yield problem(str(error), do)
 
 
-def problem(text: str, do: str) -> Finding:
-    return Finding("problem", text, do)
+def reason_of(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "it is damaged, or another kind of file"
 
 
 def private_file(path: Path) -> Finding:
@@ -63,26 +73,19 @@ def versions(wanted: Mapping[str, str], here: Mapping[str, str] | None = None) -
     here = here or installed_versions()
     for package, expected in wanted.items():
         found = here.get(package, "(not installed)")
-        text = f"{package} {found}"
+        text, made = f"{package} {found}", f"the deployment was made with {expected}"
+        install = f"pip install '{package}=={expected.partition('+')[0]}'"
+        same_minor = found.split(".")[:2] == expected.split(".")[:2]
         if found == expected:
             yield ok(text)
         elif package in ("fedplt", "flwr"):
-            install = f"pip install '{package}=={expected}'"
-            yield problem(f"{text}, but the deployment was made with {expected}", install)
-        elif _minor(found) != _minor(expected):
-            differs = (
-                f"{text}, but the deployment was made with {expected}: results may differ in bits"
-            )
-            if package == "torch":
-                yield problem(differs, f"pip install 'torch=={expected.partition('+')[0]}'")
-            else:
-                yield note(differs)
+            yield problem(f"{text}, but {made}", install)
+        elif same_minor:
+            yield note(f"{text} ({made})")
+        elif package == "torch":
+            yield problem(f"{text}, but {made}: results may differ in bits", install)
         else:
-            yield note(f"{text} (the deployment was made with {expected})")
-
-
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]
+            yield note(f"{text}, but {made}: results may differ in bits")
 
 
 def check_ca(path: Path, now: datetime | None = None) -> Iterator[Finding]:
@@ -92,11 +95,8 @@ def check_ca(path: Path, now: datetime | None = None) -> Iterator[Finding]:
         yield ca
         return
     yield _validity(ca, path, now)
-    try:
-        is_ca = ca.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        is_ca = False
-    if not is_ca:
+    constraints = _extension(ca, x509.BasicConstraints)
+    if constraints is None or not constraints.ca:
         yield problem(f"{path} is not the certificate of an authority", "copy ca/ca.crt there")
 
 
@@ -134,7 +134,7 @@ def check_node_key(folder: Path) -> Finding:
         key = load_ssh_private_key(path.read_bytes(), None)
         public = (folder / "node.pub").read_bytes().split()
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        return problem(f"{path} cannot be read: {_reason(error)}", do)
+        return problem(f"{path} cannot be read: {reason_of(error)}", do)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         return problem(f"{path} is not an elliptic-curve key", do)
     text = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
@@ -148,13 +148,14 @@ def _load(path: Path) -> x509.Certificate | Finding:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         do = "copy it again from where the deployment was made"
-        return problem(f"{path} cannot be read: {_reason(error)}", do)
+        return problem(f"{path} cannot be read: {reason_of(error)}", do)
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
-        return str(error.strerror)
-    return "it is damaged, or another kind of file"
+def _extension(certificate: x509.Certificate, kind: type[Extension]) -> Extension | None:
+    try:
+        return certificate.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
 
 
 def _validity(certificate: x509.Certificate, path: Path, now: datetime | None) -> Finding:
@@ -174,12 +175,10 @@ def _validity(certificate: x509.Certificate, path: Path, now: datetime | None) -
 
 
 def _names(certificate: x509.Certificate, path: Path, address: Address) -> Finding:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    found, names = set[str](), _extension(certificate, x509.SubjectAlternativeName)
+    if names is not None:
         found = {*names.get_values_for_type(x509.DNSName)}
         found |= {str(ip) for ip in names.get_values_for_type(x509.IPAddress)}
-    except x509.ExtensionNotFound:
-        found = set()
     missing = [host for host in address.hosts if host not in found]
     if missing:
         text = f"{path} is for {', '.join(sorted(found)) or 'no name'}, not for "
@@ -191,7 +190,7 @@ def _key_matches(certificate: x509.Certificate, path: Path) -> Finding:
     try:
         key = load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        return problem(f"{path} cannot be read: {_reason(error)}", RENEW)
+        return problem(f"{path} cannot be read: {reason_of(error)}", RENEW)
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
         return problem(f"{path} is not the key of {path.stem}.pem", RENEW)

@@ -205,18 +205,18 @@ def _refuse_unsupported(config: RunConfig, path: Path) -> None:
 def _check_ratios(nodes: tuple[Node, ...], *, planned: bool) -> None:
     """Ratios come either from ``nodes.csv`` or from ``[fleet]``."""
     for node in nodes:
+        given = [column for column in NUMBERS if getattr(node, column) is not None]
+        if planned and given:
+            raise ConfigError(
+                f"nodes.csv: node {node.name} has a {given[0]}, but [fleet] plans the ratios "
+                f"from the devices. Remove the column {given[0]}, or [fleet]."
+            )
         if not planned and node.ratio is None:
             raise ConfigError(
                 f"nodes.csv: node {node.name} has no ratio: the column 'ratio' is missing or empty "
                 "there. Give one in (0, 1], or let the server plan them: [fleet] with devices = "
                 "'nodes' in the configuration."
             )
-        for column in NUMBERS:
-            if planned and getattr(node, column) is not None:
-                raise ConfigError(
-                    f"nodes.csv: node {node.name} has a {column}, but [fleet] plans the ratios "
-                    f"from the devices. Remove the column {column}, or [fleet]."
-                )
 
 
 def node_values(config: RunConfig, node: Node, num_clients: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import shutil
 import sys
@@ -108,15 +107,9 @@ def _make_server_keys(scratch: Path, address: Address) -> None:
     authority, server = scratch / "ca", scratch / "server"
     authority.mkdir(mode=0o700)
     (server / "keys").mkdir(parents=True, mode=0o700)
-    ca_key, server_key = keys.new_key(), keys.new_key()
-    ca = keys.make_ca(ca_key)
-    certificate = keys.make_server_certificate(server_key, ca, ca_key, address)
+    ca_key = keys.write_server(server, "server", "ca.crt", address)
     keys.write_private(authority / "ca.key", keys.pem_private(ca_key))
-    keys.write_private(server / "server.key", keys.pem_private(server_key))
-    keys.write_private(server / "superexec.secret", secrets.token_hex(32).encode())
-    for path in (authority / "ca.crt", server / "ca.crt"):
-        path.write_bytes(keys.pem_certificate(ca))
-    (server / "server.pem").write_bytes(keys.pem_certificate(certificate))
+    (authority / "ca.crt").write_bytes((server / "ca.crt").read_bytes())
 
 
 def _make_node_keys(scratch: Path, node: Node, address: Address) -> None:
@@ -129,7 +122,9 @@ def _make_node_keys(scratch: Path, node: Node, address: Address) -> None:
     (folder / "node.pub").write_bytes(public)
     (scratch / "server" / "keys" / f"{node.name}.pub").write_bytes(public)
     (folder / "ca.crt").write_bytes((scratch / "ca" / "ca.crt").read_bytes())
-    keys.write_runtime(folder, node_port(node.client, address))
+    # For connections between the node's processes, on loopback.
+    here = Address(LOCAL[:1], node_port(node.client, address))
+    keys.write_server(folder, "runtime", "runtime-ca.crt", here, keys.CA_DAYS)
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> None:

@@ -92,19 +92,21 @@ def make_server_certificate(
     return builder.sign(ca_key, hashes.SHA384())
 
 
-def write_runtime(folder: Path, port: int) -> None:
-    """A secret and a certificate for the connections between a node's processes, on loopback.
+def write_server(
+    folder: Path, name: str, authority: str, address: Address, days: int = SERVER_DAYS
+) -> PrivateKey:
+    """Write a secret, a key with its certificate, and the certificate of a new authority.
 
-    The certificate has its own authority, whose key is not stored.
+    Returns the authority's key, which is not written.
     """
     ca_key, key = new_key(), new_key()
     ca = make_ca(ca_key)
-    here = Address(LOCAL[:1], port)
-    certificate = make_server_certificate(key, ca, ca_key, here, days=CA_DAYS)
+    certificate = make_server_certificate(key, ca, ca_key, address, days=days)
     write_private(folder / "superexec.secret", secrets.token_hex(32).encode())
-    write_private(folder / "runtime.key", pem_private(key))
-    (folder / "runtime.pem").write_bytes(pem_certificate(certificate))
-    (folder / "runtime-ca.crt").write_bytes(pem_certificate(ca))
+    write_private(folder / f"{name}.key", pem_private(key))
+    (folder / f"{name}.pem").write_bytes(pem_certificate(certificate))
+    (folder / authority).write_bytes(pem_certificate(ca))
+    return ca_key
 
 
 def _builder(

@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from fedplt import __version__
 from fedplt.configuration import RunConfig
 from fedplt.errors import ConfigError, RunError
@@ -105,8 +107,7 @@ def read_manifest(folder: Path) -> Manifest:
                 f"{path} was written by another version of fedplt. Make the deployment again with "
                 "'fedplt deploy init', or install that version."
             )
-        where = values.pop("address")
-        return Manifest(address=Address(tuple(where["hosts"]), int(where["port"])), **values)
+        return TypeAdapter(Manifest).validate_python(values)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise RunError(
             f"{path} cannot be read ({error}): copy the folder again from where 'fedplt deploy "

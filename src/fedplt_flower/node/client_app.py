@@ -1,106 +1,241 @@
-"""Flower client apps that answer the server's orders, within the limits of the node's owner."""
+"""Client apps made from files: ``node.toml`` of a deployment, or a simulation's configuration."""
 
 from __future__ import annotations
 
 import functools
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fedplt import __version__
+from fedplt.client import (
+    ClientResult,
+    ClientTrainer,
+    LocalTraining,
+    TrainOrder,
+    Uplink,
+    combine,
+    evaluate_chunk,
+    num_chunks,
+    num_steps,
+)
 from fedplt.configuration import AnnouncedDevice, load_config
-from fedplt.errors import ConfigError, FedpltError, RunError, UpdateError
-from fedplt.federation import Job, job_from_config
+from fedplt.cutting import find_spaces
+from fedplt.data import first_examples
+from fedplt.errors import ConfigError, RunError, UpdateError
+from fedplt.federation import Job, check_job, evaluation_chunks, job_from_config
+from fedplt.files import write_text
+from fedplt.fleet import DeviceProfile
+from fedplt.planning import (
+    Assignment,
+    FlatIndex,
+    read_assignment,
+    state_packing,
+    update_packing,
+)
+from fedplt_flower.app.slices_app import (
+    UNLIMITED,
+    SlicesApp,
+    receive,
+    refuse_other,
+    reply,
+    reply_trained,
+)
 from fedplt_flower.messages import (
     EVALUATE,
     HELLO,
     TRAIN,
     UPLOAD,
+    EvaluateAnswer,
+    EvaluateHeader,
     HelloAnswer,
-    Strict,
-    TrainAnswer,
-    UploadHeader,
+    TrainHeader,
     read,
 )
-from fedplt_flower.node.client import NodeClient
 from fedplt_flower.node.ledger import LEDGER
+from fedplt_flower.node.local_state import StateFiles
 from fedplt_flower.node.node_config import load_node, node_device, node_job
-from fedplt_flower.node.owner_limits import AdmittedOrder, Limits, load_limits
-from fedplt_flower.records import Arrays, dump_header, from_records, load_header, to_records
+from fedplt_flower.node.owner_limits import AdmittedOrder, load_limits
+from fedplt_flower.records import Arrays, from_records
 
 _log = logging.getLogger("flwr")
-UNLIMITED = AdmittedOrder(Limits(max_steps=2**62))
-UPDATE = "fedplt-update"
-"""The record of an update that the server has not requested yet, in the node's memory."""
+CHECKED = "checked.txt"
+"""Describes the training that was last compared with full gradients times mask."""
 
 
-class AnsweringApp(ClientApp):
-    """Answers every order: an exception becomes an answer, so that the server gets the reason."""
+class NodeClient:
+    """One client, with a job made from the node's files: its model code, data and loss."""
 
-    def admit(self, context: Context, bytes_down: int) -> AdmittedOrder:
-        """Check an order of this size, of any type, against the owner's limits."""
-        return UNLIMITED
+    def __init__(
+        self,
+        job: Job,
+        client: int,
+        examples: range,
+        state_folder: Path,
+        device: DeviceProfile | None = None,
+    ) -> None:
+        self.job, self.client, self.examples, self.device = job, client, examples, device
+        self.states = StateFiles(state_folder, client)
+        self._global = torch.zeros(job.layers.state_size)
 
-    def answer(self, message: Message, context: Context, admitted: AdmittedOrder) -> Message:
-        raise NotImplementedError
-
-    def __call__(self, message: Message, context: Context) -> Message:
-        try:
-            size = sum(record.count_bytes() for record in message.content.values())
-            admitted = self.admit(context, size)
-            with admitted.stopping():
-                return self.answer(message, context, admitted)
-        except FedpltError as error:
-            reason = str(error)
-        except Exception as error:  # the model and the data may raise anything
-            reason = f"{type(error).__name__}: {error}"
-            _log.exception("fedplt: the order failed")
-        return Message(to_records({"refused": reason}, {}), reply_to=message)
-
-
-def reply(message: Message, answer: Strict, arrays: Arrays | None = None) -> Message:
-    return Message(to_records(answer.model_dump(), arrays or {}), reply_to=message)
-
-
-def reply_trained(
-    message: Message, context: Context, answer: TrainAnswer, update: Any, *, upload: bool
-) -> Message:
-    """Reply with the update, or store it until the server requests it."""
-    if upload:
-        return reply(message, answer, {"update": update})
-    header = answer.model_dump(include={"client", "round", "plan"})
-    context.state[UPDATE] = ArrayRecord({"update": Array(np.asarray(update))})
-    context.state[UPDATE + "-of"] = ConfigRecord({"header": dump_header(header)})
-    return reply(message, answer)
-
-
-def reply_upload(
-    message: Message, context: Context, admitted: AdmittedOrder = UNLIMITED
-) -> Message:
-    """Reply with the stored update."""
-    order, state = read(UploadHeader, from_records(message.content)[0]), context.state
-    if UPDATE not in state.array_records:
-        raise RunError("the update is gone: this node was restarted since it trained.")
-    stored = read(UploadHeader, load_header(state.config_records[UPDATE + "-of"]["header"]))
-    if stored != order:
-        raise UpdateError(
-            f"the stored update is client {stored.client}'s of round {stored.round + 1}; the order "
-            f"is for round {order.round + 1}."
+    def hello(self) -> HelloAnswer:
+        return HelloAnswer(
+            client=self.client,
+            num_examples=len(self.examples),
+            layers=self.job.layers.fingerprint,
+            version=__version__,
+            profile=None if self.device is None else AnnouncedDevice.of(self.device),
         )
-    update = state.array_records[UPDATE]["update"].numpy()
-    admitted.admit_upload(update.nbytes)
-    del state[UPDATE]
-    return reply(message, stored, {"update": update})
+
+    def train(
+        self, header: Mapping[str, Any], arrays: Arrays, admitted: AdmittedOrder
+    ) -> tuple[TrainHeader, ClientResult, NDArray[Any]]:
+        """The order, its result, and the update in the order's encoding."""
+        order = read(TrainHeader, header)
+        refuse_other(order.client, self.client)
+        local = self._local(order.local)
+        assignment = read_assignment(
+            self.job.layers, order.assignment, frozenset(order.local), lambda: self._spaces
+        )
+        training = order.local_training(self.job.training)
+        admitted.admit_training(assignment.ratio, num_steps(len(self.examples), training))
+        admitted.admit_upload(update_packing(assignment, order.up).size, now=order.upload)
+        saved = self._saved(order, local)
+        state = _decoded(order, assignment, arrays.get("state"), saved.get("reference"))
+        trainer = self._trainer(local, assignment.received, state)
+        if order.check:
+            self._check(assignment, training, order.recipe)
+            admitted.check()
+        if "kept" in saved:
+            trainer.load_local_state(saved["kept"])
+        weights = arrays.get("weights")
+        settings = TrainOrder(
+            client=order.client, round=order.round, seed=order.seed, assignment=assignment,
+            training=training, learning_rate=order.learning_rate,
+            block_weights=None if weights is None else torch.from_numpy(weights.copy()),
+        )  # fmt: skip
+        update = torch.empty(assignment.update_size)
+        result = trainer.train(settings, self.job.samples, self.examples, update, admitted.on_step)
+        new = {"kept": trainer.local_state()} if local.size else {}
+        if order.keep_reference:
+            new["reference"] = torch.from_numpy(state)
+        upload: NDArray[Any] = update.numpy()
+        if order.up != "float32":
+            uplink = Uplink(order.up)
+            if "residual" in saved:
+                uplink.residuals[self.client] = saved["residual"]
+            upload = np.frombuffer(uplink.send(self.client, upload, assignment)[0], np.uint8)
+            uplink.keep([self.client])
+            new["residual"] = uplink.residuals[self.client]
+        if new:
+            self.states.save(order.round, new, order)
+        return order, result, upload
+
+    def _saved(self, order: TrainHeader, local: FlatIndex) -> dict[str, Tensor]:
+        """What this order needs of the local state."""
+        sizes = {"kept": local.size} if local.size else {}
+        if order.is_difference:
+            sizes["reference"] = self.job.layers.state_size
+        if order.up != "float32":
+            sizes["residual"] = self.job.layers.state_size
+        if order.local_state_round < 0 or not sizes:
+            return {}
+        try:
+            return self.states.load(order.local_state_round, sizes)
+        except RunError as error:
+            if set(sizes) != {"residual"}:
+                raise
+            _log.warning("fedplt: what earlier uploads lost is not sent any more: %s", error)
+            return {}
+
+    def evaluate(
+        self, header: Mapping[str, Any], arrays: Arrays, admitted: AdmittedOrder
+    ) -> EvaluateAnswer:
+        order = read(EvaluateHeader, header)
+        refuse_other(order.client, self.client)
+        job, local = self.job, self._local(order.local)
+        trainer = self._trainer(local, FlatIndex([(0, job.layers.state_size)]), arrays.get("state"))
+        if order.local_state_round >= 0 and local.size:
+            saved = self.states.load(order.local_state_round, {"kept": local.size})
+            trainer.load_local_state(saved["kept"])
+        samples = job.test if order.part == "test" and job.test is not None else job.validation
+        results = []
+        for chunk in evaluation_chunks(job, num_chunks(samples), self.client):
+            admitted.check()
+            loss, metric = job.training.loss, job.metric
+            results.append(evaluate_chunk(trainer.model, samples, chunk, loss, metric))
+        found = combine(results, job.metric)
+        trainer.reset_buffers(warn=False)
+        counts, scores = found.label_counts, found.label_scores
+        assert found.sums is not None
+        return EvaluateAnswer(
+            client=self.client, round=order.round, num_examples=len(self.examples),
+            loss=found.loss, count=found.count, sums=found.sums.tolist(),
+            label_counts=None if counts is None else counts.tolist(),
+            label_scores=None if scores is None else scores.tolist(),
+        )  # fmt: skip
+
+    def _check(
+        self, assignment: Assignment, training: LocalTraining, recipe: Mapping[str, Any]
+    ) -> None:
+        """Refuse a model that partial training is wrong for: once per kind of assignment."""
+        kind = [__version__, torch.__version__, self.job.layers.fingerprint]
+        kind += [f"{assignment.ratio:.2f}", json.dumps(recipe, sort_keys=True)]
+        path = self.states.folder / CHECKED
+        if path.exists() and path.read_text(encoding="utf-8").splitlines() == kind:
+            return
+        check_job(replace(self.job, training=training), assignment)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, "\n".join(kind))
+
+    def _local(self, names: list[str]) -> FlatIndex:
+        known = {tensor.name for tensor in self.job.layers.tensors}
+        if unknown := sorted(set(names) - known):
+            raise UpdateError(f"there is no tensor {unknown[0]!r} in this node's model.")
+        return self.job.layers.flat_index(frozenset(names))
+
+    def _trainer(self, local: FlatIndex, received: FlatIndex, state: Any) -> ClientTrainer:
+        trainer = ClientTrainer(self.job.model, self.job.layers, self._global, local)
+        receive(self._global, received, state)
+        trainer.refresh()
+        return trainer
+
+    @functools.cached_property
+    def _spaces(self) -> Any:
+        example, _ = first_examples(self.job.validation)
+        return find_spaces(self.job.model, self.job.layers, example)
 
 
-class NodeApp(AnsweringApp):
-    """Answers with a :class:`NodeClient`, which ``find`` returns."""
+def _decoded(
+    order: TrainHeader, assignment: Assignment, state: Any, reference: Tensor | None
+) -> Any:
+    """The values of the model that an order sent."""
+    if order.down == "float32":
+        return state
+    if state is None or state.dtype != np.uint8:
+        raise UpdateError(f"the order sends no model as {order.down}.")
+    values = state_packing(assignment.on_client.layers, order.down).decode(state)
+    if not order.is_difference:
+        return values
+    if reference is None:
+        raise UpdateError("this client has no model that a difference could be added to.")
+    return (reference + torch.from_numpy(values)).numpy()
+
+
+class NodeApp(SlicesApp):
+    """Answers with a :class:`NodeClient`, which ``find`` returns, within the owner's limits."""
+
+    allows_other_strategies = False
 
     def __init__(
         self,
@@ -115,29 +250,18 @@ class NodeApp(AnsweringApp):
 
     def answer(self, message: Message, context: Context, admitted: AdmittedOrder) -> Message:
         action = message.metadata.message_type
-        if action not in (HELLO, TRAIN, UPLOAD, EVALUATE):
-            raise UpdateError("this node does not know orders of this type.")
         if action == UPLOAD:
-            return reply_upload(message, context, admitted)
+            return super().answer(message, context, admitted)
+        if action not in (HELLO, TRAIN, EVALUATE):
+            raise UpdateError("this node does not know orders of this type.")
         header, arrays = from_records(message.content)
         torch.set_num_threads(1)  # the same bits as in the simulator
         client = self._find(context)
         if action == HELLO:
-            return reply(message, _hello(client))
+            return reply(message, client.hello())
         if action == EVALUATE:
             return reply(message, client.evaluate(header, arrays, admitted))
-        order, answer, update = client.train(header, arrays, admitted)
-        return reply_trained(message, context, answer, update, upload=order.upload)
-
-
-def _hello(client: NodeClient) -> HelloAnswer:
-    return HelloAnswer(
-        client=client.client,
-        num_examples=len(client.examples),
-        layers=client.job.layers.fingerprint,
-        version=__version__,
-        profile=None if client.device is None else AnnouncedDevice.of(client.device),
-    )
+        return reply_trained(message, context, *client.train(header, arrays, admitted))
 
 
 def client_app() -> ClientApp:

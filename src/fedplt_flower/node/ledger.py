@@ -125,6 +125,6 @@ def _hours(seconds: float) -> str:
 
 def _unknown(path: Path, why: str) -> RunError:
     return RunError(
-        f"no bytes are left for today: the ledger {path} does not tell how many were used ({why}). "
+        f"no bytes are left for today: the ledger {path} does not show how many were used ({why}). "
         f"The owner of this node sets the clock right and starts the count again with: rm '{path}'"
     )

@@ -1,9 +1,10 @@
-"""Client state that never leaves its node: one entry per round.
+"""Client state that never leaves its node: named tensors after each round that it trained in.
 
 ``kept``: normalization layers; ``reference``: the model that the next difference is added to;
 ``residual``: what the encoding of the client's uploads has lost so far.
 
-Files survive a restart of the node; a user's Flower app stores entries in the node's memory.
+Files survive a restart of the node; a user's Flower app stores its normalization layers, by name,
+in the node's memory.
 """
 
 from __future__ import annotations
@@ -17,21 +18,24 @@ from torch import Tensor
 
 from fedplt.errors import RunError
 from fedplt.federation import load_tensors, save_tensors
+from fedplt_flower.messages import TrainHeader
 
 KIND = "kept"
 RECORD = "fedplt-kept-"
 """Names of records in the node's memory start with this."""
 
 
-def not_needed(rounds: Iterable[int], oldest: int) -> list[int]:
-    """The rounds whose states a run that resumes after round ``oldest`` or later never reads.
+def not_needed(rounds: Iterable[int], order: TrainHeader) -> list[int]:
+    """The rounds of stored states that the run, resumed or not, never reads again.
 
-    >>> not_needed([1, 3, 4, 7], oldest=5)
-    [1, 3]
+    Rounds after the last committed one were rejected. Of the others, a run that resumes after round
+    ``order.oldest_state_round`` needs the newest up to it, and all later ones.
     """
-    rounds = list(rounds)
-    newest = max((number for number in rounds if number <= oldest), default=-1)
-    return [number for number in rounds if number < newest]
+    rounds, last, oldest = list(rounds), order.local_state_round, order.oldest_state_round
+    rejected = {number for number in rounds if last < number < order.round}
+    committed = [number for number in rounds if number <= oldest and number not in rejected]
+    newest = max(committed, default=-1)
+    return [number for number in rounds if number in rejected or number < newest]
 
 
 class StateFiles:
@@ -40,7 +44,12 @@ class StateFiles:
     def __init__(self, folder: Path, client: int) -> None:
         self.folder, self._client = folder / f"client-{client}", client
 
-    def save(self, round: int, tensors: Mapping[str, Tensor]) -> None:
+    def save(
+        self, round: int, tensors: Mapping[str, Tensor], order: TrainHeader | None = None
+    ) -> None:
+        """Store the state after a round; delete those that are not needed after this order."""
+        for number in [] if order is None else not_needed(self._rounds(), order):
+            self._path(number).unlink(missing_ok=True)
         whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
         save_tensors(self._path(round), whole, {}, self._seal(round), KIND)
 
@@ -60,10 +69,6 @@ class StateFiles:
                 raise RunError(f"{path} holds the state of another model.")
         return tensors
 
-    def forget_before(self, oldest: int) -> None:
-        for number in not_needed(self._rounds(), oldest):
-            self._path(number).unlink(missing_ok=True)
-
     def _rounds(self) -> list[int]:
         return [int(path.stem) for path in self.folder.glob("*.safetensors")]
 
@@ -75,15 +80,13 @@ class StateFiles:
         return self.folder / f"{round}.safetensors"
 
 
-def save_in_memory(
-    context: Context, round: int, oldest: int, tensors: Mapping[str, Tensor]
-) -> None:
-    """Store the state after a round, and delete those before ``oldest``."""
+def save_in_memory(context: Context, tensors: Mapping[str, Tensor], order: TrainHeader) -> None:
+    """As :meth:`StateFiles.save`, for a user's app."""
     state = context.state
     rounds = [int(name[len(RECORD) :]) for name in state.array_records if name.startswith(RECORD)]
-    for number in not_needed(rounds, oldest):
+    for number in not_needed(rounds, order):
         del state[f"{RECORD}{number}"]
-    state[f"{RECORD}{round}"] = ArrayRecord(
+    state[f"{RECORD}{order.round}"] = ArrayRecord(
         {name: Array(tensor.numpy(force=True).copy()) for name, tensor in tensors.items()}
     )
 

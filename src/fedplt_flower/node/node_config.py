@@ -33,7 +33,7 @@ from fedplt.configuration import (
     load_section,
     read_fleet,
 )
-from fedplt.data import Progress, TrainingData, split_given
+from fedplt.data import TrainingData, split_given
 from fedplt.errors import ConfigError, FleetError
 from fedplt.federation import Job, load_data, make_job, split_data
 from fedplt.fleet import DeviceProfile
@@ -119,11 +119,11 @@ def load_node(path: str | Path) -> NodeConfig:
     return node.model_copy(update=update)
 
 
-def node_data(node: NodeConfig, progress: Progress | None = None) -> TrainingData:
+def node_data(node: NodeConfig) -> TrainingData:
     """The node's training examples, in the simulator's order."""
     search_also(node.code)
     config = node.run_config()
-    data = load_data(config, progress)
+    data = load_data(config)
     if not node.data.whole:
         mine = split_data(config, data.train).client(node.client)
         data = TrainingData(data.train.arranged(mine), data.validation, data.test)

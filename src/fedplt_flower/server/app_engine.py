@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -18,20 +18,17 @@ from fedplt.client import ClientResult, Evaluation
 from fedplt.errors import UpdateError
 from fedplt.federation import Job
 from fedplt.kernels import named_tensors
-from fedplt.planning import Assignment
-from fedplt.server import MAX_LOSS, Broadcast, claim_cap, validate_evaluation
+from fedplt.server import MAX_LOSS, claim_cap, validate_evaluation
 from fedplt_flower.messages import (
     MAX_EXAMPLES,
-    AppEvaluateAnswer,
-    AppTrainAnswer,
-    AppTrainHeader,
     HelloAnswer,
-    TrainHeader,
+    MetricsAnswer,
     find_metric,
     metric_names,
     read,
 )
-from fedplt_flower.server.engine import FlowerEngine
+from fedplt_flower.records import Arrays
+from fedplt_flower.server.engine import FlowerEngine, Records
 from fedplt_flower.server.wire import Answer, Wire
 
 
@@ -86,46 +83,33 @@ class AppSettings:
 class AppEngine(FlowerEngine):
     """Sends apps the layers with their assignments, and collects the apps' metrics."""
 
-    answer_kind = AppTrainAnswer
+    sends_layers = True
     job: AppJob
 
     def __init__(
         self, job: AppJob, wire: Wire, settings: AppSettings, stop: Callable[[], bool]
     ) -> None:
-        super().__init__(job, wire, stop, pin=job.config.engine.pin_nodes)
+        super().__init__(job, wire, stop)
         self.settings = settings
         self.train_metrics: dict[int, tuple[int, Mapping[str, float]]] = {}
         """Examples and metrics of the clients that trained in this round."""
         self.node_metrics: dict[int, dict[str, float]] = {}
         self.server_metrics: dict[int, MetricRecord] = {}
         """By the number of the round, from 1."""
+        self._evaluated: dict[int, tuple[int, Mapping[str, float]]] = {}
+        """Examples and metrics of the clients that evaluated the model last."""
 
     def check_hello(self, hello: HelloAnswer) -> None:
         """Apps know neither their number of examples nor the layers before they train."""
         if hello.layers is not None or hello.num_examples is not None:
             raise UpdateError("it is not an app for FedPLT: its app is SlicesApp().")
 
-    def train_records(self) -> dict[str, ArrayRecord | ConfigRecord]:
+    def train_records(self) -> Records:
         self.train_metrics = {}
         return {"config": self._config(self.settings.train_config)}
 
     def _config(self, given: ConfigRecord) -> ConfigRecord:
         return ConfigRecord({**given, "server-round": self.round + 1})
-
-    def train_header(
-        self, client: int, assignment: Assignment, upload: bool, sent: Broadcast
-    ) -> TrainHeader:
-        return AppTrainHeader(
-            **self.common_header(client, assignment, upload),
-            **self._layers,
-            recipe=asdict(self.job.recipe),
-            spaces=assignment.spaces.to_json() if assignment.spaces else None,
-        )
-
-    @cached_property
-    def _layers(self) -> dict[str, Any]:
-        identity = self.job.layers.identity()
-        return {key: identity[key] for key in ("layers", "flow")}
 
     def take_result(self, client: int, answer: Answer, upload: bool) -> ClientResult:
         if set(answer.header) == {"metrics"}:
@@ -168,37 +152,40 @@ class AppEngine(FlowerEngine):
         self, part: str, state: Tensor, clients: Sequence[int]
     ) -> dict[int, Evaluation]:
         """Call the app's function on each node; answers without the run's metric are left out."""
-        self.failures = {}
+        self.failures, self._evaluated = {}, {}
         if not self.settings.evaluate_on_nodes:
             return {}
-
-        def take_metrics(_: int, answer: Answer) -> tuple[int, dict[str, float], Evaluation]:
-            number, metrics = read(AppEvaluateAnswer, answer.header).split()
-            evaluation = self._evaluation(metrics, number)
-            if find_metric(metrics, *metric_names(self.job.metric.name)) is not None:
-                validate_evaluation(evaluation, self.job.metric)
-            return number, metrics, evaluation
-
-        config = self._config(self.settings.evaluate_config)
-        records: dict[str, Any] = {"arrays": self.arrays(state), "config": config}
-        found = self.ask_to_evaluate(part, clients, take_metrics, {}, records)
+        found = super().evaluate_clients(part, state, clients)
         if found:
-            most = claim_cap([number for number, _, _ in found.values()])
-            means = {k: (min(number, most), metrics) for k, (number, metrics, _) in found.items()}
+            most = claim_cap([number for number, _ in self._evaluated.values()])
+            means = {k: (min(n, most), metrics) for k, (n, metrics) in self._evaluated.items()}
             self.node_metrics[self.round + 1] = weighted_mean(means)
-        evaluations = {k: each for k, (_, _, each) in found.items()}
-        return {k: each for k, each in evaluations.items() if not math.isnan(each.score)}
+        return {k: each for k, each in found.items() if not math.isnan(each.score)}
+
+    def evaluate_contents(self, state: Tensor) -> tuple[Arrays, Records]:
+        config = self._config(self.settings.evaluate_config)
+        return {}, {"arrays": self.arrays(state), "config": config}
+
+    def take_evaluation(self, client: int, answer: Answer) -> Evaluation:
+        number, metrics = read(MetricsAnswer, answer.header).split()
+        evaluation = self._evaluation(metrics, number)
+        if self._score(metrics) is not None:
+            validate_evaluation(evaluation, self.job.metric)
+        self._evaluated[client] = number, metrics
+        return evaluation
 
     def _evaluation(
         self, metrics: Mapping[str, float], num_examples: int | None = None
     ) -> Evaluation:
-        loss = find_metric(metrics, "loss")
-        score = find_metric(metrics, *metric_names(self.job.metric.name))
+        loss, score = find_metric(metrics, "loss"), self._score(metrics)
         return Evaluation(
             math.nan if loss is None else loss,
             math.nan if score is None else score,
             num_examples=num_examples,
         )
+
+    def _score(self, metrics: Mapping[str, float]) -> float | None:
+        return find_metric(metrics, *metric_names(self.job.metric.name))
 
     def local_tensors(self) -> dict[str, Tensor]:
         return {**super().local_tensors(), "flower.examples": torch.tensor(self.job.known)}

@@ -123,14 +123,14 @@ class ConnectedNodes:
         hello = read(HelloAnswer, answer.header)
         client, last = hello.client, self.num_clients - 1
         if client > last:
-            raise UpdateError(f"it says it is client {client}; clients are 0 to {last}.")
+            raise UpdateError(f"it claims to be client {client}; clients are 0 to {last}.")
         if clients is not None and clients.get(node) != client:
             key = f"is client {clients[node]}'s" if node in clients else "is not in server/keys"
-            raise UpdateError(f"it says it is client {client}, but its key {key}.")
+            raise UpdateError(f"it claims to be client {client}, but its key {key}.")
         self.check(hello)
         other = self.node_of.get(client, self.pinned.get(client, node) if self.pin else node)
         if clients is None and other != node:
-            raise UpdateError(f"it says it is client {client}, which is node {other} already.")
+            raise UpdateError(f"it claims to be client {client}, which is node {other} already.")
         self.hellos[client] = hello
         self.node_of[client] = self.pinned[client] = node
 

@@ -43,7 +43,6 @@ from fedplt_flower.messages import (
     EvaluateAnswer,
     EvaluateHeader,
     HelloAnswer,
-    NodeTrainHeader,
     Strict,
     TrainAnswer,
     TrainHeader,
@@ -56,6 +55,8 @@ from fedplt_flower.server.connected_nodes import ConnectedNodes, Registered, dev
 from fedplt_flower.server.wire import Answer, Order, Wire, exchange
 
 Found = TypeVar("Found")
+Records = Mapping[str, ArrayRecord | ConfigRecord]
+"""Further records of an order, for the functions of a user's app."""
 
 
 class FlowerEngine:
@@ -66,7 +67,8 @@ class FlowerEngine:
     states stay in files on the nodes; the server stores only their rounds.
     """
 
-    answer_kind: type[TrainAnswer] = TrainAnswer
+    sends_layers = False
+    """Orders to train contain the layers of the model, for clients that do not find them."""
 
     def __init__(
         self,
@@ -74,13 +76,13 @@ class FlowerEngine:
         wire: Wire,
         stop: Callable[[], bool] = lambda: False,
         *,
-        pin: bool = False,
         registered: Registered | None = None,
     ) -> None:
         self.job, self.wire, self.stop = job, wire, stop
         self.failures: dict[int, str] = {}
+        number, pin = job.plan.num_clients, job.config.engine.pin_nodes
         self.nodes = ConnectedNodes(
-            wire, job.plan.num_clients, self.check_hello, stop, pin=pin, registered=registered
+            wire, number, self.check_hello, stop, pin=pin, registered=registered
         )
         self.local_state_round = np.full(job.plan.num_clients, -1, dtype=np.int64)
         """The last committed round after which a client saved its local state; -1: none."""
@@ -137,7 +139,6 @@ class FlowerEngine:
             if block_weights is not None:
                 arrays["weights"] = take(block_weights, assignment.uploaded).numpy()
             orders[client] = self.train_header(client, assignment, upload, sent), arrays
-
         take_result = partial(self.take_result, upload=upload)
         self._results = self.ask(TRAIN, orders, take_result, self.train_records())
         return [self._results[client] for client in assignments if client in self._results]
@@ -147,9 +148,17 @@ class FlowerEngine:
     ) -> TrainHeader:
         job = self.job
         down, messages = sent.encoding_of(client), job.config.messages
-        training = job.training_of(client)
-        return NodeTrainHeader(
-            **self.common_header(client, assignment, upload),
+        training, spaces = job.training_of(client), assignment.spaces
+        layers = self._layers if self.sends_layers else {}
+        return TrainHeader(
+            client=client,
+            round=self.round,
+            plan=job.plan.fingerprint,
+            assignment=assignment.to_message(),
+            local=sorted(assignment.local),
+            local_state_round=int(self.local_state_round[client]),
+            oldest_state_round=self.oldest_state_round(client),
+            upload=upload,
             seed=job.config.seed,
             recipe=asdict(training.recipe),
             training=Training.of(training),
@@ -159,29 +168,25 @@ class FlowerEngine:
             is_difference=down in DIFFERENCES,
             keep_reference=messages.down in DIFFERENCES and sent.state_of(client) is sent.state,
             up=messages.up,
+            **layers,
+            spaces=spaces.to_json() if layers and spaces else None,
         )
 
-    def common_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
-        """Fields of an order to train, for any node."""
-        every = self.job.config.checkpoint_every
-        return {
-            "client": client,
-            "round": self.round,
-            "plan": self.job.plan.fingerprint,
-            "assignment": assignment.to_message(),
-            "local": sorted(assignment.local),
-            "local_state_round": int(self.local_state_round[client]),
-            # A resumed run starts at the last checkpoint or at the one before.
-            "oldest_state_round": max(0, self.round // every - 1) * every - 1,
-            "upload": upload,
-        }
+    @cached_property
+    def _layers(self) -> dict[str, Any]:
+        identity = self.job.layers.identity()
+        return {key: identity[key] for key in ("layers", "flow")}
 
-    def train_records(self) -> dict[str, ArrayRecord | ConfigRecord]:
-        """Further records of an order to train."""
+    def oldest_state_round(self, client: int) -> int:
+        """A resumed run starts at the last checkpoint or at the one before."""
+        every = self.job.config.checkpoint_every
+        return max(0, self.round // every - 1) * every - 1
+
+    def train_records(self) -> Records:
         return {}
 
     def take_result(self, client: int, answer: Answer, upload: bool) -> ClientResult:
-        found = read(self.answer_kind, answer.header)
+        found = read(TrainAnswer, answer.header)
         self._refuse_other(client, found)
         self.check_examples(found)
         update = self._update_of(answer) if upload else None
@@ -220,7 +225,7 @@ class FlowerEngine:
             self._refuse_other(client, read(UploadHeader, answer.header))
             return self._update_of(answer)
 
-        self._updates |= self.ask(UPLOAD, orders, take_upload)
+        self._updates |= self.ask(UPLOAD, orders, take_upload, {})
         for client in clients:
             if client in self._updates:
                 checked, refused = read_each({client: self._updates.pop(client)}, self._checked)
@@ -261,7 +266,7 @@ class FlowerEngine:
         action: str,
         orders: Mapping[int, tuple[Strict, Arrays]],
         take_answer: Callable[[int, Answer], Found],
-        records: Mapping[str, ArrayRecord | ConfigRecord] | None = None,
+        records: Records,
     ) -> dict[int, Found]:
         """Send orders; return what ``take_answer`` makes of the answers. Others are failures."""
         if not orders:
@@ -275,7 +280,7 @@ class FlowerEngine:
         sent = {}
         for client in asked:
             header, arrays = orders[client]
-            sent[client] = Order(nodes[client], action, header.model_dump(), arrays, records or {})
+            sent[client] = Order(nodes[client], action, header.model_dump(), arrays, records)
         for client in orders:
             if client not in nodes:
                 self.failures[client] = "its node is not connected."
@@ -325,23 +330,7 @@ class FlowerEngine:
         self, part: str, state: Tensor, clients: Sequence[int]
     ) -> dict[int, Evaluation]:
         """Each client evaluates the model with its local state."""
-
-        def take_evaluation(client: int, answer: Answer) -> Evaluation:
-            found = read(EvaluateAnswer, answer.header)
-            self._refuse_other(client, found)
-            self.check_examples(found)
-            return self._evaluation_of(found)
-
-        return self.ask_to_evaluate(part, clients, take_evaluation, {"state": state.numpy()})
-
-    def ask_to_evaluate(
-        self,
-        part: str,
-        clients: Sequence[int],
-        take_answer: Callable[[int, Answer], Found],
-        arrays: Arrays,
-        records: Mapping[str, ArrayRecord | ConfigRecord] | None = None,
-    ) -> dict[int, Found]:
+        arrays, records = self.evaluate_contents(state)
         orders: dict[int, tuple[Strict, Arrays]] = {}
         for client in clients:
             header = EvaluateHeader(
@@ -350,7 +339,17 @@ class FlowerEngine:
             )  # fmt: skip
             orders[client] = header, arrays
         self.failures = {}
-        return self.ask(EVALUATE, orders, take_answer, records)
+        return self.ask(EVALUATE, orders, self.take_evaluation, records)
+
+    def evaluate_contents(self, state: Tensor) -> tuple[Arrays, Records]:
+        """What an order to evaluate sends."""
+        return {"state": state.numpy()}, {}
+
+    def take_evaluation(self, client: int, answer: Answer) -> Evaluation:
+        found = read(EvaluateAnswer, answer.header)
+        self._refuse_other(client, found)
+        self.check_examples(found)
+        return self._evaluation_of(found)
 
     def _evaluation_of(self, found: EvaluateAnswer) -> Evaluation:
         """Refuse sums that cannot be those of the metric."""

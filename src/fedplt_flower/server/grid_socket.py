@@ -22,6 +22,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from fedplt.errors import RunError
+from fedplt_flower.records import Arrays
 from fedplt_flower.server.wire import Answer, Order, Wire
 
 MAX_FRAME = 2**36
@@ -29,16 +30,20 @@ HANDSHAKE_SECONDS = 10.0
 
 
 class FramedSocket:
-    """A connected socket that sends and receives frames of a JSON value and arrays."""
+    """A connected socket for frames of a JSON value and arrays.
+
+    A call is one frame; its answer is the number of further frames, and these.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
 
-    def send(self, value: Any, arrays: dict[str, np.ndarray[Any, Any]] | None = None) -> None:
-        data = save(arrays or {}, metadata={"value": json.dumps(value)})
+    def send(self, value: Any, arrays: Arrays | None = None) -> None:
+        whole = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
+        data = save(whole, metadata={"value": json.dumps(value)})
         self.connection.sendall(struct.pack("<Q", len(data)) + data)
 
-    def receive(self) -> tuple[Any, dict[str, np.ndarray[Any, Any]]]:
+    def receive(self) -> tuple[Any, Arrays]:
         (size,) = struct.unpack("<Q", self._read(8))
         if size > MAX_FRAME:
             raise ConnectionError(f"a frame of {size} bytes")
@@ -93,31 +98,28 @@ class SocketWire:
         return True
 
     def nodes(self) -> list[int]:
-        return [int(node) for node in self._call(["nodes"])[0]]
+        ((found, _),) = self._call(["nodes"])
+        return [int(node) for node in found]
 
     def push(self, orders: Sequence[Order], seconds: float) -> list[str]:
-        arrays = {
-            f"{index}/{name}": np.ascontiguousarray(array)
-            for index, order in enumerate(orders)
-            for name, array in order.arrays.items()
-        }
-        heads = [[order.node, order.action, dict(order.header)] for order in orders]
-        return list(self._call(["push", heads, seconds], arrays)[0])
+        ids: list[str] = []
+        for order in orders:
+            call = ["push", order.node, order.action, dict(order.header), seconds]
+            ((found, _),) = self._call(call, order.arrays)
+            ids += found
+        return ids
 
     def pull(self, ids: Iterable[str]) -> dict[str, Answer]:
-        found, arrays = self._call(["pull", list(ids)])
-        parts = _by_index(arrays)
-        return {
-            name: Answer(header, parts.get(index, {}), error)
-            for index, (name, header, error) in enumerate(found)
-        }
+        found = self._call(["pull", list(ids)])
+        return {name: Answer(header, arrays, error) for (name, header, error), arrays in found}
 
-    def _call(self, value: Any, arrays: Any = None) -> tuple[Any, Any]:
+    def _call(self, value: Any, arrays: Arrays | None = None) -> list[tuple[Any, Arrays]]:
         if self._peer is None:
             raise RunError("Flower's server app has not connected.")
         try:
             self._peer.send(value, arrays)
-            return self._peer.receive()
+            number, _ = self._peer.receive()
+            return [self._peer.receive() for _ in range(number)]
         except (OSError, ConnectionError) as error:
             raise RunError(f"Flower's server app has ended ({error}).") from error
 
@@ -146,30 +148,15 @@ def serve_grid(wire: Wire, address: str, token: str) -> None:
             return
         if action == "end":
             return
+        frames: list[tuple[Any, Arrays]]
         if action == "nodes":
-            peer.send([str(node) for node in wire.nodes()])
+            frames = [([str(node) for node in wire.nodes()], {})]
         elif action == "push":
-            heads, seconds = rest
-            parts = _by_index(arrays)
-            orders = [
-                Order(node, kind, header, parts.get(index, {}))
-                for index, (node, kind, header) in enumerate(heads)
-            ]
-            peer.send(wire.push(orders, seconds))
+            node, kind, header, seconds = rest
+            frames = [(wire.push([Order(node, kind, header, arrays)], seconds), {})]
         else:
             answers = wire.pull(rest[0])
-            found = [[name, dict(a.header), a.error] for name, a in answers.items()]
-            numbers = {
-                f"{index}/{name}": array
-                for index, answer in enumerate(answers.values())
-                for name, array in answer.arrays.items()
-            }
-            peer.send(found, numbers)
-
-
-def _by_index(arrays: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    result: dict[int, dict[str, Any]] = {}
-    for key, array in arrays.items():
-        index, _, name = key.partition("/")
-        result.setdefault(int(index), {})[name] = array
-    return result
+            frames = [([name, dict(a.header), a.error], a.arrays) for name, a in answers.items()]
+        peer.send(len(frames))
+        for value, numbers in frames:
+            peer.send(value, numbers)

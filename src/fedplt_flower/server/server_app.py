@@ -89,8 +89,7 @@ def run_on(wire: Wire, settings: Any, keys: Keys | None = None) -> None:
 
     def engine(job: Job, stop: Callable[[], bool]) -> FlowerEngine:
         threading.Thread(target=_interrupt_late, args=(stop, ended), daemon=True).start()
-        pin = job.config.engine.pin_nodes
-        made = FlowerEngine(job, wire, stop, pin=pin, registered=registered)
+        made = FlowerEngine(job, wire, stop, registered=registered)
         made.nodes.wait(max(1, job.config.server.min_clients), made.seconds)
         return made
 

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ from fedplt.federation import Interrupted, Job
 from fedplt.files import write_text
 from fedplt.fleet import available_cores
 from fedplt.kernels import read_state, take
-from fedplt.planning import Assignment
 from fedplt_flower.app.scaffold import app_project, package_of
 from fedplt_flower.node.local_state import StateFiles
 from fedplt_flower.processes import end_all, environment, free_port, run_flwr
@@ -105,7 +103,7 @@ class FlowerSimulation(FlowerEngine):
             if self.stop():
                 raise Interrupted
             if self._superlink.poll() is not None or time.monotonic() > ends:
-                raise RunError(f"{otherwise}. Its last words:\n{self.log()[-2000:]}")
+                raise RunError(f"{otherwise}. The end of its log:\n{self.log()[-2000:]}")
             time.sleep(0.1)
 
     def log(self) -> str:
@@ -136,9 +134,8 @@ class FlowerSimulation(FlowerEngine):
     # Everything is on this machine: local states go into the run's checkpoint, so that another
     # engine can continue the run.
 
-    def common_header(self, client: int, assignment: Assignment, upload: bool) -> dict[str, Any]:
-        last = int(self.local_state_round[client])
-        return {**super().common_header(client, assignment, upload), "oldest_state_round": last}
+    def oldest_state_round(self, client: int) -> int:
+        return int(self.local_state_round[client])
 
     def local_tensors(self) -> dict[str, Tensor]:
         layers, plan = self.job.layers, self.job.plan

@@ -85,6 +85,13 @@ def exchange(
     pending: dict[str, int] = {}
     answers: dict[int, Answer] = {}
     pause, interruptions = FIRST_PAUSE, wire.interruptions
+
+    def send(keys: list[int]) -> list[int]:
+        """Send these orders; return those that cannot be sent."""
+        ids = wire.push([orders[key] for key in keys], left)
+        pending.update({name: key for name, key in zip(ids, keys, strict=True) if name})
+        return [key for name, key in zip(ids, keys, strict=True) if not name]
+
     while waiting or pending:
         if stop():
             raise Interrupted
@@ -93,20 +100,16 @@ def exchange(
             break
         room = len(waiting) if wire.max_in_flight is None else wire.max_in_flight - len(pending)
         if waiting and room > 0:
-            keys, waiting = waiting[:room], waiting[room:]
-            ids = wire.push([orders[key] for key in keys], left)
-            pending |= {name: key for name, key in zip(ids, keys, strict=True) if name}
-            for name, key in zip(ids, keys, strict=True):
-                if not name:
-                    answers[key] = Answer(error="its node is not connected.")
+            for key in send(waiting[:room]):
+                answers[key] = Answer(error="its node is not connected.")
+            waiting = waiting[room:]
         came = {name: answer for name, answer in wire.pull(pending).items() if name in pending}
         for name, answer in came.items():
             answers[pending[name]] = answer
         pending = {name: key for name, key in pending.items() if key not in answers}
         if wire.interruptions != interruptions:
-            interruptions, lost = wire.interruptions, list(dict.fromkeys(pending.values()))
-            ids = wire.push([orders[key] for key in lost], left)
-            pending |= {name: key for name, key in zip(ids, lost, strict=True) if name}
+            interruptions = wire.interruptions
+            send(list(dict.fromkeys(pending.values())))
         pause = FIRST_PAUSE if came else min(LONGEST_PAUSE, 1.5 * pause)
         if pending:
             time.sleep(min(pause, left))

@@ -24,7 +24,7 @@ from fedplt_flower.messages import (
     TRAIN,
     UPLOAD,
     EvaluateHeader,
-    NodeTrainHeader,
+    TrainHeader,
     Training,
     UploadHeader,
 )
@@ -86,7 +86,7 @@ class Node:
             )
             return asked.model_dump(), state
         settings = LocalTraining(**{"batch_size": 16, **training})
-        header = NodeTrainHeader(
+        header = TrainHeader(
             client=1, round=0, seed=0, plan=plan, local=[], recipe=asdict(settings.recipe),
             assignment=self.job.plan.assignment(0).to_message(), training=Training.of(settings),
             learning_rate=0.1, local_state_round=-1, oldest_state_round=-1, upload=False,

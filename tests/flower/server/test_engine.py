@@ -298,8 +298,8 @@ def test_a_node_is_the_client_that_its_key_belongs_to(tmp_path):
     with pytest.warns(UserWarning) as warned:
         history, _ = final_state(fedplt(), engine=make)
     said = {str(warning.message) for warning in warned}
-    assert "node 100 cannot join: it says it is client 2, but its key is client 0's." in said
-    assert "node 104 cannot join: it says it is client 4, but its key is not in" in str(said)
+    assert "node 100 cannot join: it claims to be client 2, but its key is client 0's." in said
+    assert "node 104 cannot join: it claims to be client 4, but its key is not in" in str(said)
     assert all(list(record.rejected) == ["0", "4"] for record in history.rounds)
     wire = MemoryWire(fedplt(), tmp_path, first_claim)
     with pytest.raises(RunError, match=r"clients \[0\] did not join"):
@@ -330,7 +330,7 @@ def test_two_nodes_cannot_be_one_client(tmp_path):
         return ({**header, "client": 1, "num_examples": number}, {}) if bad else None
 
     number = int(fedplt().num_examples[1])
-    with pytest.warns(UserWarning, match="node 102 cannot join: it says it is client 1"):
+    with pytest.warns(UserWarning, match="node 102 cannot join: it claims to be client 1"):
         history, _ = final_state(fedplt(), engine=memory_engine(tmp_path, tamper=tamper))
     assert all(list(record.rejected) == ["2"] for record in history.rounds)
 
