@@ -10,7 +10,6 @@ from fedplt.federation.job import (
     DataOnNodes,
     Job,
     job_from_config,
-    learning_rates_of,
     local_training_of,
     make_job,
     make_server_job,

@@ -80,6 +80,20 @@ class RoundCosts:
             upload_bytes(assignment, self.job.config.messages.up) if uploads else 0,
         )
 
+    def seconds(
+        self,
+        client: int,
+        assignment: Assignment,
+        *,
+        uploads: bool = True,
+        uncut: bool = False,
+        sent: Broadcast | None = None,
+    ) -> RoundTime:
+        """Times of :meth:`work` on the client's device."""
+        assert self.job.devices is not None
+        work = self.work(client, assignment, uploads=uploads, uncut=uncut, sent=sent)
+        return round_time(self.job.devices.profiles[client], work)
+
     def _download(self, client: int, assignment: Assignment, sent: Broadcast | None) -> int:
         down = self.job.config.messages.down if sent is None else sent.encoding_of(client)
         return download_bytes(assignment, down)
@@ -121,11 +135,6 @@ def device_times(job: Job) -> list[DeviceTimes]:
         return []
     costs, plan = RoundCosts(job), job.plan
     whole = sublayers_assignment(plan.layers, plan.layers.num_sublayers)
-
-    def time(client: int, assignment: Assignment, *, uncut: bool = False) -> RoundTime:
-        assert job.devices is not None
-        return round_time(job.devices.profiles[client], costs.work(client, assignment, uncut=uncut))
-
     clients: dict[str, list[int]] = {}
     for client, profile in enumerate(job.devices.profiles):
         clients.setdefault(profile.name, []).append(client)
@@ -133,7 +142,7 @@ def device_times(job: Job) -> list[DeviceTimes]:
     for name, members in clients.items():
         busiest = max(members, key=job.examples_seen)
         part = plan.assignment(busiest)
-        planned, full = time(busiest, part), time(busiest, whole, uncut=True)
+        planned, full = costs.seconds(busiest, part), costs.seconds(busiest, whole, uncut=True)
         found.append(DeviceTimes(name, members, part.ratio, planned, full))
     return found
 

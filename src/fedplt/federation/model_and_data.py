@@ -37,6 +37,7 @@ def find_code(config: RunConfig) -> None:
 
 
 def model_from_config(config: RunConfig) -> nn.Module:
+    find_code(config)
     model = build_model(config.model.name, config.model.options, config.seed)
     if config.model.weights is not None:
         load_weights(model, Path(config.model.weights), "model.weights")

@@ -9,11 +9,10 @@ from torch import nn
 
 from fedplt.client import Evaluation, Task, combine, evaluate_chunk, num_chunks
 from fedplt.configuration import FROM_PYTHON, RunConfig
-from fedplt.data import CATALOG, TrainingData, as_samples, first_examples, load_data_set
+from fedplt.data import CATALOG, TrainingData, as_samples, load_data_set
 from fedplt.errors import ConfigError, DamagedError, DataError, FedpltError, RunError
 from fedplt.federation.model_and_data import find_code, load_weights
-from fedplt.federation.preflight.data import check_finite, with_checks
-from fedplt.federation.preflight.model import run_model, try_task
+from fedplt.federation.preflight.model import try_data
 from fedplt.federation.run_folder.checkpoint import CheckpointFiles
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.sessions import read_sessions
@@ -81,14 +80,8 @@ def evaluate(
     task = task or _task(config, folder)
     if not isinstance(task, Task):
         raise ConfigError(f"task is {task!r:.60}; give a fedplt.Task.")
-    if not len(samples):
-        raise DataError("the data is empty; it needs examples.")
-    part = {"the data": samples}
-    check_finite(part)
-    inputs, targets = first_examples(samples)
-    outputs = run_model(config, trained, inputs)
-    samples = with_checks(part, outputs, task, ahead=False)["the data"]  # all are fetched below
-    try_task(config, outputs, targets, task)
+    found, _, _ = try_data(config, trained, {"the data": samples}, task, ahead=False)
+    samples = found["the data"]  # all of them are fetched and checked below
     chunks = (
         evaluate_chunk(trained, samples, chunk, task.loss, task.metric)
         for chunk in range(num_chunks(samples))

@@ -52,11 +52,8 @@ def clients_section(
         problem = f"{ratios!r} is one value; give one per client: [{ratios!r}] * 10 for ten."
         raise ConfigError(problem, key="ratios")
     if (ratios is None) == (not fleet):
-        raise ConfigError(
-            "give either ratios, the fraction of the model that every client trains, or fleet, the "
-            "devices to plan it from.",
-            key="ratios",
-        )
+        problem = "give either ratios, the fraction of the model that every client trains, or "
+        raise ConfigError(f"{problem}fleet, the devices to plan it from.", key="ratios")
     if ratios is None and not isinstance(fleet.get("devices"), str):
         given = repr(fleet["devices"]) if "devices" in fleet else "missing"
         problem = f"it is {given}; give the path of a .csv or .toml file."

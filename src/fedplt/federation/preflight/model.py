@@ -13,6 +13,7 @@ from fedplt.client import OPTIMIZERS, LocalTraining, Task
 from fedplt.configuration import RunConfig
 from fedplt.data import Samples, TensorSamples, first_examples
 from fedplt.errors import ConfigError, DataError
+from fedplt.federation.preflight.data import Parts, check_finite, check_shift, with_checks
 from fedplt.machine import physical_memory
 from fedplt.models import MODELS, call_model, model_mode
 from fedplt.planning import LocalRecipe, Normalizer, Plan
@@ -59,6 +60,30 @@ def uncompiled(model: nn.Module) -> nn.Module:
 def try_model(config: RunConfig, model: nn.Module, inputs: Any, targets: Any, task: Task) -> None:
     """Run model, loss and metric on one small batch."""
     try_task(config, run_model(config, model, inputs), targets, task)
+
+
+def try_data(
+    config: RunConfig, model: nn.Module, parts: Parts, task: Task, *, ahead: bool = True
+) -> tuple[dict[str, Samples], Any, Any]:
+    """Run the model once on examples of each kind, to find mismatches early.
+
+    Returns the data, whose Datasets check what they fetch (the first items here: ``ahead``), and
+    the inputs and outputs of a small batch.
+    """
+    for part, samples in parts.items():
+        if not len(samples):
+            raise DataError(f"the {part.removeprefix('the ')} is empty; it needs examples.")
+    check_finite(parts)
+    shown, targets = first_examples(parts.get("validation data", next(iter(parts.values()))))
+    outputs = run_model(config, model, shown)
+    for part, samples in parts.items():
+        inputs, others = first_examples(samples)
+        if kind_of(inputs) != kind_of(shown):  # then the model may not take them
+            try_task(config, run_model(config, model, inputs, part), others, task)
+    checked = with_checks(parts, outputs, task, ahead=ahead)
+    check_shift(outputs, targets, task)
+    try_task(config, outputs, targets, task)
+    return checked, shown, outputs
 
 
 def run_model(config: RunConfig, model: nn.Module, inputs: Any, part: str = "data") -> Any:
