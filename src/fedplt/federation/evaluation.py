@@ -125,18 +125,15 @@ def summary_of(
     """
     known = np.flatnonzero(~np.isnan(scores))
     weights, values = num_examples[known], scores[known]
-    low, tenth, median, ninth, high = np.quantile(values, [0, 0.1, 0.5, 0.9, 1])
+    names = ("min", "p10", "median", "p90", "max")
+    quantiles = np.quantile(values, [0, 0.1, 0.5, 0.9, 1]).tolist()
     order = known[np.argsort(values, kind="stable")]
     if len(order) > MAX_LISTED:
         order = np.concatenate([order[:MAX_WORST], order[-MAX_WORST:]])
     return {
         "mean": float(np.average(values, weights=weights)),
         "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-        "min": float(low),
-        "p10": float(tenth),
-        "median": float(median),
-        "p90": float(ninth),
-        "max": float(high),
+        **dict(zip(names, quantiles, strict=True)),
         **{str(clients[k] if clients else k): float(scores[k]) for k in np.sort(order).tolist()},
     }
 
@@ -154,8 +151,8 @@ def score_of_clients(
 
     On common data a client's score is weighted by its label distribution, and its loss is over
     all of them. Both are averaged over the clients, weighted by the examples that they train on.
-    On data of their own the score is that of all their examples together. Numbers of examples and
-    sums that clients report count up to ten times the median (:func:`_believed`).
+    On their own data the score is that of all their examples together. Numbers of examples and
+    sums that clients report count up to ten times the median (:func:`claim_factors`).
 
     ``combine``: ``"median"`` or ``"trimmed-mean"`` take that of the clients' scores instead, every
     client counted once.

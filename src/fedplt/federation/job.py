@@ -159,10 +159,8 @@ def make_job(
     plan, devices = plan_from_config(config, model, example, ratios, len(data.train))
     split = split or split_data(config, data.train)
     if split.num_clients != plan.num_clients:
-        raise ConfigError(
-            f"there are {plan.num_clients} clients, but the split is for {split.num_clients}.",
-            key="clients.num_clients",
-        )
+        problem = f"there are {plan.num_clients} clients, but the split is for {split.num_clients}."
+        raise ConfigError(problem, key="clients.num_clients")
     training = local_training_of(config, task.loss, augment)
     try_augment(training, data.train)
     if training.recipe.masked_loss:
@@ -184,11 +182,9 @@ def local_training_of(
 ) -> LocalTraining:
     settings = config.training
     if settings.augment == FROM_PYTHON and augment is None:
-        raise ConfigError(
-            f"{FROM_PYTHON!r} stands for a function that was given to "
-            "fedplt.train. Name it by import path ('my_package.images:augment'), or leave it out.",
-            key="training.augment",
-        )
+        problem = f"{FROM_PYTHON!r} stands for a function that was given to fedplt.train. Name it "
+        do = "by import path ('my_package.images:augment'), or leave it out."
+        raise ConfigError(problem + do, key="training.augment")
     options: dict[str, Any] = dict(settings.optimizer_options)
     for name in ("momentum", "weight_decay"):
         if getattr(settings, name) is not None:
@@ -210,10 +206,8 @@ def local_training_of(
 
 def _refuse_without_labels(data: TrainingData, outputs: Any) -> None:
     if not isinstance(outputs, Tensor):
-        raise ConfigError(
-            f"it needs a model that returns a tensor, not a {type(outputs).__name__}.",
-            key="method.masked_loss",
-        )
+        problem = f"it needs a model that returns a tensor, not a {type(outputs).__name__}."
+        raise ConfigError(problem, key="method.masked_loss")
     try:
         data.train.labels()
     except DataError as error:
@@ -271,11 +265,8 @@ def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
     """The job of a server without data; ``num_examples`` of every client."""
     number = config.clients.num_clients
     if len(num_examples) != number or min(num_examples) < 1:
-        raise ConfigError(
-            f"{len(num_examples)} numbers for {number} clients; give each client's number of "
-            "examples, at least 1.",
-            key="clients.num_examples",
-        )
+        problem = f"{len(num_examples)} numbers for {number} clients; give each client's number of "
+        raise ConfigError(f"{problem}examples, at least 1.", key="clients.num_examples")
     model, task, total = model_from_config(config), config.task.task(), sum(num_examples)
     plan, devices = plan_from_config(config, model, example_input(config), num_examples=total)
     nowhere = DataOnNodes(total)
@@ -294,11 +285,8 @@ def example_input(config: RunConfig) -> torch.Tensor:
         return torch.zeros(2, *settings.input_shape, dtype=dtype)
     spec = MODELS.get(settings.name)
     if spec is None or spec.example is None:
-        raise ConfigError(
-            "the server has no data to learn it from; give the shape of one example, such as "
-            "input_shape = [3, 32, 32].",
-            key="model.input_shape",
-        )
+        problem = "the server has no data to learn it from; give the shape of one example, such as "
+        raise ConfigError(f"{problem}input_shape = [3, 32, 32].", key="model.input_shape")
     return spec.example()
 
 

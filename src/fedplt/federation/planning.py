@@ -121,8 +121,8 @@ def coverage_warnings(config: RunConfig, plan: Plan) -> list[str]:
     server, result, (share, when) = config.server, [], _taking_part(config)
     least, outvoting = server.min_contributors, server.rule.fewest_to_outvote_one()
     limits = [
-        (least if least > 1 else 0, "such a round does not change them (server.min_contributors)."),
-        (outvoting, f"{server.aggregation} cannot outvote one bad client there. More clients, "
+        (least if least > 1 else 0, " (server.min_contributors): they are not changed then."),
+        (outvoting, f": {server.aggregation} cannot outvote one bad client there. More clients, "
          "larger ratios, server.aggregation = 'clipped-mean' or server.min_contributors help."),
     ]  # fmt: skip
     for layer, clients in zip(plan.layers, plan.coverage, strict=True):
@@ -131,7 +131,7 @@ def coverage_warnings(config: RunConfig, plan: Plan) -> list[str]:
             if thin:
                 result.append(
                     f"WARNING: layer {layer.name}: {thin} of its {layer.num_sublayers} sub-layers "
-                    f"have fewer than {limit} contributors{when}: {consequence}"
+                    f"have fewer than {limit} contributors{when}{consequence}"
                 )
     return [*result, text] if (text := participants_warning(config)) else result
 

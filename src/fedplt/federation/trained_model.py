@@ -10,8 +10,8 @@ from torch import nn
 from fedplt.client import Evaluation, Task, combine, evaluate_chunk, num_chunks
 from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, TrainingData, as_samples, load_data_set
-from fedplt.errors import ConfigError, DamagedError, DataError, FedpltError, RunError
-from fedplt.federation.model_and_data import find_code, load_weights
+from fedplt.errors import ConfigError, DamagedError, DataError, RunError
+from fedplt.federation.model_and_data import call_loader, find_code, load_weights
 from fedplt.federation.preflight.model import try_data
 from fedplt.federation.run_folder.checkpoint import CheckpointFiles
 from fedplt.federation.run_folder.folder import RunFolder
@@ -143,21 +143,11 @@ def _take_kept(folder: RunFolder, model: nn.Module, client: int, which: str) -> 
     put(bind_state(model, plan.layers), plan.local_index, kept)
 
 
-def _called(path: str) -> Any:
-    function = import_object(path, "data")
-    try:
-        return function()
-    except FedpltError:
-        raise
-    except Exception as error:  # the user's function may raise anything
-        raise DataError(f"data: {path!r} failed: {type(error).__name__}: {error}") from error
-
-
 def _samples(data: Any, config: RunConfig) -> Any:
     if isinstance(data, str) and data in CATALOG:
         data = load_data_set(data, scaling=config.data.scaling)
     elif isinstance(data, str) and ":" in data:
-        data = _called(data)
+        data = call_loader(import_object(data, "data"), data, "data")
     elif isinstance(data, str):
         raise DataError(
             f"data: {data!r} is not a built-in data set ({', '.join(sorted(CATALOG))}) and not an "

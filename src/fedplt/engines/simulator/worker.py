@@ -118,14 +118,10 @@ class Worker:
         assignment = job.plan.read(task.assignment)
         weights = shared.block_weights
         order = TrainOrder(
-            client=client,
-            round=task.round,
-            seed=job.config.seed,
-            assignment=assignment,
-            training=job.training_of(client),
-            learning_rate=job.learning_rate(client, task.round),
+            client=client, round=task.round, seed=job.config.seed, assignment=assignment,
+            training=job.training_of(client), learning_rate=job.learning_rate(client, task.round),
             block_weights=None if weights is None else take(weights, assignment.uploaded),
-        )
+        )  # fmt: skip
         self._load_local(client)
         update = shared.updates[task.place : task.place + assignment.update_size]
         result = self.trainer.train(order, self.samples, job.examples(client), update)

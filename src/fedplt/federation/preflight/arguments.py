@@ -85,11 +85,8 @@ def _ratio(client: int, given: float | Allocation) -> dict[str, Any]:
 def checked_ratio(client: int, given: Any) -> Any:
     """Refuse what is not a fraction of the model."""
     if not isinstance(given, numbers.Real) or not 0 < float(given) <= 1:
-        raise ConfigError(
-            f"that of client {client} is {given!r}; it is the fraction of the model that "
-            "the client trains, above 0 and at most 1.",
-            key="ratios",
-        )
+        problem = f"that of client {client} is {given!r}; it is the fraction of the model that "
+        raise ConfigError(f"{problem}the client trains, above 0 and at most 1.", key="ratios")
     return given
 
 

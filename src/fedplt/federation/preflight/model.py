@@ -31,10 +31,8 @@ def on_device(config: RunConfig) -> RunConfig:
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"{device!r} cannot be used here ({reason}). Use 'cpu' or 'auto'.", key="engine.device"
-        ) from error
+        problem = f"{device!r} cannot be used here ({str(error).splitlines()[0]})."
+        raise ConfigError(f"{problem} Use 'cpu' or 'auto'.", key="engine.device") from error
     return config
 
 
@@ -49,11 +47,9 @@ def uncompiled(model: nn.Module) -> nn.Module:
         model = inner
     for name, module in model.named_modules():
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            raise ConfigError(
-                f"{name or 'the model'} is compiled (torch.compile), which hides what is "
-                "trained inside. Give the model uncompiled, and compile it after training.",
-                key="model",
-            )
+            problem = f"{name or 'the model'} is compiled (torch.compile), which hides what is "
+            do = "trained inside. Give the model uncompiled, and compile it after training."
+            raise ConfigError(problem + do, key="model")
     return model
 
 
@@ -124,21 +120,16 @@ def try_augment(training: LocalTraining, samples: Samples) -> None:
     """Augment one small batch."""
     if training.augment is None:
         return
-    inputs, _ = first_examples(samples)
+    (inputs, _), key = first_examples(samples), "training.augment"
     try:
         changed = training.augment(inputs, torch.Generator().manual_seed(0))
     except Exception as error:  # the user's function may raise anything
-        raise ConfigError(
-            f"it fails on inputs of {kind_of(inputs)}: {first_line(error)}. It is called "
-            "with the inputs of a batch and a torch.Generator, and returns the inputs.",
-            key="training.augment",
-        ) from error
+        problem = f"it fails on inputs of {kind_of(inputs)}: {first_line(error)}. It is called "
+        call = "with the inputs of a batch and a torch.Generator, and returns the inputs."
+        raise ConfigError(problem + call, key=key) from error
     if type(changed) is not type(inputs):
-        raise ConfigError(
-            f"it gives a {type(changed).__name__} for inputs that are a "
-            f"{type(inputs).__name__}; it must return the changed inputs.",
-            key="training.augment",
-        )
+        kinds = f"a {type(changed).__name__} for inputs that are a {type(inputs).__name__}"
+        raise ConfigError(f"it gives {kinds}; it must return the changed inputs.", key=key)
 
 
 def kind_of(inputs: Any) -> str:
@@ -230,11 +221,9 @@ def check_window(window: int, state_size: int) -> None:
     """Refuse diagnostics that would not fit into this machine's memory."""
     needed, there = 4 * window * state_size, physical_memory()
     if there is not None and needed > there:
-        raise ConfigError(
-            f"{window} copies of this model need {bytes_text(needed)}, but "
-            f"this machine has {bytes_text(there)}. Set at most {there // (4 * state_size)}.",
-            key="diagnostics.window",
-        )
+        problem = f"{window} copies of this model need {bytes_text(needed)}, but this machine has "
+        do = f"{bytes_text(there)}. Set at most {there // (4 * state_size)}."
+        raise ConfigError(problem + do, key="diagnostics.window")
 
 
 def try_optimizer(training: LocalTraining) -> None:
@@ -245,11 +234,9 @@ def try_optimizer(training: LocalTraining) -> None:
         number.grad = torch.ones(1)
         optimizer.step()
     except Exception as error:  # torch checks some options only when it steps
-        raise ConfigError(
-            f"{training.optimizer} does not take "
-            f"{training.optimizer_options}: {error or type(error).__name__}",
-            key="training.optimizer_options",
-        ) from error
+        given = f"{training.optimizer} does not take {training.optimizer_options}"
+        problem = f"{given}: {error or type(error).__name__}"
+        raise ConfigError(problem, key="training.optimizer_options") from error
 
 
 def refuse_votes_of_absent(config: RunConfig, normalizer: Normalizer) -> None:

@@ -256,17 +256,13 @@ class RunFolder:
         result, records = self.result(), self.rounds()
         last = records[-1].round if records else 0
         there, known = {record.round for record in records}, max(expected, last)
+        again = f"it is an earlier one. 'fedplt resume {self.path}' writes it again"
         if (wanted := self.config().rounds) < known:
-            raise DamagedError(
-                f"{self.path / 'config.toml'} asks for {wanted} rounds, but the run has {known}: "
-                f"it is an earlier one. Delete it: 'fedplt resume {self.path}' writes it again."
-            )
+            problem = f"{self.path / 'config.toml'} asks for {wanted} rounds, but the run has "
+            raise DamagedError(f"{problem}{known}: {again} if you delete it.")
         if result and result.rounds < known:
-            raise DamagedError(
-                f"{self.path / 'result.json'} is of round {result.rounds}, but the run has "
-                f"{known} rounds: it is an earlier one. 'fedplt resume {self.path}' writes it "
-                "again."
-            )
+            problem = f"{self.path / 'result.json'} is of round {result.rounds}, but the run has "
+            raise DamagedError(f"{problem}{known} rounds: {again}.")
         known = max(known, result.rounds if result else 0)
         if missing := [round for round in range(1, known + 1) if round not in there]:
             warnings.warn(
