@@ -62,24 +62,6 @@ class RoundCosts:
             bytes_down += self._download(client, assignment, sent)
         return Totals(bytes_up, bytes_down, flops, paper)
 
-    def work(
-        self,
-        client: int,
-        assignment: Assignment,
-        *,
-        uploads: bool = True,
-        uncut: bool = False,
-        sent: Broadcast | None = None,
-    ) -> Work:
-        """One client's round (``uncut``: as if the planner had not cut its local steps)."""
-        examples, each = self.job.examples_seen(client, uncut=uncut), self.flops(assignment)
-        return Work(
-            examples * each.forward,
-            examples * (each.total - each.forward),
-            self._download(client, assignment, sent),
-            upload_bytes(assignment, self.job.config.messages.up) if uploads else 0,
-        )
-
     def seconds(
         self,
         client: int,
@@ -89,9 +71,15 @@ class RoundCosts:
         uncut: bool = False,
         sent: Broadcast | None = None,
     ) -> RoundTime:
-        """Times of :meth:`work` on the client's device."""
+        """Of one client's round (``uncut``: as if the planner had not cut its local steps)."""
         assert self.job.devices is not None
-        work = self.work(client, assignment, uploads=uploads, uncut=uncut, sent=sent)
+        examples, each = self.job.examples_seen(client, uncut=uncut), self.flops(assignment)
+        work = Work(
+            examples * each.forward,
+            examples * (each.total - each.forward),
+            self._download(client, assignment, sent),
+            upload_bytes(assignment, self.job.config.messages.up) if uploads else 0,
+        )
         return round_time(self.job.devices.profiles[client], work)
 
     def _download(self, client: int, assignment: Assignment, sent: Broadcast | None) -> int:
@@ -232,6 +220,7 @@ def forecast(job: Job, workers: int) -> Forecast:
     speed = _flops_per_second(job, one.total) * min(workers, number)
     seconds = config.rounds * (flops + judged) / speed
     copies = STATES_ON_DISK + (config.diagnostics.window if config.diagnostics.enabled else 0)
+    copies += config.server.average is not None  # the run writes two models
     disk = copies * BYTES_PER_NUMBER * job.layers.state_size
     remembered = config.server.memory.num_bytes(job.layers, number) if config.server.memory else 0
     disk += 2 * remembered  # in both checkpoints

@@ -125,22 +125,17 @@ def _task(config: RunConfig, folder: RunFolder) -> Task:
 def _take_kept(folder: RunFolder, model: nn.Module, client: int, which: str) -> None:
     plan = folder.plan()
     if not plan.local:
-        raise RunError(
-            f"client: the clients of {folder.path} keep no layers of their own (only methods with "
-            "local_norms have such layers). Leave it out."
-        )
+        problem = f"client: the clients of {folder.path} keep no layers"
+        raise RunError(f"{problem} (only methods with local_norms do so). Leave it out.")
     if which == "best":
         raise RunError("client, best: only the last round's layers of the clients are kept.")
     if not 0 <= client < plan.num_clients:
         raise RunError(f"client: {client}; the clients are 0 to {plan.num_clients - 1}.")
     extras = CheckpointFiles(folder.path, folder.run).extras()
     if "local" not in extras:
-        raise RunError(
-            f"the checkpoint of {folder.path} does not have the clients' own layers. With Flower "
-            "they stay on the nodes."
-        )
-    kept = extras["local"][client]
-    put(bind_state(model, plan.layers), plan.local_index, kept)
+        problem = f"the checkpoint of {folder.path} does not have the clients' layers."
+        raise RunError(f"{problem} With Flower they stay on the nodes.")
+    put(bind_state(model, plan.layers), plan.local_index, extras["local"][client])
 
 
 def _samples(data: Any, config: RunConfig) -> Any:

@@ -33,8 +33,6 @@ class TrainWork:
     round: int
     client: int
     place: int
-    assignment: dict[str, Any]
-    """From ``Assignment.to_message``."""
 
     @property
     def what(self) -> str:
@@ -115,7 +113,7 @@ class Worker:
 
     def _train(self, task: TrainWork) -> ClientResult:
         job, client, shared = self.job, task.client, self.shared
-        assignment = job.plan.read(task.assignment)
+        assignment = job.plan.in_round(task.round)[client]
         weights = shared.block_weights
         order = TrainOrder(
             client=client, round=task.round, seed=job.config.seed, assignment=assignment,
