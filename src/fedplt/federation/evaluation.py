@@ -88,7 +88,7 @@ class Evaluator:
         )  # fmt: skip
 
     def _per_client_shares(self) -> NDArray[np.float64] | None:
-        """None: clients are not weighted by labels, or the nodes evaluate on data of their own."""
+        """None: clients are not weighted by labels, or each node evaluates on its data."""
         wanted = self.job.config.evaluation.per_client or self._is_local
         if not wanted or self._where != "server":
             return None
@@ -147,7 +147,7 @@ def score_of_clients(
     combine: str = "mean",
     trim: float = 0.2,
 ) -> tuple[Evaluation, dict[str, float]]:
-    """One number from the clients' evaluations, each of its own model (FedBN) or on its own data.
+    """One score from the clients' evaluations: each with its model (FedBN), or on its data.
 
     On common data a client's score is weighted by its label distribution, and its loss is over
     all of them. Both are averaged over the clients, weighted by the examples that they train on.

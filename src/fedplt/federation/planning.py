@@ -100,7 +100,7 @@ FEWEST_CLIENTS = 3
 
 
 def participants_warning(config: RunConfig) -> str:
-    """Whether rounds may have too few clients for a robust rule, in words; empty: they do not."""
+    """A warning if rounds may have too few clients for a robust rule; empty: they do not."""
     server, (share, when) = config.server, _taking_part(config)
     number, least = share * config.clients.num_clients, server.min_clients
     given = f"WARNING: server.aggregation = {server.aggregation!r}"

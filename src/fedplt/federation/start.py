@@ -125,8 +125,7 @@ def prepare_resume(
         folder.refuse_unbegun()
         if FROM_PYTHON in flatten(config).values():
             raise RunError(
-                f"{folder.path} was started from Python with a model or data of its own: "
-                f"{SAME_CALL}."
+                f"{folder.path} was started from Python with a custom model or data: {SAME_CALL}."
             )
         job = job_of(config, progress)
         done = folder.load_checkpoint(job).rounds_done

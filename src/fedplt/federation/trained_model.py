@@ -33,8 +33,8 @@ def load(
 
     Args:
         run: a run's folder.
-        model: where the run was started from Python with a model of its own: such a model, whose
-            weights are replaced.
+        model: if the run was started from Python with a custom model: such a model, whose weights
+            are replaced.
         best: the model of the best evaluated round (``evaluation.keep_best``).
         which: ``"model"``, which the run ends with; ``"last"``, the last round's; ``"average"``,
             that of past rounds (``server.average``); ``"best"``.
@@ -96,7 +96,7 @@ def find_code_of(folder: RunFolder) -> None:
     """
     try:
         sessions = read_sessions(folder.path, folder.run)
-    except DamagedError:  # whoever needs more of it than the folders will say so
+    except DamagedError:  # other readers of it report the damage
         sessions = []
     for session in sessions:
         if session["folder"]:
@@ -107,7 +107,7 @@ def find_code_of(folder: RunFolder) -> None:
 def _build(config: RunConfig, folder: RunFolder) -> nn.Module:
     if config.model.name == FROM_PYTHON:
         raise RunError(
-            f"{folder.path} was started from Python with a model of its own: give one like it, "
+            f"{folder.path} was started from Python with a custom model: give one like it, "
             "fedplt.load(run, model=build())."
         )
     find_code_of(folder)
@@ -117,7 +117,7 @@ def _build(config: RunConfig, folder: RunFolder) -> nn.Module:
 def _task(config: RunConfig, folder: RunFolder) -> Task:
     if FROM_PYTHON in (config.task.name, config.task.loss, config.task.metric):
         raise RunError(
-            f"{folder.path} was started from Python with a task of its own: give it as task=."
+            f"{folder.path} was started from Python with a custom task: give it as task=."
         )
     return config.task.task()
 

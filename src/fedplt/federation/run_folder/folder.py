@@ -170,10 +170,8 @@ class RunFolder:
         """The text of ``config.toml``, checked; its seal has the run's id."""
         path = self.path / "config.toml"
         if not path.exists():
-            raise RunError(
-                f"{path} is missing. 'fedplt resume {self.path}' writes it again, as the "
-                "checkpoint has it."
-            )
+            do = f"'fedplt resume {self.path}' writes it again, as the checkpoint has it."
+            raise RunError(f"{path} is missing. {do}")
         text = read_sealed(path)
         try:
             self._run = run_of(text, "config", path, self._run)
@@ -374,7 +372,7 @@ class RunFolder:
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
-        """Say in words why a write fails (no space); write nothing into a folder that was moved."""
+        """Explain a failed write (such as a full disk); refuse a folder that was moved."""
         if self._lock is not None and not is_of(self._lock, self.path):
             raise RunError(
                 f"{self.path} was moved or deleted while the run was writing to it. Move it back "

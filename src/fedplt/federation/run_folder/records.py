@@ -130,7 +130,7 @@ class RoundRecord:
     client_scores: dict[str, float] | None = None
     """Mean (weighted by examples), sample std and quantiles over clients; then scores by client."""
     dropped: list[ClientNumber] = field(default_factory=list)
-    """Clients that were away: by chance (``fleet.dropout``, ``availability``), or as nodes."""
+    """Clients that were away: at random (``fleet.dropout``, ``availability``), or as nodes."""
     late: list[ClientNumber] = field(default_factory=list)
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
