@@ -40,6 +40,7 @@ from fedplt.engines import engine_of
 from fedplt.errors import ConfigError, did_you_mean
 from fedplt.federation import (
     History,
+    Job,
     MakeEngine,
     OnRound,
     RunFolder,
@@ -93,11 +94,7 @@ def run(
     """
     with placing(config) if isinstance(config, (str, Path)) else nullcontext():
         job = job_of(as_config(config))
-        warn_of_gaps(job.plan)
-        with shown_progress(job, verbose) as show:
-            on_round = both(show, on_round)
-            make = engine or engine_of(job.config)
-            return run_job(job, out, engine=make, on_round=on_round, overwrite=overwrite)
+        return _run(job, out, engine, on_round, verbose, overwrite=overwrite)
 
 
 def resume(
@@ -118,11 +115,26 @@ def resume(
     """
     wanted = overrides_of(changes)
     job, done = prepare_resume(RunFolder.open(folder), lambda c: override(c, wanted))
-    warn_of_gaps(job.plan)
+    return _run(job, folder, engine, on_round, verbose, done, resume=True)
+
+
+def _run(
+    job: Job,
+    out: str | Path | None,
+    engine: MakeEngine | None,
+    on_round: OnRound,
+    verbose: bool | None,
+    done: int = 0,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+) -> History:
+    warn_of_gaps(job.plan, stacklevel=4)
+    make = engine or engine_of(job.config)
     with shown_progress(job, verbose, done) as show:
-        on_round = both(show, on_round)
-        make = engine or engine_of(job.config)
-        return run_job(job, folder, resume=True, engine=make, on_round=on_round)
+        return run_job(
+            job, out, engine=make, resume=resume, on_round=both(show, on_round), overwrite=overwrite
+        )
 
 
 class Sections(TypedDict, total=False):
@@ -244,17 +256,9 @@ def train(
             values[key] = dict(values_of(key, sections[key]))
     make_absolute(values)
     config = parse_config(values)
-    job = make_job(
-        config, model, data,
-        split=split, ratios=ratios, learning_rates=rates, task=task, augment=augment,
-    )  # fmt: skip
-    warn_of_gaps(job.plan)
-    make_engine = engine if callable(engine) else engine_of(config)
-    with shown_progress(job, verbose) as show:
-        return run_job(
-            job, out, resume=resume, engine=make_engine, on_round=both(show, on_round),
-            overwrite=overwrite,
-        )  # fmt: skip
+    job = make_job(config, model, data, split=split, ratios=ratios, task=task, augment=augment)
+    make = engine if callable(engine) else None
+    return _run(job, out, make, on_round, verbose, resume=resume, overwrite=overwrite)
 
 
 _MOVED = {

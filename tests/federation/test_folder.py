@@ -10,12 +10,13 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedplt import RunError
+from fedplt import RunError, load
 from fedplt.configuration.config_file import override
 from fedplt.data.samples import TensorSamples
 from fedplt.errors import DamagedError
@@ -23,9 +24,9 @@ from fedplt.federation.run_folder import lock as locks
 from fedplt.federation.run_folder.checkpoint import Checkpoint
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import RoundRecord, Totals
-from tests.support.jobs import blob_job, created, run_folder
+from tests.support.jobs import blob_job, created, run_folder, small_model
 from tests.support.processes import Forked
-from tests.support.runs import run_job
+from tests.support.runs import run_job, same
 
 MODEL = "model.safetensors"
 
@@ -267,6 +268,48 @@ def test_the_final_model_is_plain_safetensors(folder):
     folder.reopen()
     assert not (folder.path / "model.safetensors").exists()
     assert not list(folder.path.glob(".*.part"))
+
+
+@pytest.mark.parametrize(("ship", "other"), [(True, "last"), (False, "average")])
+def test_both_models_of_an_average_are_written_and_come_back(tmp_path, ship, other):
+    """Also after a stop in between, and where the run is extended."""
+    job = partial(blob_job, server={"average": {"window": 3, "ship": ship}}, checkpoint_every=2)
+    path, names = tmp_path / "run", ("model.safetensors", f"{other}.safetensors")
+    run_job(job(rounds=5), tmp_path / "whole")
+    whole = [load_file(tmp_path / "whole" / name) for name in names]
+    last, average = whole[::-1] if ship else whole
+    assert not torch.equal(last["0.weight"], average["0.weight"])
+
+    def stop(record):
+        if record.round == 3:
+            raise RunError("stop")
+
+    with pytest.raises(RunError, match="stop"):
+        run_job(job(rounds=4), path, on_round=stop)
+    run_job(job(rounds=4), path, resume=True)
+    run_job(job(rounds=5), path, resume=True)
+    for name, tensors in zip(names, whole, strict=True):
+        assert same(load_file(path / name), tensors)
+    models = {which: load(path, model=small_model(), which=which) for which in ("last", "average")}
+    assert same(models["last"].state_dict(), last)
+    assert same(models["average"].state_dict(), average)
+    (path / names[1]).write_bytes((path / names[1]).read_bytes()[:-1] + b"?")
+    with pytest.raises(DamagedError, match=rf"{other}.safetensors .*'fedplt resume .*' writes it"):
+        RunFolder.open(path).check_models()
+    run_job(job(rounds=5), path, resume=True)
+    assert same(load_file(path / names[1]), whole[1])
+    with pytest.raises(RunError, match="there is no model 'other'"):
+        load(path, model=small_model(), which="other")
+
+
+def test_without_an_average_the_final_model_is_the_last(tmp_path):
+    run_job(blob_job(rounds=1), tmp_path / "run")
+    models = [path.name for path in (tmp_path / "run").glob("*.safetensors")]
+    assert not {"last.safetensors", "average.safetensors"} & set(models)
+    found = load(tmp_path / "run", model=small_model(), which="last").state_dict()
+    assert same(found, load_file(tmp_path / "run" / MODEL))
+    with pytest.raises(RunError, match=r"average.safetensors does not exist. Set server.average"):
+        load(tmp_path / "run", model=small_model(), which="average")
 
 
 def test_a_run_that_was_never_evaluated_can_be_read(folder):

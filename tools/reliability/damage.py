@@ -51,7 +51,8 @@ KINDS = {
 }  # fmt: skip
 CHECKPOINTS = ("checkpoint.safetensors", "checkpoint.previous.safetensors")
 FILES = (
-    "config.toml", *KINDS, *CHECKPOINTS, "model.safetensors", "best.safetensors", ".lock"
+    "config.toml", *KINDS, *CHECKPOINTS, "model.safetensors", "last.safetensors",
+    "best.safetensors", ".lock",
 )  # fmt: skip
 
 Damage = Callable[[bytes, random.Random, bytes], bytes]

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from fedplt.federation.costs import DeviceTimes, read_devices, write_devices
+from fedplt.federation.costs import DeviceTimes, read_devices
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.evaluation import evaluation_chunks
 from fedplt.federation.job import (
     DataOnNodes,
     Job,
     job_from_config,
-    learning_rates_of,
     local_training_of,
     make_job,
-    make_server_job,
     plan_without_data,
     with_claims,
 )
@@ -29,11 +27,7 @@ from fedplt.federation.planning import (
 )
 from fedplt.federation.preflight.model import on_device, try_model
 from fedplt.federation.preflight.self_check import check_job
-from fedplt.federation.privacy import (
-    noise_multiplier_for,
-    privacy_text,
-    probability_of,
-)
+from fedplt.federation.privacy import privacy_text
 from fedplt.federation.progress import both, shown_progress
 from fedplt.federation.run_folder.checkpoint import changed_keys
 from fedplt.federation.run_folder.folder import RunFolder, load_history
@@ -41,12 +35,7 @@ from fedplt.federation.run_folder.lock import take_lock
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals, one_metric
 from fedplt.federation.run_folder.results import read_metric
 from fedplt.federation.run_folder.sealed import load_tensors, save_tensors
-from fedplt.federation.run_folder.sessions import (
-    note_processor,
-    note_session,
-    processor_name,
-    read_sessions,
-)
+from fedplt.federation.run_folder.sessions import note_processor, processor_name, read_sessions
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.start import MakeEngine, job_of, prepare_resume, run_job
-from fedplt.federation.trained_model import evaluate, find_code_of, load
+from fedplt.federation.trained_model import evaluate, load

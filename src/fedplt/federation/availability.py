@@ -26,7 +26,7 @@ from fedplt.federation.engine import Engine, NodesEngine
 from fedplt.federation.fleet import changed_devices
 from fedplt.federation.job import Job, memory_counter
 from fedplt.federation.planning import method_from_config
-from fedplt.fleet import DeviceProfile, in_time, round_time
+from fedplt.fleet import DeviceProfile, in_time
 from fedplt.methods import PlanRequest
 from fedplt.planning import Assignment, RoundAssignments
 from fedplt.seeds import generator
@@ -55,13 +55,10 @@ class Availability:
         self.job, self.settings, self._costs = job, job.config.fleet, costs
         self._predictions: tuple[int, NDArray[np.float64]] | None = None
         limit = self.settings.late_after_seconds if self.settings else None
-        if limit is not None and not in_time(self.predicted(0).min(), limit):
+        if limit is not None and not in_time(least := self.predicted(0).min(), limit):
             fastest = job.client_name(int(self.predicted(0).argmin()))
-            raise ConfigError(
-                f"nobody finishes within {limit:g} s; the fastest, "
-                f"{fastest}, takes {self.predicted(0).min():.3g} s. Raise it.",
-                key="fleet.late_after_seconds",
-            )
+            problem = f"nobody finishes within {limit:g} s; the fastest, {fastest}, takes "
+            raise ConfigError(f"{problem}{least:.3g} s. Raise it.", key="fleet.late_after_seconds")
 
     def attend(self, round: int, assignments: RoundAssignments | None = None) -> Attendance:
         """The attendance of all clients in this round, whether they are sampled or not."""
@@ -94,8 +91,9 @@ class Availability:
         if self.settings is None:
             return 0.0
         some = set(uploading)
-        times = (self._seconds(k, part, k in some, sent) for k, part in assignments.items())
-        return max(times, default=0.0)
+        seconds = self._costs.seconds
+        times = (seconds(k, a, uploads=k in some, sent=sent) for k, a in assignments.items())
+        return max((time.total for time in times), default=0.0)
 
     def predicted(
         self, round: int, assignments: RoundAssignments | None = None
@@ -106,17 +104,9 @@ class Availability:
             round = 0  # other slices may be trained, but of the same size in every round
         if self._predictions is None or self._predictions[0] != round:
             assigned = plan.in_round(round) if assignments is None else assignments
-            times = [self._seconds(k, assigned[k], True) for k in range(plan.num_clients)]
+            times = [self._costs.seconds(k, assigned[k]).total for k in range(plan.num_clients)]
             self._predictions = round, np.array(times)
         return self._predictions[1]
-
-    def _seconds(
-        self, client: int, assignment: Assignment, uploads: bool, sent: Broadcast | None = None
-    ) -> float:
-        """Seconds, from the client's device, its assignment and the examples it sees."""
-        assert self.job.devices is not None
-        work = self._costs.work(client, assignment, uploads=uploads, sent=sent)
-        return round_time(self.job.devices.profiles[client], work).total
 
 
 Roster = Mapping[int, DeviceProfile]

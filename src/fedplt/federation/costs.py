@@ -62,7 +62,7 @@ class RoundCosts:
             bytes_down += self._download(client, assignment, sent)
         return Totals(bytes_up, bytes_down, flops, paper)
 
-    def work(
+    def seconds(
         self,
         client: int,
         assignment: Assignment,
@@ -70,15 +70,17 @@ class RoundCosts:
         uploads: bool = True,
         uncut: bool = False,
         sent: Broadcast | None = None,
-    ) -> Work:
-        """One client's round (``uncut``: as if the planner had not cut its local steps)."""
+    ) -> RoundTime:
+        """Of one client's round (``uncut``: as if the planner had not cut its local steps)."""
+        assert self.job.devices is not None
         examples, each = self.job.examples_seen(client, uncut=uncut), self.flops(assignment)
-        return Work(
+        work = Work(
             examples * each.forward,
             examples * (each.total - each.forward),
             self._download(client, assignment, sent),
             upload_bytes(assignment, self.job.config.messages.up) if uploads else 0,
         )
+        return round_time(self.job.devices.profiles[client], work)
 
     def _download(self, client: int, assignment: Assignment, sent: Broadcast | None) -> int:
         down = self.job.config.messages.down if sent is None else sent.encoding_of(client)
@@ -121,11 +123,6 @@ def device_times(job: Job) -> list[DeviceTimes]:
         return []
     costs, plan = RoundCosts(job), job.plan
     whole = sublayers_assignment(plan.layers, plan.layers.num_sublayers)
-
-    def time(client: int, assignment: Assignment, *, uncut: bool = False) -> RoundTime:
-        assert job.devices is not None
-        return round_time(job.devices.profiles[client], costs.work(client, assignment, uncut=uncut))
-
     clients: dict[str, list[int]] = {}
     for client, profile in enumerate(job.devices.profiles):
         clients.setdefault(profile.name, []).append(client)
@@ -133,7 +130,7 @@ def device_times(job: Job) -> list[DeviceTimes]:
     for name, members in clients.items():
         busiest = max(members, key=job.examples_seen)
         part = plan.assignment(busiest)
-        planned, full = time(busiest, part), time(busiest, whole, uncut=True)
+        planned, full = costs.seconds(busiest, part), costs.seconds(busiest, whole, uncut=True)
         found.append(DeviceTimes(name, members, part.ratio, planned, full))
     return found
 
@@ -228,6 +225,7 @@ def forecast(job: Job, workers: int) -> Forecast:
     speed = _flops_per_second(job, one.total) * min(workers, number)
     seconds = config.rounds * (flops + judged) / speed
     copies = STATES_ON_DISK + (config.diagnostics.window if config.diagnostics.enabled else 0)
+    copies += config.server.average is not None  # the run writes two models
     disk = copies * BYTES_PER_NUMBER * job.layers.state_size
     memory = config.server.memory
     remembered = memory.num_bytes(job.layers, number) if memory else 0

@@ -88,7 +88,7 @@ class Evaluator:
         )  # fmt: skip
 
     def _per_client_shares(self) -> NDArray[np.float64] | None:
-        """None: clients are not weighted by labels, or the nodes evaluate on data of their own."""
+        """None: clients are not weighted by labels, or each node evaluates on its data."""
         wanted = self.job.config.evaluation.per_client or self._is_local
         if not wanted or self._where != "server":
             return None
@@ -125,18 +125,15 @@ def summary_of(
     """
     known = np.flatnonzero(~np.isnan(scores))
     weights, values = num_examples[known], scores[known]
-    low, tenth, median, ninth, high = np.quantile(values, [0, 0.1, 0.5, 0.9, 1])
+    names = ("min", "p10", "median", "p90", "max")
+    quantiles = np.quantile(values, [0, 0.1, 0.5, 0.9, 1]).tolist()
     order = known[np.argsort(values, kind="stable")]
     if len(order) > MAX_LISTED:
         order = np.concatenate([order[:MAX_WORST], order[-MAX_WORST:]])
     return {
         "mean": float(np.average(values, weights=weights)),
         "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0,
-        "min": float(low),
-        "p10": float(tenth),
-        "median": float(median),
-        "p90": float(ninth),
-        "max": float(high),
+        **dict(zip(names, quantiles, strict=True)),
         **{str(clients[k] if clients else k): float(scores[k]) for k in np.sort(order).tolist()},
     }
 
@@ -150,12 +147,12 @@ def score_of_clients(
     combine: str = "mean",
     trim: float = 0.2,
 ) -> tuple[Evaluation, dict[str, float]]:
-    """One number from the clients' evaluations, each of its own model (FedBN) or on its own data.
+    """One score from the clients' evaluations: each with its model (FedBN), or on its data.
 
     On common data a client's score is weighted by its label distribution, and its loss is over
     all of them. Both are averaged over the clients, weighted by the examples that they train on.
-    On data of their own the score is that of all their examples together. Numbers of examples and
-    sums that clients report count up to ten times the median (:func:`_believed`).
+    On their own data the score is that of all their examples together. Numbers of examples and
+    sums that clients report count up to ten times the median (:func:`claim_factors`).
 
     ``combine``: ``"median"`` or ``"trimmed-mean"`` take that of the clients' scores instead, every
     client counted once.

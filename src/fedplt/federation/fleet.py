@@ -74,19 +74,30 @@ def client_devices(
     if settings is None:
         return None
     try:
-        if settings.replan == "on-change":
-            _refuse_groups(config)
+        changes, on_nodes = settings.replan == "on-change", settings.devices == ON_NODES
+        if settings.ratios == "groups" and not (changes or on_nodes):
+            clients = ClientDevices(_by_group(config.clients, settings))
+        elif config.clients.groups != ClientsConfig().groups:
+            raise FleetError(
+                "the ratios are planned from the devices, but clients.groups sets them too. Leave "
+                "out the groups, or set fleet.ratios = 'groups'."
+            )
+        elif changes:
             return changed_devices(config, layers, {}, num_examples)
-        if settings.devices == ON_NODES:
-            return _planned(_announced(settings), config, layers, num_examples, counter)
-        devices = read_fleet(Path(settings.devices)).devices
-        if settings.ratios == "groups":
-            clients = ClientDevices(_by_group(devices, config.clients))
         else:
+            devices = (
+                _announced(settings) if on_nodes else read_fleet(Path(settings.devices)).devices
+            )
+            number, wanted = sum(device.count for device in devices), config.clients.num_clients
+            if number != wanted:
+                raise FleetError(
+                    f"{settings.devices} has {number} devices (counts added up), but "
+                    f"clients.num_clients is {wanted}. Make them equal."
+                )
             clients = _planned(devices, config, layers, num_examples, counter)
     except FleetError as error:
         raise ConfigError(str(error), key="fleet.devices") from error
-    if settings.availability is None:
+    if settings.availability is None or on_nodes:
         return clients
     try:
         names = [profile.name for profile in clients.profiles]
@@ -96,15 +107,13 @@ def client_devices(
     return replace(clients, availability=chances)
 
 
-def _by_group(
-    devices: tuple[DeviceProfile, ...], clients: ClientsConfig
-) -> tuple[DeviceProfile, ...]:
-    if len(devices) != len(clients.groups):
+def _by_group(clients: ClientsConfig, settings: FleetConfig) -> tuple[DeviceProfile, ...]:
+    devices, sizes = read_fleet(Path(settings.devices)).devices, clients.group_sizes()
+    if len(devices) != len(sizes):
         raise FleetError(
             f"fleet.ratios = 'groups' needs one device per group, in the same order: there are "
-            f"{len(devices)} devices and {len(clients.groups)} clients.groups."
+            f"{len(devices)} devices and {len(sizes)} clients.groups."
         )
-    sizes = clients.group_sizes()
     return tuple(d for d, size in zip(devices, sizes, strict=True) for _ in range(size))
 
 
@@ -124,18 +133,17 @@ def changed_devices(
     num_examples: int | None = None,
     counter: MemoryCounter | None = None,
 ) -> ClientDevices:
-    """The clients that are there, planned as a fleet of their own; others train nothing."""
+    """The clients that are there, planned as one fleet; others train nothing."""
     assert config.fleet is not None
-    number, least = config.clients.num_clients, config.fleet.min_ratio
-    clients = sorted(there)
+    number, clients = config.clients.num_clients, sorted(there)
     profiles = [UNKNOWN] * number
-    ratios: list[float | Allocation] = [least] * number
+    ratios: list[float | Allocation] = [config.fleet.min_ratio] * number
     steps: list[int | None] = [None] * number
     parts = list(steps)
     plan = None
     if clients:
         fleet = tuple(there[client] for client in clients)
-        found = _shares(fleet, config, layers, num_examples, counter)
+        found = _planned(fleet, config, layers, num_examples, counter)
         plan = found.plan
         for index, client in enumerate(clients):
             profiles[client] = found.profiles[index]
@@ -152,46 +160,17 @@ def _planned(
     num_examples: int | None,
     counter: MemoryCounter | None,
 ) -> ClientDevices:
-    assert config.fleet is not None
-    _refuse_groups(config)
-    number = sum(device.count for device in devices)
-    if number != config.clients.num_clients:
-        raise FleetError(
-            f"{config.fleet.devices} has {number} devices (counts added up), but "
-            f"clients.num_clients is {config.clients.num_clients}. Make them equal."
-        )
-    return _shares(devices, config, layers, num_examples, counter)
-
-
-def _refuse_groups(config: RunConfig) -> None:
-    if config.clients.groups != ClientsConfig().groups:
-        raise FleetError(
-            "the ratios are planned from the devices, but clients.groups sets them too. Leave out "
-            "the groups, or set fleet.ratios = 'groups'."
-        )
-
-
-def _shares(
-    devices: tuple[DeviceProfile, ...],
-    config: RunConfig,
-    layers: Layers,
-    num_examples: int | None,
-    counter: MemoryCounter | None,
-) -> ClientDevices:
     """Each device's share of the model, as the fleet planner plans it."""
     assert config.fleet is not None
     workload = nominal_workload(config, layers, num_examples, counter)
     target = config.fleet.model_dump(include=set(FleetTarget.model_fields))
-    plan = plan_fleet(devices, workload, **target)
+    plan, steps = plan_fleet(devices, workload, **target), workload.local_steps
     everybody = [entry for entry in plan.devices for _ in range(entry.device.count)]
     return ClientDevices(
         tuple(entry.device for entry in everybody),
         plan,
         tuple(planned_share(layers, entry.ratio, entry.frozen_layers) for entry in everybody),
-        tuple(
-            entry.local_steps if entry.local_steps < workload.local_steps else None
-            for entry in everybody
-        ),
+        tuple(e.local_steps if e.local_steps < steps else None for e in everybody),
         tuple(entry.micro_batch for entry in everybody),
     )
 

@@ -18,18 +18,16 @@ from fedplt.configuration import FROM_PYTHON, ON_NODES, RunConfig
 from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData, first_examples
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.fleet import ClientDevices, nominal_workload
-from fedplt.federation.model_and_data import find_code, load_data, model_from_config, split_data
+from fedplt.federation.model_and_data import load_data, model_from_config, split_data
 from fedplt.federation.planning import method_from_config, plan_from_config
-from fedplt.federation.preflight.data import check_finite, check_shift, parts_of, with_checks
+from fedplt.federation.preflight.data import parts_of
 from fedplt.federation.preflight.model import (
-    kind_of,
     likes_channels_last,
     on_device,
-    run_model,
     try_augment,
+    try_data,
     try_model,
     try_optimizer,
-    try_task,
     uncompiled,
 )
 from fedplt.fleet import ExactWorkload
@@ -51,10 +49,8 @@ class Job:
     offsets: NDArray[np.int64]
     """Client k owns examples ``offsets[k]`` to ``offsets[k + 1]``."""
     validation: Samples
-    test: Samples | None
+    test: Samples | None = None
     training: LocalTraining
-    learning_rates: NDArray[np.float64]
-    """Learning rate per client, before the schedule's factor."""
     metric: Metric
     devices: ClientDevices | None = None
     """With ``[fleet]``: the clients' device profiles."""
@@ -128,15 +124,21 @@ class Job:
         name = self.device_name(client)
         return f"client {client}" + (f" ({name})" if name else "")
 
+    @cached_property
+    def learning_rates(self) -> NDArray[np.float64]:
+        """Learning rate per client, before the schedule's factor."""
+        clients, default = self.config.clients, self.config.training.learning_rate
+        rates = [group.learning_rate or default for group in clients.groups]
+        given = clients.learning_rates or np.repeat(rates, clients.group_sizes())
+        return np.asarray(given, dtype=np.float64)
+
     def learning_rate(self, client: int, round: int) -> float:
         return float(self.learning_rates[client] * self.config.training.rate_factor(round))
 
 
 def job_from_config(config: RunConfig, progress: Progress | None = None) -> Job:
     """Load the data, build the model, split the data and plan, from a configuration."""
-    find_code(config)
-    model = model_from_config(config)
-    return make_job(config, model, load_data(config, progress))
+    return make_job(config, model_from_config(config), load_data(config, progress))
 
 
 def make_job(
@@ -146,7 +148,6 @@ def make_job(
     *,
     split: Split | None = None,
     ratios: Sequence[float | Allocation] | None = None,
-    learning_rates: Sequence[float] | None = None,
     task: Task | None = None,
     augment: Augment | None = None,
 ) -> Job:
@@ -154,15 +155,16 @@ def make_job(
     config = on_device(config)
     model = uncompiled(model)
     task = task or config.task.task()
-    data, example, outputs = _try_data(config, model, data, task)
+    parts, example, outputs = try_data(config, model, parts_of(data), task)
+    train, validation, *test = parts.values()
+    same = None if data.test is None else validation  # where both are one
+    data = TrainingData(train, validation, test[0] if test else same)
     training = local_training_of(config, task.loss, augment)
     plan, devices = plan_from_config(config, model, example, ratios, len(data.train), training)
     split = split or split_data(config, data.train)
     if split.num_clients != plan.num_clients:
-        raise ConfigError(
-            f"there are {plan.num_clients} clients, but the split is for {split.num_clients}.",
-            key="clients.num_clients",
-        )
+        problem = f"there are {plan.num_clients} clients, but the split is for {split.num_clients}."
+        raise ConfigError(problem, key="clients.num_clients")
     try_augment(training, data.train)
     if training.recipe.masked_loss:
         _refuse_without_labels(data, outputs)
@@ -170,44 +172,10 @@ def make_job(
     if likes_channels_last(model, example):
         arranged = arranged.with_channels_last()
     return Job(
-        config=config,
-        model=model,
-        plan=plan,
-        samples=arranged.train,
-        offsets=split.offsets,
-        validation=arranged.validation,
-        test=arranged.test,
-        training=training,
-        learning_rates=learning_rates_of(config, learning_rates, plan.num_clients),
-        metric=task.metric,
-        devices=devices,
-    )
-
-
-def _try_data(
-    config: RunConfig, model: nn.Module, data: TrainingData, task: Task
-) -> tuple[TrainingData, Any, Any]:
-    """Run the model once to find mismatches early.
-
-    Returns the data, whose Datasets check what they fetch, the inputs used and the outputs.
-    """
-    parts = parts_of(data)
-    for part, samples in parts.items():
-        if not len(samples):
-            raise DataError(f"the {part} is empty; it needs examples.")
-    check_finite(parts)
-    example = first_examples(data.validation)
-    outputs = run_model(config, model, example[0])
-    for part, samples in parts.items():
-        inputs, targets = first_examples(samples)
-        if kind_of(inputs) != kind_of(example[0]):  # then the model may not take them
-            try_task(config, run_model(config, model, inputs, part), targets, task)
-    train, validation, *test = with_checks(parts, outputs, task).values()
-    same = None if data.test is None else validation  # where both are one
-    data = TrainingData(train, validation, test[0] if test else same)
-    check_shift(outputs, example[1], task)
-    try_task(config, outputs, example[1], task)
-    return data, example[0], outputs
+        config=config, model=model, plan=plan, devices=devices, training=training,
+        samples=arranged.train, offsets=split.offsets, validation=arranged.validation,
+        test=arranged.test, metric=task.metric,
+    )  # fmt: skip
 
 
 def local_training_of(
@@ -217,11 +185,9 @@ def local_training_of(
 ) -> LocalTraining:
     settings = config.training
     if settings.augment == FROM_PYTHON and augment is None:
-        raise ConfigError(
-            f"{FROM_PYTHON!r} stands for a function that was given to "
-            "fedplt.train. Name it by import path ('my_package.images:augment'), or leave it out.",
-            key="training.augment",
-        )
+        problem = f"{FROM_PYTHON!r} stands for a function that was given to fedplt.train. Name it "
+        do = "by import path ('my_package.images:augment'), or leave it out."
+        raise ConfigError(problem + do, key="training.augment")
     options: dict[str, Any] = dict(settings.optimizer_options)
     for name in ("momentum", "weight_decay"):
         if getattr(settings, name) is not None:
@@ -244,10 +210,8 @@ def local_training_of(
 
 def _refuse_without_labels(data: TrainingData, outputs: Any) -> None:
     if not isinstance(outputs, Tensor):
-        raise ConfigError(
-            f"it needs a model that returns a tensor, not a {type(outputs).__name__}.",
-            key="method.masked_loss",
-        )
+        problem = f"it needs a model that returns a tensor, not a {type(outputs).__name__}."
+        raise ConfigError(problem, key="method.masked_loss")
     try:
         data.train.labels()
     except DataError as error:
@@ -266,7 +230,6 @@ def workload_without_data(config: RunConfig) -> ExactWorkload:
 
 
 def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None, MemoryCounter]:
-    find_code(config)
     model = model_from_config(config)
     num_examples = None
     if config.data.name in CATALOG:
@@ -284,24 +247,6 @@ def _plan_without_data(config: RunConfig) -> tuple[Plan, int | None, MemoryCount
     return plan, num_examples, MemoryCounter(model, example[0], training)
 
 
-def learning_rates_of(
-    config: RunConfig, given: Sequence[float] | None, num_clients: int
-) -> NDArray[np.float64]:
-    """One per client: the given ones, or those of the configuration."""
-    given = config.clients.learning_rates if given is None else given
-    if given is None:
-        default = config.training.learning_rate
-        rates = [group.learning_rate or default for group in config.clients.groups]
-        given = np.repeat(rates, config.clients.group_sizes()).tolist()
-    if len(given) != num_clients or not min(given) > 0:
-        raise ConfigError(
-            f"{len(given)} were given for {num_clients} clients; "
-            "give one per client, all positive.",
-            key="learning_rates",
-        )
-    return np.asarray(given, dtype=np.float64)
-
-
 class DataOnNodes:
     """Stands for examples that the server does not have."""
 
@@ -311,23 +256,14 @@ class DataOnNodes:
     def __len__(self) -> int:
         return self.number
 
-    def batch(self, indices: Any) -> NoReturn:
-        self._refuse()
-
-    def labels(self) -> NoReturn:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def batch(self, *_: Any, **__: Any) -> NoReturn:
         raise DataError(f"the data is on the nodes (data.name = {ON_NODES!r}).")
 
-    def arranged(self, order: Any) -> DataOnNodes:
+    def arranged(self, *_: Any, **__: Any) -> DataOnNodes:
         return self
 
-    def to(self, device: Any) -> DataOnNodes:
-        return self
-
-    def with_channels_last(self) -> DataOnNodes:
-        return self
+    labels = batch
+    to = with_channels_last = arranged
 
     def checksum(self, start: int) -> int:
         return zlib.crc32(b"on nodes", start)
@@ -337,33 +273,19 @@ def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
     """The job of a server without data; ``num_examples`` of every client."""
     number = config.clients.num_clients
     if len(num_examples) != number or min(num_examples) < 1:
-        raise ConfigError(
-            f"{len(num_examples)} numbers for {number} clients; give each client's number of "
-            "examples, at least 1.",
-            key="clients.num_examples",
-        )
-    find_code(config)
-    model = model_from_config(config)
-    task = config.task.task()
+        problem = f"{len(num_examples)} numbers for {number} clients; give each client's number of "
+        raise ConfigError(f"{problem}examples, at least 1.", key="clients.num_examples")
+    model, task, total = model_from_config(config), config.task.task(), sum(num_examples)
     training = local_training_of(config, task.loss)
     plan, devices = plan_from_config(
-        config, model, example_input(config), num_examples=sum(num_examples), training=training
+        config, model, example_input(config), num_examples=total, training=training
     )
-    nowhere = DataOnNodes(sum(num_examples))
+    nowhere = DataOnNodes(total)
     offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(num_examples)]).astype(np.int64)
     return Job(
-        config=config,
-        model=model,
-        plan=plan,
-        samples=nowhere,
-        offsets=offsets,
-        validation=nowhere,
-        test=None,
-        training=training,
-        learning_rates=learning_rates_of(config, None, number),
-        metric=task.metric,
-        devices=devices,
-    )
+        config=config, model=model, plan=plan, devices=devices, samples=nowhere, offsets=offsets,
+        validation=nowhere, training=training, metric=task.metric,
+    )  # fmt: skip
 
 
 def example_input(config: RunConfig) -> torch.Tensor:
@@ -374,11 +296,8 @@ def example_input(config: RunConfig) -> torch.Tensor:
         return torch.zeros(2, *settings.input_shape, dtype=dtype)
     spec = MODELS.get(settings.name)
     if spec is None or spec.example is None:
-        raise ConfigError(
-            "the server has no data to learn it from; give the shape of one example, such as "
-            "input_shape = [3, 32, 32].",
-            key="model.input_shape",
-        )
+        problem = "the server has no data to learn it from; give the shape of one example, such as "
+        raise ConfigError(f"{problem}input_shape = [3, 32, 32].", key="model.input_shape")
     return spec.example()
 
 

@@ -37,6 +37,7 @@ def find_code(config: RunConfig) -> None:
 
 
 def model_from_config(config: RunConfig) -> nn.Module:
+    find_code(config)
     model = build_model(config.model.name, config.model.options, config.seed)
     if config.model.weights is not None:
         load_weights(model, Path(config.model.weights), "model.weights")
@@ -104,19 +105,22 @@ def load_data(config: RunConfig, progress: Progress | None = None) -> TrainingDa
             "function of your own, and name that.",
             key="data.name",
         )
+    data = call_loader(load, name, "data.name")
+    if not isinstance(data, TrainingData):
+        problem = f"{name!r} gave a {type(data).__name__}, not a TrainingData."
+        raise ConfigError(problem, key="data.name")
+    return data
+
+
+def call_loader(load: Any, name: str, key: str) -> Any:
+    """Call the user's function, which may raise anything."""
     try:
-        data = load()
+        return load()
     except FedpltError:
         raise
-    except Exception as error:  # the user's function may raise anything
-        raise ConfigError(
-            f"{name!r} failed: {type(error).__name__}: {error}", key="data.name"
-        ) from error
-    if not isinstance(data, TrainingData):
-        raise ConfigError(
-            f"{name!r} gave a {type(data).__name__}, not a TrainingData.", key="data.name"
-        )
-    return data
+    except Exception as error:
+        problem = f"{name!r} failed: {type(error).__name__}: {error}"
+        raise ConfigError(problem, key=key) from error
 
 
 def split_data(config: RunConfig, train: Samples) -> Split:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedplt.client import LocalTraining, MemoryCounter, batch_statistics, try_submodel
@@ -49,11 +48,8 @@ def plan_from_config(
     try:
         check_dtypes(model, layers)
     except CutError as error:
-        raise ConfigError(
-            f"{error} Call model.float() first. (fedplt.train_only in a loop of your own "
-            "takes any type.)",
-            key="model",
-        ) from error
+        do = "Call model.float() first. (fedplt.train_only in your training loop takes any type.)"
+        raise ConfigError(f"{error} {do}", key="model") from error
     counter = MemoryCounter(model, example, training) if training and example is not None else None
     devices = client_devices(config, layers, num_examples, counter)
     if ratios is None:
@@ -64,9 +60,7 @@ def plan_from_config(
 
     def spaces() -> Spaces:
         if example is None:
-            raise ConfigError(
-                "methods that train sub-models need an example input.", key="method.name"
-            )
+            raise ConfigError("sub-models need an example input.", key="method.name")
         found = find_spaces(model, layers, example)
         try_submodel(model, layers, found, example)
         return found
@@ -75,10 +69,10 @@ def plan_from_config(
     return method_from_config(config).full_plan(request), devices
 
 
-def warn_of_gaps(plan: Plan, label: str = "") -> None:
+def warn_of_gaps(plan: Plan, label: str = "", stacklevel: int = 3) -> None:
     """Warn of sub-layers that no client trains: they keep their initial values."""
     for entry in plan.uncovered:
-        warnings.warn(f"{label}{entry}", UntrainedWarning, stacklevel=3)
+        warnings.warn(f"{label}{entry}", UntrainedWarning, stacklevel=stacklevel)
 
 
 def check_named_code(config: RunConfig) -> None:
@@ -121,56 +115,40 @@ FEWEST_CLIENTS = 3
 
 
 def participants_warning(config: RunConfig) -> str:
-    """Whether rounds may have too few clients for a robust rule, in words; empty: they do not."""
+    """A warning if rounds may have too few clients for a robust rule; empty: they do not."""
     server, (share, when) = config.server, _taking_part(config)
-    number = share * config.clients.num_clients
+    number, least = share * config.clients.num_clients, server.min_clients
+    given = f"WARNING: server.aggregation = {server.aggregation!r}"
+    ruin = f"with fewer than {FEWEST_CLIENTS}, one bad client ruins the model"
     if server.aggregation == "mean":
         return ""
-    given = f"WARNING: server.aggregation = {server.aggregation!r}"
     if number < FEWEST_CLIENTS:
-        return (
-            f"{given} does not protect this run: {number:.3g} clients take part in a round{when}, "
-            f"and with fewer than {FEWEST_CLIENTS} one bad client ruins the model. Use more "
-            "clients, or only clients that you trust."
-        )
-    if config.engine.name == "flower" and server.min_clients < FEWEST_CLIENTS:
-        return (
-            f"{given}, but a round counts with {max(1, server.min_clients)} clients "
-            f"(server.min_clients): with fewer than {FEWEST_CLIENTS}, one bad client ruins the "
-            f"model. Set server.min_clients = {FEWEST_CLIENTS} or more."
-        )
+        text = f"{given} does not protect this run: {number:.3g} clients take part in a round{when}"
+        return f"{text}, and {ruin}. Use more clients, or only clients that you trust."
+    if config.engine.name == "flower" and least < FEWEST_CLIENTS:
+        text = f"{given}, but a round counts with {max(1, least)} clients (server.min_clients): "
+        return f"{text}{ruin}. Set server.min_clients = {FEWEST_CLIENTS} or more."
     return ""
 
 
 def coverage_warnings(config: RunConfig, plan: Plan) -> list[str]:
     """Rounds and sub-layers with too few clients for the rule, before any training."""
-    server, rule = config.server, config.server.rule
-    share, when = _taking_part(config)
-    result = []
+    server, result, (share, when) = config.server, [], _taking_part(config)
+    least, outvoting = server.min_contributors, server.rule.fewest_to_outvote_one()
+    limits = [
+        (least if least > 1 else 0, " (server.min_contributors): they are not changed then."),
+        (outvoting, f": {server.aggregation} cannot outvote one bad client there. More clients, "
+         "larger ratios, server.aggregation = 'clipped-mean' or server.min_contributors help."),
+    ]  # fmt: skip
     for layer, clients in zip(plan.layers, plan.coverage, strict=True):
-        contributors = share * clients
-        thin = _thin(contributors, clients, server.min_contributors)
-        if server.min_contributors > 1 and thin:
-            result.append(
-                f"WARNING: layer {layer.name}: {thin} of its {layer.num_sublayers} sub-layers have "
-                f"fewer than {server.min_contributors} contributors{when} "
-                "(server.min_contributors): they are not changed in such a round."
-            )
-        least = rule.fewest_to_outvote_one()
-        thin = _thin(contributors, clients, least)
-        if least and thin:
-            result.append(
-                f"WARNING: layer {layer.name}: {thin} of its {layer.num_sublayers} sub-layers have "
-                f"fewer than {least} contributors{when}: {server.aggregation} cannot outvote one "
-                "bad client there. More clients, larger ratios, server.aggregation = "
-                "'clipped-mean' or server.min_contributors help."
-            )
+        for limit, consequence in limits:
+            thin = int(np.count_nonzero((clients > 0) & (share * clients < limit)))
+            if thin:
+                result.append(
+                    f"WARNING: layer {layer.name}: {thin} of its {layer.num_sublayers} sub-layers "
+                    f"have fewer than {limit} contributors{when}{consequence}"
+                )
     return [*result, text] if (text := participants_warning(config)) else result
-
-
-def _thin(contributors: NDArray[np.floating], clients: NDArray[np.int64], least: int) -> int:
-    """Sub-layers that some client trains, but too few in a round."""
-    return int(np.count_nonzero((clients > 0) & (contributors < least)))
 
 
 def _taking_part(config: RunConfig) -> tuple[float, str]:

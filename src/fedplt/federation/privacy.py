@@ -45,15 +45,10 @@ class PrivateRounds:
         """Divisors are those of all clients of the plan, whether they are there or not."""
         job, settings = self.job, self.settings
         made = PrivateAggregator(
-            job.layers,
-            job.recipe.normalizer,
-            clip=settings.clip,
-            noise_multiplier=settings.noise_multiplier,
-            probability=probability_of(job.config),
-            secret=self.secret,
-            round=round,
-            min_contributors=job.config.server.min_contributors,
-        )
+            job.layers, job.recipe.normalizer, clip=settings.clip,
+            noise_multiplier=settings.noise_multiplier, probability=probability_of(job.config),
+            secret=self.secret, round=round, min_contributors=job.config.server.min_contributors,
+        )  # fmt: skip
         for client in range(job.plan.num_clients):
             made.expect(everybody[client])
         return made
@@ -196,11 +191,8 @@ def _refuse_leaks(job: Job) -> None:
     """Refuse what leaves the clients without noise, or does not work with noise."""
     for key in ("static_norm", "local_norms"):
         if getattr(job.recipe, key):
-            raise ConfigError(
-                "statistics of the clients' data would be gathered or evaluated "
-                "without noise; leave it out with [privacy].",
-                key=f"method.{key}",
-            )
+            problem = "statistics of the clients' data would be gathered or evaluated without noise"
+            raise ConfigError(f"{problem}; leave it out with [privacy].", key=f"method.{key}")
     buffers = [tensor.name for tensor in job.layers.tensors if tensor.is_buffer]
     if buffers:
         raise ConfigError(

@@ -46,9 +46,8 @@ def run_job(
     """
     out = None if out is None else a_path(out, "out", RunError)
     if out is None and job.config.evaluation.keep_best:
-        raise ConfigError(
-            "the best model is kept in a folder; give out=.", key="evaluation.keep_best"
-        )
+        problem = "the best model is kept in a folder; give out=."
+        raise ConfigError(problem, key="evaluation.keep_best")
     on_round = both(on_round, _named(job.config.engine.on_round))
     folder = None
     if out:
@@ -107,11 +106,8 @@ def job_of(config: RunConfig, progress: Progress | None = None) -> Job:
     if config.data.name != ON_NODES:
         return job_from_config(config, progress)
     if config.clients.num_examples is None:
-        raise ConfigError(
-            "the data is on the nodes; give each client's number of "
-            "examples (a deployment learns them when its nodes join).",
-            key="clients.num_examples",
-        )
+        problem = "the data is on the nodes; give each client's number of examples (a deployment "
+        raise ConfigError(f"{problem}learns them when its nodes join).", key="clients.num_examples")
     return make_server_job(config, config.clients.num_examples)
 
 
@@ -129,8 +125,7 @@ def prepare_resume(
         folder.refuse_unbegun()
         if FROM_PYTHON in flatten(config).values():
             raise RunError(
-                f"{folder.path} was started from Python with a model or data of its own: "
-                f"{SAME_CALL}."
+                f"{folder.path} was started from Python with a custom model or data: {SAME_CALL}."
             )
         job = job_of(config, progress)
         done = folder.load_checkpoint(job).rounds_done

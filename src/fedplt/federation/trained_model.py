@@ -9,11 +9,10 @@ from torch import nn
 
 from fedplt.client import Evaluation, Task, combine, evaluate_chunk, num_chunks
 from fedplt.configuration import FROM_PYTHON, RunConfig
-from fedplt.data import CATALOG, TrainingData, as_samples, first_examples, load_data_set
-from fedplt.errors import ConfigError, DamagedError, DataError, FedpltError, RunError
-from fedplt.federation.model_and_data import find_code, load_weights
-from fedplt.federation.preflight.data import check_finite, with_checks
-from fedplt.federation.preflight.model import run_model, try_task
+from fedplt.data import CATALOG, TrainingData, as_samples, load_data_set
+from fedplt.errors import ConfigError, DamagedError, DataError, RunError
+from fedplt.federation.model_and_data import call_loader, find_code, load_weights
+from fedplt.federation.preflight.model import try_data
 from fedplt.federation.run_folder.checkpoint import CheckpointFiles
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.sessions import read_sessions
@@ -34,8 +33,8 @@ def load(
 
     Args:
         run: a run's folder.
-        model: where the run was started from Python with a model of its own: such a model, whose
-            weights are replaced.
+        model: if the run was started from Python with a custom model: such a model, whose weights
+            are replaced.
         best: the model of the best evaluated round (``evaluation.keep_best``).
         which: ``"model"``, which the run ends with; ``"last"``, the last round's; ``"average"``,
             that of past rounds (``server.average``); ``"best"``.
@@ -81,14 +80,8 @@ def evaluate(
     task = task or _task(config, folder)
     if not isinstance(task, Task):
         raise ConfigError(f"task is {task!r:.60}; give a fedplt.Task.")
-    if not len(samples):
-        raise DataError("the data is empty; it needs examples.")
-    part = {"the data": samples}
-    check_finite(part)
-    inputs, targets = first_examples(samples)
-    outputs = run_model(config, trained, inputs)
-    samples = with_checks(part, outputs, task, ahead=False)["the data"]  # all are fetched below
-    try_task(config, outputs, targets, task)
+    found, _, _ = try_data(config, trained, {"the data": samples}, task, ahead=False)
+    samples = found["the data"]  # all of them are fetched and checked below
     chunks = (
         evaluate_chunk(trained, samples, chunk, task.loss, task.metric)
         for chunk in range(num_chunks(samples))
@@ -103,7 +96,7 @@ def find_code_of(folder: RunFolder) -> None:
     """
     try:
         sessions = read_sessions(folder.path, folder.run)
-    except DamagedError:  # whoever needs more of it than the folders will say so
+    except DamagedError:  # other readers of it report the damage
         sessions = []
     for session in sessions:
         if session["folder"]:
@@ -114,7 +107,7 @@ def find_code_of(folder: RunFolder) -> None:
 def _build(config: RunConfig, folder: RunFolder) -> nn.Module:
     if config.model.name == FROM_PYTHON:
         raise RunError(
-            f"{folder.path} was started from Python with a model of its own: give one like it, "
+            f"{folder.path} was started from Python with a custom model: give one like it, "
             "fedplt.load(run, model=build())."
         )
     find_code_of(folder)
@@ -124,7 +117,7 @@ def _build(config: RunConfig, folder: RunFolder) -> nn.Module:
 def _task(config: RunConfig, folder: RunFolder) -> Task:
     if FROM_PYTHON in (config.task.name, config.task.loss, config.task.metric):
         raise RunError(
-            f"{folder.path} was started from Python with a task of its own: give it as task=."
+            f"{folder.path} was started from Python with a custom task: give it as task=."
         )
     return config.task.task()
 
@@ -132,39 +125,24 @@ def _task(config: RunConfig, folder: RunFolder) -> Task:
 def _take_kept(folder: RunFolder, model: nn.Module, client: int, which: str) -> None:
     plan = folder.plan()
     if not plan.local:
-        raise RunError(
-            f"client: the clients of {folder.path} keep no layers of their own (only methods with "
-            "local_norms have such layers). Leave it out."
-        )
+        problem = f"client: the clients of {folder.path} keep no layers"
+        raise RunError(f"{problem} (only methods with local_norms do so). Leave it out.")
     if which == "best":
         raise RunError("client, best: only the last round's layers of the clients are kept.")
     if not 0 <= client < plan.num_clients:
         raise RunError(f"client: {client}; the clients are 0 to {plan.num_clients - 1}.")
     extras = CheckpointFiles(folder.path, folder.run).extras()
     if "local" not in extras:
-        raise RunError(
-            f"the checkpoint of {folder.path} does not have the clients' own layers. With Flower "
-            "they stay on the nodes."
-        )
-    kept = extras["local"][client]
-    put(bind_state(model, plan.layers), plan.local_index, kept)
-
-
-def _called(path: str) -> Any:
-    function = import_object(path, "data")
-    try:
-        return function()
-    except FedpltError:
-        raise
-    except Exception as error:  # the user's function may raise anything
-        raise DataError(f"data: {path!r} failed: {type(error).__name__}: {error}") from error
+        problem = f"the checkpoint of {folder.path} does not have the clients' layers."
+        raise RunError(f"{problem} With Flower they stay on the nodes.")
+    put(bind_state(model, plan.layers), plan.local_index, extras["local"][client])
 
 
 def _samples(data: Any, config: RunConfig) -> Any:
     if isinstance(data, str) and data in CATALOG:
         data = load_data_set(data, scaling=config.data.scaling)
     elif isinstance(data, str) and ":" in data:
-        data = _called(data)
+        data = call_loader(import_object(data, "data"), data, "data")
     elif isinstance(data, str):
         raise DataError(
             f"data: {data!r} is not a built-in data set ({', '.join(sorted(CATALOG))}) and not an "

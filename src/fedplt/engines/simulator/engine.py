@@ -82,24 +82,19 @@ class SimulatorEngine:
         assert place <= len(self._shared.updates)  # the sampler draws no more
         self._results, self._assignments = {}, assignments
         for state in (sent.state, sent.snapshot):
-            some = {k: part for k, part in assignments.items() if sent.state_of(k) is state}
+            some = [client for client in assignments if sent.state_of(client) is state]
             if state is not None and some:
                 self._publish(state)
                 for _, result in self._pool.do(self._train_tasks(round, some)):
                     self._results[result.client] = result
         return [self._results[client] for client in assignments]
 
-    def _train_tasks(self, round: int, assignments: Mapping[int, Assignment]) -> list[TrainWork]:
+    def _train_tasks(self, round: int, clients: list[int]) -> list[TrainWork]:
         """Longest first, so that the workers finish at about the same time."""
-        clients, job = list(assignments), self.job
+        job = self.job
         work = job.num_examples[clients] * (1 + 2 * job.plan.achieved_ratios[clients])
-        return [
-            TrainWork(
-                self._version, round, client, self._places[client][0],
-                assignments[client].to_message(),
-            )
-            for client in np.asarray(clients)[np.argsort(-work, kind="stable")].tolist()
-        ]  # fmt: skip
+        ordered = np.asarray(clients)[np.argsort(-work, kind="stable")].tolist()
+        return [TrainWork(self._version, round, k, self._places[k][0]) for k in ordered]
 
     def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
         for client in clients:

@@ -33,8 +33,6 @@ class TrainWork:
     round: int
     client: int
     place: int
-    assignment: dict[str, Any]
-    """From ``Assignment.to_message``."""
 
     @property
     def what(self) -> str:
@@ -115,17 +113,13 @@ class Worker:
 
     def _train(self, task: TrainWork) -> ClientResult:
         job, client, shared = self.job, task.client, self.shared
-        assignment = job.plan.read(task.assignment)
+        assignment = job.plan.in_round(task.round)[client]
         weights = shared.block_weights
         order = TrainOrder(
-            client=client,
-            round=task.round,
-            seed=job.config.seed,
-            assignment=assignment,
-            training=job.training_of(client),
-            learning_rate=job.learning_rate(client, task.round),
+            client=client, round=task.round, seed=job.config.seed, assignment=assignment,
+            training=job.training_of(client), learning_rate=job.learning_rate(client, task.round),
             block_weights=None if weights is None else take(weights, assignment.uploaded),
-        )
+        )  # fmt: skip
         self._load_local(client)
         update = shared.updates[task.place : task.place + assignment.update_size]
         result = self.trainer.train(order, self.samples, job.examples(client), update)

@@ -52,11 +52,8 @@ def clients_section(
         problem = f"{ratios!r} is one value; give one per client: [{ratios!r}] * 10 for ten."
         raise ConfigError(problem, key="ratios")
     if (ratios is None) == (not fleet):
-        raise ConfigError(
-            "give either ratios, the fraction of the model that every client trains, or fleet, the "
-            "devices to plan it from.",
-            key="ratios",
-        )
+        problem = "give either ratios, the fraction of the model that every client trains, or "
+        raise ConfigError(f"{problem}fleet, the devices to plan it from.", key="ratios")
     if ratios is None and not isinstance(fleet.get("devices"), str):
         given = repr(fleet["devices"]) if "devices" in fleet else "missing"
         problem = f"it is {given}; give the path of a .csv or .toml file."
@@ -88,11 +85,8 @@ def _ratio(client: int, given: float | Allocation) -> dict[str, Any]:
 def checked_ratio(client: int, given: Any) -> Any:
     """Refuse what is not a fraction of the model."""
     if not isinstance(given, numbers.Real) or not 0 < float(given) <= 1:
-        raise ConfigError(
-            f"that of client {client} is {given!r}; it is the fraction of the model that "
-            "the client trains, above 0 and at most 1.",
-            key="ratios",
-        )
+        problem = f"that of client {client} is {given!r}; it is the fraction of the model that "
+        raise ConfigError(f"{problem}the client trains, above 0 and at most 1.", key="ratios")
     return given
 
 

@@ -1,4 +1,4 @@
-"""Data that a task cannot be learned from is refused before training, in words about the data."""
+"""Refuse data that a task cannot be learned from, before training."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BLOCK = 10_000
 """Examples that are looked at together."""
 ITEMS_AHEAD = 64
 """Items of a Dataset that are fetched before training, to see whether they are right; a fixed
-number, since a Dataset may draw at random from a generator of its own."""
+number, since a Dataset may draw from its own random generator."""
 FILL = "Remove such examples, or fill their gaps."
 CLASS_LOSSES = (TASKS["classification"].loss, TASKS["next-token"].loss)
 CLASS_METRICS = tuple(

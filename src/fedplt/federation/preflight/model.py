@@ -14,6 +14,7 @@ from fedplt.client import OPTIMIZERS, LocalTraining, Task
 from fedplt.configuration import RunConfig
 from fedplt.data import Samples, TensorSamples, first_examples
 from fedplt.errors import ConfigError, DataError
+from fedplt.federation.preflight.data import Parts, check_finite, check_shift, with_checks
 from fedplt.fleet import physical_memory
 from fedplt.models import MODELS, call_model, model_mode
 from fedplt.planning import LocalRecipe, Normalizer, Plan
@@ -32,10 +33,8 @@ def on_device(config: RunConfig) -> RunConfig:
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"{device!r} cannot be used here ({reason}). Use 'cpu' or 'auto'.", key="engine.device"
-        ) from error
+        problem = f"{device!r} cannot be used here ({str(error).splitlines()[0]})."
+        raise ConfigError(f"{problem} Use 'cpu' or 'auto'.", key="engine.device") from error
     return config
 
 
@@ -50,17 +49,39 @@ def uncompiled(model: nn.Module) -> nn.Module:
         model = inner
     for name, module in model.named_modules():
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-            raise ConfigError(
-                f"{name or 'the model'} is compiled (torch.compile), which hides what is "
-                "trained inside. Give the model uncompiled, and compile it after training.",
-                key="model",
-            )
+            problem = f"{name or 'the model'} is compiled (torch.compile), which hides what is "
+            do = "trained inside. Give the model uncompiled, and compile it after training."
+            raise ConfigError(problem + do, key="model")
     return model
 
 
 def try_model(config: RunConfig, model: nn.Module, inputs: Any, targets: Any, task: Task) -> None:
     """Run model, loss and metric on one small batch."""
     try_task(config, run_model(config, model, inputs), targets, task)
+
+
+def try_data(
+    config: RunConfig, model: nn.Module, parts: Parts, task: Task, *, ahead: bool = True
+) -> tuple[dict[str, Samples], Any, Any]:
+    """Run the model once on examples of each kind, to find mismatches early.
+
+    Returns the data, whose Datasets check what they fetch (the first items here: ``ahead``), and
+    the inputs and outputs of a small batch.
+    """
+    for part, samples in parts.items():
+        if not len(samples):
+            raise DataError(f"the {part.removeprefix('the ')} is empty; it needs examples.")
+    check_finite(parts)
+    shown, targets = first_examples(parts.get("validation data", next(iter(parts.values()))))
+    outputs = run_model(config, model, shown)
+    for part, samples in parts.items():
+        inputs, others = first_examples(samples)
+        if kind_of(inputs) != kind_of(shown):  # then the model may not take them
+            try_task(config, run_model(config, model, inputs, part), others, task)
+    checked = with_checks(parts, outputs, task, ahead=ahead)
+    check_shift(outputs, targets, task)
+    try_task(config, outputs, targets, task)
+    return checked, shown, outputs
 
 
 def run_model(config: RunConfig, model: nn.Module, inputs: Any, part: str = "data") -> Any:
@@ -101,21 +122,16 @@ def try_augment(training: LocalTraining, samples: Samples) -> None:
     """Augment one small batch."""
     if training.augment is None:
         return
-    inputs, _ = first_examples(samples)
+    (inputs, _), key = first_examples(samples), "training.augment"
     try:
         changed = training.augment(inputs, torch.Generator().manual_seed(0))
     except Exception as error:  # the user's function may raise anything
-        raise ConfigError(
-            f"it fails on inputs of {kind_of(inputs)}: {first_line(error)}. It is called "
-            "with the inputs of a batch and a torch.Generator, and returns the inputs.",
-            key="training.augment",
-        ) from error
+        problem = f"it fails on inputs of {kind_of(inputs)}: {first_line(error)}. It is called "
+        call = "with the inputs of a batch and a torch.Generator, and returns the inputs."
+        raise ConfigError(problem + call, key=key) from error
     if type(changed) is not type(inputs):
-        raise ConfigError(
-            f"it gives a {type(changed).__name__} for inputs that are a "
-            f"{type(inputs).__name__}; it must return the changed inputs.",
-            key="training.augment",
-        )
+        kinds = f"a {type(changed).__name__} for inputs that are a {type(inputs).__name__}"
+        raise ConfigError(f"it gives {kinds}; it must return the changed inputs.", key=key)
 
 
 def kind_of(inputs: Any) -> str:
@@ -228,11 +244,9 @@ def check_window(window: int, state_size: int) -> None:
     """Refuse diagnostics that would not fit into this machine's memory."""
     needed, there = 4 * window * state_size, physical_memory()
     if there is not None and needed > there:
-        raise ConfigError(
-            f"{window} copies of this model need {bytes_text(needed)}, but "
-            f"this machine has {bytes_text(there)}. Set at most {there // (4 * state_size)}.",
-            key="diagnostics.window",
-        )
+        problem = f"{window} copies of this model need {bytes_text(needed)}, but this machine has "
+        do = f"{bytes_text(there)}. Set at most {there // (4 * state_size)}."
+        raise ConfigError(problem + do, key="diagnostics.window")
 
 
 def try_optimizer(training: LocalTraining) -> None:
@@ -243,11 +257,9 @@ def try_optimizer(training: LocalTraining) -> None:
         number.grad = torch.ones(1)
         optimizer.step()
     except Exception as error:  # torch checks some options only when it steps
-        raise ConfigError(
-            f"{training.optimizer} does not take "
-            f"{training.optimizer_options}: {error or type(error).__name__}",
-            key="training.optimizer_options",
-        ) from error
+        given = f"{training.optimizer} does not take {training.optimizer_options}"
+        problem = f"{given}: {error or type(error).__name__}"
+        raise ConfigError(problem, key="training.optimizer_options") from error
 
 
 def refuse_votes_of_absent(config: RunConfig, normalizer: Normalizer) -> None:

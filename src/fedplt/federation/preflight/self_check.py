@@ -81,13 +81,11 @@ def refuse_order(job: Job) -> None:
     if first != second:
         raise CutError(
             f"the updates of clients {one.client} and {other.client} depend on which of them is "
-            "trained first, so results would depend on the number of workers, and on where a run "
-            "is resumed. The model, the Dataset, the loss or the augmentation keeps a state from "
-            "one call to the next: a counter, an activation, a torch.Generator, random.Random or "
-            "numpy Generator of its own. Keep counters and activations in buffers "
-            "(register_buffer), which are put back after every client; draw at random from torch, "
-            "random or numpy.random themselves, which are seeded for each client. If results may "
-            "depend on the order, switch this check off with engine.check = false."
+            "trained first: the model, the Dataset, the loss or the augmentation keeps a counter, "
+            "an activation or a random generator from one call to the next. Keep counters and "
+            "activations in buffers (register_buffer), which are put back after every client, and "
+            "draw from torch, random or numpy.random themselves, which are seeded for each client. "
+            "If results may depend on the order, switch the check off with engine.check = false."
         )
 
 
@@ -95,13 +93,11 @@ def _order(job: Job, client: int, round: int) -> TrainOrder:
     training = job.training_of(client)
     size = min(training.batch_size or MAX_BATCH, MAX_BATCH)
     return TrainOrder(
-        client=client,
-        round=round,
-        seed=job.config.seed,
+        client=client, round=round, seed=job.config.seed,
         assignment=job.plan.assignment(client, round),
         training=replace(training, local_epochs=None, local_steps=1, batch_size=size),
         learning_rate=job.learning_rate(client, round),
-    )
+    )  # fmt: skip
 
 
 def _updates(job: Job, orders: Sequence[TrainOrder], *, put_back: bool = False) -> list[bytes]:

@@ -172,10 +172,8 @@ class RunFolder:
         """The text of ``config.toml``, checked; its seal has the run's id."""
         path = self.path / "config.toml"
         if not path.exists():
-            raise RunError(
-                f"{path} is missing. 'fedplt resume {self.path}' writes it again, as the "
-                "checkpoint has it."
-            )
+            do = f"'fedplt resume {self.path}' writes it again, as the checkpoint has it."
+            raise RunError(f"{path} is missing. {do}")
         text = read_sealed(path)
         try:
             self._run = run_of(text, "config", path, self._run)
@@ -258,17 +256,13 @@ class RunFolder:
         result, records = self.result(), self.rounds()
         last = records[-1].round if records else 0
         there, known = {record.round for record in records}, max(expected, last)
+        again = f"it is an earlier one. 'fedplt resume {self.path}' writes it again"
         if (wanted := self.config().rounds) < known:
-            raise DamagedError(
-                f"{self.path / 'config.toml'} asks for {wanted} rounds, but the run has {known}: "
-                f"it is an earlier one. Delete it: 'fedplt resume {self.path}' writes it again."
-            )
+            problem = f"{self.path / 'config.toml'} asks for {wanted} rounds, but the run has "
+            raise DamagedError(f"{problem}{known}: {again} if you delete it.")
         if result and result.rounds < known:
-            raise DamagedError(
-                f"{self.path / 'result.json'} is of round {result.rounds}, but the run has "
-                f"{known} rounds: it is an earlier one. 'fedplt resume {self.path}' writes it "
-                "again."
-            )
+            problem = f"{self.path / 'result.json'} is of round {result.rounds}, but the run has "
+            raise DamagedError(f"{problem}{known} rounds: {again}.")
         known = max(known, result.rounds if result else 0)
         if missing := [round for round in range(1, known + 1) if round not in there]:
             warnings.warn(
@@ -380,7 +374,7 @@ class RunFolder:
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
-        """Say in words why a write fails (no space); write nothing into a folder that was moved."""
+        """Explain a failed write (such as a full disk); refuse a folder that was moved."""
         if self._lock is not None and not is_of(self._lock, self.path):
             raise RunError(
                 f"{self.path} was moved or deleted while the run was writing to it. Move it back "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -62,21 +62,17 @@ class _Movement(BaseModel, extra="allow", strict=True):
     layers: dict[str, _LayerMovement]
 
 
-def _sampling(values: dict[str, Any]) -> dict[str, Any]:
-    kind = _BudgetSampling if "budget" in values else _Sampling
-    kind.model_validate(values)
-    return values
+def _sampling(values: dict[str, Any]) -> None:
+    (_BudgetSampling if "budget" in values else _Sampling).model_validate(values)
 
 
-def _movement(values: dict[str, Any]) -> dict[str, Any]:
-    _Movement.model_validate(values)
-    return values
+def _checked_by(check: Callable[[dict[str, Any]], object]) -> AfterValidator:
+    """The values as they are, if the check does not raise."""
+    return AfterValidator(lambda values: (check(values), values)[1])
 
 
-Sampling = Annotated[dict[str, Any], AfterValidator(_sampling)]
-Movement = Annotated[dict[str, Any], AfterValidator(_movement)]
-
-
+Sampling = Annotated[dict[str, Any], _checked_by(_sampling)]
+Movement = Annotated[dict[str, Any], _checked_by(_Movement.model_validate)]
 FORMAT: Literal[2] = 2
 
 
@@ -134,7 +130,7 @@ class RoundRecord:
     client_scores: dict[str, float] | None = None
     """Mean (weighted by examples), sample std and quantiles over clients; then scores by client."""
     dropped: list[ClientNumber] = field(default_factory=list)
-    """Clients that were away: by chance (``fleet.dropout``, ``availability``), or as nodes."""
+    """Clients that were away: at random (``fleet.dropout``, ``availability``), or as nodes."""
     late: list[ClientNumber] = field(default_factory=list)
     """Clients left out because they would take too long (``fleet.late_after_seconds``)."""
     rejected: dict[str, str] = field(default_factory=dict)
@@ -217,17 +213,15 @@ class History:
         step = max(1, -(-len(self.rounds) // 10))
         shown = [*reversed(self.rounds[::-1][::step])]
         header = ["round", self.metric.label, "loss", "training loss", "bytes up", "bytes down"]
-        rows = [
-            [
-                str(record.round),
-                "" if record.score is None else self.metric.number(record.score),
+        rows = []
+        for record in shown:
+            score = "" if record.score is None else self.metric.number(record.score)
+            losses = [
                 "" if record.loss is None else f"{record.loss:.4g}",
                 f"{record.train_loss:.4g}",
-                bytes_text(record.total.bytes_up),
-                bytes_text(record.total.bytes_down),
             ]
-            for record in shown
-        ]
+            sent = map(bytes_text, (record.total.bytes_up, record.total.bytes_down))
+            rows.append([str(record.round), score, *losses, *sent])
         return html_text(f"{self!r}\n\n{table(header, rows)}")
 
     def rows(self) -> list[dict[str, Any]]:
@@ -301,7 +295,7 @@ class History:
     @property
     def best(self) -> RoundRecord | None:
         """The evaluated round with the best score, the first of equals."""
-        best: RoundRecord | None = None
+        best = None
         for record in self.evaluated:
             if best is None or self.metric.better(record.score or 0.0, best.score or 0.0):
                 best = record

@@ -160,7 +160,7 @@ def _about(file: Any, kind: str, path: Path, run: str | None) -> dict[str, Any]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """A file of tensors; whatever is wrong with it is an error in words."""
+    """A file of tensors; a file that cannot be read raises an error of fedplt."""
     try:
         os.close(open_ordinary(path))
         with safe_open(path, "pt") as file:
