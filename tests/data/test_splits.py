@@ -93,7 +93,7 @@ def test_given_splits():
 
 
 def test_refusals():
-    with pytest.raises(DataError, match="10 clients with at least 11 .* the 100 "):
+    with pytest.raises(DataError, match=r"10 clients with at least 11 .* the 100 "):
         split_dirichlet(LABELS[:100], 10, alpha=0.1, min_examples=11)
     for alpha in (-1, float("inf"), float("nan"), 1e308):
         with pytest.raises(DataError, match=re.escape(f"alpha is {alpha}")):

@@ -40,8 +40,8 @@ def refuse_wrapped(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise CutError(
-                f"{name or 'the model'} is a DistributedDataParallel: gradients of slices would not "
-                "be averaged over its processes. Train its .module, and average the updates."
+                f"{name or 'the model'} is a DistributedDataParallel: gradients of slices would "
+                "not be averaged over its processes. Train its .module, and average the updates."
             )
 
 
@@ -94,9 +94,9 @@ def explained_errors() -> Iterator[None]:
         yield
     except CheckpointError as error:
         raise CutError(
-            f"{str(error).partition('Tip:')[0].strip()}\nA checkpoint of another thread is "
-            "computed again in this one, where train_only changes its operations. Use checkpoints in the "
-            "thread of the block only."
+            f"{str(error).partition('Tip:')[0].strip()}\nA checkpoint in another thread is "
+            "computed again in this one, where train_only changes its operations. Use checkpoints "
+            "only in the thread of the block."
         ) from error
     except RuntimeError as error:
         if "modified by an inplace operation" not in str(error):
@@ -105,8 +105,8 @@ def explained_errors() -> Iterator[None]:
             f"{error}\nEither the model changes an activation in place that is needed; or it ran "
             "a normalization layer in evaluation mode and then in training mode (call backward() "
             "in between); or a weight is used both where train_only sees it and where it does not "
-            "(another thread, TorchScript): use it in one of these ways, or an optimizer with "
-            "momentum, whose step is not fused into the backward pass."
+            "(in another thread, in TorchScript): use it in one of these ways, or use momentum, so "
+            "that the step is not fused into the backward pass."
         ) from error
 
 

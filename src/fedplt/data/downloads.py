@@ -249,14 +249,11 @@ class DebianPackage(Package):
             # No package lists on this machine: make private ones, which needs no root.
             for sub in ("state/lists/partial", "cache/archives/partial"):
                 (folder / sub).mkdir(parents=True, exist_ok=True)
-            own = [
-                *plain,
-                "-o", f"Dir::State={folder / 'state'}",
-                "-o", f"Dir::Cache={folder / 'cache'}",
-                "-o", "Dir::State::status=/var/lib/dpkg/status",
-            ]  # fmt: skip
-            _run([*own, "update"], folder)
-            _run([*own, "download", wanted], folder)
+            places = (f"State={folder}/state", f"Cache={folder}/cache")
+            for place in (*places, "State::status=/var/lib/dpkg/status"):
+                plain += ["-o", f"Dir::{place}"]
+            _run([*plain, "update"], folder)
+            _run([*plain, "download", wanted], folder)
         package = _one(folder, f"{self.name}_*.deb")
         self.file.check(package)
         with tempfile.TemporaryFile(dir=folder) as archive:
