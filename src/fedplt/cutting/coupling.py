@@ -124,7 +124,7 @@ class _Walk(fx.Interpreter):
 
     def _refused(self, units: _Units, what: str) -> CutError:
         maker = self.makers[self._root(units.space)]
-        return no_submodel(f"{what} may mix the outputs of module {maker!r}.")
+        return no_submodel(f"the outputs of module {maker!r} may be mixed by {what}.")
 
     # Spaces that must agree are joined (union-find; the space that is never cut wins).
 
