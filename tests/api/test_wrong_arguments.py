@@ -58,7 +58,7 @@ def mean_of_all(outputs, targets):
         ({"ratios": {0.5}}, "ratios: it is a set"),
         ({"ratios": (ratio for ratio in [0.5])}, "ratios: it is a generator"),
         ({"ratios": object()}, "ratios: it is a object"),
-        ({"split": np.array(5)}, "the split is a ndarray"),
+        ({"split": np.array(5)}, r"the split is array\(5\)"),
         ({"training": {"augment": "(given from Python)"}}, "Name it by import path"),
         ({"data": fedplt.TrainingData((X, Y), (X, Y), (X[:0], Y[:0]))}, "test data is empty"),
         ({"data": fedplt.TrainingData((X, Y), (X, Y), [])}, "test data is empty"),

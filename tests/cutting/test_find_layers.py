@@ -128,7 +128,7 @@ def test_fused_projections_are_cut_alike():
     assert cut(model, fused={"qkv": 1, "both": 2}).num_sublayers == (12, 4)
     rows = by_name[0].tensors[0].rows((range(1, 2),), 4)
     assert rows == [(1, 2), (5, 6), (9, 10)]
-    with pytest.raises(CutError, match="12 outputs, which are not 5 equal blocks"):
+    with pytest.raises(CutError, match="12 outputs, not 5 equal"):
         cut(model, fused={"qkv": 5})
 
 

@@ -82,13 +82,10 @@ def evaluate_chunk(
     model: nn.Module, samples: Samples, chunk: int, loss: Loss, metric: Metric
 ) -> ChunkResult:
     """Evaluate one chunk of the samples."""
-    start = chunk * CHUNK
-    indices = torch.arange(start, min(start + CHUNK, len(samples)))
     model.eval()
     with torch.no_grad(), _seeded(chunk):
-        inputs, targets = samples.batch(indices)
+        inputs, targets, number = _batch(samples, chunk)
         outputs = call_model(model, inputs)
-        number = len(indices)
         mean_loss = float(loss(outputs, targets))
         rows = metric.rows(outputs, targets, number)
     sums = tuple(float(column.sum()) for column in rows.T.contiguous())
@@ -105,8 +102,6 @@ def gather_statistics(model: nn.Module, samples: Samples, chunk: int) -> int:
 
     Returns the number of examples. All other layers are in evaluation mode.
     """
-    start = chunk * CHUNK
-    indices = torch.arange(start, min(start + CHUNK, len(samples)))
     model.eval()
     layers = modules_with_running_statistics(model)
     momenta = [layer.momentum for layer in layers]
@@ -114,11 +109,17 @@ def gather_statistics(model: nn.Module, samples: Samples, chunk: int) -> int:
         layer.momentum = 1.0
         layer.train()
     with torch.no_grad(), _seeded(chunk):
-        inputs, _ = samples.batch(indices)
+        inputs, _, number = _batch(samples, chunk)
         call_model(model, inputs)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
-    return len(indices)
+    return number
+
+
+def _batch(samples: Samples, chunk: int) -> tuple[Any, Any, int]:
+    """Inputs and targets of a chunk, and the number of its examples."""
+    indices = torch.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, len(samples)))
+    return *samples.batch(indices), len(indices)
 
 
 @contextmanager
@@ -151,15 +152,13 @@ def combine(results: Iterable[ChunkResult], metric: Metric) -> Evaluation:
     """Combine the chunk results, given in chunk order, over all examples."""
     results = list(results)
     number = sum(result.num_examples for result in results)
-    counts = _summed([result.labels for result in results])
-    scores = _summed([result.label_scores for result in results])
     columns = zip(*(result.sums for result in results), strict=True)
     sums = np.array([math.fsum(column) for column in columns])
     return Evaluation(
         math.fsum(result.loss for result in results) / number,
         metric.score(sums, number),
-        counts,
-        scores,
+        _summed([result.labels for result in results]),
+        _summed([result.label_scores for result in results]),
         count=number,
         sums=sums,
     )

@@ -11,17 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.client.outputs import (
-    IGNORED,
-    aligned,
-    class_scores,
-    next_tokens,
-    one_hot_like,
-    tokens_and_targets,
-)
+from fedplt.client.outputs import IGNORED, aligned, class_scores, next_tokens
 from fedplt.errors import ConfigError, DataError
 
 Sums = NDArray[np.float64]
@@ -45,8 +39,7 @@ class MetricInfo:
     def __post_init__(self) -> None:
         if self.direction not in ("higher", "lower"):
             raise ConfigError(
-                f"metric {self.name!r}: direction is {self.direction!r}; it is 'higher' or "
-                "'lower', whichever scores are better."
+                f"metric {self.name!r}: direction is {self.direction!r}; give 'higher' or 'lower'."
             )
         try:
             format(1.0, self.format)
@@ -94,8 +87,8 @@ class MetricInfo:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> MetricInfo:
-        limits = values.get("limits")
-        return MetricInfo(**{**values, "limits": None if limits is None else tuple(limits)})
+        limits = values.get("limits") and tuple(values["limits"])
+        return MetricInfo(**{**values, "limits": limits})
 
 
 def mean_of(sums: Sums, num_examples: int) -> float:
@@ -132,22 +125,18 @@ class Metric(MetricInfo):
 
     @property
     def info(self) -> MetricInfo:
-        return MetricInfo(**{entry.name: getattr(self, entry.name) for entry in fields(MetricInfo)})
+        return MetricInfo(**self.to_json())
 
     def rows(self, outputs: Any, targets: Any, num_examples: int) -> Tensor:
         """The function's numbers of a batch, in double precision: (examples, numbers)."""
         rows = self.function(outputs, targets)
         shape = tuple(getattr(rows, "shape", ()))
-        if not shape or shape[0] != num_examples or len(shape) > 2:
+        is_single = len(shape) == 1 or shape[1:] == (1,)
+        if len(shape) not in (1, 2) or shape[0] != num_examples or (self.is_mean and not is_single):
             found = f"shape {shape}" if isinstance(rows, Tensor) else f"a {type(rows).__name__}"
             raise DataError(
                 f"metric {self.name!r} gives {found} for {num_examples} examples; give one number "
-                "per example (not their mean), or several together with finish=."
-            )
-        if len(shape) == 2 and shape[1] > 1 and self.is_mean:
-            raise DataError(
-                f"metric {self.name!r} gives {shape[1]} numbers per example; give one, or say with "
-                "finish= how their sums become the score."
+                "per example (not their mean), or several and finish=, to turn sums into a score."
             )
         return rows.detach().double().cpu().reshape(num_examples, -1)
 
@@ -172,7 +161,7 @@ POSITIVE = (0.0, math.inf)
 """Limits of errors and counts."""
 
 
-def _beside(parts: list[Tensor]) -> Tensor:
+def _beside(*parts: Tensor) -> Tensor:
     return torch.cat([part.double() for part in parts], dim=1)
 
 
@@ -233,7 +222,7 @@ mae = Metric(_absolutes, name="MAE", direction="lower", row_limits=POSITIVE)
 
 def _moments(outputs: Any, targets: Tensor) -> Tensor:
     wanted = aligned(outputs, targets)[1].double()
-    return _beside([_errors(outputs, targets).square(), wanted, wanted.square()])
+    return _beside(_errors(outputs, targets).square(), wanted, wanted.square())
 
 
 def _explained(sums: Sums, num_examples: int) -> float:
@@ -255,18 +244,18 @@ r2 = Metric(_moments, name="R2", direction="higher", format=".3f", finish=_expla
 
 
 def _hits(outputs: Any, targets: Tensor) -> Tensor:
-    chosen, wanted = one_hot_like(outputs, targets)
-    return _beside([chosen & wanted, chosen & ~wanted, ~chosen & wanted])
-
-
-def _f1(sums: Sums, num_examples: int) -> float:
-    hits, wrong, missed = sums.reshape(3, -1).sum(1)
-    return float(2 * hits / max(2 * hits + wrong + missed, 1.0))
+    logits, targets = aligned(outputs, targets)
+    chosen, wanted = logits > 0, targets > 0.5
+    return _beside(chosen & wanted, chosen & ~wanted, ~chosen & wanted)
 
 
 def _mean_f1(sums: Sums, num_examples: int) -> float:
     hits, wrong, missed = sums.reshape(3, -1)
     return float((2 * hits / np.maximum(2 * hits + wrong + missed, 1.0)).mean())
+
+
+def _f1(sums: Sums, num_examples: int) -> float:
+    return _mean_f1(sums.reshape(3, -1).sum(1), num_examples)
 
 
 f1 = _share_metric(_hits, name="F1", finish=_f1, row_limits=(0.0, 1.0))
@@ -278,13 +267,23 @@ macro_f1 = _share_metric(_hits, name="macro F1", finish=_mean_f1, row_limits=(0.
 # Next token.
 
 
+def _sum_tokens(*parts: Tensor) -> Tensor:
+    """Sums over the tokens of each example, one beside the other."""
+    return _beside(*(part.reshape(len(part), -1).sum(1, keepdim=True) for part in parts))
+
+
 def _token_losses(outputs: Any, targets: Tensor) -> Tensor:
-    losses, counted = tokens_and_targets(outputs, targets)
-    return _beside([losses.double().sum(1, keepdim=True), counted.sum(1, keepdim=True)])
+    logits, following = next_tokens(outputs, targets)
+    losses = F.cross_entropy(logits.double(), following, reduction="none", ignore_index=IGNORED)
+    return _sum_tokens(losses, following != IGNORED)
+
+
+def _share(sums: Sums, num_examples: int) -> float:
+    return float(sums[0] / max(sums[1], 1.0))
 
 
 def _perplexity(sums: Sums, num_examples: int) -> float:
-    return float(np.exp(sums[0] / max(sums[1], 1.0)))
+    return float(np.exp(_share(sums, num_examples)))
 
 
 perplexity = Metric(
@@ -296,12 +295,7 @@ perplexity = Metric(
 def _right_tokens(outputs: Any, targets: Tensor) -> Tensor:
     logits, following = next_tokens(outputs, targets)
     counted = following != IGNORED
-    right = (logits.argmax(1) == following) & counted
-    return _beside([part.flatten(1).sum(1, keepdim=True) for part in (right, counted)])
-
-
-def _share(sums: Sums, num_examples: int) -> float:
-    return float(sums[0] / max(sums[1], 1.0))
+    return _sum_tokens((logits.argmax(1) == following) & counted, counted)
 
 
 token_accuracy = _share_metric(
@@ -310,13 +304,7 @@ token_accuracy = _share_metric(
 """Share of the tokens whose largest output is the token that follows."""
 
 METRICS: dict[str, Metric] = {
-    "accuracy": accuracy,
-    "rmse": rmse,
-    "mae": mae,
-    "r2": r2,
-    "f1": f1,
-    "macro-f1": macro_f1,
-    "perplexity": perplexity,
-    "token-accuracy": token_accuracy,
+    metric.name.lower().replace(" ", "-"): metric
+    for metric in (accuracy, rmse, mae, r2, f1, macro_f1, perplexity, token_accuracy)
 }
 """Built-in metrics by ``task.metric``."""

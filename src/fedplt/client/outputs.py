@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from fedplt.errors import DataError
@@ -29,7 +28,7 @@ def logits_of(outputs: Any) -> Tensor:
     if not isinstance(found, Tensor):
         raise DataError(
             f"the model returns a {type(outputs).__name__}; built-in losses and metrics take a "
-            "tensor, or an object with .logits. Give a loss and a metric of your own for others."
+            "tensor, or an object with .logits. Give a custom loss and metric for others."
         )
     return found
 
@@ -63,12 +62,6 @@ def aligned(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
     return logits.reshape(len(logits), -1), targets.reshape(len(targets), -1).to(logits.dtype)
 
 
-def one_hot_like(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Which labels are chosen (an output above 0) and which are right, (examples, labels)."""
-    logits, targets = aligned(outputs, targets)
-    return logits > 0, targets > 0.5
-
-
 def next_tokens(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Scores (examples, vocabulary, tokens), and for each the token that follows.
 
@@ -95,16 +88,9 @@ def vocabulary_axis(outputs: tuple[int, ...], targets: tuple[int, ...]) -> int:
         raise DataError(
             f"the model gives a tensor of shape {outputs[1:]} per example for {targets[1]} tokens: "
             "either axis may be the vocabulary. Cut or pad the sequences to another length, or "
-            "give a loss and a metric of your own."
+            "give a custom loss and metric."
         )
     return 2
-
-
-def tokens_and_targets(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of every token (zero for ignored ones), and which tokens are counted."""
-    logits, following = next_tokens(outputs, targets)
-    losses = F.cross_entropy(logits.double(), following, reduction="none", ignore_index=IGNORED)
-    return losses.reshape(len(losses), -1), (following != IGNORED).reshape(len(losses), -1)
 
 
 def _shape(batch: Tensor) -> str:

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -71,15 +72,13 @@ class Probe:
             for step in self.steps
         ]
         within = "within" if self.mean_error <= TOLERANCE else "NOT within"
-        return "\n\n".join(
-            [
-                f"milliseconds per batch of {self.batch_size}, one thread; a forward pass alone "
-                f"takes {1e3 * self.forward_seconds:.3f}",
-                table(["ratio", "step", "of it backward", "predicted", "error"], rows),
-                f"{self.flops_per_second / 1e9:.2f} GFLOP/s predict these times to "
-                f"{100 * self.mean_error:.1f} % on average over the ratios "
-                f"({within} {100 * TOLERANCE:.0f} %).",
-            ]
+        times = table(["ratio", "step", "of it backward", "predicted", "error"], rows)
+        return (
+            f"milliseconds per batch of {self.batch_size}, one thread; a forward pass alone "
+            f"takes {1e3 * self.forward_seconds:.3f}\n\n{times}\n\n"
+            f"{self.flops_per_second / 1e9:.2f} GFLOP/s predict these times to "
+            f"{100 * self.mean_error:.1f} % on average over the ratios "
+            f"({within} {100 * TOLERANCE:.0f} %)."
         )
 
     def profile(self, name: str, down: float, up: float) -> DeviceProfile:
@@ -112,8 +111,8 @@ def probe(
     torch.set_num_threads(1)
     model.train()
     try:
-        trainings = [_training(model, inputs, part, steps) for part in assignments]
-        best = _race([_forward(model, inputs, steps), *trainings], passes)
+        trainings = [partial(_training, model, inputs, steps, part) for part in assignments]
+        best = _race([partial(_forward, model, inputs, steps), *trainings], passes)
     finally:
         torch.set_num_threads(threads)
     measured = tuple(
@@ -123,30 +122,22 @@ def probe(
     return Probe(best[0] / steps, measured, batch_size)
 
 
-def _forward(model: nn.Module, inputs: Tensor, steps: int) -> Callable[[], float]:
-    def run() -> float:
+def _forward(model: nn.Module, inputs: Tensor, steps: int) -> float:
+    started = time.perf_counter()
+    with torch.no_grad():
+        for _ in range(steps):
+            model(inputs)
+    return time.perf_counter() - started
+
+
+def _training(model: nn.Module, inputs: Tensor, steps: int, assignment: Assignment) -> float:
+    with train_only(model, assignment, keep_old=False) as part:
+        part.fuse_sgd(1e-4)
         started = time.perf_counter()
-        with torch.no_grad():
-            for _ in range(steps):
-                model(inputs)
+        for _ in range(steps):
+            part.backward(model(inputs).square().mean())
+            part.step()
         return time.perf_counter() - started
-
-    return run
-
-
-def _training(
-    model: nn.Module, inputs: Tensor, assignment: Assignment, steps: int
-) -> Callable[[], float]:
-    def run() -> float:
-        with train_only(model, assignment, keep_old=False) as part:
-            part.fuse_sgd(1e-4)
-            started = time.perf_counter()
-            for _ in range(steps):
-                part.backward(model(inputs).square().mean())
-                part.step()
-            return time.perf_counter() - started
-
-    return run
 
 
 def _race(alternatives: Sequence[Callable[[], float]], passes: int) -> list[float]:

@@ -40,9 +40,8 @@ def refuse_wrapped(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise CutError(
-                f"{name or 'the model'} is a DistributedDataParallel, which averages the gradients "
-                "of whole parameters over its processes; inside train_only they go to slices, and "
-                "would not be averaged. Train the module in it (.module), and average the updates."
+                f"{name or 'the model'} is a DistributedDataParallel: gradients of slices would "
+                "not be averaged over its processes. Train its .module, and average the updates."
             )
 
 
@@ -82,10 +81,9 @@ def refuse_lost_gradient(trained: Iterable[Slices]) -> None:
     used = [slices.name for slices in trained if slices.uses]
     if used:
         raise CutError(
-            f"the loss does not depend on what this client trains, although {used[0]} was used: a "
-            "loss with requires_grad False gives no gradient. Is something detached, under "
-            "torch.no_grad, traced (make_fx), or in a checkpoint with use_reentrant=True whose "
-            "inputs require no gradient, on the way to it?"
+            f"the loss has requires_grad False, although {used[0]} was used. Look for detach(), "
+            "torch.no_grad, make_fx, or a checkpoint with use_reentrant=True whose inputs require "
+            "no gradient."
         )
 
 
@@ -96,21 +94,19 @@ def explained_errors() -> Iterator[None]:
         yield
     except CheckpointError as error:
         raise CutError(
-            f"{str(error).partition('Tip:')[0].strip()}\nA checkpoint that runs in another thread "
-            "is computed again in this one, where train_only sees its operations and computes "
-            "them otherwise. Run the checkpoint in the thread of the block, or use none in the "
-            "other thread."
+            f"{str(error).partition('Tip:')[0].strip()}\nA checkpoint in another thread is "
+            "computed again in this one, where train_only changes its operations. Use checkpoints "
+            "only in the thread of the block."
         ) from error
     except RuntimeError as error:
         if "modified by an inplace operation" not in str(error):
             raise
         raise CutError(
             f"{error}\nEither the model changes an activation in place that is needed; or it ran "
-            "a normalization layer in evaluation mode and then in training mode, which moves its "
-            "statistics (call backward() in between); or it uses a weight where train_only cannot "
-            "see it (in another thread, in TorchScript) and in its own operations, too, which a "
-            "step that is fused into the backward pass does not allow: use it in one of these "
-            "ways, or an optimizer with momentum, which is not fused."
+            "a normalization layer in evaluation mode and then in training mode (call backward() "
+            "in between); or a weight is used both where train_only sees it and where it does not "
+            "(in another thread, in TorchScript): use it in one of these ways, or use momentum, so "
+            "that the step is not fused into the backward pass."
         ) from error
 
 
@@ -118,19 +114,23 @@ Inspected = WeakKeyDictionary[Optimizer, int]
 """Checked optimizers, and how many parameters they held then: groups may be added."""
 
 
-def _num_held(optimizer: Optimizer) -> int:
-    return sum([len(group["params"]) for group in optimizer.param_groups])
+def _watch_steps(seen: Inspected, check: Callable[[Optimizer, list[Tensor]], None]) -> Any:
+    """Before an optimizer's step, check it, unless it was seen with as many parameters."""
+
+    def inspect(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        number = sum([len(group["params"]) for group in optimizer.param_groups])
+        if seen.get(optimizer) != number:
+            check(optimizer, [p for group in optimizer.param_groups for p in group["params"]])
+            seen[optimizer] = number
+
+    return register_optimizer_step_pre_hook(inspect)
 
 
 @contextmanager
 def refused_optimizers(own: Collection[int]) -> Iterator[None]:
     """Refuse optimizers that change untrained values; ``own``: ids of the model's parameters."""
-    seen: Inspected = WeakKeyDictionary()
 
-    def inspect(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if seen.get(optimizer) == _num_held(optimizer):
-            return
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    def check(optimizer: Optimizer, parameters: list[Tensor]) -> None:
         if any(id(parameter) in own for parameter in parameters):
             raise CutError(
                 f"this {type(optimizer).__name__} was given parameters of the model, of which only "
@@ -142,13 +142,9 @@ def refused_optimizers(own: Collection[int]) -> Iterator[None]:
                 "not a part of the step of the whole. Use an optimizer that treats every "
                 "coordinate alone, such as SGD or AdamW."
             )
-        seen[optimizer] = _num_held(optimizer)
 
-    handle = register_optimizer_step_pre_hook(inspect)
-    try:
+    with _watch_steps(WeakKeyDictionary(), check):
         yield
-    finally:
-        handle.remove()
 
 
 def refuse_ended(tensors: Iterable[Any], holder: str) -> None:
@@ -156,8 +152,8 @@ def refuse_ended(tensors: Iterable[Any], holder: str) -> None:
     if any(hasattr(tensor, _ENDED) for tensor in tensors):
         raise CutError(
             f"{holder} slices of a train_only block that has ended, so nothing would be trained. "
-            "Every block has new slices: make the optimizer, or the list of parameters, from this "
-            "block's part.parameters(), and take optimizer steps inside the block."
+            "Make the optimizer, or the list of parameters, from this block's part.parameters(), "
+            "and take optimizer steps inside the block."
         )
 
 
@@ -174,14 +170,7 @@ def end_slices(leaves: Iterable[Tensor]) -> None:
 
 @functools.cache
 def _watch_optimizers() -> None:
-    def inspect(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        number = _num_held(optimizer)
-        if _inspected.get(optimizer) != number:
-            held = (p for group in optimizer.param_groups for p in group["params"])
-            refuse_ended(held, f"this {type(optimizer).__name__} has")
-            _inspected[optimizer] = number
-
-    register_optimizer_step_pre_hook(inspect)
+    _watch_steps(_inspected, lambda o, held: refuse_ended(held, f"this {type(o).__name__} has"))
 
 
 def new_gradient_node(parameter: Tensor) -> None:
@@ -205,8 +194,6 @@ def refuse_late_gradient(name: str, gradients: Any) -> None:
 
 def memory_of(tensor: Tensor) -> int:
     """Address of its memory; 0 where it is not known (sparse, nested, in vmap or grad)."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        return 0
-    if is_functorch_tensor(tensor):
+    if tensor.layout is not torch.strided or tensor.is_nested or is_functorch_tensor(tensor):
         return 0
     return tensor.untyped_storage().data_ptr()

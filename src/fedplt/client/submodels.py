@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,15 +72,13 @@ class HeldModels:
         """``state``: the module's own flat state (:func:`fedplt.bind_state`)."""
         self._resident = HeldModel(module, state)
         self._kept: OrderedDict[tuple[int, ...], BuiltSubmodel] = OrderedDict()
-        self._graph: fx.GraphModule | None = None
 
     def whole(self, assignment: SliceAssignment) -> HeldModel:
         return self._resident
 
     def smaller(self, assignment: SubmodelAssignment) -> BuiltSubmodel:
         """The sub-model of an assignment, with values from the whole model's flat state."""
-        state = self._resident.state
-        key = assignment.num_units
+        state, key = self._resident.state, assignment.num_units
         small = self._kept.pop(key, None) or self._build(assignment)
         self._kept[key] = small
         if len(self._kept) > MAX_KEPT:
@@ -98,7 +97,7 @@ class HeldModels:
     def _build(self, assignment: SubmodelAssignment) -> BuiltSubmodel:
         """Copy the module structure with smaller tensors; the whole tensors are not copied."""
         layers, spaces = assignment.on_client.layers, assignment.spaces
-        source = self._traced() if spaces.pads else self._resident.module
+        source = self._graph if spaces.pads else self._resident.module
         tensors = [*source.parameters(), *source.buffers()]
         model = copy.deepcopy(source, {id(tensor): tensor for tensor in tensors})
         shared = {spec.name for spec in layers.tensors}
@@ -108,22 +107,18 @@ class HeldModels:
             new = torch.empty(spec.shape, dtype=old.dtype, device=old.device)
             setattr(module, key, new if spec.is_buffer else nn.Parameter(new))
             _resize(module)
-        pads = _replace_pads(model, spaces) if spaces.pads else ()
+        others = []
         for name, buffer in list(model.named_buffers()):
-            if name not in shared:  # not shared: it may change in training
+            if name not in shared:  # it may change in training
                 owner, key = split_name(name)
                 setattr(model.get_submodule(owner), key, buffer.clone())
-        others = tuple(
-            (buffer, buffer.clone())
-            for name, buffer in model.named_buffers()
-            if name not in shared and not name.endswith("places")
-        )
-        return BuiltSubmodel(model, bind_state(model, layers), others, pads)
+                others.append((model.get_buffer(name), buffer.clone()))
+        pads = _replace_pads(model, spaces) if spaces.pads else ()
+        return BuiltSubmodel(model, bind_state(model, layers), tuple(others), pads)
 
-    def _traced(self) -> fx.GraphModule:
-        if self._graph is None:
-            self._graph = traced(self._resident.module)
-        return self._graph
+    @cached_property
+    def _graph(self) -> fx.GraphModule:
+        return traced(self._resident.module)
 
 
 def held_units(assignment: SubmodelAssignment, space: int | None, width: int) -> Any:

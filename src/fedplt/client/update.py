@@ -115,12 +115,8 @@ class _Array(_Strict):
     data_offsets: Annotated[list[Index], Field(min_length=2, max_length=2)]
 
 
-class _Metadata(_Strict):
-    fedplt: Annotated[str, Field(max_length=MAX_HEADER)]
-
-
 class _File(_Strict):
-    metadata: Annotated[_Metadata, Field(alias="__metadata__")]
+    metadata: Annotated[dict[Literal["fedplt"], str], Field(alias="__metadata__", min_length=1)]
     update: _Array
 
 
@@ -134,7 +130,7 @@ def _read(data: Any) -> tuple[_Header, NDArray[np.float32]]:
         raise UpdateError("these bytes are not a client update: they have no header.")
     start = 8 + length
     file = _parse(_File, data[8:start])
-    header = _parse(_Header, file.metadata.fedplt)
+    header = _parse(_Header, file.metadata["fedplt"])
     (number,) = file.update.shape
     if file.update.data_offsets != [0, 4 * number] or len(data) - start != 4 * number:
         raise UpdateError(
@@ -221,10 +217,9 @@ class Uplink:
         return {f"residual.{client}": tensor for client, tensor in self.residuals.items()}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        prefix = "residual."
         self.residuals = {
-            int(name.removeprefix(prefix)): tensor
+            int(name.removeprefix("residual.")): tensor
             for name, tensor in tensors.items()
-            if name.startswith(prefix)
+            if name.startswith("residual.")
         }
         self._next = {}

@@ -276,7 +276,7 @@ def products(trace: Trace) -> tuple[Product, ...]:
         operands = [node.next_functions[index][0] for index in indices]
         sources = tuple(tuple(sorted(trace.sources(operand))) for operand in operands)
         weight = _transposed_parameter(operands[-1])
-        sliced = trace.parameters[id(weight)] if id(weight) in intercepted else None
+        sliced = trace.parameters.get(id(weight)) if id(weight) in intercepted else None
         result.append(Product(flops / trace.batch, sources, sliced, joint))
     return tuple(result)
 

@@ -124,10 +124,7 @@ class _Walk(fx.Interpreter):
 
     def _refused(self, units: _Units, what: str) -> CutError:
         maker = self.makers[self._root(units.space)]
-        return no_submodel(
-            f"the outputs of module {maker!r} go through {what}, and it is not certain that this "
-            "keeps them apart."
-        )
+        return no_submodel(f"the outputs of module {maker!r} may be mixed by {what}.")
 
     # Spaces that must agree are joined (union-find; the space that is never cut wins).
 
@@ -197,10 +194,8 @@ class _Walk(fx.Interpreter):
     def _never_cut(self, module: nn.Module, name: str) -> None:
         """A module on the model's input: normalization stays whole, others have unknown units."""
         if any(True for _ in module.parameters()) and not isinstance(module, NORMALIZATION):
-            raise no_submodel(
-                f"module {name!r} ({type(module).__name__}) is neither a Linear nor a Conv2d nor a "
-                "normalization layer."
-            )
+            what = f"module {name!r} ({type(module).__name__})"
+            raise no_submodel(f"{what} is no Linear, Conv2d or normalization layer.")
         for key, _ in [*module.named_parameters(), *module.named_buffers()]:
             self._record(dotted(name, key), _WHOLE, _WHOLE)
 

@@ -133,8 +133,8 @@ class LayerDraft:
     """Tensors that become a layer, or a part of one."""
 
     tensors: list[TensorSpec] = field(default_factory=list)
-    num_pieces: list[int] = field(default_factory=list)
-    """Into how many equal pieces each tensor can be cut."""
+    num_units: int = 0
+    """Into how many equal pieces all of them can be cut."""
     kinds: list[str] = field(default_factory=list)
     """Kinds of their modules."""
     how: list[str] = field(default_factory=list)
@@ -142,7 +142,7 @@ class LayerDraft:
 
     def join(self, other: LayerDraft) -> None:
         self.tensors += other.tensors
-        self.num_pieces += other.num_pieces
+        self.num_units = math.gcd(self.num_units, other.num_units)
         self.kinds += [kind for kind in other.kinds if kind not in self.kinds]
         self.how += [how for how in other.how if how not in self.how]
 
@@ -187,13 +187,13 @@ def _find_drafts(modules: Iterable[ModuleTensors], fused: Mapping[str, int]) -> 
             if slicing.is_bare:
                 # Each parameter is a layer, also where others of the module are tied.
                 for tensor in tensors:
-                    drafts.add(tensor.name, LayerDraft([tensor], [1], ["Parameter"], [slicing.how]))
+                    drafts.add(tensor.name, LayerDraft([tensor], 1, ["Parameter"], [slicing.how]))
             else:
                 tensors += module.statistics
-                pieces = [slicing.num_units or tensor.width for tensor in tensors]
+                units = slicing.num_units or math.gcd(*(tensor.width for tensor in tensors))
                 how = [] if tied_to else [slicing.how]
                 name = tied_to[-1] if tied_to else _layer_name(module.name)
-                drafts.add(name, LayerDraft(tensors, pieces, [kind_of(module.module)], how))
+                drafts.add(name, LayerDraft(tensors, units, [kind_of(module.module)], how))
         for name in tied_to:
             drafts.by_name[name].how.append(f"with {module.name} (tied)")
             drafts.aliases.setdefault(module.name, []).append(name)
@@ -267,7 +267,7 @@ def _grouped(
 
 
 def _layer(name: str, draft: LayerDraft, max_sublayers: int | None, always: bool) -> Layer:
-    num_sublayers = math.gcd(*draft.num_pieces)
+    num_sublayers = draft.num_units
     if max_sublayers is not None:
         if max_sublayers < 1:
             raise CutError(f"max_sublayers is {max_sublayers}; it must be at least 1.")
@@ -279,11 +279,10 @@ def _layer(name: str, draft: LayerDraft, max_sublayers: int | None, always: bool
 
 def _how(layer: Layer, draft: LayerDraft) -> str:
     how = "; ".join(draft.how)
-    units = math.gcd(*draft.num_pieces)
     if layer.always:
         return f"whole, by every client (always); {how}"
-    if layer.num_sublayers < units:
-        how += f", {units // layer.num_sublayers} at a time"
+    if layer.num_sublayers < draft.num_units:
+        how += f", {draft.num_units // layer.num_sublayers} at a time"
     if len(draft.how) > 1:
         how += ": cut alike" if layer.num_sublayers > 1 else ": as one piece together"
     return how

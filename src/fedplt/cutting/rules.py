@@ -113,7 +113,7 @@ def slicing_of(
         if isinstance(module, kinds):
             slicing = rule(name, module, fused)
             return replace(slicing, how=slicing.how + _saving(module, slicing))
-    return Slicing("as one piece: a parameter of its own", 1, is_bare=True)
+    return Slicing("as one piece: a separate parameter", 1, is_bare=True)
 
 
 def kind_of(module: nn.Module) -> str:
@@ -160,9 +160,7 @@ def _linear(name: str, module: Any, fused: int | None) -> Slicing:
     if fused is None or fused == 1:
         return Slicing("by output neuron", axes=axes)
     if not isinstance(fused, int) or fused < 1 or outputs % fused:
-        raise CutError(
-            f"fused: {name!r} has {outputs} outputs, which are not {fused!r} equal blocks."
-        )
+        raise CutError(f"fused: {name!r} has {outputs} outputs, not {fused!r} equal blocks.")
     how = f"by output neuron, in {fused} blocks that are cut alike"
     if fused == 3:
         how = "by output neuron of query, key and value together"
@@ -206,10 +204,7 @@ def _embedding(name: str, module: Any, fused: int | None) -> Slicing:
             "(requires_grad = False)."
         )
     if module.sparse:
-        raise CutError(
-            f"module {name!r} ({type(module).__name__}) is sparse; only dense gradients can be "
-            "sliced. Use sparse = False."
-        )
+        raise CutError(f"module {name!r} has sparse gradients, without slices: use sparse = False.")
     return Slicing("by vocabulary row")
 
 
@@ -228,9 +223,7 @@ RULES: tuple[tuple[tuple[type[nn.Module], ...], Callable[..., Slicing]], ...] = 
 def check_lazy(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if nn.parameter.is_lazy(parameter):
-            raise CutError(
-                f"{name} has no shape yet (a lazy module). Run the model once, then cut it."
-            )
+            raise CutError(f"{name} has no shape yet (a lazy module). Run the model once first.")
 
 
 def check_tensor(name: str, tensor: Tensor) -> None:

@@ -169,27 +169,18 @@ def fetch_data_set(
     wanted = catalogued(name)
     cached = cache_folder() / f"{name}.safetensors"
     if folder is not None:
-        arrays = _decode(wanted, folder)
-        if arrays is None:
-            raise DataError(f"{folder} does not hold {name}: it needs {wanted.file_names}.")
-        return _store(wanted, arrays, cached)
+        return _store(wanted, folder, cached)
     if _is_complete(wanted, cached):
         return cached
     reasons = []
-    for installed in wanted.system_folders:
-        try:
-            if installed.is_dir() and (arrays := _decode(wanted, installed)) is not None:
-                return _store(wanted, arrays, cached)
-        except DataError as error:
-            reasons.append(f"  - {installed}: {error}")
-    for source in wanted.sources:
+    places: list[Path | Source] = [*wanted.system_folders, *wanted.sources]
+    for source in places:
         with tempfile.TemporaryDirectory(prefix="fedplt-") as scratch:
             try:
+                if isinstance(source, Path):
+                    return _store(wanted, source, cached)
                 source.fetch(Path(scratch), progress or (lambda *_: None))
-                arrays = _decode(wanted, Path(scratch))
-                if arrays is not None:
-                    return _store(wanted, arrays, cached)
-                reasons.append(f"  - {source}: it did not hold the expected files")
+                return _store(wanted, Path(scratch), cached)
             except (SourceError, DataError) as error:  # try the next one
                 reasons.append(f"  - {source}: {error}")
     raise DataError(
@@ -245,11 +236,6 @@ def _is_complete(wanted: Catalogued, path: Path) -> bool:
     return False
 
 
-def _decode(wanted: Catalogued, folder: Path) -> Arrays | None:
-    found = (decoder(folder) for decoder in wanted.decoders)
-    return next((arrays for arrays in found if arrays is not None), None)
-
-
 def checksum(arrays: Arrays) -> str:
     """SHA-256 over all arrays: names, shapes and bytes."""
     digest = hashlib.sha256()
@@ -259,10 +245,15 @@ def checksum(arrays: Arrays) -> str:
     return digest.hexdigest()
 
 
-def _store(wanted: Catalogued, arrays: Arrays, path: Path) -> Path:
+def _store(wanted: Catalogued, folder: Path, path: Path) -> Path:
+    """Decode the files of a folder into a file of the cache."""
+    found = (decoder(folder) for decoder in wanted.decoders)
+    arrays = next((arrays for arrays in found if arrays is not None), None)
+    if arrays is None:
+        raise DataError(f"{folder} does not hold {wanted.name}: it needs {wanted.file_names}.")
     if checksum(arrays) != wanted.checksum:
         raise DataError(
-            f"the files found are not {wanted.name}: their checksum is {checksum(arrays)}, "
+            f"the files in {folder} are not {wanted.name}: their checksum is {checksum(arrays)}, "
             f"expected {wanted.checksum}. Delete them and fetch them again."
         )
     write_atomically(path, lambda scratch: save_file(dict(arrays), scratch))

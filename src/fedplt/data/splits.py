@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import length_hint
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,7 +71,9 @@ def split_dirichlet(
         proportions = random.dirichlet(np.full(num_clients, alpha))
         ends = np.floor(np.cumsum(proportions)[:-1] * len(examples)).astype(np.int64)
         owner[examples] = np.searchsorted(ends, np.arange(len(examples)), side="right")
-    return _by_owner(_topped_up(owner, num_clients, max(1, min_examples), random), num_clients)
+    owner = _topped_up(owner, num_clients, max(1, min_examples), random)
+    counts = np.bincount(owner, minlength=num_clients)
+    return Split(np.argsort(owner, kind="stable"), np.concatenate([[0], np.cumsum(counts)]))
 
 
 def split_shards(
@@ -89,33 +92,25 @@ def split_shards(
 
 def split_given(indices: Sequence[ArrayLike], num_examples: int) -> Split:
     """A user's split: one array of example indices per client."""
-    try:
-        number = len(indices)
-    except TypeError:  # it has no length
-        number = -1
-    listed = number >= 0 and not isinstance(indices, (dict, str))
-    if not listed or not number:
-        raise DataError(
-            f"the split is {'empty' if listed else f'a {type(indices).__name__}'}; "
-            "give a list with one list of example indices per client."
-        )
+    if isinstance(indices, (dict, str)) or not length_hint(indices):
+        raise DataError(f"the split is {indices!r:.60}; give a list of example indices per client.")
     pieces = []
     for client, given in enumerate(indices):
         try:
             piece = np.asarray(given)
         except ValueError:  # lists of different lengths
-            piece = np.asarray("")
+            piece = np.asarray([""])
         if not piece.size:
             raise DataError(f"client {client} has no examples; every client needs at least one.")
         if piece.ndim != 1 or not np.issubdtype(piece.dtype, np.integer):
             raise DataError(f"client {client}: give a list of whole numbers, not {given!r:.60}.")
-        pieces.append(piece.astype(np.int64))
-    for client, piece in enumerate(pieces):
-        if piece.min() < 0 or piece.max() >= num_examples:
+        outside = piece[(piece < 0) | (piece >= num_examples)]
+        if outside.size:
             raise DataError(
-                f"client {client} has index {piece.min() if piece.min() < 0 else piece.max()}; "
-                f"the data has examples 0 to {num_examples - 1}."
+                f"client {client} has index {outside[0]}; the data has examples 0 to "
+                f"{num_examples - 1}."
             )
+        pieces.append(piece.astype(np.int64))
     return _in_pieces(pieces)
 
 
@@ -124,9 +119,8 @@ def _check_enough(num_examples: int, num_clients: int, min_examples: int) -> Non
         raise DataError(f"num_clients is {num_clients}; it must be at least 1.")
     if num_clients * max(1, min_examples) > num_examples:
         raise DataError(
-            f"{num_clients} clients with at least {max(1, min_examples)} examples each need "
-            f"{num_clients * max(1, min_examples)}, but there are {num_examples}. "
-            "Use fewer clients or a smaller minimum."
+            f"{num_clients} clients with at least {max(1, min_examples)} examples each need more "
+            f"than the {num_examples} there are. Use fewer clients or a smaller minimum."
         )
 
 
@@ -159,12 +153,6 @@ def _topped_up(
     given = by_owner[rank < np.repeat(gifts, counts)]
     owner[random.permutation(given)] = np.repeat(np.arange(num_clients), missing)
     return owner
-
-
-def _by_owner(owner: NDArray[np.int64], num_clients: int) -> Split:
-    order = np.argsort(owner, kind="stable")
-    counts = np.bincount(owner, minlength=num_clients)
-    return Split(order, np.concatenate([[0], np.cumsum(counts)]))
 
 
 def _in_pieces(pieces: Sequence[NDArray[np.int64]]) -> Split:

@@ -6,7 +6,8 @@ import sysconfig
 import traceback
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -64,9 +65,9 @@ class TrainingData:
 
     def with_channels_last(self) -> TrainingData:
         train, validation = self.train.with_channels_last(), self.validation.with_channels_last()
-        if self.test is None or self.test is self.validation:
-            return TrainingData(train, validation, None if self.test is None else validation)
-        return TrainingData(train, validation, self.test.with_channels_last())
+        is_shared = self.test is self.validation
+        test = validation if is_shared else self.test and self.test.with_channels_last()
+        return TrainingData(train, validation, test)
 
 
 def as_samples(data: Any, collate: Collate | None = None) -> Samples:
@@ -89,9 +90,8 @@ def as_samples(data: Any, collate: Collate | None = None) -> Samples:
         )
     if isinstance(data, IterableDataset):
         raise DataError(
-            "data is an IterableDataset, which has no length and no items by number; clients need "
-            "both. Give a Dataset with __len__ and __getitem__, or list(dataset) if it fits into "
-            "memory."
+            "data is an IterableDataset, without a length and items by number. Give a Dataset with "
+            "__len__ and __getitem__, or list(dataset) if it fits into memory."
         )
     if isinstance(data, DataLoader):
         raise DataError("data is a DataLoader; give its dataset: loader.dataset.")
@@ -109,18 +109,14 @@ def as_samples(data: Any, collate: Collate | None = None) -> Samples:
 
 
 def _tensor_samples(inputs: Any, targets: Any) -> TensorSamples:
-    given = dict(named_inputs(inputs))
-    found = {name: _tensor(name, values) for name, values in given.items()}
+    given = [_tensor(name, values) for name, values in named_inputs(inputs)]
     labels = _tensor("targets", targets)
-    if any(tensor.dtype is torch.float64 for tensor in (*found.values(), labels)):
+    if any(tensor.dtype is torch.float64 for tensor in (*given, labels)):
         warnings.warn("the data is float64; it is converted to float32.", stacklevel=2)
-    found = {name: _single(tensor) for name, tensor in found.items()}
-    labels = plain_targets(labels)
-    if isinstance(inputs, tuple):
-        return TensorSamples(tuple(found.values()), labels)
+    found, labels = list(map(_single, given)), plain_targets(labels)
     if not isinstance(inputs, Mapping):
-        return TensorSamples(found["inputs"], labels)
-    named = {str(key): tensor for key, tensor in zip(inputs, found.values(), strict=True)}
+        return TensorSamples(tuple(found) if isinstance(inputs, tuple) else found[0], labels)
+    named = dict(zip(map(str, inputs), found, strict=True))
     return TensorSamples({**named, **({LABELS: labels} if LABELS in named else {})}, labels)
 
 
@@ -189,7 +185,13 @@ class DatasetSamples:
 
     def batch(self, indices: Tensor) -> tuple[Any, Any]:
         chosen = indices.tolist() if self.order is None else self.order[indices.numpy()].tolist()
-        inputs, targets = _converted(self._fetched(chosen), chosen)
+        inputs, targets = self._fetched(chosen)
+        _refuse_text(targets, chosen)
+        if isinstance(targets, Tensor):
+            targets = plain_targets(targets)
+            if isinstance(inputs, Mapping) and LABELS in inputs:
+                inputs = {**inputs, LABELS: targets}
+        inputs = map_tensors(inputs, _single)
         _refuse_not_finite((inputs, targets), chosen)
         if self.check is not None and isinstance(targets, Tensor):
             self.check(targets, chosen)
@@ -233,31 +235,26 @@ class DatasetSamples:
             pairs = [_pair(item, index) for item, index in zip(items, chosen, strict=True)]
             inputs, targets = _collated(pairs, chosen)
             return inputs, targets
-        try:
+        with _user_code(f"collate fails for items such as number {chosen[0]} of the Dataset"):
             batch = self.collate(items)
-        except Exception as error:  # the user's function may raise anything
-            raise DataError(
-                f"collate fails for items such as number {chosen[0]} of the Dataset: "
-                f"{type(error).__name__}: {error}{_place(error)}."
-            ) from error
         return _pair(batch, chosen[0], "the batch that collate makes of item")
 
     def _item(self, index: int) -> Any:
-        try:
+        with _user_code(f"item {index} of the Dataset cannot be fetched"):
             return self.dataset[index]
-        except Exception as error:  # the user's Dataset may raise anything
-            raise DataError(
-                f"item {index} of the Dataset cannot be fetched: {type(error).__name__}: {error}"
-                f"{_place(error)}."
-            ) from error
 
 
-def _place(error: Exception) -> str:
-    """The last line of the user's code in the traceback."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    others = ("site-packages", "dist-packages", sysconfig.get_paths()["stdlib"])
-    own = [frame for frame in frames if not any(each in frame.filename for each in others)]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+@contextmanager
+def _user_code(problem: str) -> Iterator[None]:
+    """Errors name the last line of the user's code, which may raise anything."""
+    try:
+        yield
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        others = ("site-packages", "dist-packages", sysconfig.get_paths()["stdlib"], __file__)
+        own = [frame for frame in frames if not any(each in frame.filename for each in others)]
+        place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+        raise DataError(f"{problem}: {type(error).__name__}: {error}{place}.") from error
 
 
 def _pair(item: Any, index: int, what: str = "item") -> tuple[Any, Any]:
@@ -324,36 +321,22 @@ def _kind(item: Any) -> str:
         return f"a tensor of shape {tuple(item.shape)}"
     if isinstance(item, str):
         return f"the text {item[:20]!r}"
-    number = isinstance(item, (int, float, np.number, np.bool_))
-    if number or item is None:
-        return "a number" if number else "None"
+    if item is None or isinstance(item, (int, float, np.number, np.bool_)):
+        return "None" if item is None else "a number"
     return f"a {type(item).__name__}"
-
-
-def _converted(batch: tuple[Any, Any], numbers: Sequence[int]) -> tuple[Any, Any]:
-    """Single precision, and whole numbers as labels."""
-    inputs, targets = batch
-    _refuse_text(targets, numbers)
-    if isinstance(targets, Tensor):
-        targets = plain_targets(targets)
-        if isinstance(inputs, Mapping) and LABELS in inputs:
-            inputs = {**inputs, LABELS: targets}
-    return map_tensors(inputs, _single), targets
 
 
 def _refuse_text(targets: Any, numbers: Sequence[int]) -> None:
     """Refuse targets that are text: torch collates them to a list."""
     if isinstance(targets, (list, tuple)) and targets and isinstance(targets[0], str):
-        error = text_error("targets", targets)
-        raise DataError(f"item {numbers[0]} of the Dataset: {error}")
+        raise DataError(f"item {numbers[0]} of the Dataset: {text_error('targets', targets)}")
 
 
 def _refuse_not_finite(batch: Any, numbers: Sequence[int]) -> None:
     """Refuse NaN and infinite values; ``numbers`` are the items' indices in the Dataset."""
     for tensor in tensors_in(batch):
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            bad = ~torch.isfinite(tensor).flatten(1).all(1) if tensor.ndim > 1 else None
-            row = int((~torch.isfinite(tensor) if bad is None else bad).nonzero()[0, 0])
+            row = int((~torch.isfinite(tensor)).nonzero()[0, 0])
             raise DataError(
                 f"item {numbers[row]} of the Dataset has NaN or infinite values. Remove such "
                 "examples, or fill their gaps."

@@ -52,29 +52,21 @@ MODELS: dict[str, ModelSpec] = {
 }
 
 
-def model_spec(name: str) -> ModelSpec:
-    """The spec of a built-in model, or of ``package.module:function``."""
-    if name in MODELS:
-        return MODELS[name]
-    if ":" not in name:
+def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
+    """Build a model, built-in or by import path, whose initial weights depend only on the seed."""
+    if name not in MODELS and ":" not in name:
         raise ConfigError(
             f"there is no built-in model {name!r}. {did_you_mean(name, MODELS)} "
             "Name a custom model by import path: 'my_package.models:build'.",
             key="model.name",
         )
-    build = import_object(name, "model.name")
-    if not returns(build, nn.Module):
+    build = MODELS[name].build if name in MODELS else import_object(name, "model.name")
+    if name not in MODELS and not returns(build, nn.Module):
         raise ConfigError(
             f"{name!r} is from an installed package, and neither a subclass of nn.Module nor "
             "annotated '-> nn.Module', so it is not called. Name a function that calls it.",
             key="model.name",
         )
-    return ModelSpec(build)
-
-
-def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
-    """Build a model whose initial weights depend only on the seed."""
-    build = model_spec(name).build
     if isinstance(build, nn.Module):
         raise ConfigError(
             f"{name!r} is a model; name a function that builds one, so that its "
