@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import re
 import textwrap
 from collections.abc import Collection, Sequence
@@ -261,6 +263,14 @@ def _latex_text(text: str) -> str:
     """
     plain = "".join(_LATEX.get(character, character) for character in text)
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", plain)
+
+
+def csv_text(table: Table) -> str:
+    """As CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([csv_cell(cell) for cell in row] for row in [table.header, *table.rows])
+    return out.getvalue()
 
 
 def plain(content: Table) -> str:

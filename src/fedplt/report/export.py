@@ -21,10 +21,9 @@ from fedplt.report.page import (
     ShownRun,
     client_summary,
     comparison_table,
-    csv_text,
     scores_by_client,
 )
-from fedplt.text import csv_cell, latex, markdown
+from fedplt.text import csv_cell, csv_text, latex, markdown
 
 Row = dict[str, Any]
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedplt.client import MetricInfo
 from fedplt.configuration import RunConfig, flatten
 from fedplt.errors import DamagedError, FedpltError, RunError
 from fedplt.federation import (
@@ -17,6 +18,7 @@ from fedplt.federation import (
     History,
     RoundRecord,
     RunFolder,
+    one_metric,
     read_devices,
     read_sessions,
 )
@@ -67,6 +69,15 @@ class ShownRun:
 
 Groups = Mapping[str, Sequence[ShownRun]]
 """Runs by label; the runs of a group differ only in their seeds."""
+
+
+def runs_of(groups: Groups) -> list[ShownRun]:
+    return [run for runs in groups.values() for run in runs]
+
+
+def metric_of(groups: Groups) -> MetricInfo:
+    """The metric that all runs share."""
+    return one_metric(run.history for run in runs_of(groups))
 
 
 def read_run(path: Path, *, check_models: bool = True) -> ShownRun:

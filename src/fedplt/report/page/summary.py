@@ -8,13 +8,13 @@ from typing import Any
 
 from fedplt.client import MetricInfo
 from fedplt.planning import download_bytes, make_plan
-from fedplt.report.page.read_runs import Groups, ShownRun
+from fedplt.report.page.read_runs import Groups, ShownRun, runs_of
 from fedplt.text import Table, bytes_text, duration_text, flops_text, seconds_text
 
 
 def headline(groups: Groups) -> list[tuple[str, str]]:
     """Numbers and what they are, for one group of runs; for several, how much there is."""
-    runs = [run for members in groups.values() for run in members]
+    runs = runs_of(groups)
     metric = runs[0].history.metric
     if len(groups) > 1:
         best = max if metric.direction == "higher" else min
