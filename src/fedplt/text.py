@@ -213,11 +213,8 @@ def markdown(table: Table) -> str:
     rule = ["---", *("---" if name == "verdict" else "---:" for name in table.header[1:])]
     rows = [table.header, rule, *table.rows]
     lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
-    return "\n".join([f"**{table.title}**", "", *lines, *_notes(table.notes)]) + "\n"
-
-
-def _notes(notes: Sequence[str]) -> list[str]:
-    return [line for note in notes for line in ("", *textwrap.wrap(note, 110))]
+    notes = [line for note in table.notes for line in ("", *textwrap.wrap(note, 110))]
+    return "\n".join([f"**{table.title}**", "", *lines, *notes]) + "\n"
 
 
 def latex(table: Table) -> str:

@@ -38,7 +38,7 @@ class TrainingConfig(Section):
     schedule: Literal["constant", "1/t", "constant-then-1/t", "cosine", "step"] = "constant"
     """How the learning rate changes over the rounds."""
     warmup_rounds: Annotated[int, Field(ge=0)] = 0
-    """Rounds in which the rate grows linearly to what the schedule says, with any schedule."""
+    """Rounds in which the rate grows linearly to that of the schedule, with any schedule."""
     constant_rounds: Annotated[int, Field(ge=0)] = 0
     """For ``constant-then-1/t``: rounds before the learning rate falls."""
     decay_rounds: Annotated[float, Field(gt=0)] = 1.0

@@ -195,7 +195,7 @@ class SubmodelPlan(Plan):
 
     @property
     def _representatives(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Numbers of clients, and for each number a client that stands for so many."""
+        """Numbers of clients that are alike, and one client of each kind."""
         if self.rule.is_random:
             return np.ones(self.num_clients, dtype=np.int64), np.arange(self.num_clients)
         first, inverse = self._clients_by_rate

@@ -50,15 +50,16 @@ def _chart(key: str, records: Sequence[RoundRecord]) -> Chart:
     rounds = [records[i].round for i in shown]
     logarithmic = key == "update_magnitude"
 
-    def values(name: str) -> list[float | None]:
-        return [_known(seen[i]["layers"].get(name, {}).get(key), logarithmic) for i in shown]
+    def values(name: str, in_logs: bool = False) -> list[float | None]:
+        found = [_known(seen[i]["layers"].get(name, {}).get(key), logarithmic) for i in shown]
+        return [math.log10(v) if in_logs and v is not None else v for v in found]
 
     layout: dict[str, Any] = {"xaxis": axis("round")}
     if many:
         traces = [
             {
                 "type": "heatmap", "x": rounds, "y": [label(name) for name in layers],
-                "z": [_logs(values(name)) if logarithmic else values(name) for name in layers],
+                "z": [values(name, in_logs=logarithmic) for name in layers],
                 "meta": {"scale": "value"},
                 "hovertemplate": "%{y}<br>round %{x}: %{z:.3~g}<extra></extra>",
                 "colorbar": {"title": {"text": "log10" if logarithmic else ""}, "thickness": 10},
@@ -82,7 +83,3 @@ def _known(value: Any, logarithmic: bool) -> float | None:
     if not isinstance(value, int | float) or (logarithmic and value <= 0):
         return None
     return float(value)
-
-
-def _logs(values: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None else math.log10(value) for value in values]

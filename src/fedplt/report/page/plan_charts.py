@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.fleet import RoundTime, in_time
+from fedplt.fleet import in_time
 from fedplt.planning import Plan, allocation_of
 from fedplt.report.page.chart import Chart, axis, evenly, label
 from fedplt.report.page.read_runs import ShownRun
@@ -247,9 +247,8 @@ def device_chart(run: ShownRun) -> Chart | None:
     kinds = ["whole model" if kind == "full" else f"planned ({d.ratio:.1%})" for d, kind in bars]
     traces: list[dict[str, Any]] = []
     for part in PARTS:
-        seconds = [
-            _part_seconds(getattr(device, kind), part, rounds[kind]) for device, kind in bars
-        ]
+        times = [(getattr(device, kind), rounds[kind]) for device, kind in bars]
+        seconds = [end - t.total if part == "idle" else getattr(t, part) for t, end in times]
         if max(seconds) > 0:
             traces.append(
                 {
@@ -279,7 +278,3 @@ def device_chart(run: ShownRun) -> Chart | None:
         note += f" {len(shown)} of {len(devices)} devices are shown, slowest first."
     height = 120 + 44 * len(shown)
     return Chart("devices", "Time by device", note, traces, layout, note, height)
-
-
-def _part_seconds(time: RoundTime, part: str, whole_round: float) -> float:
-    return whole_round - time.total if part == "idle" else float(getattr(time, part))

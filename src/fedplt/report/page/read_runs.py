@@ -125,7 +125,7 @@ def _noted(folder: RunFolder, read: Callable[[Path, str], Sequence[Note]]) -> Se
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Folders of runs; a comparison's folder stands for the runs that began in it."""
+    """Folders of runs; a comparison's folder is replaced by those of its runs."""
     return [run.resolve() for path in paths for run in compared_runs(path) or [path]]
 
 
