@@ -139,7 +139,8 @@ def members(thing: type) -> list[str]:
     elif dataclasses.is_dataclass(thing):
         names = [field.name for field in dataclasses.fields(thing)]
     else:
-        names = []
+        is_protocol = getattr(thing, "_is_protocol", False)
+        names = list(inspect.get_annotations(thing)) if is_protocol else []
     own = [
         name
         for kind in thing.__mro__

@@ -28,7 +28,7 @@ class FedpltError(Exception):
     """Base of all errors that are about the user's input or environment.
 
     ``key`` is the setting or argument that the error is about, and ``also`` are other settings
-    that conflict with it. ``place`` is filled in by whoever knows the file and the line.
+    that conflict with it. The caller that has the file adds its ``place``: file and line.
 
     >>> print(ConfigError("must be at least 1, but it is 0.", key="rounds"))
     rounds: must be at least 1, but it is 0.

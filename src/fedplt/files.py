@@ -16,8 +16,6 @@ from fedplt.errors import DamagedError, FedpltError
 
 SCRATCH = ".*.[0-9]*.part"
 """Temporary files that a killed process leaves behind."""
-
-
 PRIVATE = 0o600
 """The mode of a file that only its owner may read and write."""
 
@@ -83,7 +81,7 @@ def _new_file(path: Path, private: bool) -> int:
         os.close(file)
 
 
-def open_ordinary(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+def open_ordinary(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a file, as ``os.open``; refuse what is none.
 
     A pipe or a device, put in the place of a file, would make its reader wait for ever.
@@ -92,7 +90,7 @@ def open_ordinary(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> in
         # Looked at first: to open a device may have effects. A pipe is opened without waiting.
         if path.exists() and not path.is_file():
             raise _no_file(path)
-        file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+        file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a pipe without a reader
             raise _no_file(path) from error

@@ -45,7 +45,12 @@ def import_object(path: str, key: str, wanted: str = "a function", kind: type | 
     ``wanted`` describes the object in messages; ``kind`` is its class (default: any callable).
     """
     module_name, _, attribute = path.partition(":")
-    _refuse_python_itself(module_name, path, key, wanted)
+    if module_name.partition(".")[0] in sys.stdlib_module_names:
+        raise ConfigError(
+            f"{path!r} is part of Python itself and is not called; name {wanted} of your "
+            "own or of an installed package instead.",
+            key=key,
+        )
     search_also(str(Path.cwd()), last=True)
     _refuse_other(module_name, path, key)
     places = " or ".join(dict.fromkeys([*_own[:1], str(Path.cwd())]))
@@ -78,16 +83,12 @@ def _refuse_other(module_name: str, path: str, key: str) -> None:
             key=key,
         )
     loaded = getattr(sys.modules.get(top), "__file__", None)
-    if loaded and not _same(spec.origin, loaded):
+    if loaded and Path(loaded).resolve() != Path(spec.origin).resolve():
         raise ConfigError(
             f"{path!r} is {spec.origin} here, but this process has already imported another "
             f"module of that name, {loaded}. Rename one of them, or use another process.",
             key=key,
         )
-
-
-def _same(one: str, other: str) -> bool:
-    return Path(one).resolve() == Path(other).resolve()
 
 
 def optional_module(name: str, user: str, install: str) -> ModuleType:
@@ -122,15 +123,6 @@ def returns(function: Any, kind: type) -> bool:
     return isinstance(annotated, type) and issubclass(annotated, kind)
 
 
-def _refuse_python_itself(module: str, path: str, key: str, wanted: str) -> None:
-    if module.partition(".")[0] in sys.stdlib_module_names:
-        raise ConfigError(
-            f"{path!r} is part of Python itself and is not called; name {wanted} of your "
-            "own or of an installed package instead.",
-            key=key,
-        )
-
-
 def _plain(found: Any) -> Any:
     return _plain(found.func) if isinstance(found, partial) else found
 
@@ -138,8 +130,9 @@ def _plain(found: Any) -> Any:
 def _is_installed(found: Any) -> bool:
     """Whether it is from an installed package, or built in, and not from the user's files."""
     found = _plain(found)
+    is_code = isinstance(found, type) or inspect.isroutine(found)
     try:
-        file = inspect.getfile(found if inspect.isroutine(found) else _class_of(found))
+        file = inspect.getfile(found if is_code else type(found))
     except (TypeError, OSError):
         return True
     return _is_of_package(file)
@@ -148,7 +141,3 @@ def _is_installed(found: Any) -> bool:
 def _is_of_package(file: str) -> bool:
     installed = [*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib")]
     return any(Path(file).is_relative_to(folder) for folder in installed)
-
-
-def _class_of(found: Any) -> type:
-    return found if isinstance(found, type) else type(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -27,6 +27,14 @@ class Section(BaseModel):
     def _refuse_unusable_values(cls, values: Any) -> Any:
         _refuse_unusable(values, ())
         return values
+
+    def refuse_conflicts(self) -> None:
+        """Raise ConfigError for values that do not fit each other; sections override this."""
+
+    @model_validator(mode="after")
+    def _refuse_conflicts(self) -> Self:
+        self.refuse_conflicts()
+        return self
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Only keys that differ from their defaults."""

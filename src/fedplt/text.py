@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import re
 import textwrap
 from collections.abc import Collection, Sequence
@@ -211,11 +213,8 @@ def markdown(table: Table) -> str:
     rule = ["---", *("---" if name == "verdict" else "---:" for name in table.header[1:])]
     rows = [table.header, rule, *table.rows]
     lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
-    return "\n".join([f"**{table.title}**", "", *lines, *_notes(table.notes)]) + "\n"
-
-
-def _notes(notes: Sequence[str]) -> list[str]:
-    return [line for note in notes for line in ("", *textwrap.wrap(note, 110))]
+    notes = [line for note in table.notes for line in ("", *textwrap.wrap(note, 110))]
+    return "\n".join([f"**{table.title}**", "", *lines, *notes]) + "\n"
 
 
 def latex(table: Table) -> str:
@@ -261,6 +260,14 @@ def _latex_text(text: str) -> str:
     """
     plain = "".join(_LATEX.get(character, character) for character in text)
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", plain)
+
+
+def csv_text(table: Table) -> str:
+    """As CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([csv_cell(cell) for cell in row] for row in [table.header, *table.rows])
+    return out.getvalue()
 
 
 def plain(content: Table) -> str:

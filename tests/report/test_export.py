@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedplt.report.export import export
-from fedplt.report.page import csv_text, read_run
-from fedplt.text import Table
+from fedplt.report.page import read_run
+from fedplt.text import Table, csv_text
 from tests.support.jobs import blob_job
 from tests.support.runs import run_job
 

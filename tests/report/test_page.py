@@ -21,11 +21,12 @@ from fedplt.federation.run_folder.sealed import seal_json
 from fedplt.fleet import RoundTime
 from fedplt.report.page import content_of, page_html, read_groups, read_run
 from fedplt.report.page.client_charts import away_table, worst_table
-from fedplt.report.page.html_page import csv_text, page_data
+from fedplt.report.page.html_page import page_data
 from fedplt.report.page.plan_charts import device_chart, plan_charts
 from fedplt.report.page.read_runs import ShownRun
 from fedplt.report.page.score_charts import comparison_table, curves_of, differences_chart
 from fedplt.report.page.summary import headline
+from fedplt.text import csv_text
 from tests.support.jobs import blob_job, created
 from tests.support.runs import run_job
 

@@ -341,7 +341,7 @@ def _finish(folder: RunFolder) -> None:
 
 @contextmanager
 def _tracked(folder: Path, wanted: bool, done: int, show: OnRound) -> Iterator[OnRound]:
-    """Log every round for TensorBoard too, if that is wanted."""
+    """Also log every round for TensorBoard, if ``wanted``."""
     from fedplt.federation.progress import both
     from fedplt.report.export import tensorboard_rounds
 

@@ -72,19 +72,13 @@ class DataConfig(Section):
                 return {**values, "split": split}
         return values
 
-    @model_validator(mode="after")
-    def _split_file(self) -> DataConfig:
+    def refuse_conflicts(self) -> None:
         if (self.split == "given") != (self.split_file is not None):
             problem = "split = 'given' and split_file go together: set both or neither"
             raise ConfigError(problem, key="split_file", also=["split"])
-        return self
-
-    @model_validator(mode="after")
-    def _scaled_images(self) -> DataConfig:
         if ":" in self.name or self.name in (FROM_PYTHON, ON_NODES):
             instead = "or name a built-in data set"
             self.refuse_unused(["scaling"], f"name = {self.name!r}", instead)
-        return self
 
 
 class CutConfig(Section):
@@ -128,13 +122,11 @@ class GroupConfig(Section):
     learning_rate: Annotated[float, Field(gt=0)] | None = None
     """Learning rate of this group; default: that of ``[training]``."""
 
-    @model_validator(mode="after")
-    def _one_of(self) -> GroupConfig:
+    def refuse_conflicts(self) -> None:
         if (self.share is None) == (self.num_clients is None):
             raise ConfigError("give either share or num_clients", key="share")
         if (self.ratio is None) == (self.layer_ratios is None):
             raise ConfigError("give either ratio or layer_ratios", key="ratio")
-        return self
 
 
 class ClientsConfig(Section):
@@ -148,23 +140,14 @@ class ClientsConfig(Section):
     learning_rates: list[Annotated[float, Field(gt=0)]] | None = None
     """One per client, instead of those of the groups and of ``[training]``."""
 
-    @model_validator(mode="after")
-    def _one_rate_each(self) -> ClientsConfig:
-        rates = self.learning_rates
+    def refuse_conflicts(self) -> None:
+        rates, number = self.learning_rates, ["clients.num_clients"]
         if rates is not None and len(rates) != self.num_clients:
-            raise ConfigError(
-                f"{len(rates)} were given for {self.num_clients} clients (clients.num_clients); "
-                "give one per client",
-                key="learning_rates",
-                also=["clients.num_clients"],
-            )
+            problem = f"{len(rates)} were given for {self.num_clients} clients; give one per client"
+            raise ConfigError(problem, key="learning_rates", also=number)
         if rates is not None and any(group.learning_rate for group in self.groups):
             problem = "the groups have a learning_rate; set one of the two"
             raise ConfigError(problem, key="learning_rates")
-        return self
-
-    @model_validator(mode="after")
-    def _adds_up(self) -> ClientsConfig:
         counted = sum(group.num_clients or 0 for group in self.groups)
         shares = [group.share for group in self.groups if group.share is not None]
         if shares and counted:
@@ -176,13 +159,15 @@ class ClientsConfig(Section):
             problem = f"shares add up to {total:.6g}, they must add up to 1. {do}"
             raise ConfigError(problem, key="groups")
         if counted and counted != self.num_clients:
+            problem = f"their num_clients add up to {counted}, not to {self.num_clients}"
+            raise ConfigError(problem, key="groups", also=number)
+        if 0 in (sizes := self.group_sizes()):
+            index = sizes.index(0)
             raise ConfigError(
-                f"their num_clients add up to {counted}, but clients.num_clients is "
-                f"{self.num_clients}",
-                key="groups",
-                also=["clients.num_clients"],
+                f"a share of {self.groups[index].share} of {self.num_clients} clients is less than "
+                "one client. Raise the share or num_clients, or remove the group.",
+                key=f"groups.{index}",
             )
-        return self
 
     def group_sizes(self) -> list[int]:
         """Clients per group; shares are rounded so that each client is in a group."""
@@ -194,18 +179,6 @@ class ClientsConfig(Section):
         for index in rests[: self.num_clients - sum(sizes)]:
             sizes[index] += 1
         return sizes
-
-    @model_validator(mode="after")
-    def _no_empty_group(self) -> ClientsConfig:
-        sizes = self.group_sizes()
-        if 0 in sizes:
-            index = sizes.index(0)
-            raise ConfigError(
-                f"a share of {self.groups[index].share} of {self.num_clients} clients is less than "
-                "one client. Raise the share or num_clients, or remove the group.",
-                key=f"groups.{index}",
-            )
-        return self
 
 
 class EngineConfig(Section):
@@ -239,11 +212,9 @@ class EngineConfig(Section):
     """``package.module:function``, called with the :class:`fedplt.RoundRecord` of every round, in
     order: to log it elsewhere."""
 
-    @model_validator(mode="after")
-    def _on_this_machine(self) -> EngineConfig:
+    def refuse_conflicts(self) -> None:
         if self.name == "flower":
             self.refuse_unused(["device"], "name = 'flower'", "or set name = 'simulator'")
-        return self
 
 
 class RunConfig(Section):
@@ -275,8 +246,7 @@ class RunConfig(Section):
     def _with_preset(cls, values: Any) -> Any:
         return apply_preset(values) if isinstance(values, dict) else values
 
-    @model_validator(mode="after")
-    def _needs_nodes(self) -> RunConfig:
+    def refuse_conflicts(self) -> None:
         replan = self.fleet.replan if self.fleet else "never"
         for key, value, on_nodes in (
             ("data.name", self.data.name, self.data.name == ON_NODES),
@@ -284,16 +254,9 @@ class RunConfig(Section):
             ("fleet.replan", replan, replan != "never"),
         ):
             if on_nodes and self.engine.name == "simulator":
-                raise ConfigError(
-                    f"it is {value!r}, but the simulator has no nodes: set engine.name = "
-                    "'flower', or another value here.",
-                    key=key,
-                    also=["engine.name"],
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _enough_clients(self) -> RunConfig:
+                problem = f"it is {value!r}, but the simulator has no nodes: set engine.name ="
+                problem += " 'flower', or another value here."
+                raise ConfigError(problem, key=key, also=["engine.name"])
         for key in ("num_clients", "budget"):
             given, number = getattr(self.sampling, key) or 0, self.clients.num_clients
             if given > number:
@@ -303,15 +266,10 @@ class RunConfig(Section):
                     key=f"sampling.{key}",
                     also=["clients.num_clients"],
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _rule_fits_the_sampling(self) -> RunConfig:
         if ":" not in self.server.aggregation:
             self.refuse_weighted_votes()
         refuse_unprivate(self)
         refuse_memory(self)
-        return self
 
     def refuse_weighted_votes(self) -> None:
         """Refuse weights by probability with a rule that has none; imports a rule by path."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedplt.client import METRICS, TASKS, Loss, Metric, Task
 from fedplt.errors import ConfigError, did_you_mean
@@ -70,12 +70,10 @@ class EvaluationConfig(Section):
     client_examples: Annotated[int, Field(ge=1)] | None = None
     """With ``local_norms``: evaluate each client on about this many examples (default: all)."""
 
-    @model_validator(mode="after")
-    def _trimmed(self) -> EvaluationConfig:
+    def refuse_conflicts(self) -> None:
         if self.combine != "trimmed-mean":
             because = f"combine = {self.combine!r}"
             self.refuse_unused(["trim"], because, "or set combine = 'trimmed-mean'")
-        return self
 
 
 class DiagnosticsConfig(Section):
@@ -85,8 +83,6 @@ class DiagnosticsConfig(Section):
     window: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Rounds in the effective perturbation's window; one copy of the model is kept per round."""
 
-    @model_validator(mode="after")
-    def _enabled(self) -> DiagnosticsConfig:
+    def refuse_conflicts(self) -> None:
         if not self.enabled:
             self.refuse_unused(["window"], "enabled = false", "or set enabled = true")
-        return self

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from fedplt.fleet import DeviceProfile, FleetTarget
 from fedplt.schema import Section
@@ -54,26 +54,21 @@ class FleetConfig(FleetTarget):
     late_after_seconds: PositiveFloat | None = None
     """Clients predicted to take longer are late: they are left out of the round."""
 
-    @model_validator(mode="after")
-    def _planned_or_not(self) -> FleetConfig:
+    def refuse_conflicts(self) -> None:
+        super().refuse_conflicts()
         if self.ratios == "groups":
             keys = FleetTarget.model_fields
             self.refuse_unused(keys, "ratios = 'groups'", "or set ratios = 'planned'")
-        return self
-
-    @model_validator(mode="after")
-    def _of_nodes(self) -> FleetConfig:
         if self.devices != ON_NODES:
             because = f"devices = {self.devices!r}"
             self.refuse_unused(["replan", "announced"], because, "or set devices = 'nodes'")
-            return self
+            return
         # Real nodes come late and drop out by themselves.
         unused = ["ratios", "dropout", "availability", "late_after_seconds"]
         self.refuse_unused(unused, "devices = 'nodes'", "or name a file of devices")
         if self.replan == "on-change":
             instead = "or set replan = 'never'"
             self.refuse_unused(["announced"], "replan = 'on-change'", instead)
-        return self
 
 
 class WorkConfig(Section):
@@ -92,8 +87,7 @@ class WorkConfig(Section):
     local_steps: PositiveInt = 16
     batch_size: PositiveInt = 64
 
-    @model_validator(mode="after")
-    def _fits_the_cost(self) -> WorkConfig:
+    def refuse_conflicts(self) -> None:
         if self.cost == "exact":
             instead = "or set cost = 'paper' for the paper's formula"
             because = "cost = 'exact' counts FLOPs from the model and"
@@ -101,4 +95,3 @@ class WorkConfig(Section):
         if self.num_parameters is not None:
             unused = ["model", "options", "shape"]
             self.refuse_unused(unused, "a number of parameters", "or leave num_parameters out")
-        return self

@@ -36,44 +36,26 @@ def refuse_unprivate(config: RunConfig) -> None:
         return
     sampling, server, number = config.sampling, config.server, config.clients.num_clients
     why = "depends on the clients' data" if sampling.by_norm else "is not independent"
-    for wrong, key, reason in (
-        (
-            settings.delta * number >= 1,
-            "privacy.delta",
-            f"it is {settings.delta:g}; with {number} clients it must be below {1 / number:g} "
-            "(one over the number of clients).",
-        ),
-        (
-            sampling.name not in ("all", "bernoulli"),
-            "sampling.name",
-            "[privacy] needs 'bernoulli' (with sampling.probability) or 'all': the choice of "
-            f"{sampling.name!r} {why}.",
-        ),
-        (
-            sampling.estimator is not None,
-            "sampling.estimator",
-            "[privacy] divides by fixed numbers, the clients that the plan assigns to a block "
-            "times the probability. Leave it out.",
-        ),
-        (
-            server.aggregation != "mean",
-            "server.aggregation",
-            "[privacy] needs 'mean': how much one client can change the result of "
-            f"{server.aggregation!r} depends on the other clients' data.",
-        ),
-        (
-            server.weights != "equal",
-            "server.weights",
-            "[privacy] needs 'equal': numbers of examples are the clients' data, and as weights "
-            "they would be in the result.",
-        ),
-        (
-            server.min_clients > 0,
-            "server.min_clients",
-            "[privacy] needs 0: whether a round counts would reveal who took part.",
-        ),
-    ):
-        if wrong:
+    for key, is_wrong, reason in (
+        ("privacy.delta", settings.delta * number >= 1,
+         f"it is {settings.delta:g}; with {number} clients it must be below {1 / number:g} "
+         "(one over the number of clients)."),
+        ("sampling.name", sampling.name not in ("all", "bernoulli"),
+         "[privacy] needs 'bernoulli' (with sampling.probability) or 'all': the choice of "
+         f"{sampling.name!r} {why}."),
+        ("sampling.estimator", sampling.estimator is not None,
+         "[privacy] divides by fixed numbers, the clients that the plan assigns to a block times "
+         "the probability. Leave it out."),
+        ("server.aggregation", server.aggregation != "mean",
+         "[privacy] needs 'mean': how much one client can change the result of "
+         f"{server.aggregation!r} depends on the other clients' data."),
+        ("server.weights", server.weights != "equal",
+         "[privacy] needs 'equal': numbers of examples are the clients' data, and as weights they "
+         "would be in the result."),
+        ("server.min_clients", server.min_clients > 0,
+         "[privacy] needs 0: whether a round counts would reveal who took part."),
+    ):  # fmt: skip
+        if is_wrong:
             raise ConfigError(reason, key=key)
     for key in ("keep_best", "stop_after"):
         given = getattr(config.evaluation, key)

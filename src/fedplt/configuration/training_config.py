@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from fedplt.client import OPTIMIZERS
 from fedplt.data import Augment
@@ -41,7 +41,7 @@ class TrainingConfig(Section):
     schedule: Literal["constant", "1/t", "constant-then-1/t", "cosine", "step"] = "constant"
     """How the learning rate changes over the rounds."""
     warmup_rounds: Annotated[int, Field(ge=0)] = 0
-    """Rounds in which the rate grows linearly to what the schedule says, with any schedule."""
+    """Rounds in which the rate grows linearly to that of the schedule, with any schedule."""
     constant_rounds: Annotated[int, Field(ge=0)] = 0
     """For ``constant-then-1/t``: rounds before the learning rate falls."""
     decay_rounds: Annotated[float, Field(gt=0)] = 1.0
@@ -53,15 +53,10 @@ class TrainingConfig(Section):
     step_factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """For ``step``: the rate is multiplied by it at every step."""
 
-    @model_validator(mode="after")
-    def _one_of(self) -> TrainingConfig:
+    def refuse_conflicts(self) -> None:
         if self.local_epochs is not None and self.local_steps is not None:
             problem = "give either local_epochs or local_steps"
             raise ConfigError(problem, key="local_epochs", also=["local_steps"])
-        return self
-
-    @model_validator(mode="after")
-    def _fits_the_schedule(self) -> TrainingConfig:
         because, instead = f"schedule = {self.schedule!r}", "or choose another schedule"
         if self.schedule in ("cosine", "step") and self.decay_rounds <= 1:
             problem = f"{because} needs it, larger than 1; for cosine usually the number of rounds"
@@ -69,7 +64,6 @@ class TrainingConfig(Section):
         for key, schedule in (("final_factor", "cosine"), ("step_factor", "step")):
             if self.schedule != schedule:
                 self.refuse_unused([key], because, instead)
-        return self
 
     @field_validator("optimizer")
     @classmethod

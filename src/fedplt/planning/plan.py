@@ -201,17 +201,30 @@ class Plan:
     @cached_property
     def uncovered(self) -> tuple[Uncovered, ...]:
         """Sub-layers that no client ever trains: they keep their initial values."""
-        coverage = self.coverage
-        if self.rotate_every:
-            # Steps are coprime to the width, so a trained sub-layer reaches all others in time.
-            coverage = tuple(np.full_like(clients, clients.sum()) for clients in coverage)
         result = []
-        for layer, clients in zip(self.layers, coverage, strict=True):
-            missing, total = int(np.count_nonzero(clients == 0)), layer.num_sublayers
-            if missing:
-                advice = _advice(int(clients.sum()), total, self.num_clients)
-                result.append(Uncovered(layer.name, range(total - missing, total), total, advice))
+        for layer, clients in zip(self.layers, self._coverage_in_time(), strict=True):
+            missing = np.flatnonzero(clients == 0)
+            if len(missing):
+                where = range(int(missing[0]), int(missing[-1]) + 1)
+                advice = self._advice(int(clients.sum()), layer.num_sublayers)
+                result.append(Uncovered(layer.name, where, layer.num_sublayers, advice))
         return tuple(result)
+
+    def _coverage_in_time(self) -> tuple[NDArray[np.int64], ...]:
+        """The coverage over all rounds: 0 for sub-layers that no client ever trains."""
+        if not self.rotate_every:
+            return self.coverage
+        # Steps are coprime to the width, so a trained sub-layer reaches all others in time.
+        return tuple(np.full_like(clients, clients.sum()) for clients in self.coverage)
+
+    def _advice(self, covered: int, total: int) -> str:
+        if covered == 0:
+            return "Give some client a ratio that reaches it."
+        more = -(-self.num_clients * total // covered) - self.num_clients
+        return (
+            f"About {more} more clients like these, or {total / covered:.1f} times "
+            "this fraction of the layer per client, would cover it."
+        )
 
     def __repr__(self) -> str:
         low, high = self.achieved_ratios.min(), self.achieved_ratios.max()
@@ -298,16 +311,6 @@ def make_plan(layers: Layers, ratios: Sequence[float | Allocation]) -> Plan:
 def sublayers_assignment(layers: Layers, counts: Sequence[int]) -> Assignment:
     """An assignment with this many sub-layers of every layer; costs depend on nothing else."""
     return Plan(layers, np.ones(1), np.array([counts], dtype=np.int32)).assignment(0)
-
-
-def _advice(covered: int, total: int, num_clients: int) -> str:
-    if covered == 0:
-        return "Give some client a ratio that reaches it."
-    more = -(-num_clients * total // covered) - num_clients
-    return (
-        f"About {more} more clients like these, or {total / covered:.1f} times "
-        "this fraction of the layer per client, would cover it."
-    )
 
 
 def _wrapped(start: int, count: int, total: int) -> Ranges:

@@ -6,7 +6,7 @@ A client that holds every unit has an ordinary, whole assignment.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
@@ -18,7 +18,7 @@ from fedplt.errors import CutError
 from fedplt.planning.allocation import Allocation
 from fedplt.planning.assignment import Assignment, whole_assignment
 from fedplt.planning.layers import Layers
-from fedplt.planning.plan import Plan, Uncovered, make_plan
+from fedplt.planning.plan import Plan, make_plan
 from fedplt.planning.submodels import Spaces, SubmodelAssignment, Units
 
 _NEGLIGIBLE = 1e-9
@@ -152,6 +152,11 @@ class SubmodelPlan(Plan):
         _, first, inverse = np.unique(self.rates, return_index=True, return_inverse=True)
         return first, inverse.reshape(-1)
 
+    def of_each_client(self, value: Callable[[Assignment], Any]) -> NDArray[Any]:
+        """A value of the first round's assignments, (clients, ...); computed once per rate."""
+        first, inverse = self._clients_by_rate
+        return np.array([value(self.assignment(int(k))) for k in first])[inverse]
+
     @property
     def one_of_each_kind(self) -> NDArray[np.int64]:
         """A client of every width rate."""
@@ -162,8 +167,7 @@ class SubmodelPlan(Plan):
         """Trained fraction of the model, per client (its mean if units are drawn)."""
         if self.rule.is_random:
             return expected_sizes(self.layers, self.spaces, self.rates) / self.layers.size
-        first, inverse = self._clients_by_rate
-        return np.array([self.assignment(int(k)).ratio for k in first])[inverse]
+        return self.of_each_client(lambda assignment: assignment.ratio)
 
     @cached_property
     def update_sizes(self) -> NDArray[np.int64]:
@@ -171,14 +175,12 @@ class SubmodelPlan(Plan):
         if self.rule.is_random:
             whole = whole_assignment(self.layers, self.local).update_size
             return np.full(self.num_clients, whole)
-        first, inverse = self._clients_by_rate
-        return np.array([self.assignment(int(k)).update_size for k in first])[inverse]
+        return self.of_each_client(lambda assignment: assignment.update_size)
 
     @cached_property
     def layer_ratios(self) -> NDArray[np.float64]:
         """Trained fraction of each layer in the first round; the same for clients of one rate."""
-        first, inverse = self._clients_by_rate
-        return np.array([self.assignment(int(k)).layer_ratios for k in first])[inverse]
+        return self.of_each_client(lambda assignment: assignment.layer_ratios)
 
     @cached_property
     def coverage(self) -> tuple[NDArray[np.int64], ...]:
@@ -193,27 +195,22 @@ class SubmodelPlan(Plan):
 
     @property
     def _representatives(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Numbers of clients, and for each number a client that stands for so many."""
+        """Numbers of clients that are alike, and one client of each kind."""
         if self.rule.is_random:
             return np.ones(self.num_clients, dtype=np.int64), np.arange(self.num_clients)
         first, inverse = self._clients_by_rate
         return np.bincount(inverse), first
 
-    @cached_property
-    def uncovered(self) -> tuple[Uncovered, ...]:
-        """Sub-layers that no client ever holds; none if units move or are drawn."""
+    def _coverage_in_time(self) -> tuple[NDArray[np.int64], ...]:
+        """Units that move or are drawn reach all sub-layers in time."""
         widest = int(np.argmax(self.rates))
         now = self.assignment(widest).slices
         if any(self.assignment(widest, round).slices != now for round in range(1, 9)):
-            return ()
-        result = []
-        for layer, clients in zip(self.layers, self.coverage, strict=True):
-            missing = np.flatnonzero(clients == 0)
-            if len(missing):
-                advice = "Give some client a larger ratio: its sub-model must be wide enough."
-                where = range(int(missing[0]), int(missing[-1]) + 1)
-                result.append(Uncovered(layer.name, where, layer.num_sublayers, advice))
-        return tuple(result)
+            return tuple(np.ones(number, dtype=np.int64) for number in self.layers.num_sublayers)
+        return self.coverage
+
+    def _advice(self, covered: int, total: int) -> str:
+        return "Give some client a larger ratio: its sub-model must be wide enough."
 
     def _extras(self) -> dict[str, Any]:
         options: Any = self.rule
@@ -253,6 +250,5 @@ def submodel_plan(
     kind: type[SubmodelPlan] = getattr(rule, "plan_kind", SubmodelPlan)
     counts = np.zeros((len(rates), len(layers)), dtype=np.int32)
     plan = kind(layers, requested.ratios, counts, spaces=spaces, rates=rates, rule=rule, seed=seed)
-    _, first, inverse = np.unique(rates, return_index=True, return_inverse=True)
-    each = [[sum(map(len, r)) for r in plan.assignment(int(k)).slices] for k in first]
-    return replace(plan, counts=np.array(each, dtype=np.int32)[inverse.reshape(-1)])
+    held = plan.of_each_client(lambda assignment: [sum(map(len, r)) for r in assignment.slices])
+    return replace(plan, counts=held.astype(np.int32))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,22 +21,11 @@ from fedplt.report.page import (
     ShownRun,
     client_summary,
     comparison_table,
-    csv_text,
     scores_by_client,
 )
-from fedplt.text import csv_cell, latex, markdown
+from fedplt.text import csv_cell, csv_text, latex, markdown
 
 Row = dict[str, Any]
-
-
-def _run_columns(run: ShownRun) -> Row:
-    method = str(run.config.method["name"]) if run.config else ""
-    return {"run": run.name, "method": method, "seed": run.seed}
-
-
-def round_rows(run: ShownRun) -> Iterator[Row]:
-    """One row per round: score, losses, costs of the round and in all so far."""
-    return ({**_run_columns(run), **row} for row in run.history.rows())
 
 
 def layer_rows(run: ShownRun) -> Iterator[Row]:
@@ -44,12 +33,8 @@ def layer_rows(run: ShownRun) -> Iterator[Row]:
     keys = ("update_magnitude", "effective_perturbation", "mean_age", "max_age", "never_trained")
     for record in run.history.rounds:
         for name, values in ((record.diagnostics or {}).get("layers") or {}).items():
-            yield {
-                **_run_columns(run),
-                "round": record.round,
-                "layer": name,
-                **{key: values.get(key) for key in keys},
-            }
+            columns = {key: values.get(key) for key in keys}
+            yield {"round": record.round, "layer": name, **columns}
 
 
 def client_rows(run: ShownRun) -> Iterator[Row]:
@@ -63,7 +48,6 @@ def client_rows(run: ShownRun) -> Iterator[Row]:
         known = {*probabilities, *chosen, *scores, *refused, *record.dropped, *record.late}
         for client in sorted(known):
             yield {
-                **_run_columns(run),
                 "round": record.round,
                 "client": client,
                 "device": run.device_names.get(client),
@@ -76,11 +60,12 @@ def client_rows(run: ShownRun) -> Iterator[Row]:
             }
 
 
-TABLES: dict[str, Callable[[ShownRun], Iterator[Row]]] = {
-    "rounds": round_rows,
+TABLES: dict[str, Callable[[ShownRun], Iterable[Row]]] = {
+    "rounds": lambda run: run.history.rows(),
     "layers": layer_rows,
     "clients": client_rows,
 }
+"""By name: the rows of a run."""
 
 
 def export_comparison(groups: Groups, path: Path) -> int:
@@ -95,7 +80,11 @@ def export_comparison(groups: Groups, path: Path) -> int:
 
 def export(runs: Sequence[ShownRun], table: str, path: Path) -> int:
     """Write a table of all runs as .csv or .parquet; return the number of rows."""
-    rows = [row for run in runs for row in TABLES[table](run)]
+    rows = []
+    for run in runs:
+        method = str(run.config.method["name"]) if run.config else ""
+        named = {"run": run.name, "method": method, "seed": run.seed}
+        rows += [{**named, **row} for row in TABLES[table](run)]
     if not rows:
         what = {"layers": "diagnostics.enabled", "clients": "sampling or evaluation.per_client"}
         raise RunError(f"these runs have nothing for the table {table!r} (see {what.get(table)}).")

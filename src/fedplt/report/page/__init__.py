@@ -12,7 +12,6 @@ from fedplt.report.page.html_page import (
     Content,
     Section,
     content_of,
-    csv_text,
     environment,
     page_html,
     page_script,

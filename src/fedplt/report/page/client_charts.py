@@ -18,12 +18,6 @@ ALL_RECORDED = 200
 REASON_LETTERS = 200
 
 
-def client_charts(run: ShownRun) -> list[Chart]:
-    """The distribution at the last evaluation, and its spread by round."""
-    charts = [_histogram(run), _by_round(run)]
-    return [chart for chart in charts if chart is not None]
-
-
 def _last_scores(run: ShownRun) -> tuple[int, dict[int, float]]:
     for record in reversed(run.history.rounds):
         if found := scores_by_client(record):
@@ -31,7 +25,8 @@ def _last_scores(run: ShownRun) -> tuple[int, dict[int, float]]:
     return 0, {}
 
 
-def _histogram(run: ShownRun) -> Chart | None:
+def score_histogram(run: ShownRun) -> Chart | None:
+    """The distribution of the clients' scores at the last evaluation."""
     round_number, scores = _last_scores(run)
     if not scores or _num_clients(run) > ALL_RECORDED:
         return None
@@ -53,7 +48,7 @@ def _histogram(run: ShownRun) -> Chart | None:
     return Chart("distribution", "Scores of the clients", alt, [trace], layout, alt, 260)
 
 
-def _by_round(run: ShownRun) -> Chart | None:
+def score_quantiles(run: ShownRun) -> Chart | None:
     """Minimum, median and maximum over clients by round."""
     metric = run.history.metric
     records = [(r.round, found) for r in run.history.rounds if (found := client_summary(r))]
@@ -105,12 +100,8 @@ def away_table(run: ShownRun) -> Table | None:
     if not total:
         return None
     order = sorted(total, key=lambda k: (-counts["refused"][k], -total[k], k))
-    rows: Any = tuple(
-        (
-            run.client_name(k),
-            *(str(counts[kind][k] or "-") for kind in counts),
-            reasons.get(k, "-"),
-        )
+    rows = tuple(
+        (run.client_name(k), *(str(c[k] or "-") for c in counts.values()), reasons.get(k, "-"))
         for k in order[:MAX_LISTED]
     )
     sums = ", ".join(f"{counts[kind].total()} {kind}" for kind in counts)
@@ -121,37 +112,31 @@ def away_table(run: ShownRun) -> Table | None:
     return Table("away", "Refused, dropped and late clients", header, rows, notes)
 
 
-def sampling_charts(run: ShownRun) -> list[Chart]:
-    """Charts of client sampling; none if all clients take part."""
-    records = [record for record in run.history.rounds if record.sampling]
-    if not records:
-        return []
-    samplings: list[Any] = [record.sampling for record in records]
-    rounds = [record.round for record in records]
-    charts = [_by_client(run, samplings), _budget_by_round(rounds, samplings)]
-    return [chart for chart in charts if chart is not None]
+def _samplings(run: ShownRun) -> dict[int, Any]:
+    """What was recorded of client sampling, by round; empty if all clients take part."""
+    return {record.round: record.sampling for record in run.history.rounds if record.sampling}
 
 
-def _by_client(run: ShownRun, samplings: list[Any]) -> Chart | None:
+def sampling_probabilities(run: ShownRun) -> Chart | None:
     """Mean probability and share of rounds of each client, where clients are listed."""
-    listed = [entry["probabilities"] for entry in samplings if _is_list(entry.get("probabilities"))]
+    samplings = _samplings(run).values()
+    given = [entry.get("probabilities") for entry in samplings]
+    listed = [entry for entry in given if isinstance(entry, list) and entry]
     chosen = [client for entry in samplings for client in entry.get("chosen", [])]
     if not listed and not chosen:
         return None
     number = max(len(listed[0]) if listed else 0, 1 + max(chosen, default=0))
     names = [label(run.client_name(client)) for client in range(number)]
     share = np.bincount(np.array(chosen, dtype=int), minlength=number) / len(samplings)
-    hover = "%{customdata}<br>%{fullData.name}: %{y:.1%}<extra></extra>"
-    traces: list[dict[str, Any]] = [
-        {"type": "bar", "name": "share of rounds", "x": list(range(number)), "y": share,
-         "customdata": names, "hovertemplate": hover}
-    ]  # fmt: skip
+    common = {
+        "x": list(range(number)), "customdata": names,
+        "hovertemplate": "%{customdata}<br>%{fullData.name}: %{y:.1%}<extra></extra>",
+    }  # fmt: skip
+    traces = [{"type": "bar", "name": "share of rounds", "y": share, **common}]
     if listed:
         mean = np.mean([entry for entry in listed if len(entry) == number], axis=0)
-        traces.append(
-            {"type": "scatter", "mode": "markers", "name": "mean probability",
-             "x": list(range(number)), "y": mean, "customdata": names, "hovertemplate": hover}
-        )  # fmt: skip
+        points = {"type": "scatter", "mode": "markers", "name": "mean probability", "y": mean}
+        traces.append({**points, **common})
     layout = {
         "xaxis": axis("client"),
         "yaxis": axis("share of rounds", tickformat=".0%", rangemode="tozero"),
@@ -164,17 +149,15 @@ def _by_client(run: ShownRun, samplings: list[Any]) -> Chart | None:
     return Chart("probabilities", "Sampling probabilities", alt, traces, layout, "", 280)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value)
-
-
-def _budget_by_round(rounds: list[int], samplings: list[Any]) -> Chart:
-    """Cost against budget, and the variance relative to uniform sampling."""
-    shown = evenly(len(rounds))
-    x = [rounds[i] for i in shown]
+def sampling_budget(run: ShownRun) -> Chart | None:
+    """By round: cost against budget, and the variance relative to uniform sampling."""
+    samplings = _samplings(run)
+    if not samplings:
+        return None
+    x = [list(samplings)[i] for i in evenly(len(samplings))]
 
     def values(key: str) -> list[Any]:
-        return [samplings[i].get(key) for i in shown]
+        return [samplings[number].get(key) for number in x]
 
     names = {"cost": "cost", "expected_cost": "expected cost", "budget": "budget"}
     traces = [
@@ -199,5 +182,5 @@ def _budget_by_round(rounds: list[int], samplings: list[Any]) -> Chart:
     note = ""
     if costs:
         note = f"{np.mean(costs):.3g} is spent on average of a budget of {values('budget')[-1]}."
-    alt = f"Cost of the chosen clients in {len(rounds)} rounds. {note}"
+    alt = f"Cost of the chosen clients in {len(samplings)} rounds. {note}"
     return Chart("budget", "Sampling budget", alt, traces, layout, note, 280)

@@ -13,16 +13,15 @@ from fedplt.report.page.read_runs import ShownRun
 MAX_LINES = 8
 """Up to this many layers have a line each; more are rows of a heatmap."""
 MAX_COLUMNS = 300
-QUANTITIES = {
-    "update_magnitude": ("Update magnitude", "squared norm of a round's change"),
-    "effective_perturbation": ("Effective perturbation", "1: rounds agree, 0: they cancel"),
-    "mean_age": ("Age of sub-layers", "rounds since trained, mean"),
-}
-
-_SCALES = {
-    "update_magnitude": {"type": "log", "exponentformat": "power"},
-    "mean_age": {"rangemode": "tozero"},
-}
+QUANTITIES: dict[str, tuple[str, str, dict[str, str]]] = {
+    "update_magnitude": (
+        "Update magnitude", "squared norm of a round's change",
+        {"type": "log", "exponentformat": "power"},
+    ),
+    "effective_perturbation": ("Effective perturbation", "1: rounds agree, 0: they cancel", {}),
+    "mean_age": ("Age of sub-layers", "rounds since trained, mean", {"rangemode": "tozero"}),
+}  # fmt: skip
+"""Title, label and options of the vertical axis."""
 
 
 def dynamics_charts(run: ShownRun) -> list[Chart]:
@@ -43,7 +42,7 @@ def dynamics_note(run: ShownRun) -> str:
 
 
 def _chart(key: str, records: Sequence[RoundRecord]) -> Chart:
-    title, what = QUANTITIES[key]
+    title, what, scale = QUANTITIES[key]
     seen: list[Any] = [record.diagnostics for record in records]
     layers = list(seen[0]["layers"])
     many = len(layers) > MAX_LINES
@@ -51,15 +50,16 @@ def _chart(key: str, records: Sequence[RoundRecord]) -> Chart:
     rounds = [records[i].round for i in shown]
     logarithmic = key == "update_magnitude"
 
-    def values(name: str) -> list[float | None]:
-        return [_known(seen[i]["layers"].get(name, {}).get(key), logarithmic) for i in shown]
+    def values(name: str, in_logs: bool = False) -> list[float | None]:
+        found = [_known(seen[i]["layers"].get(name, {}).get(key), logarithmic) for i in shown]
+        return [math.log10(v) if in_logs and v is not None else v for v in found]
 
     layout: dict[str, Any] = {"xaxis": axis("round")}
     if many:
         traces = [
             {
                 "type": "heatmap", "x": rounds, "y": [label(name) for name in layers],
-                "z": [_logs(values(name)) if logarithmic else values(name) for name in layers],
+                "z": [values(name, in_logs=logarithmic) for name in layers],
                 "meta": {"scale": "value"},
                 "hovertemplate": "%{y}<br>round %{x}: %{z:.3~g}<extra></extra>",
                 "colorbar": {"title": {"text": "log10" if logarithmic else ""}, "thickness": 10},
@@ -72,7 +72,7 @@ def _chart(key: str, records: Sequence[RoundRecord]) -> Chart:
         if any(value is not None for value in whole):
             color = {"meta": {"color": "text"}, "line": {"width": 2.5}}
             traces.append(line("whole model", rounds, whole, **color))
-        layout["yaxis"] = axis(what, **_SCALES.get(key, {}))
+        layout["yaxis"] = axis(what, **scale)
         layout["hovermode"] = "x unified"
     alt = f"{title} of {len(layers)} layers, rounds {rounds[0]} to {rounds[-1]}."
     return Chart(key, title, alt, traces, layout, what if many else "", 300)
@@ -83,7 +83,3 @@ def _known(value: Any, logarithmic: bool) -> float | None:
     if not isinstance(value, int | float) or (logarithmic and value <= 0):
         return None
     return float(value)
-
-
-def _logs(values: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None else math.log10(value) for value in values]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import base64
-import csv
 import gzip
 import hashlib
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
@@ -24,13 +22,15 @@ from fedplt.files import write_text
 from fedplt.report.page.chart import Chart
 from fedplt.report.page.client_charts import (
     away_table,
-    client_charts,
-    sampling_charts,
+    sampling_budget,
+    sampling_probabilities,
+    score_histogram,
+    score_quantiles,
     worst_table,
 )
 from fedplt.report.page.dynamics_charts import dynamics_charts, dynamics_note
 from fedplt.report.page.plan_charts import device_chart, plan_charts
-from fedplt.report.page.read_runs import Groups, ShownRun
+from fedplt.report.page.read_runs import Groups, ShownRun, runs_of
 from fedplt.report.page.score_charts import (
     comparison_table,
     curve_alt,
@@ -39,9 +39,10 @@ from fedplt.report.page.score_charts import (
 )
 from fedplt.report.page.summary import checklist, cost_table, headline
 from fedplt.report.palette import SERIES, SERIES_ON_DARK
-from fedplt.text import Table, csv_cell, latex
+from fedplt.text import Table, csv_text, latex
 
 SCRIPTS = ("charts.js", "curves.js", "page.js")
+Shown = TypeVar("Shown", Chart, Table)
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,6 @@ class Content:
 
 def content_of(title: str, groups: Groups, extra: Section | None = None) -> Content:
     """The content for these runs, with the details of each group's first run."""
-    several = len(groups) > 1
-    difference = differences_chart(groups) if several else None
     return Content(
         title=title,
         headline=headline(groups),
@@ -96,8 +95,8 @@ def content_of(title: str, groups: Groups, extra: Section | None = None) -> Cont
         curve_alt=curve_alt(groups),
         comparison=Section(
             "Comparison",
-            [difference] if difference else [],
-            [comparison_table(groups)] if several or len(_runs(groups)) > 1 else [],
+            _known(differences_chart(groups)),
+            [comparison_table(groups)] if len(runs_of(groups)) > 1 else [],
         ),
         details=[
             Details(name, runs[0].name, found)
@@ -105,13 +104,14 @@ def content_of(title: str, groups: Groups, extra: Section | None = None) -> Cont
             if (found := _sections(runs[0]))
         ],
         checklist=checklist(groups),
-        running=not all(run.is_finished for run in _runs(groups)),
+        running=not all(run.is_finished for run in runs_of(groups)),
         extra=extra or Section(""),
     )
 
 
-def _runs(groups: Groups) -> list[ShownRun]:
-    return [run for runs in groups.values() for run in runs]
+def _known(*found: Shown | None) -> list[Shown]:
+    """Charts or tables for which the runs have data."""
+    return [each for each in found if each is not None]
 
 
 def _privacy_texts(run: ShownRun) -> list[str]:
@@ -127,16 +127,15 @@ def _privacy_texts(run: ShownRun) -> list[str]:
 def _sections(run: ShownRun) -> list[Section]:
     if run.config is None:
         return []
-    device = device_chart(run)
-    worst, away = worst_table(run), away_table(run)
     summary = run.plan.summary() if run.plan else ""
+    client_charts = _known(score_histogram(run), score_quantiles(run))
     sections = [
         Section(
             "Who trains what", plan_charts(run), (), [run.plan_problem], summary, "The plan as text"
         ),
-        Section("Time by device", [device] if device else []),
-        Section("Clients", client_charts(run), [table for table in (worst, away) if table]),
-        Section("Client sampling", sampling_charts(run)),
+        Section("Time by device", _known(device_chart(run))),
+        Section("Clients", client_charts, _known(worst_table(run), away_table(run))),
+        Section("Client sampling", _known(sampling_probabilities(run), sampling_budget(run))),
         Section("How the model moved", dynamics_charts(run), (), [dynamics_note(run)]),
         Section("Costs", (), [cost_table(run)]),
         Section("Privacy", texts=_privacy_texts(run)),
@@ -238,11 +237,3 @@ def embedded_json(data: object) -> str:
     """
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def csv_text(table: Table) -> str:
-    """A table as CSV."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerows([csv_cell(cell) for cell in row] for row in [table.header, *table.rows])
-    return out.getvalue()

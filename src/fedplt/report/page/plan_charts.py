@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.fleet import RoundTime, in_time
+from fedplt.fleet import in_time
 from fedplt.planning import Plan, allocation_of
 from fedplt.report.page.chart import Chart, axis, evenly, label
 from fedplt.report.page.read_runs import ShownRun
@@ -23,12 +23,8 @@ MAX_LAYERS = 12
 """Up to this many layers are segments of a bar; more are cells of a heatmap."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A client, or a group of clients with similar ratios."""
-
-    name: str
-    clients: NDArray[np.int64]
+Rows = dict[str, NDArray[np.int64]]
+"""By name: a client, or a group of clients with similar ratios."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +75,10 @@ class Columns:
         }
 
 
-def rows_of(run: ShownRun, plan: Plan) -> list[Row]:
+def rows_of(run: ShownRun, plan: Plan) -> Rows:
     """One row per client, or groups of clients with the same ratio, large ratios first."""
     if plan.num_clients <= MAX_ROWS:
-        return [Row(run.client_name(k), np.array([k])) for k in range(plan.num_clients)]
+        return {run.client_name(k): np.array([k]) for k in range(plan.num_clients)}
     order = np.argsort(-plan.ratios, kind="stable")
     cuts = np.flatnonzero(np.diff(plan.ratios[order])) + 1
     kinds = np.split(order, cuts) if len(cuts) < MAX_ROWS else [order]
@@ -90,12 +86,11 @@ def rows_of(run: ShownRun, plan: Plan) -> list[Row]:
     for kind in kinds:
         pieces = max(1, min(len(kind), int(MAX_ROWS * len(kind) / total)))
         groups += np.array_split(kind, pieces)
-    return [Row(_group_name(plan, group), group) for group in groups]
-
-
-def _group_name(plan: Plan, clients: NDArray[np.int64]) -> str:
-    between = f"{clients.min()} to {clients.max()}"
-    return f"{len(clients)} clients, {between}, ratio {_ratio_text(plan, clients)}"
+    return {
+        f"{len(clients)} clients, {clients.min()} to {clients.max()}, "
+        f"ratio {_ratio_text(plan, clients)}": clients
+        for clients in groups
+    }
 
 
 def _ratio_text(plan: Plan, clients: NDArray[np.int64]) -> str:
@@ -103,11 +98,11 @@ def _ratio_text(plan: Plan, clients: NDArray[np.int64]) -> str:
     return f"{low:.3g}" if high - low < 5e-4 else f"{low:.3g} to {high:.3g}"
 
 
-def trained_shares(plan: Plan, rows: Sequence[Row], columns: Columns) -> NDArray[np.float64]:
+def trained_shares(plan: Plan, rows: Rows, columns: Columns) -> NDArray[np.float64]:
     """The share of each column that the clients of each row train, (rows, columns)."""
     result = []
-    for row in rows:
-        some = row.clients[evenly(len(row.clients), SAMPLE)]
+    for clients in rows.values():
+        some = clients[evenly(len(clients), SAMPLE)]
         counts = [np.zeros(number) for number in plan.layers.num_sublayers]
         for client in some:
             for layer, ranges in zip(counts, plan.assignment(int(client)).slices, strict=True):
@@ -137,7 +132,7 @@ def who_trains_what(run: ShownRun, plan: Plan) -> Chart:
     trace = {
         "type": "heatmap",
         "z": trained_shares(plan, rows, columns).round(3),
-        "y": [label(row.name) for row in rows],
+        "y": [label(name) for name in rows],
         "meta": {"scale": "share", "columns": columns.names(plan)},
         "hovertemplate": "%{y}<br>%{customdata}<br>trained: %{z:.0%}<extra></extra>",
         "zmin": 0,
@@ -188,15 +183,14 @@ def coverage(plan: Plan) -> Chart:
 def contributions(run: ShownRun, plan: Plan) -> Chart:
     """The contribution vectors X: the share of each layer in what a client trains."""
     rows = rows_of(run, plan)
-    kinds: dict[tuple[float, ...], list[Row]] = {}
-    sizes = [layer.size for layer in plan.layers]
-    for row in rows:
-        part = plan.assignment(int(row.clients[0]))
-        vector = allocation_of(sizes, part.layer_ratios).contributions if part.ratio else ()
-        kinds.setdefault(tuple(round(x, 3) for x in vector), []).append(row)
-    known = [(vector, members) for vector, members in kinds.items() if vector][:MAX_ROWS]
-    names = [_kind_name(plan, members) for _, members in known]
-    table = np.array([vector for vector, _ in known])  # (kinds, layers)
+    kinds: dict[tuple[float, ...], Rows] = {}
+    for name, clients in rows.items():
+        part = plan.assignment(int(clients[0]))
+        if part.ratio:
+            vector = allocation_of(plan.layers.sizes, part.layer_ratios).contributions
+            kinds.setdefault(tuple(round(x, 3) for x in vector), {})[name] = clients
+    names = [_kind_name(plan, members) for members in kinds.values()][:MAX_ROWS]
+    table = np.array(list(kinds)[:MAX_ROWS])  # (kinds, layers)
     hover = "%{y}<br>%{fullData.name}: %{x:.1%} of what it trains<extra></extra>"
     layout: dict[str, Any] = {
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
@@ -227,10 +221,10 @@ def contributions(run: ShownRun, plan: Plan) -> Chart:
     return Chart("contributions", "Contribution vectors", alt, traces, layout, "", height)
 
 
-def _kind_name(plan: Plan, rows: Sequence[Row]) -> str:
+def _kind_name(plan: Plan, rows: Rows) -> str:
     if len(rows) == 1:
-        return label(rows[0].name)
-    clients = np.concatenate([row.clients for row in rows])
+        return label(next(iter(rows)))
+    clients = np.concatenate(list(rows.values()))
     return f"{len(clients)} clients, ratio {_ratio_text(plan, clients)} (from {clients.min()})"
 
 
@@ -253,9 +247,8 @@ def device_chart(run: ShownRun) -> Chart | None:
     kinds = ["whole model" if kind == "full" else f"planned ({d.ratio:.1%})" for d, kind in bars]
     traces: list[dict[str, Any]] = []
     for part in PARTS:
-        seconds = [
-            _part_seconds(getattr(device, kind), part, rounds[kind]) for device, kind in bars
-        ]
+        times = [(getattr(device, kind), rounds[kind]) for device, kind in bars]
+        seconds = [end - t.total if part == "idle" else getattr(t, part) for t, end in times]
         if max(seconds) > 0:
             traces.append(
                 {
@@ -285,7 +278,3 @@ def device_chart(run: ShownRun) -> Chart | None:
         note += f" {len(shown)} of {len(devices)} devices are shown, slowest first."
     height = 120 + 44 * len(shown)
     return Chart("devices", "Time by device", note, traces, layout, note, height)
-
-
-def _part_seconds(time: RoundTime, part: str, whole_round: float) -> float:
-    return whole_round - time.total if part == "idle" else float(getattr(time, part))

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedplt.client import MetricInfo
 from fedplt.configuration import RunConfig, flatten
 from fedplt.errors import DamagedError, FedpltError, RunError
 from fedplt.federation import (
@@ -17,6 +18,7 @@ from fedplt.federation import (
     History,
     RoundRecord,
     RunFolder,
+    one_metric,
     read_devices,
     read_sessions,
 )
@@ -69,6 +71,15 @@ Groups = Mapping[str, Sequence[ShownRun]]
 """Runs by label; the runs of a group differ only in their seeds."""
 
 
+def runs_of(groups: Groups) -> list[ShownRun]:
+    return [run for runs in groups.values() for run in runs]
+
+
+def metric_of(groups: Groups) -> MetricInfo:
+    """The metric that all runs share."""
+    return one_metric(run.history for run in runs_of(groups))
+
+
 def read_run(path: Path, *, check_models: bool = True) -> ShownRun:
     """A run's folder, running or finished; its models are read only to check them."""
     folder = RunFolder.open(path)
@@ -114,7 +125,7 @@ def _noted(folder: RunFolder, read: Callable[[Path, str], Sequence[Note]]) -> Se
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Folders of runs; a comparison's folder stands for the runs that began in it."""
+    """Folders of runs; a comparison's folder is replaced by those of its runs."""
     return [run.resolve() for path in paths for run in compared_runs(path) or [path]]
 
 

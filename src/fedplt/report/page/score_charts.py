@@ -18,9 +18,8 @@ from fedplt.comparison import (
     measures_of,
     spread,
 )
-from fedplt.federation import one_metric
 from fedplt.report.page.chart import Chart, axis, label, plain
-from fedplt.report.page.read_runs import Groups, ShownRun
+from fedplt.report.page.read_runs import Groups, ShownRun, metric_of, runs_of
 from fedplt.text import Table
 
 AXES = {
@@ -37,7 +36,7 @@ AXES = {
 
 def curves_of(groups: Groups) -> dict[str, Any]:
     """Everything that the main chart switches between; the page computes means and bands."""
-    metric = one_metric(run.history for runs in groups.values() for run in runs)
+    metric = metric_of(groups)
     found: list[Any] = [
         {"label": label(name), "runs": [_run_columns(run) for run in runs]}
         for name, runs in groups.items()
@@ -111,7 +110,7 @@ def _is_known(groups: Sequence[Mapping[str, Any]], side: str, key: str) -> bool:
 
 def curve_alt(groups: Groups) -> str:
     """The main chart in a sentence."""
-    metric = one_metric(run.history for runs in groups.values() for run in runs)
+    metric = metric_of(groups)
     parts = []
     for name, runs in groups.items():
         first = fmean(run.history.evaluated[0].score or 0.0 for run in runs)
@@ -122,10 +121,10 @@ def curve_alt(groups: Groups) -> str:
 
 def comparison_table(groups: Groups) -> Table:
     """Last, mean and test scores, and the cost until a common target."""
-    metric = one_metric(run.history for runs in groups.values() for run in runs)
+    metric = metric_of(groups)
     target = default_target(metric, finals_of(groups))
-    measures = measures_of(run.history for runs in groups.values() for run in runs)
-    tested = any(run.history.test_score is not None for runs in groups.values() for run in runs)
+    measures = measures_of(run.history for run in runs_of(groups))
+    tested = any(run.history.test_score is not None for run in runs_of(groups))
     header = ["run", "seeds", f"last {metric.label}", f"{metric.label}, mean of last 10"]
     header += [f"test {metric.label}"] if tested else []
     rows = []

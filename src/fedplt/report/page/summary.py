@@ -8,13 +8,13 @@ from typing import Any
 
 from fedplt.client import MetricInfo
 from fedplt.planning import download_bytes, make_plan
-from fedplt.report.page.read_runs import Groups, ShownRun
+from fedplt.report.page.read_runs import Groups, ShownRun, runs_of
 from fedplt.text import Table, bytes_text, duration_text, flops_text, seconds_text
 
 
 def headline(groups: Groups) -> list[tuple[str, str]]:
     """Numbers and what they are, for one group of runs; for several, how much there is."""
-    runs = [run for members in groups.values() for run in members]
+    runs = runs_of(groups)
     metric = runs[0].history.metric
     if len(groups) > 1:
         best = max if metric.direction == "higher" else min
@@ -59,19 +59,18 @@ def cost_table(run: ShownRun) -> Table:
     total, number = run.history.rounds[-1].total, max(1, run.rounds_done)
     measured = sum(record.seconds for record in run.history.rounds)
     rows = [
-        ("uploaded", bytes_text(total.bytes_up), bytes_text(total.bytes_up / number)),
-        ("downloaded", bytes_text(total.bytes_down), bytes_text(total.bytes_down / number)),
-        ("computed, exact", flops_text(total.flops), flops_text(total.flops / number)),
-        (
-            "computed, the paper's model",
-            flops_text(total.paper_flops),
-            flops_text(total.paper_flops / number),
-        ),
-        ("measured time", duration_text(measured), f"{seconds_text(measured / number)} s"),
+        (what, text(value), text(value / number))
+        for what, text, value in (
+            ("uploaded", bytes_text, total.bytes_up),
+            ("downloaded", bytes_text, total.bytes_down),
+            ("computed, exact", flops_text, total.flops),
+            ("computed, the paper's model", flops_text, total.paper_flops),
+        )
     ]
-    if total.simulated_seconds:
-        each = f"{seconds_text(total.simulated_seconds / number)} s"
-        rows.append(("simulated time", duration_text(total.simulated_seconds), each))
+    for what, seconds in (("measured", measured), ("simulated", total.simulated_seconds)):
+        if seconds or what == "measured":
+            each = f"{seconds_text(seconds / number)} s"
+            rows.append((f"{what} time", duration_text(seconds), each))
     notes: tuple[str, ...] = ()
     if run.plan is not None:
         plan = run.plan
