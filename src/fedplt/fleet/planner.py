@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -206,6 +206,22 @@ class _Planner:
             return 0  # single examples need the least
         return next(n for n in smaller if self._memory(device, ratio, frozen, n) <= limit)
 
+    def _ratio_in_memory(self, device: DeviceProfile, most: float, frozen: int) -> float:
+        """The largest ratio, up to ``most``, that fits into the device's memory; 0: none.
+
+        Counting memory takes long, and it is nearly linear in the ratio: two ratios are counted.
+        """
+        if self.part_size(device, most, frozen):
+            return most
+        least, sizes = min(most, self.min_ratio), self.workload.part_sizes
+        if not self.part_size(device, least, frozen):
+            return 0.0
+        needs = [
+            min(self._memory(device, ratio, frozen, size) for size in (sizes[0], sizes[-1]))
+            for ratio in (least, most)
+        ]
+        return crossing(np.array([least, most]), needs, device.memory_bytes or 0.0)
+
     def _memory(self, device: DeviceProfile, ratio: float, frozen: int, part_size: int) -> float:
         return self.workload.memory_bytes(
             ratio, device.count, self.turns, frozen=frozen, part_size=part_size
@@ -216,18 +232,10 @@ class _Planner:
         knots, works = self.workload.knots(frozen), self._knot_works(frozen)
         times = [round_time(device, work).total for work in works]
         largest = crossing(knots, times, self.seconds)
+        if device.memory_bytes is not None and largest > 0:
+            largest = self._ratio_in_memory(device, largest, frozen)
         if self.workload.is_linear:
-            if device.memory_bytes is not None:
-                needs = [self.workload.memory_bytes(float(ratio)) for ratio in knots]
-                largest = min(largest, crossing(knots, needs, device.memory_bytes))
             return largest
-        if largest > 0 and not self.part_size(device, largest, frozen):
-            # Memory grows with the ratio. Counting it takes long: search among few ratios.
-            below = knots[knots <= largest].tolist()
-            number = bisect_left(
-                below, 1, key=lambda ratio: not self.part_size(device, ratio, frozen)
-            )
-            largest = below[number - 1] if number else 0.0
 
         def fits(ratio: float) -> bool:
             return self._fits(device, ratio, frozen)
