@@ -57,8 +57,8 @@ _PUBLIC = {
     ],
     "fedplt.client": [
         "CheckReport", "ClientResult", "ClientTrainer", "ClientUpdate", "Evaluation", "HeldModels",
-        "Metric", "MetricInfo", "Origin", "Task", "TrainOrder", "TrainableSlices", "check",
-        "train_only",
+        "Metric", "MetricInfo", "Origin", "Task", "TrainOrder", "TrainableSlices", "TrainingMemory",
+        "check", "train_only", "training_memory",
     ],
     "fedplt.server": [
         "AggregationRule", "Aggregator", "validate",
