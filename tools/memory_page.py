@@ -24,7 +24,7 @@ PAGE = Path("docs/fleet.md")
 
 
 def minilm() -> Any:
-    """The architecture of all-MiniLM-L6-v2, as examples/fine_tune trains it, with random weights."""
+    """all-MiniLM-L6-v2 as examples/fine_tune trains it, with random weights."""
     import torch
     from transformers import BertConfig, BertModel
 
