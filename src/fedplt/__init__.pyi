@@ -15,9 +15,11 @@ from fedplt.client import MetricInfo as MetricInfo
 from fedplt.client import Origin as Origin
 from fedplt.client import Task as Task
 from fedplt.client import TrainableSlices as TrainableSlices
+from fedplt.client import TrainingMemory as TrainingMemory
 from fedplt.client import TrainOrder as TrainOrder
 from fedplt.client import check as check
 from fedplt.client import train_only as train_only
+from fedplt.client import training_memory as training_memory
 from fedplt.comparison import compare as compare
 from fedplt.configuration import ClientsConfig as ClientsConfig
 from fedplt.configuration import CutConfig as CutConfig

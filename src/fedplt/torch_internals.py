@@ -9,6 +9,7 @@ autograd nodes. ``make test`` on another version shows whether they are all stil
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -165,11 +166,15 @@ def recorded_allocations() -> Iterator[list[int]]:
     options = (False, True, False, False, False)  # shapes, memory, stacks, FLOPs, modules
     config = state.ProfilerConfig(state.ProfilerState.CPU, *options, state._ExperimentalConfig())
     sizes: list[int] = []
+    collects = gc.isenabled()
+    gc.disable()  # it would free other memory at random moments
     # The older profiler: the newer one writes to stderr whenever it starts.
     torch._C._autograd._enable_profiler_legacy(config)
     try:
         yield sizes
     finally:
+        if collects:
+            gc.enable()
         for thread in torch._C._autograd._disable_profiler_legacy():
             kinds: Any = [event.kind() for event in thread]
             pairs = zip(kinds, thread, strict=True)

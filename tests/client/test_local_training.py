@@ -7,6 +7,8 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedplt import cut, make_plan
 from fedplt.client.local_training import OPTIMIZERS, LocalTraining, batches, train_client
@@ -141,3 +143,42 @@ def test_masked_loss_by_hand():
         settings, learning_rate=0.1, seed=0, round=0, client=0,
     )  # fmt: skip
     assert loss == pytest.approx(float(expected), rel=1e-6)
+
+
+@given(
+    st.integers(1, 40),
+    st.sampled_from([None, 30, 11]),
+    st.sampled_from([
+        {}, {"optimizer_options": {"momentum": 0.9}}, {"optimizer": "rmsprop"}, {"proximal": 0.1},
+    ]),
+)  # fmt: skip
+@settings(max_examples=30, deadline=None)
+def test_micro_batches_give_the_update_of_the_whole_batch(size, batch_size, options):
+    """For any size, with unequal parts, with fused SGD and with optimizers."""
+    known = {"batch_size": batch_size, "local_epochs": 3, **options}
+    whole = train(**known)
+    parts = train(micro_batch=size, **known)
+    torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
+    if size >= 30:
+        assert torch.equal(parts, whole)
+
+
+def test_micro_batches_do_not_weigh_small_parts_more():
+    """Parts of 29 and 1 example: the single one counts as every other."""
+    whole, parts = train(batch_size=None), train(batch_size=None, micro_batch=29)
+    torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
+    assert not torch.equal(parts, whole)  # they were split
+
+
+def test_the_loss_of_micro_batches_is_that_of_the_batch():
+    def loss(**options):
+        torch.manual_seed(0)
+        model = small_model()
+        part = make_plan(cut(model), [0.5]).assignment(0)
+        given = LocalTraining(batch_size=None, **options)
+        samples = TensorSamples(*blobs(60))
+        return train_client(
+            model, part, samples, range(30), given, learning_rate=0.1, seed=0, round=0, client=0
+        )
+
+    assert loss(micro_batch=7) == pytest.approx(loss(), rel=1e-6)

@@ -365,3 +365,43 @@ def test_same_bits_for_any_number_of_workers(slow_computers):
         losses.append([record.loss for record in run_job(job).rounds])
     assert losses[0] == losses[1]
     assert len(set(losses[0])) > 1
+
+
+def test_a_device_with_little_memory_trains_in_micro_batches(tmp_path):
+    """And its rounds are those of whole batches, up to rounding."""
+    path = tmp_path / "devices.csv"
+    head, *rows = DEVICES.splitlines()
+
+    def job_with(memory):
+        limits = (memory, 1e9, 1e9)
+        lines = [f"{row},{each:.0f}" for row, each in zip(rows, limits, strict=True)]
+        path.write_text("\n".join([f"{head},memory_bytes", *lines]))
+        known = {"deadline_seconds": 1e4, "min_ratio": 1.0}
+        training = {"learning_rate": 0.1, "batch_size": "full", "local_epochs": 3}
+        return planned_job(str(path), fleet=known, training=training)
+
+    whole = job_with(1e9)
+    assert not any(whole.devices.micro_batches)
+    full = whole.devices.plan.devices[0].memory_bytes
+    split = job_with(0.9 * full)
+    (entry, *_) = split.devices.plan.devices
+    assert entry.feasible and entry.memory_bytes <= 0.9 * full
+    assert split.devices.micro_batches == (entry.micro_batch, None, None, None, None)
+    assert split.training_of(0).micro_batch == entry.micro_batch < 60
+    assert split.training_of(1) == split.training
+    first, second = (run_fake(each)[0].rounds[-1] for each in (whole, split))
+    assert first.score == pytest.approx(second.score, abs=1e-3)
+
+
+def test_micro_batches_of_a_model_with_batch_statistics_are_refused():
+    from fedplt.configuration.config_file import parse_config
+    from fedplt.federation.job import make_job
+    from tests.support.tiny import normed_model
+
+    values = {"training": {"micro_batch": 4}, "clients": {"num_clients": 5}}
+    values["data"] = {"name": "blobs"}
+    with pytest.raises(
+        ConfigError, match="normalizes by the statistics of the whole batch"
+    ) as caught:
+        make_job(parse_config(values), normed_model(), blob_data())
+    assert caught.value.key == "training.micro_batch"

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import functools
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedplt.errors import FleetError
@@ -36,6 +34,7 @@ from fedplt.fleet.plan import (
     in_time,
     round_time,
 )
+from fedplt.fleet.search import crossing, largest_fitting
 from fedplt.fleet.workload import Work, Workload
 from fedplt.planning import Turns
 from fedplt.schema import first_problem
@@ -206,6 +205,22 @@ class _Planner:
             return 0  # single examples need the least
         return next(n for n in smaller if self._memory(device, ratio, frozen, n) <= limit)
 
+    def _ratio_in_memory(self, device: DeviceProfile, most: float, frozen: int) -> float:
+        """The largest ratio, up to ``most``, that fits into the device's memory; 0: none.
+
+        Counting memory takes long, and it is nearly linear in the ratio: two ratios are counted.
+        """
+        if self.part_size(device, most, frozen):
+            return most
+        least, sizes = min(most, self.min_ratio), self.workload.part_sizes
+        if not self.part_size(device, least, frozen):
+            return 0.0
+        needs = [
+            min(self._memory(device, ratio, frozen, size) for size in (sizes[0], sizes[-1]))
+            for ratio in (least, most)
+        ]
+        return crossing(np.array([least, most]), needs, device.memory_bytes or 0.0)
+
     def _memory(self, device: DeviceProfile, ratio: float, frozen: int, part_size: int) -> float:
         return self.workload.memory_bytes(
             ratio, device.count, self.turns, frozen=frozen, part_size=part_size
@@ -216,18 +231,10 @@ class _Planner:
         knots, works = self.workload.knots(frozen), self._knot_works(frozen)
         times = [round_time(device, work).total for work in works]
         largest = crossing(knots, times, self.seconds)
+        if device.memory_bytes is not None and largest > 0:
+            largest = self._ratio_in_memory(device, largest, frozen)
         if self.workload.is_linear:
-            if device.memory_bytes is not None:
-                needs = [self.workload.memory_bytes(float(ratio)) for ratio in knots]
-                largest = min(largest, crossing(knots, needs, device.memory_bytes))
             return largest
-        if largest > 0 and not self.part_size(device, largest, frozen):
-            # Memory grows with the ratio. Counting it takes long: search among few ratios.
-            below = knots[knots <= largest].tolist()
-            number = bisect_left(
-                below, 1, key=lambda ratio: not self.part_size(device, ratio, frozen)
-            )
-            largest = below[number - 1] if number else 0.0
 
         def fits(ratio: float) -> bool:
             return self._fits(device, ratio, frozen)
@@ -367,46 +374,3 @@ class _Planner:
             note=self._note(device, ratio, frozen, part_size), memory_bytes=memory,
             micro_batch=part_size if 0 < part_size < self.workload.part_sizes[0] else None,
         )  # fmt: skip
-
-
-def crossing(knots: NDArray[np.float64], values: Sequence[float], limit: float) -> float:
-    """The largest ratio whose value, linear between the knots, is within the limit; 0: none.
-
-    Values may fall, with whole sub-layers: then the last crossing counts.
-
-    >>> crossing(np.array([0.0, 1.0]), [2.0, 6.0], 3.0)
-    0.25
-    >>> crossing(np.array([0.0, 0.5, 1.0]), [2.0, 4.0, 3.0], 3.0)
-    1.0
-    """
-    if in_time(values[-1], limit):
-        return float(knots[-1])
-    least = np.minimum.accumulate(values[::-1])[::-1].tolist()
-    above = bisect_right(least, limit)
-    if above == 0:
-        return 0.0
-    low, high = least[above - 1], least[above]
-    share = (limit - low) / (high - low)
-    return float(knots[above - 1] + share * (knots[above] - knots[above - 1]))
-
-
-def largest_fitting(
-    knots: NDArray[np.float64], guess: float, fits: Callable[[float], bool]
-) -> float:
-    """The largest ratio found that fits; 0: none.
-
-    With whole sub-layers a larger ratio may fit where a smaller one does not. The search tries the
-    knot above the guess, the guess and the knots below, then halves the gap above the first hit.
-    """
-    tried = [*knots[knots > guess][:1], guess, *knots[knots < guess][::-1]]
-    too_large = math.inf
-    for ratio in map(float, tried):
-        if ratio > 0 and fits(ratio):
-            break
-        too_large = ratio
-    else:
-        return 0.0
-    for _ in range(6 if too_large < math.inf else 0):
-        middle = (ratio + too_large) / 2
-        ratio, too_large = (middle, too_large) if fits(middle) else (ratio, middle)
-    return ratio

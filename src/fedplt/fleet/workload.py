@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,24 +222,6 @@ class ExactWorkload(Workload):
         local_steps: int | None = None,
         frozen: int = 0,
     ) -> NextWork:
-        if turns is None:
-            return self._first_work(ratio, num_clients, local_steps, frozen)
-        return self._count_work(ratio, num_clients, turns, local_steps, frozen)
-
-    @cache  # noqa: B019 (several plans of one workload ask for the same ratios)
-    def _first_work(
-        self, ratio: float, num_clients: int, local_steps: int | None, frozen: int
-    ) -> NextWork:
-        return self._count_work(ratio, num_clients, None, local_steps, frozen)
-
-    def _count_work(
-        self,
-        ratio: float,
-        num_clients: int,
-        turns: Turns | None,
-        local_steps: int | None,
-        frozen: int,
-    ) -> NextWork:
         counts, turns = self._counts(ratio, num_clients, turns, frozen)
         examples = self._num_seen(local_steps or self.local_steps)
         forward, download = self._forward_and_download
@@ -253,9 +235,20 @@ class ExactWorkload(Workload):
         self, ratio: float, num_clients: int, turns: Turns | None, frozen: int
     ) -> tuple[list[tuple[int, ...]], Turns]:
         """Sub-layers of every layer, for each kind of the clients, and the turns after them."""
+        known = self._first_counts
+        key = (ratio, num_clients, frozen)
+        if turns is None and key in known:
+            return known[key]  # several plans of one workload ask for the same ratios
         share = planned_share(self.layers, ratio, frozen)
-        counts, turns = next_counts(self.layers, [share] * num_clients, turns)
-        return list(dict.fromkeys(map(tuple, counts.tolist()))), turns
+        counts, after = next_counts(self.layers, [share] * num_clients, turns)
+        found = list(dict.fromkeys(map(tuple, counts.tolist()))), after
+        if turns is None:
+            known[key] = found
+        return found
+
+    @cached_property
+    def _first_counts(self) -> dict[Any, tuple[list[tuple[int, ...]], Turns]]:
+        return {}
 
     @property
     def part_sizes(self) -> list[int]:
