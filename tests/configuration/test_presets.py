@@ -36,6 +36,12 @@ def test_the_preset_of_a_whole_configuration_replaces_its_defaults():
     assert (config.messages.up, config.messages.down) == ("int8", "int4")
 
 
+def test_only_strong_clients_take_part():
+    values = parse_config({}).model_dump(exclude_none=True, mode="json")
+    config = parse_config({**values, "method": {"name": "fedplt", "preset": "strong-only"}})
+    assert config.sampling.name == "strong" and config.server.memory is None
+
+
 @pytest.mark.parametrize(
     "method", [{"name": "fedplt", "preset": "best"}, {"name": "fedavg", "preset": "recommended"}]
 )

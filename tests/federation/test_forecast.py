@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from fedplt.errors import ConfigError
 from fedplt.federation import costs as module
 from fedplt.federation.costs import forecast
+from fedplt.federation.preflight import model as preflight
+from fedplt.server import MemorySettings
 from tests.support.jobs import blob_job
 from tests.support.runs import run_job
 
@@ -80,6 +83,18 @@ def test_free_space(tmp_path, monkeypatch, total, free, said):
     assert ("free" in text) == bool(total)
 
 
+def test_a_memory_that_does_not_fit_into_ram_is_refused(monkeypatch):
+    job, settings = blob_job(), MemorySettings()
+    needed = settings.num_bytes(job.plan)
+    monkeypatch.setattr(preflight, "physical_memory", lambda: needed)
+    assert preflight.place_of_memory(settings, job.plan, Path("run")) is None
+    monkeypatch.setattr(preflight, "physical_memory", lambda: needed - 1)
+    with pytest.raises(ConfigError, match=r"server\.memory\.store.*Set 'disk'"):
+        preflight.place_of_memory(settings, job.plan, Path("run"))
+    on_disk = MemorySettings(store="disk")
+    assert preflight.place_of_memory(on_disk, job.plan, Path("run")) == Path("run/updates")
+
+
 def test_the_memory_of_updates_is_forecast():
     plain = forecast(blob_job(), 1)
     remembering = forecast(blob_job(server={"memory": {"precision": "int8"}}), 1)
@@ -89,4 +104,6 @@ def test_the_memory_of_updates_is_forecast():
     assert remembering.disk_bytes == plain.disk_bytes + 2 * remembering.memory_bytes
     on_disk = forecast(blob_job(server={"memory": {"precision": "int8", "store": "disk"}}), 1)
     assert on_disk.disk_bytes == plain.disk_bytes + 4 * remembering.memory_bytes
+    of_submodels = forecast(blob_job(method={"name": "fedrolex"}, server={"memory": {}}), 1)
+    assert of_submodels.memory_bytes == 5 * (4 * 83 + 4 * (11 + 83))
     assert "memory of updates" in remembering.summary(Path())

@@ -13,7 +13,7 @@ from fedplt.client import Origin
 from fedplt.errors import DamagedError, RunError, UpdateError
 from fedplt.planning.assignment import SliceAssignment
 from fedplt.planning.submodels import Spaces, SubmodelAssignment, TensorUnits
-from fedplt.server.memory import MemorySettings, UpdateMemory
+from fedplt.server.memory import MemoryAggregator, MemorySettings, UpdateMemory
 from fedplt.server.robust import Sent, clip_updates
 
 THREE = Layers((Layer("l", (TensorSpec("w", (3, 1)),), 3),))
@@ -33,7 +33,7 @@ def sent(values, num_examples, client=0, round=0):
 
 def one_round(memory, round, state, updates, min_contributors=1):
     """``updates``: (client, assignment, values, number of examples)."""
-    aggregator = memory.start(round, min_contributors)
+    aggregator = MemoryAggregator(memory, round, min_contributors)
     for client, assignment, values, number in updates:
         aggregator.add(sent(values, number, client, round), assignment)
     aggregator.apply(state)
@@ -131,7 +131,7 @@ def test_what_is_not_committed_leaves_no_trace():
     memory = UpdateMemory(THREE, MemorySettings())
     one_round(memory, 0, torch.zeros(3), [(0, rows(range(3)), [1.0, 2.0, 3.0], 1)])
     before = {name: tensor.clone() for name, tensor in memory.tensors().items()}
-    aggregator = memory.start(1)
+    aggregator = MemoryAggregator(memory, 1)
     aggregator.add(sent([9.0, 9.0], 4, client=0, round=1), rows(range(2)))
     aggregator.add(sent([9.0], 4, client=1, round=1), rows(range(1)))
     aggregator.apply(torch.zeros(3))
@@ -219,7 +219,7 @@ def test_the_horizon_forgets_clients():
 
 
 def test_an_update_without_a_client_is_refused():
-    aggregator = UpdateMemory(THREE, MemorySettings()).start(0)
+    aggregator = MemoryAggregator(UpdateMemory(THREE, MemorySettings()), 0)
     with pytest.raises(UpdateError, match="origin"):
         aggregator.add(ClientUpdate(np.zeros(1, np.float32), 1, 0.0), rows(range(1)))
 
@@ -240,7 +240,7 @@ def test_clipped_updates_are_remembered_clipped(seed, clip):
             updates.append((client, part, values, client + 1))
             clipped.append(Sent(torch.from_numpy(values.copy()), part, client + 1))
         factors = clip_updates(clipped, clip)
-        aggregator = one.start(round, clip=clip)
+        aggregator = MemoryAggregator(one, round, clip=clip)
         for client, part, values, number in updates:
             aggregator.add(sent(values, number, client, round), part)
         aggregator.apply(states[0])
@@ -288,13 +288,13 @@ def test_a_damaged_or_missing_file_is_said(tmp_path):
     with pytest.raises(DamagedError, match="7-0 is missing or damaged"):
         UpdateMemory(THREE, MemorySettings(), tmp_path).restore(saved)
     with pytest.raises(RunError, match="cannot be read"):
-        memory.start(1).apply(torch.zeros(3))
+        MemoryAggregator(memory, 1).apply(torch.zeros(3))
 
 
 def test_a_full_disk_leaves_the_round_before(tmp_path):
     memory = UpdateMemory(THREE, MemorySettings(), tmp_path / "file" / "updates")
     (tmp_path / "file").touch()
-    aggregator = memory.start(0)
+    aggregator = MemoryAggregator(memory, 0)
     aggregator.add(sent([1.0], 1), rows(range(1)))
     state = torch.zeros(3)
     with pytest.raises(RunError, match="cannot be written"):

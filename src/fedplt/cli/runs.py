@@ -54,7 +54,7 @@ def plan(
     for text in [made.summary(), *coverage_warnings(settings, made)]:
         out.print(text)
     if memory := settings.server.memory:
-        out.print(memory_text(memory.num_bytes(made.layers, made.num_clients)))
+        out.print(memory_text(memory.num_bytes(made)))
     print_json(made.to_json)
     if picture:
         save_picture(figures().plan_figure(made), picture)

@@ -17,12 +17,17 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
         "method": {"rotate_every": 1},
         "server": {"memory": {"decay": 0.8}, "average": {"decay": 0.9, "ship": "better"}},
         "messages": {"up": "int8", "down": "int4"},
-    }
+    },
+    "strong-only": {"sampling": {"name": "strong"}},
 }
-"""``recommended``: what helps FedPLT (``docs/beyond.md``)."""
+"""``recommended``: what helps FedPLT (``docs/beyond.md``). ``strong-only``: clients that cannot
+train the whole model take no part, which is FedAvg among the others."""
 
 
-NAMES = {"fedplt-recommended": {"name": "fedplt", "preset": "recommended"}}
+NAMES = {
+    "fedplt-recommended": {"name": "fedplt", "preset": "recommended"},
+    "fedavg-strong": {"name": "fedplt", "preset": "strong-only"},
+}
 """Methods with a preset, as ``fedplt compare`` names them."""
 
 
@@ -43,7 +48,11 @@ def apply_preset(values: Mapping[str, Any]) -> dict[str, Any]:
         )
         raise ConfigError(problem, key="method.preset", also=["method.name"])
     sections["method"] = {key: value for key, value in method.items() if key != "preset"}
-    defaults = {"messages": MessagesConfig().model_dump(), "method": {"rotate_every": 0}}
+    defaults = {
+        "messages": MessagesConfig().model_dump(),
+        "method": {"rotate_every": 0},
+        "sampling": {"name": "all"},
+    }
     for key, wanted in PRESETS[name].items():
         given = sections.get(key, {})
         if isinstance(given, dict):

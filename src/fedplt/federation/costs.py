@@ -228,7 +228,7 @@ def forecast(job: Job, workers: int) -> Forecast:
     copies += config.server.average is not None  # the run writes two models
     disk = copies * BYTES_PER_NUMBER * job.layers.state_size
     memory = config.server.memory
-    remembered = memory.num_bytes(job.layers, number) if memory else 0
+    remembered = memory.num_bytes(job.plan) if memory else 0
     disk += (4 if memory and memory.store == "disk" else 2) * remembered  # of the checkpoints
     return Forecast(config.rounds, bytes_up, bytes_down, flops, seconds, disk, remembered)
 

@@ -284,7 +284,7 @@ class Federation:
             return self.privacy.aggregator(round, assignments)
         if self.updates:
             clip = self.rule.clip if isinstance(self.rule, ClippedMean) else None
-            return self.updates.start(round, self.rule.min_contributors, clip)
+            return MemoryAggregator(self.updates, round, self.rule.min_contributors, clip)
         with calling_own(self.rule, "server.aggregation: start", RunError):
             aggregator = self.rule.start(self.job.layers, self.job.recipe.normalizer)
         self.sampler.expect(aggregator, selection, assignments, there)

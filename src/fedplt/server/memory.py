@@ -39,6 +39,7 @@ from fedplt.planning import (
     Encoding,
     Layers,
     PlacedTensor,
+    Plan,
     decode,
     encode,
     encoded_size,
@@ -47,6 +48,7 @@ from fedplt.schema import Section
 from fedplt.server.aggregation import Aggregator, BlockSums
 from fedplt.server.robust import Sent, clip_updates
 
+ROUND_BYTES = 4
 NEVER = -1
 """The last round of a block that a client has not trained."""
 CHECKPOINTS = 3
@@ -73,10 +75,13 @@ class MemorySettings(Section):
             longest = min(longest, math.log(1e-6, self.decay) if self.decay > 0 else 0.0)
         return longest
 
-    def num_bytes(self, layers: Layers, num_clients: int) -> int:
-        """What the server stores at most."""
-        rounds = 4 * sum(layers.num_sublayers)
-        return num_clients * (encoded_size(layers.state_size, self.precision) + rounds)
+    def num_bytes(self, plan: Plan) -> int:
+        """What the server stores at most: values, and the round of every block."""
+        layers, number = plan.layers, sum(plan.layers.num_sublayers)
+        if not plan.clients_hold_everything:  # sub-models: the round of every value
+            number += layers.state_size
+        size = encoded_size(layers.state_size, self.precision)
+        return plan.num_clients * (size + ROUND_BYTES * number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +137,7 @@ class OnDisk:
 
 
 class UpdateMemory:
-    """The remembered updates of all clients; :meth:`start` begins a round."""
+    """The remembered updates of all clients; a :class:`MemoryAggregator` is for one round."""
 
     def __init__(
         self, layers: Layers, settings: MemorySettings, folder: Path | None = None
@@ -142,11 +147,6 @@ class UpdateMemory:
         self.clients: dict[int, Remembered | OnDisk] = {}
         self._saved: deque[set[Path]] = deque(maxlen=CHECKPOINTS)
         """The files that the last checkpoints need."""
-
-    def start(
-        self, round: int, min_contributors: int = 1, clip: float | None = None
-    ) -> MemoryAggregator:
-        return MemoryAggregator(self, round, min_contributors, clip)
 
     def decoded(self, remembered: Remembered) -> Tensor:
         size = self.layers.state_size

@@ -229,7 +229,7 @@ def place_of_memory(settings: MemorySettings, plan: Plan, run: Path | None) -> P
             problem = "it is 'disk', but the run has no folder. Give it one, or set 'ram'."
             raise ConfigError(problem, key="server.memory.store")
         return run / "updates"
-    needed, there = settings.num_bytes(plan.layers, plan.num_clients), physical_memory()
+    needed, there = settings.num_bytes(plan), physical_memory()
     if there is not None and needed > there:
         raise ConfigError(
             f"it is 'ram', but the updates of {plan.num_clients} clients take up to "
