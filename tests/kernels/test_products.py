@@ -1,4 +1,4 @@
-"""Products by oneDNN: nearly as exact as torch's own, always the same bits, and only where they pay."""
+"""Products by oneDNN: nearly as exact as torch's own, the same bits, and only where they pay."""
 
 from __future__ import annotations
 
