@@ -35,6 +35,10 @@ DropoutBase = dropout._DropoutNd
 
 linear: Callable[..., Tensor] = torch._C._nn.linear
 """``F.linear`` before anybody replaced it."""
+onednn_linear: Callable[..., Tensor] | None = (
+    torch.ops.mkldnn._linear_pointwise.default if torch.backends.mkldnn.is_available() else None
+)
+"""``F.linear`` and an activation by oneDNN, on processors that it supports; no autograd."""
 foreach_sub_ = torch._foreach_sub_
 """``tensor.sub_`` for lists of tensors, in one call."""
 DisableTorchFunction = torch._C.DisableTorchFunction

@@ -11,8 +11,16 @@ def _addmm_flops(out, one, two, out_shape=None, **_):
     return 2 * one[0] * one[1] * two[1]
 
 
-FLOPS = {**flop_registry, torch.ops.aten.addmm_: shape_wrapper(_addmm_flops)}
-"""torch knows ``addmm`` by itself, but not ``addmm_``."""
+def _linear_flops(x, weight, *_, out_shape=None, **__):
+    return 2 * x[0] * x[1] * weight[0]
+
+
+FLOPS = {
+    **flop_registry,
+    torch.ops.aten.addmm_: shape_wrapper(_addmm_flops),
+    torch.ops.mkldnn._linear_pointwise: shape_wrapper(_linear_flops),
+}
+"""torch knows ``addmm`` by itself, but not these."""
 
 
 class flop_counter(TorchDispatchMode):  # noqa: N801 (used as a function)

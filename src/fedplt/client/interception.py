@@ -25,6 +25,7 @@ from fedplt.kernels import (
     KERNEL_OF,
     is_frozen,
     is_shadowed,
+    keep_layout,
     mark_frozen,
     original,
     require_gradient,
@@ -72,6 +73,7 @@ class Interception(TorchFunctionMode):
         self._handlers: dict[Callable[..., Any], Callable[..., Any] | None] = {
             **dict.fromkeys(KERNEL_OF, self._operate),
             **dict.fromkeys(_METADATA_FUNCTIONS, _call),
+            **dict.fromkeys((F.relu, torch.relu, Tensor.relu), self._relu),
             Tensor.retain_grad: self._observe,
             **dict.fromkeys((Tensor.expand_as, Tensor.view_as), self._view),
             _TENSOR.grad_fn.__get__: self._observe,
@@ -177,6 +179,13 @@ class Interception(TorchFunctionMode):
         given = dict(zip(kwargs, self._carriers(kwargs.values(), made), strict=True))
         result = func(*self._carriers(args, made), **given)
         return made.get(id(result), result)  # such as weight.to(its own type)
+
+    def _relu(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        result = self._carry(func, args, kwargs)
+        if self.has_frozen:
+            self.mark(result, args, kwargs)
+        keep_layout(result)
+        return result
 
     def _carriers(self, values: Any, made: dict[int, Any]) -> list[Any]:
         """The values with planned parameters replaced; ``made``: the parameter, by carrier."""

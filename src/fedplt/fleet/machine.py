@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import sys
 from pathlib import Path
@@ -22,6 +24,20 @@ def physical_memory() -> int | None:
     except (ValueError, OSError):
         return None
 
+
+def keep_freed_memory() -> None:
+    """Let this process keep memory that it frees, for its next allocations (glibc only).
+
+    Else every training step returns its activations to the system and gets them back page by page:
+    a tenth of the time of a small convolutional network. The peak stays the same.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
+        library = ctypes.CDLL(None)
+        library.mallopt(_TRIM_THRESHOLD, 2**30)
+        library.mallopt(_MMAP_THRESHOLD, 2**25)  # the largest that glibc takes
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as in malloc.h
 
 POWER_SUPPLIES = Path("/sys/class/power_supply")
 

@@ -46,10 +46,15 @@ class _Convolution(torch.autograd.Function):
         need_bias = "bias" in trained.leaves
         grad_x = None
         columns = trained.needed(ctx.columns)
-        if trained.is_whole and columns is None:
+        if columns is not None and not _pays(columns, weight.shape[1], x):
+            columns = None
+        if columns is None and not _pays(trained.rows, len(weight), grad):
             # One call shares the work between the three gradients.
             grad_x, *whole = _gradients(ctx.geometry, grad, x, weight, (need_x, True, need_bias))
-            parts = [whole]
+            parts = [
+                [part[start:stop] for part in whole if part is not None]
+                for start, stop in trained.rows
+            ]
         else:
             if need_x:
                 grad_x = _input_gradient(ctx.geometry, columns, grad, x, weight)
@@ -68,6 +73,20 @@ class _Convolution(torch.autograd.Function):
 
 
 _apply = direct_apply(_Convolution)
+
+
+_BLOCK = 16
+"""Channels that oneDNN computes together: of AVX-512, and two of AVX2."""
+_MIN_BLOCKED = 2**18
+"""Values of an activation below which a convolution takes less time than a second call."""
+
+
+def _pays(channels: Rows, num_channels: int, activation: Tensor) -> bool:
+    """Whether the gradient of some channels takes less time than that of all."""
+    if channels == ((0, num_channels),):
+        return False
+    num_blocks = sum(-(-(stop - start) // _BLOCK) for start, stop in channels)
+    return num_blocks < -(-num_channels // _BLOCK) or activation.numel() < _MIN_BLOCKED
 
 
 def _convolution(geometry: Geometry, x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
@@ -185,3 +204,17 @@ def _padded(x: Tensor, padding: str, kernel: Any, dilation: Any) -> Tensor:
         total = step * (size - 1)
         pads += [total // 2, total - total // 2]
     return pad(x, pads)
+
+
+def keep_layout(y: Tensor) -> None:
+    """Give the gradient of images that are channels last the same memory layout.
+
+    A mean or a slice gives another, with which the backward pass of a ReLU takes ten times as long.
+    """
+    is_last = y.ndim == 4 and y.is_contiguous(memory_format=torch.channels_last)
+    if is_last and y.requires_grad and not y.is_contiguous():
+        y.register_hook(_channels_last)
+
+
+def _channels_last(gradient: Tensor) -> Tensor:
+    return gradient.contiguous(memory_format=torch.channels_last)

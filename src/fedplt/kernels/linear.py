@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedplt.kernels.block_forward import has_own_forward, is_shadowed, is_standard_chain
 from fedplt.kernels.frozen_activations import is_frozen
+from fedplt.kernels.products import linear_relu, product, subtract_product
 from fedplt.kernels.trained_rows import Planned, TrainedRows, differentiable_gradients
 from fedplt.planning import Rows
 from fedplt.torch_internals import (
@@ -42,7 +43,7 @@ class _Linear(torch.autograd.Function):
         if trained.rows:  # without trained rows, the backward pass reads only the weight
             ctx.save_for_backward(x)
         ctx.trained, ctx.columns, ctx.version = trained, columns, trained.version
-        return linear(x, trained.tensors["weight"], trained.tensors.get("bias"))
+        return linear_relu(x, trained.tensors["weight"], trained.tensors.get("bias"))
 
     @staticmethod
     @hidden_backward
@@ -79,9 +80,9 @@ def move_rows(trained: TrainedRows, grad: Tensor, x: Tensor) -> list[Tensor | No
     rate = trained.fused_rate()
     if rate is None:
         biases = [part.sum(1) for part in parts] if "bias" in trained.leaves else []
-        return [*(part @ x for part in parts), *biases]
+        return [*(product(part, x) for part in parts), *biases]
     for part, rows in zip(parts, trained.views["weight"], strict=True):
-        rows.addmm_(part, x, alpha=-rate)
+        subtract_product(rows, part, x, rate)
     for part, rows in zip(parts, trained.views.get("bias", ()), strict=False):
         rows.addmv_(part, _ones(len(x), x.device, x.dtype), alpha=-rate)
     return [None] * len(trained.all_leaves())
@@ -94,7 +95,7 @@ def _ones(number: int, device: torch.device, dtype: torch.dtype) -> Tensor:
 
 def input_gradient(grad: Tensor, weight: Tensor, columns: Rows | None) -> Tensor:
     if columns is None:
-        return grad @ weight
+        return product(grad, weight)
     grad_x = grad.new_zeros(len(grad), weight.shape[1])
     for start, stop in columns:
         torch.mm(grad, weight[:, start:stop], out=grad_x[:, start:stop])
@@ -150,8 +151,8 @@ class _Chain(torch.autograd.Function):
         values = [x]  # the input of every link, and the output of the last
         for link in links:
             tensors = link.trained.tensors
-            x = linear(x, tensors["weight"], tensors.get("bias"))
-            values.append(x.relu_() if link.relu else x)
+            x = linear_relu(x, tensors["weight"], tensors.get("bias"), link.relu)
+            values.append(x)
         ctx.save_for_backward(*(values if links[-1].relu else values[:-1]))
         return x
 

@@ -21,6 +21,7 @@ from fedplt.engines.simulator.interprocess import Connection, SharedMemory, Thro
 from fedplt.errors import DataError, FedpltError
 from fedplt.federation import Job
 from fedplt.kernels import buffer_positions, take
+from fedplt.machine import keep_freed_memory
 
 PARENT_CHECK_SECONDS = 1.0
 
@@ -158,6 +159,7 @@ def worker_main(
     for number in (signal.SIGINT, signal.SIGTERM):  # a terminal or a scheduler sends them to all:
         signal.signal(number, signal.SIG_IGN)  # the parent saves the run, then ends its workers
     torch.set_num_threads(1)  # two threads become very slow when anything else needs a core
+    keep_freed_memory()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     connection, worker = Connection(end), Worker(job.value, shared)
     while True:
