@@ -82,7 +82,7 @@ _PUBLIC = {
         "scalars",
     ],
     "fedplt.comparison": [
-        "compare",
+        "advise", "compare",
     ],
     "fedplt.errors": [
         "ConfigError", "CutError", "DataError", "DamagedError", "DivergedError", "ExampleError",
@@ -125,6 +125,7 @@ if TYPE_CHECKING:
     from fedplt.client import TrainOrder as TrainOrder
     from fedplt.client import check as check
     from fedplt.client import train_only as train_only
+    from fedplt.comparison import advise as advise
     from fedplt.comparison import compare as compare
     from fedplt.configuration import ClientsConfig as ClientsConfig
     from fedplt.configuration import CutConfig as CutConfig

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from fedplt.cli import comparing, deploy, fleet, prepare, runs
+from fedplt.cli import advise, comparing, deploy, fleet, prepare, runs
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 

@@ -41,6 +41,7 @@ from fedplt.fleet import (
     DOWN,
     LATENCY,
     MEMORY,
+    POWER,
     PREFIXES,
     QUANTITIES,
     SPEED,
@@ -70,7 +71,10 @@ class Column:
 
 
 def _columns() -> dict[str, Column]:
-    by_value = {"speed": SPEED, "down": DOWN, "up": UP, "latency": LATENCY, "memory": MEMORY}
+    by_value = {
+        "speed": SPEED, "down": DOWN, "up": UP, "latency": LATENCY, "memory": MEMORY,
+        "power": POWER,
+    }  # fmt: skip
     result = {name: Column(quantity) for name, quantity in by_value.items()}
     result |= {quantity.name: Column(quantity, 1.0) for quantity in QUANTITIES}
     result |= {"latency_ms": Column(LATENCY, 1e-3), "latency_s": Column(LATENCY, 1.0)}
@@ -124,11 +128,13 @@ def check_columns(names: Sequence[str]) -> None:
 
 
 _KNOWN = (
-    "Known are name, count, speed, down, up, latency, memory, or with units: gflops, mbps_down "
-    "(megabits per second), MBps_down (megabytes per second), mbps_up, latency_ms, memory_gb."
+    "Known are name, count, speed, down, up, latency, memory, power, or with units: gflops, "
+    "mbps_down (megabits per second), MBps_down (megabytes per second), mbps_up, latency_ms, memory_gb."
 )
 _PLAIN = ("speed", "down", "up", "latency", "memory", "gflops", "mbps_down", "mbps_up")
-_WORDS = {SPEED: "flop", DOWN: "down", UP: "up", LATENCY: "latency", MEMORY: "memory"}
+_WORDS = {
+    SPEED: "flop", DOWN: "down", UP: "up", LATENCY: "latency", MEMORY: "memory", POWER: "power",
+}  # fmt: skip
 
 
 def _hint(name: str) -> str:
@@ -150,6 +156,7 @@ def _hint(name: str) -> str:
         UP: "mbps_up (megabits per second), MBps_up (megabytes per second)",
         LATENCY: "latency_ms, latency_s",
         MEMORY: "memory_mb (1e6 bytes), memory_mib (2**20 bytes)",
+        POWER: "watts",
     }[quantity]
     word = next(key for key, column in COLUMNS.items() if column == Column(quantity))
     return (

@@ -8,6 +8,7 @@ from fedplt.fleet.devices import (
     DOWN,
     LATENCY,
     MEMORY,
+    POWER,
     PREFIXES,
     QUANTITIES,
     SPEED,
