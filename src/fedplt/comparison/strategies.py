@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -113,9 +113,10 @@ def make_setting(
     if deadline is not None:
         target.pop("percentile", None)
         target["deadline_seconds"] = deadline
-    shared = {key: fleet[key] for key in ("dropout", "availability") if key in fleet}
+    shared: dict[str, Any] = {k: fleet[k] for k in ("dropout", "availability") if k in fleet}
     path = str(Path(devices).absolute()) if Path(devices).is_file() else str(devices)
-    sections = {"clients": {"num_clients": number}, "fleet": {"devices": path, **target, **shared}}
+    fleet = {"devices": path, **target, **shared}
+    sections = {"clients": {"num_clients": number}, "fleet": fleet}
     base = variant(config, config.name, sections, config.seed)
     job = make_job(variant(base, WAITS, {"method": {"name": "fedavg"}}, base.seed), model, data)
     workload = nominal_workload(base, job.layers, len(data.train))
@@ -267,9 +268,3 @@ def job_of(setting: Setting, config: RunConfig) -> Job:
         config, job.model, example_of(job), num_examples=len(job.samples)
     )
     return replace(job, config=config, plan=plan, devices=devices)
-
-
-def slow_clients(setting: Setting, jobs: Sequence[Job]) -> list[int]:
-    """Clients with a slow device."""
-    slow = set(setting.slow)
-    return [k for k in range(jobs[0].plan.num_clients) if jobs[0].device_name(k) in slow]

@@ -129,7 +129,8 @@ def check_columns(names: Sequence[str]) -> None:
 
 _KNOWN = (
     "Known are name, count, speed, down, up, latency, memory, power, or with units: gflops, "
-    "mbps_down (megabits per second), MBps_down (megabytes per second), mbps_up, latency_ms, memory_gb."
+    "mbps_down (megabits per second), MBps_down (megabytes per second), mbps_up, latency_ms, "
+    "memory_gb, watts."
 )
 _PLAIN = ("speed", "down", "up", "latency", "memory", "gflops", "mbps_down", "mbps_up")
 _WORDS = {
