@@ -29,6 +29,8 @@ CHANGES = {
     "computing speed": "flops_per_second",
 }
 FACTORS = (2, 10)
+EARLY = 10
+"""With fewer rounds, the answer is a rough one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +165,11 @@ class Advice:
     def _change(self, name: str, what: str, field: str, factor: int) -> str:
         """What happens if one kind of device gets better; empty if the same strategy is best."""
         changed = {o.strategy.title: self._changed(o, name, field, factor) for o in self.outcomes}
+        if changed[self.best.strategy.title] is None:
+            return (
+                f"If {name} had {factor} times its {what}, more devices would meet the deadline, "
+                f"and {self.best.strategy.title} would have to be trained again to know."
+            )
         outcomes = [outcome for outcome in changed.values() if outcome]
         ends = [o.last_seconds for o in outcomes if o.is_final and not o.capped]
         seconds = min([self.seconds, *ends])
@@ -237,7 +244,11 @@ class Advice:
             chosen = "; ".join(f"{o.strategy.title} {o.rate:g}" for o in self.outcomes)
             tried = ", ".join(f"{rate:g}" for rate in self.rates)
             rates = f"Every strategy tried the same learning rates ({tried}); its best: {chosen}."
+        final = [o.num_rounds for o in self.outcomes if o.is_final]
+        rough = " That is early: with more --minutes the order may change."
         return [
+            f"The strategies that were trained to the end did {min(final)} to {max(final)} rounds."
+            + (rough if min(final) < EARLY else ""),
             f"The deadline of a round is {seconds_text(self.setting.deadline)} s. All strategies "
             "have the same data, splits, initial weights and seeds.",
             rates,

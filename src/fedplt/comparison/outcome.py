@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -82,6 +82,15 @@ class Outcome:
     def last_seconds(self) -> float:
         """When the first of its runs ended."""
         return min(run.evaluated[-1].total.simulated_seconds for run in self._runs)
+
+    def reaches(self, seed: int, seconds: float) -> bool:
+        """Whether the run of this seed has come so far."""
+        run = self.histories.get(seed)
+        return run is not None and run.evaluated[-1].total.simulated_seconds >= seconds
+
+    def of_seeds(self, seeds: Sequence[int]) -> Outcome:
+        kept = {seed: run for seed, run in self.histories.items() if seed in seeds}
+        return replace(self, histories=kept)
 
     def scores(self, seconds: float) -> dict[int, float]:
         """By seed; runs without a round by then are left out."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedplt.comparison.advice import Advice
 from fedplt.comparison.outcome import Outcome, Shares, best_first, score_after
+from fedplt.comparison.processes import STOPPED
 from fedplt.comparison.retiming import client_seconds, late_clients
 from fedplt.comparison.run_comparison import (
     Run,
@@ -114,21 +115,34 @@ class Race:
         self._train(kept, self.seeds, self.seconds)
         given_up = self._with_best_rates([c for c in candidates if c not in kept], kept)
         chosen = [c for c in candidates if c in [*kept, *given_up]]
-        outcomes = [self._outcome(candidate, candidate in kept) for candidate in chosen]
-        ended = [outcome for outcome in outcomes if outcome.histories]
-        for outcome in outcomes:
-            if outcome not in ended:
-                why = "; ".join(outcome.failed.values())
-                skipped[outcome.strategy.title] = why or "no round ended in the given minutes"
-        lasts = [o.last_seconds for o in ended if o.is_final and not o.capped]
+        outcomes = self._complete([self._outcome(c, c in kept) for c in chosen], skipped)
+        lasts = [o.last_seconds for o in outcomes if o.is_final and not o.capped]
         seconds = min([self.seconds, *lasts])
-        if not any(o.is_final and o.scores(seconds) for o in ended):
+        if not any(o.is_final and o.scores(seconds) for o in outcomes):
             reasons = [f"{title}: {why}." for title, why in skipped.items()]
             more = "Start it again to continue, or give it more minutes."
             raise RunError("\n".join(["no strategy has got far enough.", *reasons, more]))
         rates = sorted({candidate.rate for candidate in candidates})
         metric = self.setting.job.metric.info
-        return Advice(self.setting, metric, ended, skipped, seconds, rates, target)
+        return Advice(self.setting, metric, outcomes, skipped, seconds, rates, target)
+
+    def _complete(self, outcomes: list[Outcome], skipped: dict[str, str]) -> list[Outcome]:
+        """The outcomes to compare; runs that were stopped early would shorten the time of all."""
+        ended = []
+        for outcome in outcomes:
+            broken = {s: why for s, why in outcome.failed.items() if why != STOPPED}
+            if outcome.histories and not (outcome.is_final and broken):
+                ended.append(outcome)
+                continue
+            why = "; ".join(f"seed {seed}: {why}" for seed, why in broken.items())
+            skipped[outcome.strategy.title] = why or "there was no time for it"
+        finals = [outcome for outcome in ended if outcome.is_final]
+        least = min([self.seconds / 2, *(self.compared_after[o.label] for o in finals
+                                         if o.label in self.compared_after)])  # fmt: skip
+        good = [
+            seed for seed in self.seeds if all(o.capped or o.reaches(seed, least) for o in finals)
+        ]
+        return [o.of_seeds(good or self.seeds[:1]) if o.is_final else o for o in ended]
 
     def _halved(self, candidates: list[Candidate]) -> list[Candidate]:
         """The candidates to train to the end."""
@@ -157,14 +171,17 @@ class Race:
     ) -> list[Candidate]:
         """Train with the first seed; return those that have a score by then, best first."""
         self._train(candidates, self.seeds[:1], seconds, share)
-        scores = {}
+        scores, metric = {}, self.setting.job.metric.info
         for candidate in candidates:
             self.compared_after[candidate.label] = seconds
-            history = self._histories(candidate, self.seeds[:1]).get(self.seeds[0])
-            if history and (score := score_after(history, seconds)) is not None:
-                scores[candidate.label] = score
+            folder = {0: run_folder(self.out, candidate.label, self.seeds[0])}
+            for history in evaluated_histories(folder).values():
+                # An average of models is behind the last model at first: the better one counts.
+                both = [score_after(h, seconds) for h in (history, of_final_model(history))]
+                if found := [score for score in both if score is not None]:
+                    scores[candidate.label] = metric.best(found)
         by_label = {candidate.label: candidate for candidate in candidates}
-        return [by_label[label] for label in best_first(self.setting.job.metric.info, scores)]
+        return [by_label[label] for label in best_first(metric, scores)]
 
     def _with_best_rates(
         self, ranked: Sequence[Candidate], others: Sequence[Candidate] = ()
