@@ -39,7 +39,8 @@ def advise(
     ] = None,
     set_: Set = None,
     out_folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder of all runs (default: runs/advise-NAME).")
+        Path | None,
+        typer.Option("--out", help="Folder of all runs (default: runs/advise-NAME-DEVICES)."),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
@@ -57,7 +58,7 @@ def advise(
     if quick and minutes is not None:
         raise ConfigError("--quick and --minutes: give one of them.")
     settings = load_config(run, set_ or [])
-    folder = out_folder or Path("runs") / f"advise-{settings.name}"
+    folder = out_folder or Path("runs") / f"advise-{settings.name}-{devices.stem}"
     try:
         with placing(run, set_ or []), comparison_progress(status) as watch:
             advice = run_advice(

@@ -22,9 +22,10 @@ from fedplt.comparison.advice import Advice
 from fedplt.comparison.race import Race, candidates_of
 from fedplt.comparison.run_comparison import Watch, check_runs, make_folder, variant
 from fedplt.comparison.strategies import make_setting, strategies_of, with_exclusions
-from fedplt.configuration import ConfigLike, as_config
+from fedplt.configuration import ConfigLike, as_config, read_fleet
+from fedplt.configuration.config_file import read_text
 from fedplt.data import Fetching
-from fedplt.errors import ConfigError, FedpltError, RunError
+from fedplt.errors import ConfigError, FedpltError, FleetError, RunError
 from fedplt.federation import load_data, on_device, take_lock
 from fedplt.federation.model_and_data import find_code, model_from_config
 from fedplt.files import write_text
@@ -72,6 +73,7 @@ def advise(
     _check_positive(**{f"rates, number {i + 1}": rate for i, rate in enumerate(rates)})
     if config.engine.name != "simulator":
         raise ConfigError("advice is simulated: set engine.name = 'simulator'.", key="engine.name")
+    read_fleet(Path(devices))  # refuses a wrong file before anything is written
     make_folder(out)
     with closing(take_lock(out)):
         copied = _copied(devices, out)
@@ -109,11 +111,7 @@ def _check_positive(**values: float | None) -> None:
 def _copied(devices: str | Path, out: Path) -> Path:
     """The fleet as a file of the advice: the runs depend on it."""
     source = find_fleet(devices)
-    copy = out / f"devices{source.suffix.lower()}"
-    try:
-        text = source.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
-        return source  # whoever reads it says why it cannot be read
+    copy, text = out / f"devices{source.suffix.lower()}", read_text(source, FleetError)
     if copy.exists() and copy.read_text(encoding="utf-8") != text:
         raise ConfigError(
             f"{out} has advice for other devices ({copy}). Choose another folder with --out, or "
