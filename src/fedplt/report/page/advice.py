@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fedplt.comparison import Advice, run_folder
@@ -18,7 +19,9 @@ def write_advice(folder: Path, advice: Advice) -> Path:
         for outcome in advice.outcomes
     }
     content = content_of(f"Advice: {advice.setting.config.name}", groups, answer_of(advice))
-    return write_page(folder / "report.html", content)
+    scores = [*advice.best.scores(advice.seconds).values()]
+    headline = [(advice.spread(scores), advice.sentence)]
+    return write_page(folder / "report.html", replace(content, headline=headline))
 
 
 def answer_of(advice: Advice) -> Section:
