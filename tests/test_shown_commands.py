@@ -19,6 +19,7 @@ from tests.support.shown import ROOT, blocks, command_lines
 COMMANDS = [line for line in command_lines() if line.startswith("fedplt ")]
 RUN_ELSEWHERE = {
     r"houses": "tests/test_own_data_page.py",
+    r"fedplt advise devices.csv": "tests/comparison/test_advise.py, tests/cli/test_advise.py",
     r"\bmine\b": "tests/test_first_fleet_page.py",
     r"fedplt deploy check|fl/server/run|fl/run\.toml": "tests/flower",
     r"fedplt data get": "tests/data (no network here)",
@@ -30,6 +31,7 @@ SMALL = "--set rounds=1 --set engine.workers=1 --set evaluation.every=1"
 LITTLE = {
     "run": SMALL,
     "compare": f"{SMALL} --seeds 1 --processes 1 --set clients.num_clients=10",
+    "advise": f"{SMALL} --seeds 1 --processes 1",
     "resume": "--set rounds=2",
     "probe": "--passes 1 --batch-size 2",
 }

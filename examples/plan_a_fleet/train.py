@@ -1,9 +1,10 @@
-"""Plan what each device of a fleet trains, then simulate a week of it, a round an hour.
+"""Plan what each device of a fleet trains, simulate a week of it, then ask what would be best.
 
 python -m examples.plan_a_fleet.train [FOLDER_FOR_THE_RUN]
 """
 
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ import torch
 import fedplt
 from examples.digits import digits
 from fedplt.fleet import ExactWorkload, fleet_summary
+from fedplt.text import plain
 
 HERE = Path(__file__).parent
 DEADLINE = 1.0  # seconds a round may take
@@ -27,27 +29,27 @@ def network() -> torch.nn.Module:
     )  # fmt: skip
 
 
+def data() -> fedplt.TrainingData:
+    return fedplt.TrainingData(*digits())
+
+
 def main() -> None:
     train, validation = digits()
     devices = fedplt.read_fleet(HERE / "devices.csv").devices
     work = ExactWorkload(fedplt.cut(network(), train[0][:8]), **WORK)
     print(fleet_summary(fedplt.plan_fleet(devices, work, deadline_seconds=DEADLINE)), end="\n\n")
 
+    fleet = {
+        "devices": str(HERE / "devices.csv"),
+        "availability": str(HERE / "availability.csv"),
+        "deadline_seconds": DEADLINE,
+    }
+    training = {"learning_rate": 0.1, **WORK}
+    folder = Path(sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp())
     history = fedplt.train(
-        network(),
-        train,
-        validation,
-        fleet={
-            "devices": str(HERE / "devices.csv"),
-            "availability": str(HERE / "availability.csv"),
-            "deadline_seconds": DEADLINE,
-        },
-        rounds=HOURS,
-        split={"alpha": 0.5},
-        training={"learning_rate": 0.1, **WORK},
-        evaluation={"every": 24},
-        out=sys.argv[1] if sys.argv[1:] else None,
-    )
+        network(), train, validation, fleet=fleet, rounds=HOURS, split={"alpha": 0.5},
+        training=training, evaluation={"every": 24}, out=folder / "week",
+    )  # fmt: skip
     print("day  devices per round  fewest  accuracy  uploaded  all rounds took")
     for day in range(7):
         rounds = history.rounds[24 * day : 24 * (day + 1)]
@@ -57,6 +59,14 @@ def main() -> None:
             f"{day + 1:3}{sum(numbers) / 24:19.1f}{min(numbers):8}{last.score:10.1%}"
             f"{last.total.bytes_up / 1e6:7.0f} MB{seconds:15.0f} s"
         )
+
+    here = "examples.plan_a_fleet.train"
+    config = {
+        "rounds": HOURS, "fleet": fleet, "training": training, "evaluation": {"every": 4},
+        "data": {"name": f"{here}:data", "alpha": 0.5}, "model": {"name": f"{here}:network"},
+    }  # fmt: skip
+    advice = fedplt.advise(config, HERE / "devices.csv", folder / "advice", seeds=[1, 2])
+    print("", advice.sentence, *advice.more, "", plain(advice.tables()[0]), sep="\n")
 
 
 if __name__ == "__main__":

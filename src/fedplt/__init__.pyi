@@ -20,6 +20,7 @@ from fedplt.client import TrainOrder as TrainOrder
 from fedplt.client import check as check
 from fedplt.client import train_only as train_only
 from fedplt.client import training_memory as training_memory
+from fedplt.comparison import advise as advise
 from fedplt.comparison import compare as compare
 from fedplt.configuration import ClientsConfig as ClientsConfig
 from fedplt.configuration import CutConfig as CutConfig

@@ -46,7 +46,7 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
     settings = load_config(config)
     found = compare(settings, methods, [2, 1], tmp_path / "out", processes=1, watch=watch)
     runs = [(label, seed) for seed in (2, 1) for label in ("fedavg", "heterofl")]
-    assert watch.begun == [(3, dict.fromkeys(runs, 0), accuracy.info)]
+    assert watch.begun == [(dict.fromkeys(runs, 3), dict.fromkeys(runs, 0), accuracy.info)]
     assert watch.started == runs
     assert watch.ended == [(*run, "done") for run in runs]
     assert list(found.methods) == list(methods)
@@ -139,7 +139,8 @@ def test_progress_of_a_comparison(terminal, monkeypatch):
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
     with comparison_progress(console) as watch:
         assert not console.file.getvalue()  # data are fetched first, with a display of their own
-        watch.on_begin(4, {("fedplt", 1): 0, ("fedavg", 1): 2, ("fedbn", 1): 4}, accuracy)
+        done = {("fedplt", 1): 0, ("fedavg", 1): 2, ("fedbn", 1): 4}
+        watch.on_begin(dict.fromkeys(done, 4), done, accuracy)
         watch.on_end("fedbn", 1, "done")
         watch.on_start("fedplt", 1)
         watch.on_start("fedavg", 1)

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from fedplt.cli import comparing, fleet, prepare, runs
+from fedplt.cli import advise, comparing, fleet, prepare, runs
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 

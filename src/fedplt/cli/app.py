@@ -42,6 +42,10 @@ VERBS: dict[str, dict[str, tuple[str, ...]]] = {
             "fedplt fleet kitchen --picture fleet.png",
             "fedplt fleet devices.csv --run mine.toml",
         ),
+        "advise": (
+            "fedplt advise kitchen --run fashion-mnist --quick",
+            "fedplt advise devices.csv --run mine.toml --minutes 30",
+        ),
         "probe": ("fedplt probe fcn", 'fedplt probe resnet8 --up "5 Mbit/s" --down "50 Mbit/s"'),
         "privacy": ("fedplt privacy run.toml", "fedplt privacy run.toml --epsilon 8"),
     },

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from fedplt.comparison.advice import Advice
+from fedplt.comparison.advise import advise
 from fedplt.comparison.processes import beside
 from fedplt.comparison.results import (
     MEASURES,
@@ -14,7 +16,14 @@ from fedplt.comparison.results import (
     measures_of,
     score_within,
 )
-from fedplt.comparison.run_comparison import Run, Watch, compare, make_folder, run_all
+from fedplt.comparison.run_comparison import (
+    Run,
+    Watch,
+    compare,
+    make_folder,
+    run_all,
+    run_folder,
+)
 from fedplt.comparison.statistics import (
     CONFIDENCE,
     Interval,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fedplt.client import MetricInfo
-from fedplt.comparison.run_comparison import Watch
+from fedplt.comparison.run_comparison import Rounds, Watch
 from fedplt.text import duration_text
 
 LOG_SECONDS = 30.0
@@ -40,6 +40,7 @@ class _LogWatch(Watch):
 
     def __init__(self, console: Console) -> None:
         self.console = console
+        self.rounds: dict[str, int] = {}
         self.done: dict[str, int] = {}
         """Rounds done, by run."""
         self.scores: dict[str, str] = {}
@@ -49,11 +50,10 @@ class _LogWatch(Watch):
         self.first: float | None = None
         """When the first round ended."""
 
-    def on_begin(
-        self, rounds: int, done: Mapping[tuple[str, int], int], metric: MetricInfo
-    ) -> None:
-        self.rounds, self.done = rounds, {_name(*run): number for run, number in done.items()}
-        self.metric = metric
+    def on_begin(self, rounds: Rounds, done: Rounds, metric: MetricInfo) -> None:
+        self.rounds = {_name(*run): number for run, number in rounds.items()}
+        self.done = {_name(*run): number for run, number in done.items()}
+        self.metric, self.steps, self.first = metric, 0, None
         self.started = self.shown = time.monotonic()
 
     def on_round(self, label: str, seed: int, round: int, score: float | None) -> None:
@@ -69,7 +69,7 @@ class _LogWatch(Watch):
 
     def on_end(self, label: str, seed: int, text: str) -> None:
         name = _name(label, seed)
-        self.done[name] = self.rounds
+        self.done[name] = self.rounds[name]
         score = self.scores.pop(name, "")
         line = f"{name}: {score and f'{self.metric.name} {score}, '}{text}"
         self.console.print(line, soft_wrap=True, highlight=False)
@@ -78,7 +78,7 @@ class _LogWatch(Watch):
         """Estimated from the rounds of this start."""
         if not self.steps:
             return ""
-        left = self.rounds * len(self.done) - sum(self.done.values())
+        left = sum(self.rounds.values()) - sum(self.done.values())
         return f"{duration_text((time.monotonic() - self.started) / self.steps * left)} left"
 
     def show_round(self, name: str) -> None:
@@ -86,7 +86,7 @@ class _LogWatch(Watch):
         if now - self.shown < LOG_SECONDS:
             return
         self.shown = now
-        rounds = f"round {sum(self.done.values())} of {self.rounds * len(self.done)}"
+        rounds = f"round {sum(self.done.values())} of {sum(self.rounds.values())}"
         running = [f"{run}: {score}" for run, score in self.scores.items()]
         line = "; ".join([f"{rounds}, {self.time_left()}", *running])
         self.console.print(line, soft_wrap=True, highlight=False)
@@ -100,11 +100,11 @@ class _LiveWatch(_LogWatch):
         self.progress = progress
         self.bars: dict[str, TaskID] = {}
 
-    def on_begin(
-        self, rounds: int, done: Mapping[tuple[str, int], int], metric: MetricInfo
-    ) -> None:
+    def on_begin(self, rounds: Rounds, done: Rounds, metric: MetricInfo) -> None:
         super().on_begin(rounds, done, metric)
-        total = rounds * len(done)
+        for bar in self.progress.task_ids:  # of the runs before
+            self.progress.remove_task(bar)
+        total = sum(rounds.values())
         self.all = self.progress.add_task(f"all {len(done)} runs", total=total, text="")
         self.show_all()
         self.progress.start()
@@ -112,7 +112,7 @@ class _LiveWatch(_LogWatch):
     def on_start(self, label: str, seed: int) -> None:
         name = _name(label, seed)
         self.bars[name] = self.progress.add_task(
-            name, total=self.rounds, completed=self.done[name], text="starting"
+            name, total=self.rounds[name], completed=self.done[name], text="starting"
         )
 
     def on_end(self, label: str, seed: int, text: str) -> None:

@@ -273,10 +273,10 @@ class Comparison:
             "format": FORMAT,
             "metric": self.metric.to_json(),
             "config": dict(self.config),
-            "budgets": {measure: _by_seed(self.budgets(measure)) for measure in self.measures},
+            "budgets": {measure: by_seed(self.budgets(measure)) for measure in self.measures},
             "target": target,
             "methods": {label: self._method_json(label, target) for label in self.methods},
-            "failed": {label: _by_seed(reasons) for label, reasons in self.failed.items()},
+            "failed": {label: by_seed(reasons) for label, reasons in self.failed.items()},
         }
 
     def _method_json(self, label: str, target: float) -> dict[str, Any]:
@@ -289,8 +289,8 @@ class Comparison:
             "score_std": stdev(runs.finals) if len(runs.finals) > 1 else None,
             "score_at_equal": {m: self.at_equal(m)[label] for m in self.measures},
             "cost_to_target": {m: self.costs_to(target, m)[label] for m in self.measures},
-            "failed": _by_seed(runs.failed),
-            "runs": _by_seed({seed: _run_json(h) for seed, h in runs.histories.items()}),
+            "failed": by_seed(runs.failed),
+            "runs": by_seed({seed: _run_json(h) for seed, h in runs.histories.items()}),
         }
 
 
@@ -321,5 +321,6 @@ def _run_json(history: History) -> dict[str, Any]:
     }
 
 
-def _by_seed(values: Mapping[int, Any]) -> dict[str, Any]:
+def by_seed(values: Mapping[int, Any]) -> dict[str, Any]:
+    """For JSON, whose keys are texts."""
     return {str(seed): value for seed, value in values.items()}

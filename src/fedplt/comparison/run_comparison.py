@@ -16,9 +16,9 @@ import json
 import math
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from fedplt.configuration import (
 from fedplt.data import CATALOG, Fetching, fetch_data_set
 from fedplt.errors import ConfigError, FedpltError, RunError
 from fedplt.federation import (
+    History,
     RunFolder,
     changed_keys,
     method_from_config,
@@ -49,14 +50,15 @@ from fedplt.files import write_text
 from fedplt.fleet import available_cores
 from fedplt.planning import Plan, paper_flops_of
 
+Rounds = Mapping[tuple[str, int], int]
+"""Numbers of rounds, by label and seed."""
+
 
 class Watch:
     """``compare`` calls these methods, one thread at a time; override them to show progress."""
 
-    def on_begin(
-        self, rounds: int, done: Mapping[tuple[str, int], int], metric: MetricInfo
-    ) -> None:
-        """Before anything runs: rounds per run, those done per (label, seed), the metric."""
+    def on_begin(self, rounds: Rounds, done: Rounds, metric: MetricInfo) -> None:
+        """Before anything runs: the rounds of each run, those that are done, the metric."""
 
     def on_start(self, label: str, seed: int) -> None:
         """When a run starts or continues."""
@@ -99,14 +101,15 @@ def compare(
     # Report mistakes before anything runs.
     metric = config.task.task().metric.info
     check_runs(methods, seeds, processes, target, metric)
-    plans = check_methods({k: _config(config, k, m, seeds[0]) for k, m in methods.items()})
+    variants = {label: {"method": dict(method)} for label, method in methods.items()}
+    plans = check_methods({k: variant(config, k, v, seeds[0]) for k, v in variants.items()})
     for label, plan in plans.items():
         warn_of_gaps(plan, f"{label}: ")
     # Seed by seed, longest run first, so that all cores finish at about the same time.
     ordered = sorted(methods, key=lambda label: _work(plans[label]), reverse=True)
     runs = {
         (label, seed): Run(
-            out / f"{label}-seed{seed}", _config(config, label, methods[label], seed)
+            run_folder(out, label, seed), variant(config, label, variants[label], seed)
         )
         for seed in seeds
         for label in ordered
@@ -124,9 +127,12 @@ def compare(
 
 
 def run_all(
-    runs: Mapping[tuple[str, int], Run], number: int, watch: Watch
+    runs: Mapping[tuple[str, int], Run], number: int, watch: Watch, seconds: float = math.inf
 ) -> dict[tuple[str, int], str]:
-    """Do all runs, ``number`` at a time; return the problems of those that failed."""
+    """Do all runs, ``number`` at a time; return the problems of those that failed.
+
+    Those that have not ended after ``seconds`` are saved and stopped.
+    """
     failed: dict[tuple[str, int], str] = {}
     processes, watch_lock = Processes(), threading.Lock()
 
@@ -148,9 +154,13 @@ def run_all(
             raise
 
     metric = next(iter(runs.values())).config.task.task().metric.info
-    rounds = max(run.config.rounds for run in runs.values())
+    rounds = {key: run.config.rounds for key, run in runs.items()}
     watch.on_begin(rounds, {key: run.done for key, run in runs.items()}, metric)
-    with terminated_like_interrupted(), ThreadPoolExecutor(number) as pool:
+    with (
+        terminated_like_interrupted(),
+        _stopping(processes, seconds),
+        ThreadPoolExecutor(number) as pool,
+    ):
         try:
             waiting = {pool.submit(do, *key): key for key in runs}
             for future in as_completed(waiting):
@@ -165,6 +175,18 @@ def run_all(
             processes.stop()
             raise
     return failed
+
+
+@contextmanager
+def _stopping(processes: Processes, seconds: float) -> Iterator[None]:
+    """Stop the processes when the time is over."""
+    timer = threading.Timer(min(max(0.0, seconds), threading.TIMEOUT_MAX), processes.stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @dataclass(frozen=True)
@@ -211,13 +233,8 @@ def _read_results(
     """Read the results from the folders of the runs."""
     compared, without = {}, {}
     for label, method in methods.items():
-        folders = {seed: out / f"{label}-seed{seed}" for seed in seeds}
-        histories = {
-            seed: RunFolder.open(folder).history()
-            for seed, folder in folders.items()
-            if RunFolder.has_begun(folder)
-        }
-        histories = {seed: history for seed, history in histories.items() if history.evaluated}
+        folders = {seed: run_folder(out, label, seed) for seed in seeds}
+        histories = evaluated_histories(folders)
         ended = {seed: failed[label, seed] for seed in seeds if (label, seed) in failed}
         for seed in seeds:
             if seed not in histories:
@@ -239,15 +256,27 @@ def _read_results(
     return Comparison(compared, shared, without)
 
 
+def evaluated_histories(folders: Mapping[int, Path]) -> dict[int, History]:
+    """The histories of the runs that have an evaluated round, by seed."""
+    begun = {seed: folder for seed, folder in folders.items() if RunFolder.has_begun(folder)}
+    found = {seed: RunFolder.open(folder).history() for seed, folder in begun.items()}
+    return {seed: history for seed, history in found.items() if history.evaluated}
+
+
 def _work(plan: Plan) -> float:
     """FLOPs of a sample of clients: enough to order the methods by running time."""
     clients = range(0, plan.num_clients, -(-plan.num_clients // 100))
     return sum(paper_flops_of(plan.assignment(k), 1) for k in clients)
 
 
-def _config(config: RunConfig, label: str, method: Mapping[str, Any], seed: int) -> RunConfig:
+def run_folder(out: Path, label: str, seed: int) -> Path:
+    return out / f"{label}-seed{seed}"
+
+
+def variant(config: RunConfig, label: str, sections: Mapping[str, Any], seed: int) -> RunConfig:
+    """The configuration of one run, with these sections instead of its own."""
     values = config.model_dump(exclude_none=True, mode="json")
-    values |= {"name": label, "seed": seed, "method": dict(method)}
+    values |= {"name": label, "seed": seed, **sections}
     values["engine"] = {**values["engine"], "workers": 1}
     return parse_config(values)
 

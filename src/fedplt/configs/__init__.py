@@ -23,7 +23,7 @@ def builtin_configs() -> dict[str, Path]:
 def builtin_fleets() -> dict[str, Path]:
     """
     >>> list(builtin_fleets())
-    ['kitchen', 'paper-example']
+    ['kitchen', 'paper-example', 'public-devices']
     """
     return {path.stem: path for path in sorted((FOLDER / "fleets").glob("*.*"))}
 

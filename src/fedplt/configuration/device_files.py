@@ -41,6 +41,7 @@ from fedplt.fleet import (
     DOWN,
     LATENCY,
     MEMORY,
+    POWER,
     PREFIXES,
     QUANTITIES,
     SPEED,
@@ -64,6 +65,7 @@ _BY_VALUE = {
     "up": (UP, _BANDWIDTH.format("up")),
     "latency": (LATENCY, "latency_ms, latency_s"),
     "memory": (MEMORY, "memory_mb (1e6 bytes), memory_mib (2**20 bytes)"),
+    "power": (POWER, "watts"),
 }
 """Columns whose values carry their units: the quantity, and the handiest columns with a unit."""
 

@@ -12,6 +12,7 @@ from fedplt.federation.job import (
     job_from_config,
     local_training_of,
     make_job,
+    memory_counter,
     plan_without_data,
     with_claims,
 )

@@ -8,6 +8,7 @@ from fedplt.fleet.devices import (
     DOWN,
     LATENCY,
     MEMORY,
+    POWER,
     PREFIXES,
     QUANTITIES,
     SPEED,
@@ -18,7 +19,12 @@ from fedplt.fleet.devices import (
     parse_quantity,
     value_problem,
 )
-from fedplt.fleet.machine import available_cores, physical_memory, power_source
+from fedplt.fleet.machine import (
+    available_cores,
+    keep_freed_memory,
+    physical_memory,
+    power_source,
+)
 from fedplt.fleet.plan import (
     DeadlineChoice,
     DevicePlan,

@@ -28,7 +28,8 @@ DOWN = Quantity("down_bits_per_second", "download bandwidth", "bit/s", 1e3, 1e12
 UP = Quantity("up_bits_per_second", "upload bandwidth", "bit/s", 1e3, 1e12, "5 Mbit/s")
 LATENCY = Quantity("latency_seconds", "latency", "s", 0.0, 3600.0, "0.2 s", required=False)
 MEMORY = Quantity("memory_bytes", "memory", "B", 1e4, 1e14, "2 GB", required=False)
-QUANTITIES = (SPEED, DOWN, UP, LATENCY, MEMORY)
+POWER = Quantity("watts", "power", "W", 1e-4, 1e5, "5 W", required=False)
+QUANTITIES = (SPEED, DOWN, UP, LATENCY, MEMORY, POWER)
 
 PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 BINARY = {"": 1.0, "k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
@@ -37,6 +38,7 @@ _UNITS = {
     "bit/s": dict.fromkeys(("bit/s", "bits/s", "Bit/s", "Bits/s", "bps", "b/s"), 1.0)
     | dict.fromkeys(("B/s", "Bps", "Byte/s", "Bytes/s", "bytes/s", "byte/s"), 8.0),
     "B": dict.fromkeys(("B", "Byte", "Bytes", "bytes"), 1.0),
+    "W": dict.fromkeys(("W", "watts", "Watts"), 1.0),
 }
 _SECONDS = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
 
@@ -133,6 +135,8 @@ class DeviceProfile:
     """Fixed time per round: connecting, starting, waking up."""
     memory_bytes: float | None = None
     count: int = 1
+    watts: float | None = None
+    """Power while it computes and sends; for :func:`fedplt.advise`."""
 
     def __post_init__(self) -> None:
         for quantity in QUANTITIES:

@@ -20,8 +20,8 @@ from fedplt.client import ClientResult, ClientTrainer, TrainOrder, evaluate_chun
 from fedplt.engines.simulator.interprocess import Connection, SharedMemory, ThroughFile, encode
 from fedplt.errors import DataError, FedpltError
 from fedplt.federation import Job
+from fedplt.fleet import keep_freed_memory
 from fedplt.kernels import buffer_positions, take
-from fedplt.machine import keep_freed_memory
 
 PARENT_CHECK_SECONDS = 1.0
 

@@ -1,0 +1,173 @@
+"""What became of a strategy: its scores and costs by time, and who was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedplt.client import MetricInfo
+from fedplt.comparison.results import by_seed, cost_to_reach, score_within
+from fedplt.comparison.retiming import Seconds, idle_share, joules, never_there
+from fedplt.comparison.strategies import Strategy
+from fedplt.federation import History, Job, RoundRecord
+
+TIME = "simulated time"
+MOSTLY = 0.5
+"""A label is mostly lost if more than this share of its examples is on devices left out."""
+
+
+def score_after(history: History, seconds: float) -> float | None:
+    """The score after these simulated seconds, or of the last round if the run ended before.
+
+    None: not one round had ended by then.
+    """
+    end = history.evaluated[-1].total.simulated_seconds
+    return score_within(history, TIME, min(seconds, end))
+
+
+def best_first(metric: MetricInfo, scores: Mapping[str, float]) -> list[str]:
+    return sorted(scores, key=lambda key: scores[key], reverse=metric.direction == "higher")
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The examples of the clients: how many each has, and the labels of all, in client order."""
+
+    numbers: NDArray[np.int64]
+    labels: NDArray[Any] | None
+
+    def lost(self, clients: Sequence[int]) -> tuple[float, list[int]]:
+        """The share of examples on these clients, and the labels that are mostly there."""
+        there = np.isin(np.arange(len(self.numbers)), clients)
+        share = float(self.numbers[there].sum() / self.numbers.sum())
+        if self.labels is None or not clients:
+            return share, []
+        owned = np.repeat(there, self.numbers)
+        whole = np.bincount(self.labels)
+        gone = np.bincount(self.labels[owned], minlength=len(whole))
+        return share, np.flatnonzero(gone > MOSTLY * whole).tolist()
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A strategy and its runs."""
+
+    label: str
+    """Of its run folders."""
+    strategy: Strategy
+    rate: float
+    job: Job
+    histories: Mapping[int, History]
+    """By seed; scores are those of the model that the run ends with."""
+    seconds: Mapping[int, Seconds]
+    shares: Mapping[int, Shares]
+    slow_scores: Mapping[int, float | None]
+    compared_after: float | None
+    """Simulated seconds after which it was given up; None: it was trained to the end."""
+    capped: bool
+    """It did the most rounds that any strategy does, before the time was over."""
+    failed: Mapping[int, str]
+
+    @property
+    def is_final(self) -> bool:
+        """Trained to the end, with all seeds."""
+        return self.compared_after is None
+
+    @property
+    def last_seconds(self) -> float:
+        """When the first of its runs ended."""
+        return min(run.evaluated[-1].total.simulated_seconds for run in self._runs)
+
+    def reaches(self, seed: int, seconds: float) -> bool:
+        """Whether the run of this seed has come so far."""
+        run = self.histories.get(seed)
+        return run is not None and run.evaluated[-1].total.simulated_seconds >= seconds
+
+    def of_seeds(self, seeds: Sequence[int]) -> Outcome:
+        kept = {seed: run for seed, run in self.histories.items() if seed in seeds}
+        return replace(self, histories=kept)
+
+    def scores(self, seconds: float) -> dict[int, float]:
+        """By seed; runs without a round by then are left out."""
+        found = {seed: score_after(run, seconds) for seed, run in self.histories.items()}
+        return {seed: score for seed, score in found.items() if score is not None}
+
+    def times_to(self, target: float) -> dict[int, float | None]:
+        """Simulated seconds until this score, by seed."""
+        return {seed: cost_to_reach(run, TIME, target) for seed, run in self.histories.items()}
+
+    def total(self, seconds: float, what: str) -> float:
+        """A cost until then, mean over the seeds."""
+
+        def cost(record: RoundRecord) -> float:
+            return float(getattr(record.total, what))
+
+        return fmean(_until(run, seconds, [*map(cost, run.rounds)]) for run in self._runs)
+
+    def energy(self, seconds: float) -> float | None:
+        assert self.job.devices is not None
+        if not any(profile.watts for profile in self.job.devices.profiles):
+            return None
+        return fmean(
+            _until(run, seconds, joules(self.job, run, self.seconds[seed]))
+            for seed, run in self.histories.items()
+        )
+
+    @property
+    def _runs(self) -> list[History]:
+        return list(self.histories.values())
+
+    @property
+    def num_rounds(self) -> int:
+        return self._runs[0].rounds[-1].round
+
+    @property
+    def round_seconds(self) -> float:
+        """Mean over the rounds."""
+        return fmean(r.cost.simulated_seconds for run in self._runs for r in run.rounds)
+
+    @property
+    def idle(self) -> float:
+        return fmean(idle_share(run, self.seconds[s]) for s, run in self.histories.items())
+
+    @property
+    def left_out(self) -> list[int]:
+        """Clients that never took part, with the first seed."""
+        return never_there(self._runs[0], self.job.plan.num_clients)
+
+    @property
+    def lost(self) -> tuple[float, list[int]]:
+        """With the first seed."""
+        return next(iter(self.shares.values())).lost(self.left_out)
+
+    def to_json(self, at: float, target: float) -> dict[str, Any]:
+        """Everything as plain values, by then."""
+        share, labels = self.lost
+        return {
+            "title": self.strategy.title,
+            "learning_rate": self.rate,
+            "after_seconds": at,
+            "given_up": not self.is_final,
+            "scores": by_seed(self.scores(at)),
+            "seconds_to_target": by_seed(self.times_to(target)),
+            "slow_scores": by_seed(self.slow_scores),
+            "round_seconds": self.round_seconds,
+            **{key: self.total(at, key) for key in ("bytes_up", "bytes_down", "flops")},
+            "idle_share": self.idle,
+            "joules": self.energy(at),
+            "left_out": self.left_out,
+            "examples_lost": share,
+            "labels_mostly_lost": labels,
+            "failed": by_seed(self.failed),
+        }
+
+
+def _until(history: History, seconds: float, values: Sequence[float]) -> float:
+    """A cumulative value after this time, by linear interpolation between rounds."""
+    times = [0.0, *(record.total.simulated_seconds for record in history.rounds)]
+    return float(np.interp(seconds, times, [0.0, *values]))

@@ -1,0 +1,311 @@
+"""Train the strategies for a fleet: all of them to the end, or by successive halving in a budget.
+
+With a budget of minutes all strategies start with one seed and a part of the simulated time, the
+better half goes on for longer, and the last two are trained with all seeds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedplt.comparison.advice import Advice
+from fedplt.comparison.outcome import Outcome, Shares, best_first, score_after
+from fedplt.comparison.processes import STOPPED
+from fedplt.comparison.retiming import client_seconds, late_clients
+from fedplt.comparison.run_comparison import (
+    Run,
+    Watch,
+    check_folders,
+    evaluated_histories,
+    run_all,
+    run_folder,
+    variant,
+)
+from fedplt.comparison.strategies import Setting, Strategy, job_of
+from fedplt.data import Split, TrainingData
+from fedplt.errors import DataError, RunError
+from fedplt.federation import History, Job, evaluate, split_data
+from fedplt.federation.costs import forecast
+from fedplt.files import write_text
+
+MOST_ROUNDS = 5
+"""A strategy with short rounds does at most so many times the configuration's rounds."""
+FIRST_SHARE = 0.3
+"""Of the minutes, for the first rung."""
+LAST_SHARE = 0.85
+"""Of the minutes that are left then, for all further rungs."""
+FIRST_LIMIT = 0.6
+"""The first rung is stopped after this share of the minutes."""
+START_SECONDS = 6.0
+"""Of a process, until its first round."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy with a learning rate."""
+
+    label: str
+    strategy: Strategy
+    rate: float
+    job: Job
+    round_seconds: float
+    """Simulated, of a round in which everybody takes part."""
+
+
+def candidates_of(setting: Setting, strategy: Strategy, rates: Sequence[float]) -> list[Candidate]:
+    found = []
+    for rate in rates or [setting.config.training.learning_rate]:
+        label = f"{strategy.label}-rate{rate:g}" if len(rates) > 1 else strategy.label
+        training = setting.config.training.model_dump(exclude_none=True, mode="json")
+        sections = {**strategy.sections, "training": {**training, "learning_rate": rate}}
+        strategy = replace(strategy, sections=sections)
+        job = job_of(setting, variant(setting.config, label, sections, setting.config.seed))
+        seconds, late = client_seconds(job), late_clients(job)
+        there = [
+            each
+            for client, each in enumerate(seconds)
+            if client not in late and job.device_name(client) not in strategy.excluded
+        ]
+        if not there:
+            raise RunError("no device can take part")
+        found.append(Candidate(label, strategy, rate, job, float(max(there))))
+    return found
+
+
+@dataclass
+class Race:
+    """Trains the candidates, all of them or by halving."""
+
+    setting: Setting
+    data: TrainingData
+    out: Path
+    seeds: list[int]
+    processes: int
+    watch: Watch
+    ends: float
+    """By the machine's clock; infinite: there is no hurry."""
+    seconds: float
+    """Simulated seconds after which strategies are compared."""
+
+    def __post_init__(self) -> None:
+        self.failed: dict[tuple[str, int], str] = {}
+        self.compared_after: dict[str, float] = {}
+        """The time of the last rung, by candidate."""
+        splits = {s: variant(self.setting.config, "split", {}, s) for s in self.seeds}
+        self.splits = {s: split_data(each, self.data.train) for s, each in splits.items()}
+        try:
+            self.labels: NDArray[Any] | None = np.asarray(self.data.train.labels())
+        except DataError:
+            self.labels = None
+
+    def run(
+        self, candidates: list[Candidate], skipped: dict[str, str], target: float | None
+    ) -> Advice:
+        kept = self._halved(candidates)
+        self._train(kept, self.seeds, self.seconds)
+        given_up = self._with_best_rates([c for c in candidates if c not in kept], kept)
+        chosen = [c for c in candidates if c in [*kept, *given_up]]
+        outcomes = self._complete([self._outcome(c, c in kept) for c in chosen], skipped)
+        lasts = [o.last_seconds for o in outcomes if o.is_final and not o.capped]
+        seconds = min([self.seconds, *lasts])
+        if not any(o.is_final and o.scores(seconds) for o in outcomes):
+            reasons = [f"{title}: {why}." for title, why in skipped.items()]
+            more = "Start it again to continue, or give it more minutes."
+            raise RunError("\n".join(["no strategy has got far enough.", *reasons, more]))
+        rates = sorted({candidate.rate for candidate in candidates})
+        metric = self.setting.job.metric.info
+        return Advice(self.setting, metric, outcomes, skipped, seconds, rates, target)
+
+    def _complete(self, outcomes: list[Outcome], skipped: dict[str, str]) -> list[Outcome]:
+        """The outcomes to compare; runs that were stopped early would shorten the time of all."""
+        ended = []
+        for outcome in outcomes:
+            broken = {s: why for s, why in outcome.failed.items() if why != STOPPED}
+            if outcome.histories and not (outcome.is_final and broken):
+                ended.append(outcome)
+                continue
+            why = "; ".join(f"seed {seed}: {why}" for seed, why in broken.items())
+            skipped[outcome.strategy.title] = why or "there was no time for it"
+        finals = [outcome for outcome in ended if outcome.is_final]
+        least = min([self.seconds / 2, *(self.compared_after[o.label] for o in finals
+                                         if o.label in self.compared_after)])  # fmt: skip
+        good = [
+            seed for seed in self.seeds if all(o.capped or o.reaches(seed, least) for o in finals)
+        ]
+        return [o.of_seeds(good or self.seeds[:1]) if o.is_final else o for o in ended]
+
+    def _halved(self, candidates: list[Candidate]) -> list[Candidate]:
+        """The candidates to train to the end."""
+        hurry, tuned = self.ends < math.inf, len({c.rate for c in candidates}) > 1
+        if not hurry:
+            tried = self._rung(candidates, self.seconds / 4) if tuned else candidates
+            return self._with_best_rates(tried)
+        known = self._read_rungs()
+        first = known[0] if known else self._affordable_first(candidates)
+        self._write_rungs(first)
+        kept = self._with_best_rates(self._rung(candidates, first, FIRST_LIMIT))
+        if not kept:
+            return kept
+        halvings = max(0, math.ceil(math.log2(len(kept) / 2)))
+        last = known[1] if len(known) > 1 else self._affordable_last(kept, first, halvings)
+        self._write_rungs(first, last)
+        self.seconds = last
+        for index in range(1, halvings + 1):
+            kept = kept[: math.ceil(len(kept) / 2)]
+            if index < halvings:
+                kept = self._rung(kept, first * (last / first) ** (index / halvings)) or kept
+        return kept
+
+    def _rung(
+        self, candidates: list[Candidate], seconds: float, share: float = 1.0
+    ) -> list[Candidate]:
+        """Train with the first seed; return those that have a score by then, best first."""
+        self._train(candidates, self.seeds[:1], seconds, share)
+        scores, metric = {}, self.setting.job.metric.info
+        for candidate in candidates:
+            self.compared_after[candidate.label] = seconds
+            folder = {0: run_folder(self.out, candidate.label, self.seeds[0])}
+            for history in evaluated_histories(folder).values():
+                # An average of models is behind the last model at first: the better one counts.
+                both = [score_after(h, seconds) for h in (history, of_final_model(history))]
+                if found := [score for score in both if score is not None]:
+                    scores[candidate.label] = metric.best(found)
+        by_label = {candidate.label: candidate for candidate in candidates}
+        return [by_label[label] for label in best_first(metric, scores)]
+
+    def _with_best_rates(
+        self, ranked: Sequence[Candidate], others: Sequence[Candidate] = ()
+    ) -> list[Candidate]:
+        """The first candidate of each strategy that is not among the others."""
+        found = {candidate.strategy.label: candidate for candidate in reversed(ranked)}
+        known = {candidate.strategy.label for candidate in others}
+        return [c for c in ranked if found[c.strategy.label] is c and c.strategy.label not in known]
+
+    def _histories(self, candidate: Candidate, seeds: Sequence[int]) -> dict[int, History]:
+        folders = {seed: run_folder(self.out, candidate.label, seed) for seed in seeds}
+        return {s: of_final_model(h) for s, h in evaluated_histories(folders).items()}
+
+    def _rounds(self, candidate: Candidate, seconds: float) -> int:
+        most = MOST_ROUNDS * self.setting.config.rounds
+        return min(most, max(1, math.ceil(seconds / candidate.round_seconds - 1e-9)))
+
+    def _train(
+        self,
+        candidates: Sequence[Candidate],
+        seeds: Sequence[int],
+        seconds: float,
+        share: float = 1.0,
+    ) -> None:
+        """Train for these simulated seconds, in at most this share of the time that is left."""
+        runs = {}
+        for seed in seeds:
+            for candidate in candidates:
+                label = candidate.label
+                config = variant(self.setting.config, label, candidate.strategy.sections, seed)
+                run = Run(run_folder(self.out, label, seed), config)
+                rounds = max(self._rounds(candidate, seconds), run.done)  # it may be further
+                runs[label, seed] = replace(
+                    run, config=config.model_copy(update={"rounds": rounds})
+                )
+        check_folders(runs.values())
+        if runs:
+            left = share * (self.ends - time.monotonic())
+            self.failed |= run_all(runs, self.processes, self.watch, left)
+
+    def _affordable_first(self, candidates: Sequence[Candidate]) -> float:
+        """Simulated seconds of the first rung, from one timed batch of each strategy.
+
+        At least two rounds as planned, or there is nothing to rank.
+        """
+        budget = self.processes * FIRST_SHARE * (self.ends - time.monotonic())
+        cost = 0.0
+        for candidate in candidates:
+            each = forecast(candidate.job, 1)
+            cost += each.seconds / each.rounds / candidate.round_seconds
+        affordable = (budget - START_SECONDS * len(candidates)) / cost
+        return max(2 * self.setting.plan.round_seconds, min(self.seconds / 4, affordable))
+
+    def _affordable_last(self, kept: Sequence[Candidate], first: float, halvings: int) -> float:
+        """Simulated seconds of the last rung, from the rounds that were measured."""
+        costs = []
+        for candidate in kept:
+            rounds = self._histories(candidate, self.seeds[:1])[self.seeds[0]].rounds
+            costs.append(fmean(r.seconds for r in rounds) / candidate.round_seconds)
+        finals = sum(sorted(costs)[-2:])  # the two that take longest to simulate
+        between = sum(costs) / 2 if halvings > 1 else 0.0
+        starts = START_SECONDS * (2 * len(self.seeds) + (len(kept) / 2 if halvings > 1 else 0))
+        budget = self.processes * LAST_SHARE * (self.ends - time.monotonic()) - starts
+        last = (budget + first * finals) / (finals * len(self.seeds) + between / 2)
+        return max(first, min(self.seconds, last))
+
+    def _read_rungs(self) -> list[float]:
+        try:
+            values = json.loads((self.out / "rungs.json").read_text(encoding="utf-8"))
+            return [float(value) for value in values["seconds"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def _write_rungs(self, *seconds: float) -> None:
+        write_text(self.out / "rungs.json", json.dumps({"seconds": seconds}))
+
+    def _outcome(self, candidate: Candidate, is_final: bool) -> Outcome:
+        histories = self._histories(candidate, self.seeds if is_final else self.seeds[:1])
+        job, most = candidate.job, MOST_ROUNDS * self.setting.config.rounds
+        splits = {seed: self.splits[seed] for seed in histories}
+        slow = [k for k in range(job.plan.num_clients) if job.device_name(k) in self.setting.slow]
+        return Outcome(
+            label=candidate.label,
+            strategy=candidate.strategy,
+            rate=candidate.rate,
+            job=job,
+            histories=histories,
+            seconds={s: client_seconds(replace(job, offsets=each.offsets))
+                     for s, each in splits.items()},
+            shares={s: Shares(np.diff(each.offsets), self._labels_of(each))
+                    for s, each in splits.items()},
+            slow_scores={s: self._slow_score(candidate, s, slow) for s in histories},
+            compared_after=None if is_final else self.compared_after[candidate.label],
+            capped=all(run.rounds[-1].round >= most for run in histories.values()),
+            failed={s: why for (k, s), why in self.failed.items() if k == candidate.label},
+        )  # fmt: skip
+
+    def _labels_of(self, split: Split) -> NDArray[Any] | None:
+        return None if self.labels is None else self.labels[split.order]
+
+    def _slow_score(self, candidate: Candidate, seed: int, slow: Sequence[int]) -> float | None:
+        """The final model's score on data like that of the slow devices.
+
+        The validation data, weighted by their labels; without labels, their own examples.
+        """
+        if not slow:
+            return None
+        split, folder = self.splits[seed], run_folder(self.out, candidate.label, seed)
+        parts = [split.order[split.offsets[k] : split.offsets[k + 1]] for k in slow]
+        theirs = np.concatenate(parts)
+        try:
+            if self.labels is not None and self.setting.job.metric.is_mean:
+                counts = np.bincount(self.labels[theirs])
+                found = evaluate(folder, self.data.validation)
+                return float(found.client_scores((counts / counts.sum())[None])[0])
+            return evaluate(folder, self.data.train.arranged(theirs)).score
+        except (RunError, DataError):  # it was stopped before its model was written
+            return None
+
+
+def of_final_model(history: History) -> History:
+    """Scores of the model that the run ends with: the average of past models, if there is one."""
+    rounds = [
+        record if record.average_score is None else replace(record, score=record.average_score)
+        for record in history.rounds
+    ]
+    return replace(history, rounds=rounds)

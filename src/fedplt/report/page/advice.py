@@ -1,0 +1,30 @@
+"""The page of an advice: the answer first, then the curves and the details of every run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedplt.comparison import Advice, run_folder
+from fedplt.report.page.html_page import Section, content_of, write_page
+from fedplt.report.page.read_runs import read_run
+
+
+def write_advice(folder: Path, advice: Advice) -> Path:
+    """Write ``report.html`` into the folder of an advice."""
+    groups = {
+        outcome.strategy.title: [
+            read_run(run_folder(folder, outcome.label, seed)) for seed in outcome.histories
+        ]
+        for outcome in advice.outcomes
+    }
+    content = content_of(f"Advice: {advice.setting.config.name}", groups, answer_of(advice))
+    scores = [*advice.best.scores(advice.seconds).values()]
+    headline = [(advice.spread(scores), advice.sentence)]
+    return write_page(folder / "report.html", replace(content, headline=headline))
+
+
+def answer_of(advice: Advice) -> Section:
+    """The sentences and tables of an advice."""
+    texts = [advice.sentence, *advice.more, *advice.changes, *advice.how]
+    return Section("Answer", (), advice.tables(), texts)
