@@ -82,7 +82,7 @@ def refuse_order(job: Job) -> None:
         raise CutError(
             f"the updates of clients {one.client} and {other.client} depend on which of them is "
             "trained first: the model, the Dataset, the loss or the augmentation keeps a counter, "
-            "an activation or a random generator from one call to the next. Keep counters and "
+            "an activation, or a torch or numpy Generator from call to call. Keep counters and "
             "activations in buffers (register_buffer), which are put back after every client, and "
             "draw from torch, random or numpy.random themselves, which are seeded for each client. "
             "If results may depend on the order, switch the check off with engine.check = false."
