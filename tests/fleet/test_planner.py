@@ -506,6 +506,8 @@ def test_models_with_batch_statistics_freeze_layers_instead():
     (entry,) = plan_fleet([device], workload, deadline_seconds=100.0, may_freeze=True).devices
     assert entry.micro_batch is None and entry.frozen_layers and entry.memory_bytes <= limit
     assert "no ratio would fit into its memory" in entry.traded
+    (late,) = plan_fleet([device], workload, deadline_seconds=100.0).devices
+    assert "no deadline changes that (may_freeze would help)" in late.reason
 
 
 def test_the_runs_own_micro_batches_are_where_splitting_begins():
