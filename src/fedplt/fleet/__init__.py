@@ -19,7 +19,6 @@ from fedplt.fleet.devices import (
     value_problem,
 )
 from fedplt.fleet.plan import (
-    DeadlineChoice,
     DevicePlan,
     FleetPlan,
     FleetTarget,
@@ -32,7 +31,6 @@ from fedplt.fleet.plan import (
 from fedplt.fleet.planner import plan_deadlines, plan_fleet
 from fedplt.fleet.workload import (
     ExactWorkload,
-    NextWork,
     PaperWorkload,
     Work,
     Workload,

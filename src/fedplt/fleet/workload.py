@@ -152,8 +152,6 @@ class PaperWorkload(Workload):
     local_steps: int
     batch_size: int = 1
     bytes_per_parameter: float = BYTES_PER_NUMBER
-    forward_flops_per_parameter: float = FORWARD_FLOPS_PER_PARAMETER
-    backward_flops_per_parameter: float = BACKWARD_FLOPS_PER_PARAMETER
 
     def _kinds(
         self, ratio: float, num_clients: int, turns: Turns | None, frozen: int
@@ -163,8 +161,8 @@ class PaperWorkload(Workload):
     def _work(self, ratio: float, local_steps: int) -> Work:
         examples, number = local_steps * self.batch_size, self.num_parameters
         size = number * self.bytes_per_parameter
-        forward = self.forward_flops_per_parameter * examples * number
-        backward = self.backward_flops_per_parameter * ratio * examples * number
+        forward = FORWARD_FLOPS_PER_PARAMETER * examples * number
+        backward = BACKWARD_FLOPS_PER_PARAMETER * ratio * examples * number
         return Work(forward, backward, size, ratio * size)
 
     def _memory(self, ratio: float, part_size: int) -> float:
