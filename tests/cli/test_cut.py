@@ -57,3 +57,22 @@ def test_refusals(fedplt, arguments, words):
     done = fedplt("cut", *arguments)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+def test_memory_is_shown_counted_and_measured(fedplt):
+    done = fedplt("cut", "cnn", "--memory", "--batch-size", "8", "--json")
+    assert not done.stderr
+    cases = json.loads(done.stdout)["memory"]
+    assert [case["ratio"] for case in cases] == [1.0, 0.3, 0.06, 0.06]
+    for case in cases:
+        assert case["peak"] == pytest.approx(case["measured"], rel=0.02)
+        assert sum(case["saved"].values()) == case["activations"]
+    assert cases[3]["frozen_layers"] == 2
+    assert set(cases[0]["saved"]) > {"conv1", "conv2"}
+    assert not {"conv1", "conv2"} & set(cases[3]["saved"])
+
+
+def test_memory_needs_an_input(fedplt):
+    done = fedplt("cut", "fcn", "--option", "num_inputs=8", "--memory")
+    assert done.returncode == 2
+    assert "--memory needs an input" in done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedplt import ClientUpdate, ConfigError, RunError
 from fedplt.client.trainer import ClientTrainer, TrainOrder
@@ -23,7 +24,7 @@ from fedplt.kernels.flat_state import read_state, take
 from fedplt.planning import download_bytes, exact_flops, upload_bytes
 from fedplt.sampling import sampling_variance
 from tests.support.engines import FakeEngine, run_fake
-from tests.support.jobs import blob_data, blob_job, run_folder
+from tests.support.jobs import blob_data, blob_job, run_folder, small_model
 
 DEVICES = """name,count,mflops,kbps_down,kbps_up,latency_ms
 fast,1,10,100,100,0
@@ -39,11 +40,10 @@ def devices(tmp_path):
     return str(path)
 
 
-def planned_job(devices, **settings):
+def planned_job(devices, model=None, **settings):
     """A job whose ratios come from the devices."""
     from fedplt.configuration.config_file import parse_config
     from fedplt.federation.job import make_job
-    from tests.support.jobs import small_model
 
     fleet = {"devices": devices, **settings.pop("fleet", {})}
     values = {
@@ -55,7 +55,7 @@ def planned_job(devices, **settings):
         "fleet": fleet,
         **settings,
     }
-    return make_job(parse_config(values), small_model(), blob_data())
+    return make_job(parse_config(values), model or small_model(), blob_data())
 
 
 def predicted(job, round=0):
@@ -378,7 +378,11 @@ def test_a_device_with_little_memory_trains_in_micro_batches(tmp_path):
         path.write_text("\n".join([f"{head},memory_bytes", *lines]))
         known = {"deadline_seconds": 1e4, "min_ratio": 1.0}
         training = {"learning_rate": 0.1, "batch_size": "full", "local_epochs": 3}
-        return planned_job(str(path), fleet=known, training=training)
+        first, *_, last = small_model().children()
+        sizes = (first.in_features, 300, last.out_features)
+        torch.manual_seed(0)
+        wide = nn.Sequential(nn.Linear(*sizes[:2]), nn.Tanh(), nn.Linear(*sizes[1:]))
+        return planned_job(str(path), wide, fleet=known, training=training)
 
     whole = job_with(1e9)
     assert not any(whole.devices.micro_batches)

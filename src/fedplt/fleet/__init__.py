@@ -26,7 +26,6 @@ from fedplt.fleet.machine import (
     power_source,
 )
 from fedplt.fleet.plan import (
-    DeadlineChoice,
     DevicePlan,
     FleetPlan,
     FleetTarget,
@@ -39,7 +38,6 @@ from fedplt.fleet.plan import (
 from fedplt.fleet.planner import plan_deadlines, plan_fleet
 from fedplt.fleet.workload import (
     ExactWorkload,
-    NextWork,
     PaperWorkload,
     Work,
     Workload,

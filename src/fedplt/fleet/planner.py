@@ -270,9 +270,9 @@ class _Planner:
 
     def _note(self, device: DeviceProfile, ratio: float, frozen: int, part_size: int) -> str:
         """What the device's memory limits, in words."""
-        notes = []
         if device.memory_bytes is None or not part_size:
             return ""
+        notes = []
         if self.part_size(device, 1.0) == 0:
             by_time = self._largest_ratio(replace(device, memory_bytes=None), frozen)
             if by_time > ratio:
@@ -280,8 +280,8 @@ class _Planner:
         if part_size < self.workload.part_sizes[0]:
             batch = self.workload.batch_size
             notes.append(f"takes batches of {batch} in parts of {part_size} (micro_batch)")
-        memory = f"its memory of {bytes_text(device.memory_bytes)}"
-        return ". It ".join(notes) and f"{memory} {'. It '.join(notes)}"
+        memory = bytes_text(device.memory_bytes)
+        return f"its memory of {memory} {'. It '.join(notes)}" if notes else ""
 
     def _most_steps(self, device: DeviceProfile, ratio: float, frozen: int) -> int:
         low, high = 0, self.workload.local_steps
@@ -301,7 +301,8 @@ class _Planner:
             sizes = self.workload.part_sizes
             needed = min(self._memory(device, ratio, 0, n) for n in (sizes[0], sizes[-1]))
             need, have = bytes_text(needed), bytes_text(device.memory_bytes)
-            return f"needs {need} at {smallest}, has {have}; no deadline changes that"
+            advice = self._advice(device)  # freezing layers saves memory, too
+            return f"needs {need} at {smallest}, has {have}; no deadline changes that{advice}"
         time = max((round_time(device, work) for work in works), key=lambda each: each.total)
         before = time.latency + time.download
         if not in_time(before, self.seconds):

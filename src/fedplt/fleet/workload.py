@@ -90,7 +90,6 @@ class Workload(ABC):
         """Of a single client, with fewer local steps or the first ``frozen`` layers left out."""
         return self.next_work(ratio, 1, local_steps=local_steps, frozen=frozen).works[0]
 
-    @abstractmethod
     def next_work(
         self,
         ratio: float,
@@ -101,8 +100,10 @@ class Workload(ABC):
         frozen: int = 0,
     ) -> NextWork:
         """Of clients with this ratio that come after others in a fleet."""
+        kinds, turns = self._kinds(ratio, num_clients, turns, frozen)
+        steps = local_steps or self.local_steps
+        return NextWork(tuple(self._work(kind, steps) for kind in kinds), turns)
 
-    @abstractmethod
     def memory_bytes(
         self,
         ratio: float,
@@ -113,6 +114,20 @@ class Workload(ABC):
         part_size: int | None = None,
     ) -> float:
         """Bytes that the training of such clients holds at most, by default in whole batches."""
+        kinds, _ = self._kinds(ratio, num_clients, turns, frozen)
+        return max(self._memory(kind, part_size or self.part_sizes[0]) for kind in kinds)
+
+    @abstractmethod
+    def _kinds(
+        self, ratio: float, num_clients: int, turns: Turns | None, frozen: int
+    ) -> tuple[list[Any], Turns | None]:
+        """What the clients train, each kind once, and the turns after them."""
+
+    @abstractmethod
+    def _work(self, kind: Any, local_steps: int) -> Work: ...
+
+    @abstractmethod
+    def _memory(self, kind: Any, part_size: int) -> float: ...
 
     @abstractmethod
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
@@ -137,37 +152,20 @@ class PaperWorkload(Workload):
     local_steps: int
     batch_size: int = 1
     bytes_per_parameter: float = BYTES_PER_NUMBER
-    forward_flops_per_parameter: float = FORWARD_FLOPS_PER_PARAMETER
-    backward_flops_per_parameter: float = BACKWARD_FLOPS_PER_PARAMETER
 
-    def next_work(
-        self,
-        ratio: float,
-        num_clients: int,
-        turns: Turns | None = None,
-        *,
-        local_steps: int | None = None,
-        frozen: int = 0,
-    ) -> NextWork:
-        examples = (local_steps or self.local_steps) * self.batch_size
-        size = self.num_parameters * self.bytes_per_parameter
-        work = Work(
-            self.forward_flops_per_parameter * examples * self.num_parameters,
-            self.backward_flops_per_parameter * ratio * examples * self.num_parameters,
-            size,
-            ratio * size,
-        )
-        return NextWork((work,), None)
+    def _kinds(
+        self, ratio: float, num_clients: int, turns: Turns | None, frozen: int
+    ) -> tuple[list[float], None]:
+        return [ratio], None
 
-    def memory_bytes(
-        self,
-        ratio: float,
-        num_clients: int = 1,
-        turns: Turns | None = None,
-        *,
-        frozen: int = 0,
-        part_size: int | None = None,
-    ) -> float:
+    def _work(self, ratio: float, local_steps: int) -> Work:
+        examples, number = local_steps * self.batch_size, self.num_parameters
+        size = number * self.bytes_per_parameter
+        forward = FORWARD_FLOPS_PER_PARAMETER * examples * number
+        backward = BACKWARD_FLOPS_PER_PARAMETER * ratio * examples * number
+        return Work(forward, backward, size, ratio * size)
+
+    def _memory(self, ratio: float, part_size: int) -> float:
         """The model, and gradients and update of what is trained; activations are not known."""
         return (1 + 2 * ratio) * self.num_parameters * self.bytes_per_parameter
 
@@ -213,28 +211,10 @@ class ExactWorkload(Workload):
     def always_ratio(self) -> float:
         return sum(layer.size for layer in self.layers if layer.always) / self.layers.size
 
-    def next_work(
-        self,
-        ratio: float,
-        num_clients: int,
-        turns: Turns | None = None,
-        *,
-        local_steps: int | None = None,
-        frozen: int = 0,
-    ) -> NextWork:
-        counts, turns = self._counts(ratio, num_clients, turns, frozen)
-        examples = self._num_seen(local_steps or self.local_steps)
-        forward, download = self._forward_and_download
-        works = []
-        for row in counts:
-            backward, upload = self._costs(row)
-            works.append(Work(examples * forward, examples * backward, download, upload))
-        return NextWork(tuple(works), turns)
-
-    def _counts(
+    def _kinds(
         self, ratio: float, num_clients: int, turns: Turns | None, frozen: int
     ) -> tuple[list[tuple[int, ...]], Turns]:
-        """Sub-layers of every layer, for each kind of the clients, and the turns after them."""
+        """Numbers of trained sub-layers of every layer."""
         known = self._first_counts
         key = (ratio, num_clients, frozen)
         if turns is None and key in known:
@@ -256,17 +236,11 @@ class ExactWorkload(Workload):
         powers = (2**n for n in reversed(range((largest - 1).bit_length())))
         return [largest, *powers] if self.may_split and self.peak else [largest]
 
-    def memory_bytes(
-        self,
-        ratio: float,
-        num_clients: int = 1,
-        turns: Turns | None = None,
-        *,
-        frozen: int = 0,
-        part_size: int | None = None,
-    ) -> float:
-        counts = self._counts(ratio, num_clients, turns, frozen)[0]
-        return max(self._memory(row, part_size or self.part_sizes[0]) for row in counts)
+    def _work(self, counts: tuple[int, ...], local_steps: int) -> Work:
+        examples = self._num_seen(local_steps)
+        forward, download = self._forward_and_download
+        backward, upload = self._costs(counts)
+        return Work(examples * forward, examples * backward, download, upload)
 
     @cache  # noqa: B019 (lives as long as the workload, a number per kind of client)
     def _memory(self, counts: tuple[int, ...], part_size: int) -> float:
