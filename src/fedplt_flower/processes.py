@@ -59,7 +59,8 @@ def end_all(process: subprocess.Popen[bytes], home: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         ids = {process.pid, *_ours(home)} if process.poll() is None else _ours(home)
         for identity in ids:
-            _signal(identity, number)
+            with contextlib.suppress(OSError):
+                os.kill(identity, number)
         ends = time.monotonic() + END_SECONDS
         while time.monotonic() < ends:
             if process.poll() is not None and not _ours(home):
@@ -77,8 +78,3 @@ def _ours(home: Path) -> set[int]:
         except OSError:
             continue
     return found - {os.getpid()}
-
-
-def _signal(identity: int, number: int) -> None:
-    with contextlib.suppress(OSError):
-        os.kill(identity, number)

@@ -57,10 +57,18 @@ def package_of(name: str) -> str:
     return name.replace("-", "_")
 
 
-def app_project(name: str, description: str, config: str = "") -> str:
-    """``pyproject.toml`` of an app whose package has ``server_app.py`` and ``client_app.py``."""
-    values = {"description": description, "publisher": "fedplt", "config": config}
-    return _render("project.toml", name, values)
+def app_files(
+    name: str, about: str, modules: Mapping[str, str], config: str = ""
+) -> dict[str, str]:
+    """Text by name, for an app of fedplt with the modules ``server_app`` and ``client_app``."""
+    values = {"description": about, "publisher": "fedplt", "config": config}
+    return {
+        "pyproject.toml": _render("project.toml", name, values),
+        "LICENSE": "Copyright the authors of fedplt. Apache License, Version 2.0.\n",
+        "README.md": f"{about}.\n",
+        f"{package_of(name)}/__init__.py": f'"""{about}."""\n',
+        **{f"{package_of(name)}/{module}.py": text for module, text in modules.items()},
+    }
 
 
 def _render(template: str, name: str, values: Mapping[str, str]) -> str:

@@ -171,8 +171,11 @@ def _default_bounds(values: dict[str, Any], number: int) -> dict[str, Any]:
     if "privacy" in values:
         return {}  # it clips updates itself, and every round counts
     least = max(1, number // 2, FEWEST_CLIENTS if number >= FEWEST_CLIENTS else 0)
-    least = min(least, values.get("sampling", {}).get("num_clients") or least)
+    sampling = values.get("sampling", {})
+    least = min(least, sampling.get("num_clients") or least)
     bounds: dict[str, Any] = {"min_clients": least, "max_rms": MAX_RMS}
+    if "budget" in sampling:  # the number of drawn clients varies: few are no failure
+        del bounds["min_clients"]
     if "aggregation" not in values.get("server", {}):
         bounds |= {"aggregation": "clipped-mean", "clip": CLIP}
     return bounds

@@ -17,7 +17,7 @@ from fedplt.configuration import RunConfig
 from fedplt.errors import ConfigError, FedpltError, RunError
 from fedplt.federation import participants_warning
 from fedplt.text import table
-from fedplt_flower.app.scaffold import app_project, package_of, template_environment
+from fedplt_flower.app.scaffold import app_files, template_environment
 from fedplt_flower.deployment import make_certificates as keys
 from fedplt_flower.deployment.config_files import (
     SPLIT_FILE,
@@ -165,21 +165,15 @@ def server_files(folder: Path, manifest: Manifest) -> dict[str, str]:
             connections=max(32, CONNECTIONS_PER_NODE * len(manifest.nodes)),
         )
     config = tomli_w.dumps({"config": str(folder / "run.toml"), "out": str(here / "run")})
-    package = f"app/{package_of(APP)}"
     where = {
         "client": "no node: nodes run the installed client app",
         "server": "the server; run.toml configures the run",
     }
-    found |= {
-        "app/pyproject.toml": app_project(APP, "A run of fedplt", config),
-        "app/LICENSE": render("app_LICENSE"),
-        "app/README.md": render("app_README.md"),
-        f"{package}/__init__.py": '"""A run of fedplt."""\n',
+    modules = {
+        f"{side}_app": render("app_module.py.jinja", side=side, where=where[side]) for side in where
     }
-    return found | {
-        f"{package}/{side}_app.py": render("app_module.py.jinja", side=side, where=where[side])
-        for side in where
-    }
+    app = app_files(APP, "The run of this deployment; start-run.sh starts it", modules, config)
+    return found | {f"app/{name}": text for name, text in app.items()}
 
 
 def node_files(run: RunConfig, node: Node, manifest: Manifest) -> dict[str, str]:

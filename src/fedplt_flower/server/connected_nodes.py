@@ -66,11 +66,15 @@ class ConnectedNodes:
 
     def gather(self, least: int, seconds: float) -> bool:
         """Wait at most ``seconds`` for so many clients; return whether they have joined."""
+        return self.until(lambda: len(self.node_of) >= least, seconds)
+
+    def until(self, ready: Callable[[], bool], seconds: float) -> bool:
+        """Greet nodes for at most ``seconds``, until ``ready``; return whether it is."""
         ends = time.monotonic() + seconds
         while True:
             # While clients are missing, there is time to ask unresponsive nodes, too.
-            self.refresh(all_nodes=len(self.node_of) < least)
-            if len(self.node_of) >= least:
+            self.refresh(all_nodes=not ready())
+            if ready():
                 return True
             if self.stop():
                 raise Interrupted
@@ -145,7 +149,7 @@ def announcements(
     registered: Registered | None = None,
 ) -> list[HelloAnswer]:
     """What each client reports when it joins; waits until all have reported what is needed."""
-    ends, found = time.monotonic() + seconds, dict[int, HelloAnswer]()
+    found: dict[int, HelloAnswer] = {}
 
     def check(hello: HelloAnswer) -> None:
         if examples and hello.num_examples is None:
@@ -156,20 +160,16 @@ def announcements(
 
     nodes = ConnectedNodes(wire, num_clients, check, registered=registered)
     nodes.hello_seconds = min(HELLO_SECONDS, seconds + PAUSE)
-    while True:
-        nodes.refresh(all_nodes=True)
-        if len(found) == num_clients:
-            return [found[client] for client in range(num_clients)]
-        if time.monotonic() > ends:
-            missing = sorted(set(range(num_clients)) - set(found))
-            needed = ["how many examples they have"] * examples
-            needed += ["what their devices can do"] * devices
-            raise RunError(
-                f"clients {missing} did not join within {seconds:g} s, and the server must "
-                f"know {' and '.join(needed)}. Start their nodes, or give "
-                "clients.num_examples and fleet.announced."
-            )
-        time.sleep(PAUSE)
+    if nodes.until(lambda: len(found) == num_clients, seconds):
+        return [found[client] for client in range(num_clients)]
+    missing = sorted(set(range(num_clients)) - set(found))
+    needed = ["how many examples they have"] * examples
+    needed += ["what their devices can do"] * devices
+    raise RunError(
+        f"clients {missing} did not join within {seconds:g} s, and the server must "
+        f"know {' and '.join(needed)}. Start their nodes, or give "
+        "clients.num_examples and fleet.announced."
+    )
 
 
 def device_of(hello: HelloAnswer) -> DeviceProfile:

@@ -20,7 +20,7 @@ from fedplt.federation import Interrupted, Job
 from fedplt.files import write_text
 from fedplt.fleet import available_cores
 from fedplt.kernels import read_state, take
-from fedplt_flower.app.scaffold import app_project, package_of
+from fedplt_flower.app.scaffold import app_files
 from fedplt_flower.node.local_state import StateFiles
 from fedplt_flower.processes import end_all, environment, free_port, run_flwr
 from fedplt_flower.server.engine import FlowerEngine
@@ -112,24 +112,21 @@ class FlowerSimulation(FlowerEngine):
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def _write_app(self, folder: Path) -> None:
-        package = folder / package_of(APP)
-        package.mkdir(parents=True)
         config = self._folder / "run.toml"
         write_text(config, dump_config(self.job.config))
         about = "Relays orders between fedplt and Flower's simulated nodes"
-        write_text(folder / "pyproject.toml", app_project(APP, about))
-        write_text(folder / "LICENSE", "Written by fedplt for one run; same license.\n")
-        write_text(package / "__init__.py", "")
-        write_text(
-            package / "server_app.py",
+        server = (
             "from fedplt_flower.server.server_app import simulation_app\n\n"
-            f"app = simulation_app({self._socket.address!r}, {self._socket.token!r})\n",
+            f"app = simulation_app({self._socket.address!r}, {self._socket.token!r})\n"
         )
-        write_text(
-            package / "client_app.py",
+        client = (
             "from fedplt_flower.node.client_app import simulated_client_app\n\n"
-            f"app = simulated_client_app({str(config)!r}, {str(self._states)!r})\n",
+            f"app = simulated_client_app({str(config)!r}, {str(self._states)!r})\n"
         )
+        modules = {"server_app": server, "client_app": client}
+        for name, text in app_files(APP, about, modules).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            write_text(folder / name, text)
 
     # Everything is on this machine: local states go into the run's checkpoint, so that another
     # engine can continue the run.

@@ -234,24 +234,14 @@ class FedPLT(Strategy):
         for line in self.plan.summary().splitlines():
             _log.info("%s", line)
 
-    def configure_train(self, *args: Any, **options: Any) -> NoReturn:
-        _own_rounds("configure_train")
+    def _refuse_wrapping(self, *args: Any, **options: Any) -> NoReturn:
+        raise RunError(
+            "FedPLT runs its own rounds, which may have two phases; call its start(...) and do not "
+            "wrap it into another strategy."
+        )
 
-    def aggregate_train(self, *args: Any, **options: Any) -> NoReturn:
-        _own_rounds("aggregate_train")
-
-    def configure_evaluate(self, *args: Any, **options: Any) -> NoReturn:
-        _own_rounds("configure_evaluate")
-
-    def aggregate_evaluate(self, *args: Any, **options: Any) -> NoReturn:
-        _own_rounds("aggregate_evaluate")
-
-
-def _own_rounds(called: str) -> NoReturn:
-    raise RunError(
-        f"{called}: FedPLT runs its own rounds, which may have two phases; call its start(...) and "
-        "do not wrap it into another strategy."
-    )
+    configure_train = aggregate_train = _refuse_wrapping
+    configure_evaluate = aggregate_evaluate = _refuse_wrapping
 
 
 def _note(result: Result, engine: AppEngine, record: RoundRecord) -> None:

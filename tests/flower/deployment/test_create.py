@@ -94,6 +94,12 @@ def test_a_sampler_of_few_clients_can_still_fill_a_round(tmp_path):
     assert "does not protect" in (made / "README.md").read_text()
 
 
+def test_a_sampler_that_draws_any_number_is_not_held_to_a_least_number(tmp_path):
+    config = CONFIG + '[sampling]\nname = "fedplt-ocs"\nbudget = 1.0\n'
+    made = make_deployment(tmp_path, config=config)
+    assert load_config(made / "run.toml").server.min_clients == 0
+
+
 def test_a_server_that_plans_by_devices_asks_the_nodes_for_them(tmp_path):
     fleet = CONFIG + '[fleet]\ndevices = "nodes"\nreplan = "on-change"\n'
     made = make_deployment(tmp_path, nodes="name\nn1\nn2\n", config=fleet)
