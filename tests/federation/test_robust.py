@@ -54,6 +54,16 @@ def test_a_hard_limit_refuses():
     assert torch.allclose(change, torch.ones_like(change))
 
 
+def test_an_outlier_is_refused_and_its_bytes_count():
+    job = blob_job(rounds=1, server={"max_medians": 5.0})
+    huge = np.full(job.plan.assignment(1).update_size, 6.0, dtype=np.float32)
+    history, change = run_fake(job, {1: huge})
+    assert "6 times the median" in history.rounds[0].rejected["1"]
+    assert torch.allclose(change, torch.ones_like(change))
+    without, _ = run_fake(blob_job(rounds=1))
+    assert history.rounds[0].cost.bytes_up == without.rounds[0].cost.bytes_up
+
+
 def test_weights_are_equal_or_bounded():
     job = blob_job()
     most = int(np.median(job.num_examples))

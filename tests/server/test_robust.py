@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedplt import ClientUpdate, Layer, Layers, TensorSpec, make_plan
 from fedplt.planning.assignment import SliceAssignment
 from fedplt.planning.submodels import Spaces, SubmodelAssignment, TensorUnits
-from fedplt.server import RULES, robust
+from fedplt.server import RULES, outliers, robust
 from fedplt.server.rules import ClippedMean, Mean, Median, TrimmedMean
 
 LAYERS = Layers(
@@ -124,6 +124,57 @@ def test_clipping_bounds_the_change_and_not_the_size_of_a_slice():
     # Norms differ, root mean squares do not: only the third is scaled, to twice the median of 1.
     assert aggregator.factors == pytest.approx([1, 1, 2 / np.sqrt(100**2 / 3)])
     assert state.tolist() == pytest.approx([(1 + 1 + 2 * np.sqrt(3)) / 3, 0.5, 0.5])
+
+
+def test_outliers_by_literal_numbers():
+    updates = dict(enumerate(map(sent, ([1, 1, 1], [2.0], [0, 3, 0], [0, 0, 50]))))
+    assignments = {0: WHOLE, 1: FIRST, 2: WHOLE, 3: WHOLE}
+    # Root mean squares 1, 2, 1.73 and 28.9: the median is 1.87.
+    assert list(outliers(updates, assignments, 15.0)) == ["3"]
+    assert "layer l is 15.5 times the median" in outliers(updates, assignments, 15.0)["3"]
+    assert outliers(updates, assignments, 16.0) == {}
+    assert outliers({}, {}, 2.0) == {}
+    assert outliers({0: sent([0, 0, 0]), 1: sent([0, 0, 9]), 2: sent([0, 0, 0])},
+                    dict.fromkeys(range(3), WHOLE), 2.0) == {}  # fmt: skip
+
+
+@given(st.integers(0, 2**31), st.floats(1.0, 20.0))
+def test_outliers_by_the_definition(seed, most):
+    """In any order of the clients, and with all updates times a number."""
+    random = np.random.default_rng(seed)
+    plan = make_plan(LAYERS, [1.0, 0.5, 0.5, 0.2, 1.0])
+    parts = {client: plan.assignment(client) for client in range(5)}
+    scales = 10.0 ** random.integers(-1, 3, size=5)
+    updates = {
+        k: sent(scales[k] * random.normal(size=part.update_size)) for k, part in parts.items()
+    }
+    sizes = np.array(
+        [
+            [
+                np.sqrt(np.mean(np.concatenate(
+                    [np.square(updates[k].values[p.start : p.stop].astype(np.float64))
+                     for p in part.update_parts if p.layer_index == layer]
+                )))
+                for layer in range(3)
+            ]
+            for k, part in parts.items()
+        ]
+    )  # fmt: skip
+    times = (sizes / np.median(sizes, axis=0)).max(axis=1)
+    if np.abs(times / most - 1).min() < 1e-6:
+        return  # either is right
+    expected = {str(k) for k in np.flatnonzero(times > most)}
+    assert set(outliers(updates, parts, most)) == expected
+    turned = {k: sent(4 * updates[k].values) for k in reversed(range(5))}
+    assert set(outliers(turned, parts, most)) == expected
+
+
+def test_running_statistics_are_no_outliers():
+    specs = (TensorSpec("w", (2, 1)), TensorSpec("var", (2,), is_buffer=True))
+    layers = Layers((Layer("l", specs, 2),))
+    whole = SliceAssignment(layers, ((range(2),),))
+    updates = {k: sent([1, 1, size, size]) for k, size in enumerate([50, 50, 5000])}
+    assert outliers(updates, dict.fromkeys(range(3), whole), 2.0) == {}
 
 
 def test_running_statistics_are_clipped_apart():

@@ -31,6 +31,12 @@ class MessagesConfig(Section):
 def refuse_memory(config: RunConfig) -> None:
     """Refuse a memory of updates or encoded messages that do not fit privacy or sampling."""
     memory, up, sampling = config.server.memory, config.messages.up, config.sampling
+    if config.server.max_medians is not None and config.privacy:
+        raise ConfigError(
+            "[privacy] does not allow it: whether one client's update counts would depend on the "
+            "others'. Leave it out: updates are clipped anyway.",
+            key="server.max_medians",
+        )
     if memory is not None and config.privacy:
         raise ConfigError(
             "[privacy] does not allow it: an update that is added again in later rounds changes "

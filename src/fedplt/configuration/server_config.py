@@ -43,6 +43,9 @@ class ServerConfig(Section):
     round's clients."""
     max_rms: Annotated[float, Field(gt=0)] | None = None
     """An update with a larger root mean square in a layer is refused; default: no limit."""
+    max_medians: Annotated[float, Field(ge=1)] | None = None
+    """An update is refused whose root mean square in a layer is more than so many medians of the
+    round's clients; default: no limit."""
     weights: Literal["examples", "equal"] = "examples"
     """An update counts by its client's number of examples, or every update counts the same."""
     max_examples: Annotated[int, Field(ge=1)] | None = None

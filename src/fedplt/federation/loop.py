@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from fedplt.client import ClientUpdate
 from fedplt.errors import RunError, TooFewClientsError
 from fedplt.federation.availability import Availability, ChangingFleet
 from fedplt.federation.costs import RoundCosts
@@ -47,6 +48,7 @@ from fedplt.server import (
     MemoryAggregator,
     ModelAverage,
     UpdateMemory,
+    outliers,
     refusal,
     validate,
 )
@@ -297,30 +299,46 @@ class Federation:
         rejected, bytes_up = dict(selection.refused), selection.bytes_up
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
-        added, server, known = [], self.job.config.server, self.job.num_examples
-        weights = self.sampler.weights(selection)
-        for client, update in self.engine.collect(selection.clients):
-            bytes_up += upload_bytes(assignments[client], self.job.config.messages.up)
-            try:
-                validate(
-                    update, assignments[client], num_examples=int(known[client]),
-                    max_rms=server.max_rms,
-                )  # fmt: skip
-            except Exception as error:  # values come from the client
-                rejected[str(client)] = refusal(error)
-                continue
+        added, came, weights = [], list[int](), self.sampler.weights(selection)
+        updates = self._valid(self.engine.collect(selection.clients), assignments, rejected, came)
+        if (limit := self.job.config.server.max_medians) is not None:
+            waiting = dict(updates)
+            rejected |= outliers(waiting, assignments, limit)
+            updates = ((k, update) for k, update in waiting.items() if str(k) not in rejected)
+        for client, update in updates:
             try:
                 aggregator.add(update, assignments[client], float(weights[client]))
             except Exception as error:  # a failure of the server: its traceback names the client
                 error.add_note(f"round {self.rounds_done + 1}, {self.job.client_name(client)}")
                 raise
             added.append(client)
+        up = self.job.config.messages.up
+        bytes_up += sum(upload_bytes(assignments[client], up) for client in came)
         rejected |= {str(k): why for k, why in self.engine.failures.items() if k in assignments}
         self.sampler.note_refused(self.rounds_done, selection.clients, rejected)
         refuse_too_few(self.job, self.rounds_done, len(added), rejected)
         if not self.privacy:  # with noise, a round without updates is one like others
             stop_if_all_are_bad(self.job, self.rounds_done, len(assignments), rejected)
         return added, rejected, bytes_up
+
+    def _valid(
+        self,
+        updates: Iterator[tuple[int, ClientUpdate]],
+        assignments: Mapping[int, Assignment],
+        rejected: dict[str, str],
+        came: list[int],
+    ) -> Iterator[tuple[int, ClientUpdate]]:
+        """Updates one by one; why others are refused is added to ``rejected``, all to ``came``."""
+        limit, known = self.job.config.server.max_rms, self.job.num_examples
+        for client, update in updates:
+            came.append(client)
+            try:
+                number = int(known[client])
+                validate(update, assignments[client], num_examples=number, max_rms=limit)
+            except Exception as error:  # values come from the client
+                rejected[str(client)] = refusal(error)
+            else:
+                yield client, update
 
     def _aggregate(self, aggregator: Aggregator) -> tuple[Tensor, Memory]:
         """The next model state and server optimizer state; the current ones do not change."""

@@ -21,6 +21,7 @@ from fedplt.server.rules import RULES, AggregationRule, ClippedMean
 from fedplt.server.validation import (
     MAX_LOSS,
     norm_problem,
+    outliers,
     read_each,
     refusal,
     validate,

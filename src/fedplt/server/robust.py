@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,6 +152,15 @@ def root_mean_squares(values: Tensor, assignment: Assignment) -> dict[Part, floa
     return {part: math.sqrt(math.fsum(found) / sizes[part]) for part, found in squares.items()}
 
 
+def part_medians(found: Iterable[Mapping[Part, float]]) -> dict[Part, float]:
+    """The median over clients of every part's root mean square."""
+    by_part: dict[Part, list[float]] = defaultdict(list)
+    for parts in found:
+        for part, size in parts.items():
+            by_part[part].append(size)
+    return {part: float(np.median(sizes)) for part, sizes in by_part.items()}
+
+
 def square_sum(values: Tensor) -> float:
     """Sum of squares; copies of fixed chunks give the same bits in every engine."""
     return math.fsum(float(part @ part) for part in values.double().split(CHUNK))
@@ -176,14 +185,13 @@ def clip_updates(sent: Sequence[Sent], clip: float) -> list[float]:
     an update's layers.
     """
     found = [root_mean_squares(each.values, each.assignment) for each in sent]
-    by_part: dict[Part, list[float]] = defaultdict(list)
-    for parts in found:
-        for part, size in parts.items():
-            by_part[part].append(size)
-    limits = {part: clip * float(np.median(sizes)) for part, sizes in by_part.items()}
+    limits = {part: clip * size for part, size in part_medians(found).items()}
     smallest = []
     for each, parts in zip(sent, found, strict=True):
-        factors = {part: _factor(size, limits[part]) for part, size in parts.items()}
+        factors = {
+            part: 1.0 if size <= limits[part] else limits[part] / size
+            for part, size in parts.items()
+        }
         smallest.append(min(factors.values(), default=1.0))
         if smallest[-1] < 1:
             each.values = each.values.clone()
@@ -220,7 +228,3 @@ class ClippedAggregator(Aggregator):
             add_at(self._total, each.assignment.uploaded, each.values, each.weight)
         self._sent = []
         super().apply(state)
-
-
-def _factor(size: float, limit: float) -> float:
-    return 1.0 if size <= limit else limit / size

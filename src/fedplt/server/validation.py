@@ -16,7 +16,7 @@ import torch
 from fedplt.client import ClientUpdate, Evaluation, Metric, Origin
 from fedplt.errors import UpdateError
 from fedplt.planning import Assignment
-from fedplt.server.robust import root_mean_squares
+from fedplt.server.robust import part_medians, root_mean_squares
 from fedplt.text import printable
 
 Who = TypeVar("Who", bound=int)
@@ -128,6 +128,34 @@ def validate(
                     f"its change of layer {assignment.layers[layer].name} has the root mean square "
                     f"{size:.3g}; at most {max_rms:g} is allowed (max_rms)."
                 )
+
+
+def outliers(
+    updates: Mapping[int, ClientUpdate], assignments: Mapping[int, Assignment], most: float
+) -> dict[str, str]:
+    """Why updates are refused whose change of a layer is more than ``most`` medians of the round.
+
+    The size is the root mean square over the trained parameters. Clients are keyed as in records.
+    """
+    found = {
+        client: root_mean_squares(torch.from_numpy(update.values), assignments[client])
+        for client, update in updates.items()
+    }
+    middle, refused = part_medians(found.values()), {}
+    for client, sizes in found.items():
+        times = {
+            part: size / middle[part]
+            for part, size in sizes.items()
+            if not part[1] and middle[part] > 0
+        }
+        worst = max(times, key=times.__getitem__, default=None)
+        if worst is not None and times[worst] > most:
+            refused[str(client)] = (
+                f"its change of layer {assignments[client].layers[worst[0]].name} is "
+                f"{times[worst]:.3g} times the median of the round's clients; at most {most:g} is "
+                "allowed (max_medians)."
+            )
+    return refused
 
 
 def _check_values(values: Any, size: int) -> None:

@@ -16,10 +16,18 @@ from tests.support.runs import final_state, run_job, same, without_time
 pytestmark = pytest.mark.slow
 ROTATING = {"name": "fedplt", "rotate_every": 1}
 THREE = {"name": "uniform", "num_clients": 3}
+PRIVATE = {
+    "privacy": {"noise_multiplier": 1.0, "clip": 1.0},
+    "sampling": {"name": "bernoulli", "probability": 0.5},
+}
 SETTINGS = {
     "memory": {"method": ROTATING, "server": {"memory": {"decay": 0.9}}},
     "stored as int8, sampled": {
         "server": {"memory": {"decay": 0.5, "horizon": 2, "precision": "int8"}}, "sampling": THREE
+    },
+    "outliers refused": {
+        "method": ROTATING, "server": {"memory": {}, "max_medians": 1.5},
+        "messages": {"up": "int4", "down": "int4"},
     },
     "clipped and remembered": {
         "method": ROTATING, "server": {"memory": {}, "aggregation": "clipped-mean", "clip": 1.5}
@@ -64,6 +72,7 @@ def test_same_bits_with_two_workers_and_resumed(name, tmp_path):
     assert same(whole, state)
     assert without_time(history) == without_time(whole_history)
     assert whole_history.scores[-1] > 0.5
+    assert any(r.rejected for r in history.rounds) == (name == "outliers refused")
 
 
 @pytest.mark.parametrize("method", ["fedplt", "fedrolex"])
@@ -132,6 +141,7 @@ def test_the_file_of_the_model_is_the_better_one(tmp_path):
         ({"server": {"memory": {}, "aggregation": "median"}}, "memory"),
         ({"server": {"memory": {}}, "sampling": {"name": "ocs", "budget": 2.0}}, "server.memory"),
         ({"server": {"memory": {}}, "method": {"name": "feddrop"}}, "server.memory"),
+        ({"server": {"max_medians": 5.0, "weights": "equal"}, **PRIVATE}, "server.max_medians"),
         ({"server": {"average": {"decay": 0.5, "window": 3}}}, "server.average"),
         ({"messages": {"down": "int8"}, "method": {"name": "heterofl"}}, "messages.down"),
     ],
