@@ -28,6 +28,7 @@ SMALL = {"messages": {"up": "int8", "down": "int4"}}
 SMALLEST = {"messages": {"up": "int8", "down": "int2"}}
 ROTATING = {"method": {"name": "fedplt", "rotate_every": 1}}
 MEMORY = {"server": {"memory": {"decay": 0.8}}}
+NO_OUTLIERS = {"max_medians": 5.0}
 FULL = {"method": {"name": "fedavg"}}
 PLAIN = {"method": {"name": "fedplt"}}
 CONTESTANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
@@ -39,6 +40,11 @@ CONTESTANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "rotation": ("FedPLT, rotation alone", ROTATING),
     "fedplt-small": ("FedPLT, small messages alone", {**PLAIN, **SMALL}),
     "strong": ("FedAvg, the strong clients only", {**PLAIN, "sampling": {"name": "strong"}}),
+    "recommended-sound": (
+        "FedPLT, recommended, outliers refused",
+        {**ROTATING, "server": {**MEMORY["server"], **NO_OUTLIERS}, **SMALL},
+    ),
+    "fedavg-sound": ("FedAvg, outliers refused", {**FULL, "server": NO_OUTLIERS}),
     "int2": ("FedPLT, recommended, but 2-bit differences", {**ROTATING, **MEMORY, **SMALLEST}),
 }
 """Label and sections, in the order in which they run."""
@@ -150,7 +156,7 @@ STUDIES = {
     study.pair: study
     for study in (
         _study("fashion-fcn", 0.29, (0.1, 0.2, 0.4), 50, 100),
-        _study("cifar-fcn", 0.23, (0.03, 0.06, 0.12, 0.24), 30, 100),
+        _study("cifar-fcn", 0.23, (0.03, 0.06, 0.12, 0.24), 30, 50),
         Study("cifar-cnn", "CIFAR-10, CNN", _CNN, 0.25, (0.05, 0.1, 0.2), 30, 60),
     )
 }
