@@ -9,46 +9,22 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.contestants import serve
 from benchmarks.contestants.ours import make, ratios_of
 from benchmarks.jobs import BATCH_SIZE, LEARNING_RATE, RESNET_STEPS, Arrays, read
+from benchmarks.recorder import Recorder
 from fedplt import train_only
 from fedplt.federation.job import Job
 from fedplt.machine import keep_freed_memory
 
-_ATEN = torch.ops.aten
-PRODUCTS = {
-    _ATEN.mm, _ATEN.addmm, _ATEN.addmm_, torch.ops.mkldnn._linear_pointwise,
-    _ATEN.convolution, _ATEN.convolution_backward,
-}  # fmt: skip
 CHUNK = 1000
 """Examples of an evaluation batch."""
-
-
-class Recorder(TorchDispatchMode):
-    """Records the products inside the block, with their operands."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Callable[..., Any], Any, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._overloadpacket in PRODUCTS:
-            self.calls.append((func, args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-    def repeat(self) -> None:
-        for func, args, kwargs in self.calls:
-            func(*args, **kwargs)
 
 
 def recorded_step(job: Job, client: int | None) -> Recorder:
