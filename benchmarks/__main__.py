@@ -13,43 +13,52 @@ import torch
 from benchmarks import jobs
 from benchmarks.runner import Contestant, race
 
-FLEETS = {"fcn-784": "1.0,0.29,0.06", "fcn-3072": "1.0,0.23,0.06"}
+RATIOS = {
+    "fcn-784": ("0.29", "0.06", "1.0,0.29,0.06"),
+    "fcn-3072": ("0.23", "0.06", "1.0,0.23,0.06"),
+    "resnet8": ("0.18", "0.06", "1.0,0.18,0.06"),
+}
+"""By job: of all clients alike, twice, and of the fleet."""
+PRODUCTS_OF = "products of "
+"""Contestants that run the products of another one alone are named after it."""
 
 
-def resnet_contestants() -> list[Contestant]:
-    ours, plain = ["--model", "resnet8"], "plain_resnet"
-    last = ["--layout", "channels-last"]
-    return [
-        Contestant("fedplt FedAvg", "ours", "resnet8", ours),
-        Contestant("fedplt at 0.18", "ours", "resnet8", [*ours, "--ratios", "0.18"]),
-        Contestant("plain loop", plain, "resnet8"),
-        Contestant("plain loop, channels last", plain, "resnet8", last),
-        Contestant("plain, 1 thread", plain, "resnet8", [*last, "--threads", "1"]),
-    ]
+def own_contestants(job: str, quick: bool) -> list[Contestant]:
+    """fedplt, and the matrix products or convolutions of the same rounds."""
+    model = ["--model", "resnet8" if job == "resnet8" else "fcn"]
+    middle, low, fleet = RATIOS[job]
+    found = []
+    for name, ratios in (("FedAvg", "1.0"), (f"at {middle}", middle), (f"at {low}", low),
+                         ("fleet", fleet)):  # fmt: skip
+        options = [*model, "--ratios", ratios]
+        found.append(Contestant(f"fedplt {name}", "ours", job, options))
+        if not quick:
+            found.append(Contestant(f"{PRODUCTS_OF}fedplt {name}", "kernels", job, options))
+    if not quick:
+        plain = [*model, "--ratios", "plain"]
+        found.append(Contestant(f"{PRODUCTS_OF}plain PyTorch", "kernels", job, plain))
+    return found
 
 
 def contestants(job: str, quick: bool, peers: dict[str, str | None]) -> list[Contestant]:
     """Everybody who does this job."""
+    found = own_contestants(job, quick)
     if job == "resnet8":
-        return resnet_contestants()
-    ratio = FLEETS[job].split(",")[1]
-    found = [
-        Contestant("fedplt FedAvg", "ours", job),
-        Contestant(f"fedplt at {ratio}", "ours", job, ["--ratios", ratio]),
-        Contestant("fedplt fleet", "ours", job, ["--ratios", FLEETS[job]]),
-        Contestant("plain loop", "plain", job, ["--way", "loop"]),
-    ]
+        last, plain = ["--layout", "channels-last"], "plain_resnet"
+        return [
+            *found,
+            Contestant("plain loop", plain, job),
+            Contestant("plain loop, channels last", plain, job, last),
+            Contestant("plain, 1 thread", plain, job, [*last, "--threads", "1"]),
+        ]
+    found.append(Contestant("plain loop", "plain", job, ["--way", "loop"]))
     if quick:
         return found
-    found += [
-        Contestant("plain two processes", "plain", job, ["--way", "processes"]),
-        Contestant("matrix products, 2 processes", "kernels", job, ["--processes", "2"]),
-    ]
+    found.append(Contestant("plain two processes", "plain", job, ["--way", "processes"]))
     if job == "fcn-784":
         found += [
             Contestant("plain masks at 0.29", "plain", job, ["--way", "mask"]),
             Contestant("plain modules at 0.29", "plain", job, ["--way", "modules"]),
-            Contestant("matrix products, 1 process", "kernels", job, ["--processes", "1"]),
             Contestant("fedplt FedAvg, 1 worker", "ours", job, ["--workers", "1"]),
         ]
         for name, python in peers.items():
@@ -62,14 +71,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="plain loop only, under a minute")
     parser.add_argument("--passes", type=int)
-    parser.add_argument("--jobs", nargs="+", choices=[*FLEETS, "resnet8"])
+    parser.add_argument("--jobs", nargs="+", choices=list(RATIOS))
     parser.add_argument("--out", type=Path, help="write the numbers to this JSON file")
     for peer in ("flower", "pfl", "fedjax"):
         parser.add_argument(f"--{peer}", help="Python of an environment that has it")
     options = parser.parse_args()
     peers = {name: getattr(options, name) for name in ("flower", "pfl", "fedjax")}
     passes = options.passes or (3 if options.quick else 7)
-    chosen = ["fcn-784"] if options.quick else [*FLEETS, "resnet8"]
+    chosen = ["fcn-784"] if options.quick else list(RATIOS)
     results: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory(prefix="fedplt-bench-") as folder:
         jobs.write(Path(folder))
@@ -80,14 +89,19 @@ def main() -> None:
             results[job] = {c.name: c.seconds for c in racing}
             show(job, racing)
     if options.out:
-        machine = {
-            "processor": platform.processor() or platform.machine(),
-            "torch": torch.__version__,
-        }
+        machine = {"processor": processor(), "torch": torch.__version__}
         options.out.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"format": 1, "machine": machine, "seconds": results}, indent=2)
         options.out.write_text(text + "\n")
         print(f"written to {options.out}")
+
+
+def processor() -> str:
+    """Its name, and the vector instructions that torch uses on it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    name = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "")
+    return f"{name or platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def show(job: str, racing: list[Contestant]) -> None:
@@ -97,6 +111,11 @@ def show(job: str, racing: list[Contestant]) -> None:
     for contestant in sorted(racing, key=lambda c: c.best):
         ratios = "".join(f"{contestant.best / c.best:>21.2f}x" for c in own)
         print(f"{contestant.name:32}{contestant.best:9.3f}{ratios}")
+    best = {contestant.name: contestant.best for contestant in racing}
+    print()
+    for name, seconds in best.items():
+        if PRODUCTS_OF + name in best:
+            print(f"{name}: {best[PRODUCTS_OF + name] / seconds:.0%} of the rate of its products")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Does partial training pay? Local training time, partial over full, against exact FLOPs.
 
-One thread, batch 64, alternatives interleaved. Also shows what leaving out input gradients near
-the lowest trained layer saves, and the memory a client needs. ``python -m benchmarks.local``.
+One thread, batch 64, alternatives interleaved, time on the processor: other processes disturb it
+little. Also shows how much of a step its matrix products and convolutions take ("products"), what
+leaving out input gradients near the lowest trained layer saves ("all columns"), and the memory a
+client needs. ``python -m benchmarks.local``.
 """
 
 from __future__ import annotations
@@ -18,51 +20,95 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from fedplt.machine import keep_freed_memory
+from torch import Tensor, nn
 
+from benchmarks.recorder import Recorder
 from fedplt import cut, make_plan, train_only
-from fedplt.models import MODELS, build_model
+from fedplt.models import build_model, model_spec
 from fedplt.planning.assignment import Assignment, SliceAssignment
 from fedplt.planning.cost import exact_flops
 from fedplt.planning.plan import Plan
 
 BATCH = 64
-STEPS = 12
-PASSES = 15
+STEPS = 4
+PASSES = 25
 
 CASES = [
     ("fcn", {"num_inputs": 3072}, (3072,), [1.0, 0.23, 0.06]),
     ("fcn", {"num_inputs": 784}, (784,), [1.0, 0.29, 0.06]),
     ("resnet8", {}, (3, 32, 32), [1.0, 0.18, 0.06]),
+    ("vit", {}, (3, 32, 32), [1.0, 0.25, 0.06]),
+    ("text", {}, (64,), [1.0, 0.25, 0.06]),
+    ("benchmarks.local:Recurrent", {}, (32, 64), [1.0, 0.25, 0.06]),
 ]
+
+
+class Recurrent(nn.Module):
+    """An LSTM, and a classifier of its last state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(64, 128, batch_first=True)
+        self.head = nn.Linear(128, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.lstm(x)[0][:, -1])
+        return logits
+
+
+def batch_of(name: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Random inputs and targets; images are channels last, as in a run."""
+    if name == "text":
+        return torch.randint(0, 128, (BATCH, *shape)), torch.randint(0, 128, (BATCH, *shape))
+    inputs = torch.randn(BATCH, *shape)
+    if inputs.ndim == 4:
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    return inputs, torch.randint(0, 10, (BATCH,))
 
 
 def plan_for(name: str, options: dict[str, Any], shape: tuple[int, ...], ratio: float) -> Plan:
     model = build_model(name, options, seed=0)
-    layers = cut(model, torch.zeros(2, *shape), groups=MODELS[name].groups)
+    layers = cut(model, batch_of(name, shape)[0][:2], groups=model_spec(name).groups)
     return make_plan(layers, [ratio] * 3)
 
 
 def stepper(
     name: str, options: dict[str, Any], shape: tuple[int, ...], assignment: Assignment
-) -> Callable[[], float]:
-    """A function that takes ``STEPS`` steps of local training, and tells how many seconds it took.
+) -> tuple[Callable[[], float], Callable[[], float]]:
+    """Functions that take ``STEPS`` steps, or do the products of one as often; both give seconds.
 
     One block at a time: an open block watches the operations of the others.
     """
     model = build_model(name, options, seed=0).train()
-    inputs = torch.randn(STEPS, BATCH, *shape)
-    labels = torch.randint(0, 10, (STEPS, BATCH))
+    batches = [batch_of(name, shape) for _ in range(STEPS)]
+    recorder = Recorder()
 
     def steps() -> float:
         with train_only(model, assignment, keep_old=False) as part:
             part.fuse_sgd(1e-3)
-            started = time.perf_counter()
-            for x, y in zip(inputs, labels, strict=True):
+            started = time.process_time()
+            for x, y in batches:
                 part.backward(F.cross_entropy(model(x), y))
                 part.step()
-            return time.perf_counter() - started
+            return time.process_time() - started
 
-    return steps
+    def products() -> float:
+        started = time.process_time()
+        with torch.no_grad():
+            for _ in range(STEPS):
+                recorder.repeat()
+        return time.process_time() - started
+
+    steps()  # the second pass is recorded: the first one chooses what later ones leave out
+    with train_only(model, assignment, keep_old=False) as part:
+        part.fuse_sgd(1e-3)
+        for _ in range(2):
+            recorder.calls.clear()
+            with recorder:
+                part.backward(F.cross_entropy(model(batches[0][0]), batches[0][1]))
+            part.step()
+    return steps, products
 
 
 def race(alternatives: dict[str, Callable[[], float]]) -> dict[str, float]:
@@ -96,8 +142,8 @@ def _train_once(name: str, options: dict[str, Any], shape: tuple[int, ...], rati
         optimizer = torch.optim.SGD(part.parameters(), lr=1e-3, momentum=0.9)
         for _ in range(3):
             optimizer.zero_grad()
-            loss = F.cross_entropy(model(torch.randn(BATCH, *shape)), torch.zeros(BATCH).long())
-            loss.backward()
+            inputs, targets = batch_of(name, shape)
+            F.cross_entropy(model(inputs), targets).backward()
             optimizer.step()
     part.update(BATCH).to_bytes()
     return (_status("VmHWM") - before) / 1000
@@ -116,22 +162,23 @@ def _status(key: str) -> int:
 
 def main() -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()
     out: dict[str, Any] = {"format": 1, "cases": []}
     for name, options, shape, ratios in CASES:
         plans = {ratio: plan_for(name, options, shape, ratio) for ratio in ratios}
         flops = {ratio: exact_flops(plan.assignment(1)) for ratio, plan in plans.items()}
-        alternatives = {
-            f"{ratio:g}": stepper(name, options, shape, plan.assignment(1))
-            for ratio, plan in plans.items()
-        }
+        alternatives: dict[str, Callable[[], float]] = {}
+        for ratio, plan in plans.items():
+            steps, products = stepper(name, options, shape, plan.assignment(1))
+            alternatives |= {f"{ratio:g}": steps, f"{ratio:g} products": products}
         for ratio, plan in list(plans.items())[1:]:  # without the shortcut below
             blind = dataclasses.replace(plan.layers, flow=())
             same = SliceAssignment(blind, plan.assignment(1).slices)
-            alternatives[f"{ratio:g} all columns"] = stepper(name, options, shape, same)
+            alternatives[f"{ratio:g} all columns"], _ = stepper(name, options, shape, same)
         seconds = race(alternatives)
-        title = f"{name} {'x'.join(map(str, shape))}"
+        title = f"{name.split(':')[-1].lower()} {'x'.join(map(str, shape))}"
         print(f"\n{title}, one thread\n")
-        print(f"{'ratio':>6}{'ms/step':>9}{'time':>8}{'FLOPs':>8}{'off by':>8}"
+        print(f"{'ratio':>6}{'ms/step':>9}{'products':>9}{'time':>8}{'FLOPs':>8}{'off by':>8}"
               f"{'all columns':>13}{'peak MB':>9}")  # fmt: skip
         for ratio in ratios:
             key = f"{ratio:g}"
@@ -139,7 +186,8 @@ def main() -> None:
             by_flops = flops[ratio].total / flops[1.0].total
             blind_time = seconds.get(f"{key} all columns", seconds[key])
             megabytes = memory(name, options, shape, ratio)
-            print(f"{ratio:6.2f}{1000 * seconds[key]:9.3f}{by_time:8.3f}{by_flops:8.3f}"
+            share = seconds[f"{key} products"] / seconds[key]
+            print(f"{ratio:6.2f}{1000 * seconds[key]:9.3f}{share:9.0%}{by_time:8.3f}{by_flops:8.3f}"
                   f"{by_time / by_flops - 1:+8.1%}{blind_time / seconds[key]:12.3f}x"
                   f"{megabytes:9.1f}", flush=True)  # fmt: skip
             out["cases"].append(
@@ -147,7 +195,7 @@ def main() -> None:
                     "model": title, "ratio": ratio, "seconds_per_step": seconds[key],
                     "time_over_full": by_time, "flops_over_full": by_flops,
                     "flops": vars(flops[ratio]), "seconds_all_columns": blind_time,
-                    "peak_megabytes": megabytes,
+                    "peak_megabytes": megabytes, "products_share": share,
                 }
             )  # fmt: skip
     if len(sys.argv) > 1:

@@ -1,6 +1,6 @@
-"""100,000 clients, 100 per round: memory, and time per participating client against 1,000 clients.
+"""1,000,000 clients, 1,000 per round: memory, and time per participant against 1,000 clients.
 
-Synthetic data, 12 examples per client. ``python -m benchmarks.scale``.
+Synthetic data, 4 examples per client. ``python -m benchmarks.scale``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from fedplt.federation.job import make_job
 from fedplt.federation.loop import Federation
 from fedplt.models import fcn
 
-PER_ROUND = 100
-EXAMPLES = 12
-FEATURES = 64
-ROUNDS = 12
-FEW, MANY = 1000, 100_000
+PER_ROUND = 1000
+EXAMPLES = 4
+FEATURES = 16
+ROUNDS = 8
+FEW, MANY = 1000, 1_000_000
 
 
 def run(num_clients: int, connection: Any) -> None:
@@ -93,7 +93,7 @@ def main() -> None:
         megabytes, data = connection.recv()
         process.join(30)
         each = 1000 * min(seconds) / PER_ROUND
-        print(f"{number:>7} clients: {each:.2f} ms per participating client, plan and first round "
+        print(f"{number:>9,} clients: {each:.2f} ms per participating client, plan and first round "
               f"{start:.1f} s, {megabytes:.0f} MB in all ({data:.0f} MB of it data)")  # fmt: skip
         out["fleets"][number] = {
             "milliseconds_per_client": each, "start_seconds": start,

@@ -1,63 +1,99 @@
-"""The matrix products of a FedAvg round and nothing else, in one or two one-thread processes.
+"""The matrix products or convolutions of a round and nothing else: what the hardware allows.
 
-What the hardware allows at these shapes: no Python between them, no data, no optimiser.
+They are recorded from one real step of every kind of client (and one batch of the evaluation),
+then repeated with the same operands: no data, no loss, no small operations between them. With
+``--ratios plain`` they are those of plain torch, which may use another library for them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from fedplt.machine import keep_freed_memory
 
 from benchmarks.contestants import serve
-from benchmarks.jobs import BATCH_SIZE, HIDDEN, read
+from benchmarks.contestants.ours import make, ratios_of
+from benchmarks.jobs import BATCH_SIZE, LEARNING_RATE, RESNET_STEPS, Arrays, read
+from benchmarks.recorder import Recorder
+from fedplt import train_only
+from fedplt.federation.job import Job
+
+CHUNK = 1000
+"""Examples of an evaluation batch."""
 
 
-def products(num_inputs: int, batch: int, train: bool) -> list[tuple[Any, ...]]:
-    """Operands and results of one step (or one evaluation batch)."""
-    widths = [num_inputs, *HIDDEN, 10]
-    acts = [torch.randn(batch, width) for width in widths]
-    grads = [torch.randn(batch, width) for width in widths]
-    weights = [torch.randn(b, a) for a, b in pairwise(widths)]
-    forward = [
-        (acts[i], weight.T, torch.empty(batch, len(weight))) for i, weight in enumerate(weights)
-    ]
-    if not train:
-        return forward
-    inputs = [
-        (grads[i + 1], weight, torch.empty(batch, weight.shape[1]))
-        for i, weight in enumerate(weights)
-        if i
-    ]
-    gradients = [
-        (grads[i + 1].T, acts[i], torch.empty_like(weight)) for i, weight in enumerate(weights)
-    ]
-    return forward + inputs + gradients
+def recorded_step(job: Job, client: int | None) -> Recorder:
+    """The products of a step of local training; without a client, of plain torch."""
+    model = job.model.train()
+    inputs, targets = job.samples.batch(torch.arange(BATCH_SIZE))
+    recorder = Recorder()
+    if client is None:
+        with recorder:
+            F.cross_entropy(model(inputs), targets).backward()
+        return recorder
+    with train_only(model, job.plan.assignment(client), keep_old=False) as part:
+        part.fuse_sgd(LEARNING_RATE)
+        with recorder:
+            part.backward(F.cross_entropy(model(inputs), targets))
+            part.step()
+    return recorder
+
+
+def recorded_evaluation(job: Job) -> Recorder:
+    inputs, _ = job.validation.batch(torch.arange(CHUNK))
+    recorder = Recorder()
+    with torch.no_grad(), recorder:
+        job.model.eval()(inputs)
+    return recorder
+
+
+def first_batches(data: Arrays) -> Arrays:
+    """One batch per client and one for the evaluation: all that is recorded."""
+    number = (len(data.offsets) - 1) * BATCH_SIZE
+    return Arrays(
+        data.inputs[:number].copy(),
+        data.labels[:number],
+        data.validation_inputs[:CHUNK].copy(),
+        data.validation_labels[:CHUNK],
+        np.arange(len(data.offsets)) * BATCH_SIZE,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("job", type=Path)
+    parser.add_argument("--ratios", default="1.0", help="as of ours, or: plain")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--model", choices=["fcn", "resnet8"], default="fcn")
     options = parser.parse_args()
-    data = read(options.job)
     torch.set_num_threads(1)
-    steps = int(sum(-(-int(n) // BATCH_SIZE) for n in data.offsets[1:] - data.offsets[:-1]))
-    step = products(data.num_inputs, BATCH_SIZE, train=True)
-    chunk = products(data.num_inputs, 1000, train=False)
-    number = options.processes
+    keep_freed_memory()
+    data, number = read(options.job), options.processes
+    is_plain = options.ratios == "plain"
+    sizes = (data.offsets[1:] - data.offsets[:-1]).tolist()
+    num_chunks = len(data.validation_labels) // CHUNK
+    data = first_batches(data)
+    job = make(data, options.model, "1.0" if is_plain else options.ratios, workers=1)
+    ratios = ratios_of(options.ratios, len(sizes)) if not is_plain else [1.0] * len(sizes)
+    rounds: list[tuple[Recorder, int]] = []
+    for ratio in sorted(set(ratios)):
+        clients = [client for client, own in enumerate(ratios) if own == ratio]
+        steps = sum(-(-sizes[client] // BATCH_SIZE) for client in clients)
+        if options.model == "resnet8":
+            steps = len(clients) * RESNET_STEPS
+        rounds.append((recorded_step(job, None if is_plain else clients[0]), steps))
+    rounds.append((recorded_evaluation(job), num_chunks))
 
     def work() -> None:
-        for _ in range(steps // number):
-            for a, b, out in step:
-                torch.mm(a, b, out=out)
-        for _ in range(10 // number):
-            for a, b, out in chunk:
-                torch.mm(a, b, out=out)
+        with torch.no_grad():
+            for recorder, times in rounds:
+                for _ in range(times // number):
+                    recorder.repeat()
 
     pipes = [(os.pipe(), os.pipe()) for _ in range(number - 1)]
     for ask, answer in pipes:
