@@ -35,4 +35,5 @@ from fedplt.kernels.norm import (
     keeps_statistics,
     modules_with_running_statistics,
 )
+from fedplt.kernels.products import GENERATION
 from fedplt.kernels.trained_rows import Pass, Slices, Statistics, TrainedRows, axis_first

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from fedplt.torch_internals import is_batched, linear, onednn_linear
 
+GENERATION = 2
+"""Raised when a change of any kernel changes last bits. Runs of other generations differ as runs on
+another kind of processor do, so that reports and comparisons never pair them."""
 _MIN_PRODUCTS = 2**21
 """Multiplications below which the call takes longer than BLAS saves."""
 _MIN_INNER = 32

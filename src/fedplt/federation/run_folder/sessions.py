@@ -24,6 +24,7 @@ from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.sealed import checked, read_json
 from fedplt.files import write_text
 from fedplt.fleet import physical_memory
+from fedplt.kernels import GENERATION
 from fedplt.schema import Section
 
 SESSIONS_FILE = "sessions.json"
@@ -85,7 +86,7 @@ def read_sessions(folder: Path, run: str) -> list[dict[str, Any]]:
 
 
 def processor_name() -> str:
-    """Model and instruction set, such as ``AMD EPYC, AVX2, torch 2.13.0``."""
+    """What last bits depend on, such as ``AMD EPYC, AVX2, torch 2.13.0, kernels 2``."""
     model, lines = platform.processor() or platform.machine(), []
     with suppress(OSError):  # not Linux
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -95,7 +96,8 @@ def processor_name() -> str:
             model = value.strip()
             break
     version = torch.__version__.partition("+")[0]
-    return f"{model}, {torch.backends.cpu.get_cpu_capability()}, torch {version}"
+    simd = torch.backends.cpu.get_cpu_capability()
+    return f"{model}, {simd}, torch {version}, kernels {GENERATION}"
 
 
 def note_processor(path: Path) -> None:
