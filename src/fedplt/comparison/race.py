@@ -34,8 +34,7 @@ from fedplt.comparison.run_comparison import (
 from fedplt.comparison.strategies import Setting, Strategy, job_of
 from fedplt.data import Split, TrainingData
 from fedplt.errors import DataError, RunError
-from fedplt.federation import History, Job, evaluate, split_data
-from fedplt.federation.costs import forecast
+from fedplt.federation import History, Job, evaluate, forecast, split_data
 from fedplt.files import write_text
 
 MOST_ROUNDS = 5
