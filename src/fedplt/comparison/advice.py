@@ -13,7 +13,7 @@ import numpy as np
 
 from fedplt.client import MetricInfo
 from fedplt.comparison.advice_tables import costs_table, gains_table, memory_table
-from fedplt.comparison.outcome import TIME, Outcome
+from fedplt.comparison.outcome import NO_TIME, TIME, Outcome
 from fedplt.comparison.results import cost_text, default_target
 from fedplt.comparison.retiming import client_seconds, late_clients, retimed
 from fedplt.comparison.strategies import WAITS, WITHOUT, Setting
@@ -147,6 +147,9 @@ class Advice:
         if parts:
             names = ", ".join(shortened(name) for name in self.setting.slow[:5])
             lines.append(f"On data like that of the slow devices ({names}): {'; '.join(parts)}.")
+        untried = [title for title, why in self.skipped.items() if why == NO_TIME]
+        if untried:
+            lines.append(f"No time for {'; '.join(untried)}: start it again to continue.")
         return lines
 
     @cached_property

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.comparison.advice import Advice
-from fedplt.comparison.outcome import Outcome, Shares, best_first, score_after
+from fedplt.comparison.outcome import NO_TIME, Outcome, Shares, best_first, score_after
 from fedplt.comparison.processes import STOPPED
 from fedplt.comparison.retiming import client_seconds, late_clients
 from fedplt.comparison.run_comparison import (
@@ -134,7 +134,7 @@ class Race:
                 ended.append(outcome)
                 continue
             why = "; ".join(f"seed {seed}: {why}" for seed, why in broken.items())
-            skipped[outcome.strategy.title] = why or "there was no time for it"
+            skipped[outcome.strategy.title] = why or NO_TIME
         finals = [outcome for outcome in ended if outcome.is_final]
         least = min([self.seconds / 2, *(self.compared_after[o.label] for o in finals
                                          if o.label in self.compared_after)])  # fmt: skip
