@@ -129,8 +129,11 @@ class Race:
         """The outcomes to compare; runs that were stopped early would shorten the time of all."""
         ended = []
         for outcome in outcomes:
-            broken = {s: why for s, why in outcome.failed.items() if why != STOPPED}
-            if outcome.histories and not (outcome.is_final and broken):
+            failed = outcome.failed.items()
+            broken = {s: why for s, why in failed if not why.startswith(STOPPED)}
+            # A rung that was stopped early says nothing about the strategy.
+            unusable = broken if outcome.is_final else outcome.failed
+            if outcome.histories and not unusable:
                 ended.append(outcome)
                 continue
             why = "; ".join(f"seed {seed}: {why}" for seed, why in broken.items())
