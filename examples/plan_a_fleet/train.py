@@ -62,7 +62,7 @@ def main() -> None:
 
     here = "examples.plan_a_fleet.train"
     config = {
-        "rounds": HOURS, "fleet": fleet, "training": training, "evaluation": {"every": 4},
+        "rounds": 24, "fleet": fleet, "training": training, "evaluation": {"every": 2},
         "data": {"name": f"{here}:data", "alpha": 0.5}, "model": {"name": f"{here}:network"},
     }  # fmt: skip
     advice = fedplt.advise(config, HERE / "devices.csv", folder / "advice", seeds=[1, 2])

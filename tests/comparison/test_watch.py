@@ -59,7 +59,7 @@ def test_long_runs_come_first_and_are_shown_as_asked(config, tmp_path):
 
     again = Recorder()
     compare(settings, methods, [2, 1], tmp_path / "out", watch=again)
-    assert again.begun == [(3, dict.fromkeys(runs, 3), accuracy.info)]
+    assert again.begun == [(dict.fromkeys(runs, 3), dict.fromkeys(runs, 3), accuracy.info)]
     assert not again.started and not again.rounds
     assert sorted(again.ended) == sorted(watch.ended)
 
@@ -126,7 +126,8 @@ def test_a_run_that_was_killed_before_it_began_is_started_again(config, tmp_path
             path.unlink()
     watch = Recorder()
     second = compare(load_config(config), methods, [1], tmp_path / "out", watch=watch)
-    assert watch.begun == [(3, {("fedplt", 1): 0}, accuracy.info)] and len(watch.rounds) == 3
+    run = ("fedplt", 1)
+    assert watch.begun == [({run: 3}, {run: 0}, accuracy.info)] and len(watch.rounds) == 3
     assert second.to_json() == first.to_json()
 
 

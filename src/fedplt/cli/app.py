@@ -43,7 +43,7 @@ VERBS: dict[str, dict[str, tuple[str, ...]]] = {
             "fedplt fleet devices.csv --run mine.toml",
         ),
         "advise": (
-            "fedplt advise kitchen --run fashion-mnist --quick",
+            "fedplt advise kitchen --run fleet --quick",
             "fedplt advise devices.csv --run mine.toml --minutes 30",
         ),
         "probe": ("fedplt probe fcn", 'fedplt probe resnet8 --up "5 Mbit/s" --down "50 Mbit/s"'),

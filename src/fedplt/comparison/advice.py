@@ -13,7 +13,7 @@ import numpy as np
 
 from fedplt.client import MetricInfo
 from fedplt.comparison.advice_tables import costs_table, gains_table, memory_table
-from fedplt.comparison.outcome import TIME, Outcome
+from fedplt.comparison.outcome import NO_TIME, TIME, Outcome
 from fedplt.comparison.results import cost_text, default_target
 from fedplt.comparison.retiming import client_seconds, late_clients, retimed
 from fedplt.comparison.statistics import mean_interval
@@ -28,6 +28,8 @@ CHANGES = {
     "computing speed": "flops_per_second",
 }
 FACTORS = (2, 10)
+LONGER = 1.1
+"""Rounds that last so many times the deadline do not keep it."""
 EARLY = 10
 """With fewer rounds, the answer is a rough one."""
 
@@ -144,6 +146,9 @@ class Advice:
         if parts:
             names = ", ".join(shortened(name) for name in self.setting.slow[:5])
             lines.append(f"On data like that of the slow devices ({names}): {'; '.join(parts)}.")
+        untried = [title for title, why in self.skipped.items() if why == NO_TIME]
+        if untried:
+            lines.append(f"No time for {'; '.join(untried)}: start it again to continue.")
         return lines
 
     @cached_property
@@ -245,7 +250,17 @@ class Advice:
             rates = f"Every strategy tried the same learning rates ({tried}); its best: {chosen}."
         final = [o.num_rounds for o in self.outcomes if o.is_final]
         rough = " That is early: with more --minutes the order may change."
+        late = [
+            f"{o.strategy.title} {seconds_text(o.round_seconds)} s"
+            for o in self.outcomes
+            if o.strategy.label != WAITS and o.round_seconds > LONGER * self.setting.deadline
+        ]
+        unequal = (
+            f"Rounds are longer than the deadline ({'; '.join(late)}), because some clients have "
+            "more examples than others: training.local_steps gives all the same work."
+        )
         return [
+            *([unequal] if late else []),
             f"The strategies that were trained to the end did {min(final)} to {max(final)} rounds."
             + (rough if min(final) < EARLY else ""),
             f"The deadline of a round is {seconds_text(self.setting.deadline)} s. All strategies "

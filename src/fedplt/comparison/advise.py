@@ -22,12 +22,10 @@ from fedplt.comparison.race import Race, candidates_of
 from fedplt.comparison.run_comparison import Watch, check_runs, make_folder, variant
 from fedplt.comparison.strategies import make_setting, strategies_of, with_exclusions
 from fedplt.configs import find_fleet
-from fedplt.configuration import ConfigLike, as_config, read_fleet
-from fedplt.configuration.config_file import read_text
+from fedplt.configuration import ConfigLike, as_config, read_fleet, read_text
 from fedplt.data import Fetching
 from fedplt.errors import ConfigError, FedpltError, FleetError, RunError
-from fedplt.federation import load_data, on_device, take_lock
-from fedplt.federation.model_and_data import find_code, model_from_config
+from fedplt.federation import find_code, load_data, model_from_config, on_device, take_lock
 from fedplt.files import write_text
 from fedplt.fleet import available_cores
 

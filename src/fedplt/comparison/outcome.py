@@ -17,6 +17,8 @@ from fedplt.comparison.strategies import Strategy
 from fedplt.federation import History, Job, RoundRecord
 
 TIME = "simulated time"
+NO_TIME = "there was no time for it"
+"""Why a strategy of a short budget was not trained."""
 MOSTLY = 0.5
 """A label is mostly lost if more than this share of its examples is on devices left out."""
 

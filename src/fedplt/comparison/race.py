@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.comparison.advice import Advice
-from fedplt.comparison.outcome import Outcome, Shares, best_first, score_after
+from fedplt.comparison.outcome import NO_TIME, Outcome, Shares, best_first, score_after
 from fedplt.comparison.processes import STOPPED
 from fedplt.comparison.retiming import client_seconds, late_clients
 from fedplt.comparison.run_comparison import (
@@ -34,8 +34,7 @@ from fedplt.comparison.run_comparison import (
 from fedplt.comparison.strategies import Setting, Strategy, job_of
 from fedplt.data import Split, TrainingData
 from fedplt.errors import DataError, RunError
-from fedplt.federation import History, Job, evaluate, split_data
-from fedplt.federation.costs import forecast
+from fedplt.federation import History, Job, evaluate, forecast, split_data
 from fedplt.files import write_text
 
 MOST_ROUNDS = 5
@@ -130,12 +129,15 @@ class Race:
         """The outcomes to compare; runs that were stopped early would shorten the time of all."""
         ended = []
         for outcome in outcomes:
-            broken = {s: why for s, why in outcome.failed.items() if why != STOPPED}
-            if outcome.histories and not (outcome.is_final and broken):
+            failed = outcome.failed.items()
+            broken = {s: why for s, why in failed if not why.startswith(STOPPED)}
+            # A rung that was stopped early says nothing about the strategy.
+            unusable = broken if outcome.is_final else outcome.failed
+            if outcome.histories and not unusable:
                 ended.append(outcome)
                 continue
             why = "; ".join(f"seed {seed}: {why}" for seed, why in broken.items())
-            skipped[outcome.strategy.title] = why or "there was no time for it"
+            skipped[outcome.strategy.title] = why or NO_TIME
         finals = [outcome for outcome in ended if outcome.is_final]
         least = min([self.seconds / 2, *(self.compared_after[o.label] for o in finals
                                          if o.label in self.compared_after)])  # fmt: skip

@@ -216,17 +216,12 @@ class Comparison:
         def typeset(text: str) -> str:
             return text.replace("+-", "±").replace("<=", "≤").replace("\n", " ")
 
-        return "\n".join(
-            latex(
-                Table(
-                    made.name,
-                    typeset(made.title),
-                    tuple(map(typeset, made.header)),
-                    tuple(tuple(map(typeset, row)) for row in made.rows),
-                )
-            )
-            for made in self.tables(target)
-        )
+        texts = []
+        for made in self.tables(target):
+            rows = tuple(tuple(map(typeset, row)) for row in made.rows)
+            header = tuple(map(typeset, made.header))
+            texts.append(latex(Table(made.name, typeset(made.title), header, rows)))
+        return "\n".join(texts)
 
     def tables(self, target: float | None = None) -> list[Table]:
         """The scores, and the cost until a score is reached."""

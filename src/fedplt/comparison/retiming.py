@@ -11,9 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.federation import History, Job, RoundRecord
-from fedplt.federation.availability import Availability
-from fedplt.federation.costs import RoundCosts
+from fedplt.federation import Availability, History, Job, RoundCosts, RoundRecord
 
 Seconds = NDArray[np.float64]
 """Of a round, by client."""

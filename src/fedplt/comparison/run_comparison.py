@@ -16,9 +16,9 @@ import json
 import math
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,11 +156,9 @@ def run_all(
     metric = next(iter(runs.values())).config.task.task().metric.info
     rounds = {key: run.config.rounds for key, run in runs.items()}
     watch.on_begin(rounds, {key: run.done for key, run in runs.items()}, metric)
-    with (
-        terminated_like_interrupted(),
-        _stopping(processes, seconds),
-        ThreadPoolExecutor(number) as pool,
-    ):
+    timer = threading.Timer(min(max(0.0, seconds), threading.TIMEOUT_MAX), processes.stop)
+    timer.start()
+    with terminated_like_interrupted(), ThreadPoolExecutor(number) as pool:
         try:
             waiting = {pool.submit(do, *key): key for key in runs}
             for future in as_completed(waiting):
@@ -174,19 +172,9 @@ def run_all(
             pool.shutdown(wait=False, cancel_futures=True)
             processes.stop()
             raise
+        finally:
+            timer.cancel()
     return failed
-
-
-@contextmanager
-def _stopping(processes: Processes, seconds: float) -> Iterator[None]:
-    """Stop the processes when the time is over."""
-    timer = threading.Timer(min(max(0.0, seconds), threading.TIMEOUT_MAX), processes.stop)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 @dataclass(frozen=True)

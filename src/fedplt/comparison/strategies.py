@@ -20,8 +20,7 @@ from fedplt.comparison.run_comparison import variant
 from fedplt.configuration import RunConfig, read_availability, read_fleet
 from fedplt.data import TrainingData, first_examples
 from fedplt.errors import ConfigError, FedpltError, FleetError
-from fedplt.federation import Job, make_job, memory_counter, plan_from_config
-from fedplt.federation.fleet import nominal_workload
+from fedplt.federation import Job, make_job, memory_counter, nominal_workload, plan_from_config
 from fedplt.files import write_text
 from fedplt.fleet import (
     DeviceProfile,

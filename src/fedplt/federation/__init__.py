@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from fedplt.federation.costs import DeviceTimes, read_devices
+from fedplt.federation.availability import Availability
+from fedplt.federation.costs import DeviceTimes, RoundCosts, forecast, read_devices
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.evaluation import evaluation_chunks
+from fedplt.federation.fleet import nominal_workload
 from fedplt.federation.job import (
     DataOnNodes,
     Job,
@@ -17,7 +19,12 @@ from fedplt.federation.job import (
     with_claims,
 )
 from fedplt.federation.loop import Federation, OnRound, ignore
-from fedplt.federation.model_and_data import load_data, split_data
+from fedplt.federation.model_and_data import (
+    find_code,
+    load_data,
+    model_from_config,
+    split_data,
+)
 from fedplt.federation.planning import (
     FEWEST_CLIENTS,
     coverage_warnings,
