@@ -113,8 +113,8 @@ def test_equal_devices_leave_nothing_to_choose(tmp_path):
 
 
 def test_devices_without_the_memory_never_take_part(tmp_path):
-    """The wide model has 10,003 parameters; with gradients and update about 120 kB."""
-    text = HEADER + "big,3,1,1,1,10,10,\nsmall,2,1,1,1,10,0.08,\ntiny,1,1,1,1,10,0.0395,\n"
+    """The wide model has 10,003 parameters; a step of it holds about 160 kB."""
+    text = HEADER + "big,3,1,1,1,10,10,\nsmall,2,1,1,1,10,0.12,\ntiny,1,1,1,1,10,0.0395,\n"
     setting = setting_of(text, tmp_path, 10.0, model=wide_model())
     assert setting.slow == ("small", "tiny")
     found, _ = strategies_of(setting)
