@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fedplt.machine import keep_freed_memory
 from torch import Tensor, nn
 
 from benchmarks.recorder import Recorder
 from fedplt import cut, make_plan, train_only
+from fedplt.fleet import keep_freed_memory
 from fedplt.models import build_model, model_spec
 from fedplt.planning.assignment import Assignment, SliceAssignment
 from fedplt.planning.cost import exact_flops

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from fedplt.machine import keep_freed_memory
 
 from benchmarks.contestants import serve
 from benchmarks.contestants.ours import make, ratios_of
@@ -22,6 +21,7 @@ from benchmarks.jobs import BATCH_SIZE, LEARNING_RATE, RESNET_STEPS, Arrays, rea
 from benchmarks.recorder import Recorder
 from fedplt import train_only
 from fedplt.federation.job import Job
+from fedplt.fleet import keep_freed_memory
 
 CHUNK = 1000
 """Examples of an evaluation batch."""

@@ -105,7 +105,7 @@ def test_wrong_models_and_targets_in_the_file_name_it(fedplt, tmp_path):
         assert done.returncode == 2
         assert expected in done.stderr.replace("\n", "")
     path.write_text(device.replace("up =", "# up ="))
-    assert "up_bits_per_second" in (said := fedplt("fleet", path).stderr)
+    assert "upload bandwidth" in (said := fedplt("fleet", path).stderr)
     assert "mbps_up" in said
 
 

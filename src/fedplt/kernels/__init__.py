@@ -3,7 +3,13 @@
 
 from __future__ import annotations
 
-from fedplt.kernels.block_forward import BlockForward, has_own_forward, is_shadowed, original
+from fedplt.kernels.block_forward import (
+    BlockForward,
+    has_own_forward,
+    is_original,
+    is_shadowed,
+    original,
+)
 from fedplt.kernels.convolution import keep_layout
 from fedplt.kernels.dispatch import (
     KERNEL_OF,

@@ -48,13 +48,18 @@ _REPLACED = {name for name, value in vars(F).items() if callable(value)} - _FUNC
 """Functions that were replaced before fedplt was imported: the originals are not known."""
 
 
+def is_original(func: Callable[..., Any]) -> bool:
+    """Whether a function is torch's own, not a replacement of it."""
+    return type(func) in _BUILT_IN or func in _KNOWN
+
+
 def original(func: Callable[..., Any]) -> Callable[..., Any]:
     """The original torch function, where a function mode is called with a replacement of it.
 
     The replacement calls the original, which looks up its own name and passes the replacement to
     the mode: calling that would apply the replacement twice.
     """
-    if type(func) in _BUILT_IN or func in _KNOWN:
+    if is_original(func):
         return func
     name = next((name for name, found in vars(F).items() if found is func), "")
     if name in _REPLACED:

@@ -6,7 +6,8 @@ import ctypes
 import platform
 
 import pytest
-from fedplt.machine import keep_freed_memory
+
+from fedplt.fleet import keep_freed_memory
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
