@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from benchmarks.recorder import Recorder
 from fedplt import cut, make_plan, train_only
 from fedplt.fleet import keep_freed_memory
-from fedplt.models import build_model, model_spec
+from fedplt.models import MODELS, build_model
 from fedplt.planning.assignment import Assignment, SliceAssignment
 from fedplt.planning.cost import exact_flops
 from fedplt.planning.plan import Plan
@@ -69,7 +69,7 @@ def batch_of(name: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 def plan_for(name: str, options: dict[str, Any], shape: tuple[int, ...], ratio: float) -> Plan:
     model = build_model(name, options, seed=0)
-    layers = cut(model, batch_of(name, shape)[0][:2], groups=model_spec(name).groups)
+    layers = cut(model, batch_of(name, shape)[0][:2], groups=MODELS[name].groups)
     return make_plan(layers, [ratio] * 3)
 
 

@@ -46,7 +46,7 @@ def run(num_clients: int, connection: Any) -> None:
         {
             "rounds": 10**6,
             "clients": {"num_clients": num_clients},
-            "sampling": {"name": "uniform", "num_clients": PER_ROUND},
+            "sampling": {"name": "uniform", "num_clients": min(PER_ROUND, num_clients)},
             "training": {"batch_size": EXAMPLES},
         }
     )
@@ -83,6 +83,7 @@ def main() -> None:
         ours, theirs = context.Pipe()
         process = context.Process(target=run, args=(number, theirs))
         process.start()
+        theirs.close()  # else a process that ends by an error would be waited for
         fleets[number] = (ours, process, ours.recv(), [])
     for _ in range(ROUNDS):
         for connection, _, _, seconds in fleets.values():

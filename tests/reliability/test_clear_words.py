@@ -89,7 +89,7 @@ def test_a_foreign_name_in_a_file_of_ones_own(tmp_path, monkeypatch):
 def test_what_a_node_reads_from_the_server_names_no_code():
     """Models, data and losses are in a node's own node.toml, which ``node_config.py`` reads."""
     folder = Path(fedplt.__file__).parents[1] / "fedplt_flower"
-    for name in ("node/client_app", "node/client", "app/slices_app", "messages", "records"):
+    for name in ("node/client_app", "app/slices_app", "messages", "records"):
         text = (folder / f"{name}.py").read_text()
         for word in ("import_object", "importlib", "make_method", "build_model", "read_plan"):
             assert word not in text, f"{name}.py uses {word}"

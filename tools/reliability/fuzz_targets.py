@@ -212,12 +212,12 @@ TARGETS: dict[str, Target] = {
     ),
     "split file": Target(changed_text(SPLIT), _split),
     "client update": Target(_bytes_of(sound()), taken),
-    "IDX file": Target(_bytes_of(IDX), lambda data: _idx(data, Path("it"))),
+    "IDX file": Target(_bytes_of(IDX), lambda data: _idx(_file("it-idx3-ubyte", data))),
 }  # fmt: skip
 
 DECODERS: dict[str, Callable[[bytes], object]] = {
     "client update": taken,
-    "IDX file": lambda data: _idx(data, Path("it")),
+    "IDX file": lambda data: _idx(_file("it-idx3-ubyte", data)),
     "TOML": lambda data: parse_toml(data.decode("utf-8", "replace"), "it", ConfigError),
     "sealed text": lambda data: open_json(data.decode("utf-8", "replace"), KIND, "it", RUN),
     "devices, CSV": lambda data: read_fleet(_file("devices.csv", data)),
