@@ -157,7 +157,7 @@ STUDIES = {
     for study in (
         _study("fashion-fcn", 0.29, (0.1, 0.2, 0.4), 50, 100),
         _study("cifar-fcn", 0.23, (0.03, 0.06, 0.12, 0.24), 30, 50),
-        Study("cifar-cnn", "CIFAR-10, CNN", _CNN, 0.25, (0.05, 0.1, 0.2), 30, 60),
+        Study("cifar-cnn", "CIFAR-10, CNN", _CNN, 0.25, (0.05, 0.1, 0.2), 20, 40),
     )
 }
 

@@ -100,5 +100,5 @@ class FineTuning(Study):
 
 
 FINE_TUNING = FineTuning(
-    "news-minilm", "BBC news, pretrained MiniLM", {}, 0.3, (0.0001, 0.0003, 0.001), 10, 10, last=3
+    "news-minilm", "BBC news, pretrained MiniLM", {}, 0.3, (0.0001, 0.0003, 0.001), 8, 8, last=2
 )
