@@ -91,6 +91,38 @@ def test_what_a_frozen_linear_passes_on_can_be_differentiated_again():
         torch.testing.assert_close(gradient, own[name].grad[: rows[name]])
 
 
+def test_wide_frozen_linears_can_be_differentiated_again_too():
+    """Their products are large enough for oneDNN, whose call has no derivative."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 4)]
+    model, x = nn.Sequential(*layers), torch.randn(64, 512)
+    share = sublayers_assignment(cut(model, x), (102, 0, 4))
+    with train_only(model, share) as part:
+        (first, *_) = torch.autograd.grad(
+            model(x).square().sum(), part.parameters(), create_graph=True
+        )
+        first.square().sum().backward()
+        found = next(iter(part.parameters())).grad.clone()
+    own = model[0].weight
+    (wanted,) = torch.autograd.grad(model(x).square().sum(), own, create_graph=True)
+    wanted[:102].square().sum().backward()
+    torch.testing.assert_close(found, own.grad[:102], rtol=1e-3, atol=1e-3)
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(10, 8)
+
+    def forward(self, x):
+        return self.a(x), {"more": x.sum(1)}
+
+
+def test_models_may_return_anything():
+    model = TwoOutputs()
+    assert training_memory(model, torch.zeros(2, 10), assignment([4], model)).peak > 0
+
+
 CASES = [(1.0, 0), (0.3, 0), (0.06, 0), (0.1, 0.5)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,15 @@ from torch import nn
 
 from fedplt import ConfigError, RoundRecord, advise
 from fedplt.comparison.outcome import Shares, score_after
+from fedplt.comparison.race import of_final_model
 from fedplt.comparison.retiming import idle_share, never_there, participants, retimed
 from fedplt.comparison.run_comparison import Watch
 from fedplt.comparison.strategies import make_setting, strategies_of, with_exclusions
 from fedplt.configuration import load_config
 from fedplt.configuration.config_file import parse_config
 from fedplt.federation.run_folder.records import History, Totals
-from tests.support.jobs import blob_data, small_model
+from tests.support.jobs import blob_data, blob_job, small_model
+from tests.support.runs import run_job
 from tests.support.tiny import CONFIG
 
 pytestmark = pytest.mark.usefixtures("forked_runs")
@@ -228,3 +231,12 @@ def test_too_little_time_is_said_in_words(config, devices, tmp_path):
 def test_nonsense_is_refused(bad, config, devices, tmp_path):
     with pytest.raises(ConfigError, match="give a positive number"):
         advise(load_config(config), devices, tmp_path / "out", **bad)
+
+
+@pytest.mark.parametrize("ship", [True, False, "better"])
+def test_scores_are_those_of_the_model_that_a_run_ends_with(ship):
+    job = blob_job(rounds=2, server={"average": {"decay": 0.9, "ship": ship}})
+    record = run_job(job).rounds[0]
+    rounds = [replace(record, score=0.6, average_score=0.5)]
+    found = of_final_model(History(rounds), job).rounds[0].score
+    assert found == (0.5 if ship is True else 0.6)

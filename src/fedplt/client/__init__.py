@@ -34,7 +34,7 @@ from fedplt.client.outputs import (
 from fedplt.client.self_check.check import CheckReport, check, check_assignments, refuse_wrong
 from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModels, try_submodel
-from fedplt.client.tasks import CLASSIFICATION, TASKS, Loss, Task, classification_loss
+from fedplt.client.tasks import CLASSIFICATION, MEANS, TASKS, Loss, Task, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
 from fedplt.client.update import ClientUpdate, Origin, Uplink, update_norm, weighted_norm

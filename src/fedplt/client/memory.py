@@ -27,7 +27,7 @@ from fedplt.client.outputs import logits_of
 from fedplt.client.submodels import HeldModels
 from fedplt.client.tasks import Loss
 from fedplt.client.train_only import train_only
-from fedplt.data import TensorSamples
+from fedplt.data import TensorSamples, tensors_in
 from fedplt.kernels import bind_state, has_running_statistics
 from fedplt.models import call_model, copy_model, model_mode
 from fedplt.planning import BYTES_PER_NUMBER, Assignment, upload_bytes
@@ -198,7 +198,8 @@ def _at(size: int, first: int, second: int) -> int:
 
 def _mean_square(outputs: Any, targets: Any) -> Tensor:
     """Stands for a loss whose targets are not known."""
-    return logits_of(outputs).square().mean()
+    floats = [tensor for tensor in tensors_in(outputs) if tensor.is_floating_point()]
+    return torch.stack([tensor.square().mean() for tensor in floats]).sum()
 
 
 def training_memory(

@@ -72,6 +72,8 @@ def next_token_loss(outputs: Any, targets: Any) -> Tensor:
     return F.cross_entropy(*next_tokens(outputs, targets)) if loss is None else loss
 
 
+MEANS: tuple[Loss, ...] = (classification_loss, regression_loss, multi_label_loss)
+"""Losses that are means over the examples of a batch."""
 CLASSIFICATION = Task("classification", classification_loss, accuracy)
 TASKS: dict[str, Task] = {
     task.name: task

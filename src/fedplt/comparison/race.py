@@ -179,7 +179,7 @@ class Race:
             folder = {0: run_folder(self.out, candidate.label, self.seeds[0])}
             for history in evaluated_histories(folder).values():
                 # An average of models is behind the last model at first: the better one counts.
-                both = [score_after(h, seconds) for h in (history, of_final_model(history))]
+                both = [score_after(h, seconds) for h in (history, averaged(history))]
                 if found := [score for score in both if score is not None]:
                     scores[candidate.label] = metric.best(found)
         by_label = {candidate.label: candidate for candidate in candidates}
@@ -195,7 +195,8 @@ class Race:
 
     def _histories(self, candidate: Candidate, seeds: Sequence[int]) -> dict[int, History]:
         folders = {seed: run_folder(self.out, candidate.label, seed) for seed in seeds}
-        return {s: of_final_model(h) for s, h in evaluated_histories(folders).items()}
+        found = evaluated_histories(folders)
+        return {seed: of_final_model(found[seed], candidate.job) for seed in found}
 
     def _rounds(self, candidate: Candidate, seconds: float) -> int:
         most = MOST_ROUNDS * self.setting.config.rounds
@@ -304,8 +305,17 @@ class Race:
             return None
 
 
-def of_final_model(history: History) -> History:
-    """Scores of the model that the run ends with: the average of past models, if there is one."""
+def of_final_model(history: History, job: Job) -> History:
+    """Scores of the model that the run ends with, as ``server.average.ship`` says."""
+    average = job.config.server.average
+    ship = average.ship if average else False
+    if ship == "better":
+        ship = history.prefers_average()
+    return averaged(history) if ship else history
+
+
+def averaged(history: History) -> History:
+    """With the scores of the average of past models, if there is one."""
     rounds = [
         record if record.average_score is None else replace(record, score=record.average_score)
         for record in history.rounds

@@ -108,6 +108,11 @@ def make_setting(
     """Plan the fleet for this run: FedPLT's ratios and the deadline of all strategies."""
     file = read_fleet(Path(devices))
     _refuse_rates(config)
+    if config.evaluation.stop_after is not None:
+        raise ConfigError(
+            "strategies are compared after the same time, and none may end earlier. Leave it out.",
+            key="evaluation.stop_after",
+        )
     number = sum(device.count for device in file.devices)
     fleet: dict[str, Any] = {}
     if config.fleet is not None:

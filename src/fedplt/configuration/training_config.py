@@ -28,7 +28,7 @@ class TrainingConfig(Section):
     """``"full"``: all examples of the client in one batch."""
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     """Batches go through the model in parts of so many examples, whose gradients are added up:
-    less memory, the same update up to rounding."""
+    less memory, the same update up to rounding if the loss is a mean over the examples."""
     optimizer: str = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from fedplt.client import MemoryCounter, batch_statistics
+from fedplt.client import MEANS, MemoryCounter, batch_statistics
 from fedplt.configuration import (
     ON_NODES,
     Chances,
@@ -194,7 +194,10 @@ def with_memory(workload: ExactWorkload, counter: MemoryCounter | None) -> Exact
     """The workload with its memory counted, and batches that may be split to save some."""
     if counter is None:
         return workload
-    may_split, own = not batch_statistics(counter.model), counter.training.micro_batch
+    own = counter.training.micro_batch
+    # Other losses may not be means over the examples.
+    may_split = counter.training.loss in MEANS or own is not None
+    may_split &= not batch_statistics(counter.model)
     return replace(workload, peak=counter.peak, may_split=may_split, micro_batch=own)
 
 

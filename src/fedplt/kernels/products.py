@@ -1,8 +1,8 @@
 """Matrix products of Linear layers: oneDNN's where it is faster than BLAS, by a fixed rule.
 
 oneDNN adds bias and ReLU while it writes the result, and uses vector instructions of processors
-for which torch's BLAS (MKL) does not. The rule looks at types and shapes only, never at a timing:
-the same products run in every process, and give the same bits.
+for which torch's BLAS (MKL) does not. The rule looks at types, shapes and layouts, never at a
+timing: the same products run in every process, and give the same bits.
 """
 
 from __future__ import annotations
@@ -59,4 +59,5 @@ def _is_fast(a: Tensor, b: Tensor, num_columns: int) -> bool:
         and a.device.type == "cpu"
         and b.is_contiguous()  # else oneDNN may run code that is hundreds of times slower
         and not is_batched(a)
+        and not torch.is_grad_enabled()  # oneDNN's call has no derivative
     )

@@ -9,11 +9,12 @@ import torch
 
 from fedplt.client import MetricInfo
 from fedplt.errors import ConfigError
-from fedplt.federation import History
+from fedplt.federation import History, RunFolder
 from tests.support.jobs import blob_job, small_model
 from tests.support.runs import final_state, run_job, same, without_time
 
 pytestmark = pytest.mark.slow
+MODEL = "model.safetensors"
 ROTATING = {"name": "fedplt", "rotate_every": 1}
 THREE = {"name": "uniform", "num_clients": 3}
 PRIVATE = {
@@ -133,6 +134,17 @@ def test_the_file_of_the_model_is_the_better_one(tmp_path):
     other = "last" if history.prefers_average() else "average"
     found = {path.stem for path in (tmp_path / "run").glob("*.safetensors")}
     assert found & {"last", "average"} == {other}
+
+
+@pytest.mark.parametrize("ships_average", [True, False])
+def test_each_model_is_found_by_its_name(tmp_path, monkeypatch, ships_average):
+    monkeypatch.setattr(History, "prefers_average", lambda self: ships_average)
+    job = blob_job(rounds=3, server={"average": {"window": 2, "ship": "better"}})
+    run_job(job, tmp_path / "run")
+    folder = RunFolder.open(tmp_path / "run")
+    shipped, other = ("average", "last") if ships_average else ("last", "average")
+    assert folder.model_file(shipped) == folder.model_file("model") == folder.path / MODEL
+    assert folder.model_file(other) == folder.path / f"{other}.safetensors"
 
 
 @pytest.mark.parametrize(

@@ -292,9 +292,10 @@ class RunFolder:
 
     def model_file(self, which: str) -> Path:
         """The file of a model that is whole: ``model``, ``best``, ``last`` or ``average``."""
-        if (settings := self.config().server.average) or which == "last":
-            shipped = "average" if settings and settings.ship else "last"
-            which = "model" if which == shipped else which
+        settings = self.config().server.average
+        ends_with_average = settings and not (self.path / AVERAGE_MODEL).exists()
+        if which == ("average" if ends_with_average else "last"):
+            which = "model"
         path = self.path / f"{which}.safetensors"
         if path.name not in MODELS:
             known = ", ".join(Path(name).stem for name in MODELS)
