@@ -20,6 +20,13 @@ SHAPES = [
 """Batch, inputs, outputs; the last two are left to torch, in part or as a whole."""
 
 
+@pytest.fixture(autouse=True)
+def no_grad():
+    """As in the autograd functions that call these products."""
+    with torch.no_grad():
+        yield
+
+
 def operands(batch, inputs, outputs, dtype=torch.float32):
     random = torch.Generator().manual_seed(1)
     shapes = ((batch, inputs), (outputs, inputs), (outputs,), (batch, outputs))
