@@ -308,10 +308,7 @@ class Race:
 def of_final_model(history: History, job: Job) -> History:
     """Scores of the model that the run ends with, as ``server.average.ship`` says."""
     average = job.config.server.average
-    ship = average.ship if average else False
-    if ship == "better":
-        ship = history.prefers_average()
-    return averaged(history) if ship else history
+    return averaged(history) if average and history.ends_with_average(average.ship) else history
 
 
 def averaged(history: History) -> History:

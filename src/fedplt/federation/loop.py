@@ -368,10 +368,8 @@ class Federation:
         """
         if self.average is None:
             return {FINAL_MODEL: self.state}
-        ship = self.average.settings.ship
-        if ship == "better":
-            ship = History(self.records, metric=self.job.metric.info).prefers_average()
-        if ship:
+        history = History(self.records, metric=self.job.metric.info)
+        if history.ends_with_average(self.average.settings.ship):
             return {FINAL_MODEL: self.average.state, LAST_MODEL: self.state}
         return {FINAL_MODEL: self.state, AVERAGE_MODEL: self.average.state}
 

@@ -315,6 +315,10 @@ class History:
         """Mean score of the last evaluated rounds; :attr:`last_score` is that of the last one."""
         return _mean(self.scores[-last:])
 
+    def ends_with_average(self, ship: bool | Literal["better"]) -> bool:
+        """Whether the final model is the average, as ``server.average.ship`` says."""
+        return self.prefers_average() if ship == "better" else ship
+
     def prefers_average(self, last: int = 10) -> bool:
         """Whether the average of the models scores better, by the means of the last rounds."""
         scores = [r.average_score for r in self.evaluated if r.average_score is not None]
