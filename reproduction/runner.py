@@ -136,8 +136,13 @@ def _wait_until_saved(runs: Iterable[Run]) -> None:
 
 
 def record(block: Block, place: Place) -> Recorded:
-    """Update ``runs.json`` from the run folders; recorded runs without a folder are kept."""
-    old = place.recorded(block)
+    """Update ``runs.json`` from the run folders; recorded runs without a folder are kept.
+
+    So are those of contestants that ``--methods`` leaves out of this block.
+    """
+    blocks = blocks_of(block.setting)
+    same = [b for b in blocks if (b.experiment, b.pair) == (block.experiment, block.pair)]
+    old = place.recorded(same[0] if same else block)
     runs: dict[str, dict[int, RecordedRun]] = {k: dict(v) for k, v in old.runs.items()}
     labels = {c.name: c.label for c in block.contestants}
     for contestant in block.contestants:

@@ -60,6 +60,9 @@ def test_results_alone_are_enough(block, place, tmp_path):
     assert not missing_runs(block, elsewhere, [1], 1)
     record(block, elsewhere)
     assert place.runs_file(block).read_bytes() == before
+    # --methods leaves contestants out of the block, not out of the results.
+    record(replace(block, contestants=block.contestants[1:]), elsewhere)
+    assert place.runs_file(block).read_bytes() == before
 
 
 def test_a_diverged_run_is_a_result(block, place):
