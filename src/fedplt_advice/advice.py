@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from fedplt.client import MetricInfo
-from fedplt.comparison.advice_tables import costs_table, gains_table, memory_table
-from fedplt.comparison.outcome import NO_TIME, TIME, Outcome
-from fedplt.comparison.results import cost_text, default_target
-from fedplt.comparison.retiming import client_seconds, late_clients, retimed
-from fedplt.comparison.statistics import mean_interval
-from fedplt.comparison.strategies import WAITS, WITHOUT, Setting
+from fedplt.comparison import cost_text, default_target, mean_interval
 from fedplt.fleet import in_time, plan_fleet
 from fedplt.text import Table, counted, html_text, seconds_text, shortened, table
+from fedplt_advice.outcome import NO_TIME, TIME, Outcome
+from fedplt_advice.retiming import client_seconds, late_clients, retimed
+from fedplt_advice.strategies import WAITS, WITHOUT, Setting
+from fedplt_advice.tables import costs_table, gains_table, memory_table
 
 FORMAT = 1
 CHANGES = {

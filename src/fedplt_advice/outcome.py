@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.client import MetricInfo
-from fedplt.comparison.results import by_seed, cost_to_reach, score_within
-from fedplt.comparison.retiming import Seconds, idle_share, joules, never_there
-from fedplt.comparison.strategies import Strategy
+from fedplt.comparison import by_seed, cost_to_reach, score_within
 from fedplt.federation import History, Job, RoundRecord
+from fedplt_advice.retiming import Seconds, idle_share, joules, never_there
+from fedplt_advice.strategies import Strategy
 
 TIME = "simulated time"
 NO_TIME = "there was no time for it"

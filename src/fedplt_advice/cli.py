@@ -50,10 +50,10 @@ def advise(
 
     Started again, it continues where it stopped.
     """
-    from fedplt.comparison import advise as run_advice
     from fedplt.comparison.progress import comparison_progress
     from fedplt.configuration import load_config, placing
-    from fedplt.report.page import write_advice
+    from fedplt_advice.advise import advise as run_advice
+    from fedplt_advice.page import write_advice
 
     if quick and minutes is not None:
         raise ConfigError("--quick and --minutes: give one of them.")

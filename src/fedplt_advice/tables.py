@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fedplt.comparison.outcome import TIME, Outcome
-from fedplt.comparison.results import cost_text, mean_cost_text
+from fedplt.comparison import cost_text, mean_cost_text
 from fedplt.federation import memory_counter
 from fedplt.text import SAMPLE_STD, Table, bytes_text, flops_text, seconds_text, shortened
+from fedplt_advice.outcome import TIME, Outcome
 
 if TYPE_CHECKING:
-    from fedplt.comparison.advice import Advice
+    from fedplt_advice.advice import Advice
 
 MOST_KINDS = 8
 """Kinds of devices in the table of memory, those with the least first."""

@@ -18,11 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.comparison.advice import Advice
-from fedplt.comparison.outcome import NO_TIME, Outcome, Shares, best_first, score_after
-from fedplt.comparison.processes import STOPPED
-from fedplt.comparison.retiming import client_seconds, late_clients
-from fedplt.comparison.run_comparison import (
+from fedplt.comparison import (
+    STOPPED,
     Run,
     Watch,
     check_folders,
@@ -31,11 +28,14 @@ from fedplt.comparison.run_comparison import (
     run_folder,
     variant,
 )
-from fedplt.comparison.strategies import Setting, Strategy, job_of
 from fedplt.data import Split, TrainingData
 from fedplt.errors import DataError, RunError
 from fedplt.federation import History, Job, evaluate, forecast, split_data
 from fedplt.files import write_text
+from fedplt_advice.advice import Advice
+from fedplt_advice.outcome import NO_TIME, Outcome, Shares, best_first, score_after
+from fedplt_advice.retiming import client_seconds, late_clients
+from fedplt_advice.strategies import Setting, Strategy, job_of
 
 MOST_ROUNDS = 5
 """A strategy with short rounds does at most so many times the configuration's rounds."""

@@ -11,14 +11,14 @@ import pytest
 from torch import nn
 
 from fedplt import ConfigError, RoundRecord, advise
-from fedplt.comparison.outcome import Shares, score_after
-from fedplt.comparison.race import of_final_model
-from fedplt.comparison.retiming import idle_share, never_there, participants, retimed
-from fedplt.comparison.run_comparison import Watch
-from fedplt.comparison.strategies import make_setting, strategies_of, with_exclusions
+from fedplt.comparison import Watch
 from fedplt.configuration import load_config
 from fedplt.configuration.config_file import parse_config
 from fedplt.federation.run_folder.records import History, Totals
+from fedplt_advice.outcome import Shares, score_after
+from fedplt_advice.race import of_final_model
+from fedplt_advice.retiming import idle_share, never_there, participants, retimed
+from fedplt_advice.strategies import make_setting, strategies_of, with_exclusions
 from tests.support.jobs import blob_data, blob_job, small_model
 from tests.support.runs import run_job
 from tests.support.tiny import CONFIG

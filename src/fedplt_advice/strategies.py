@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedplt.client import MemoryCounter
-from fedplt.comparison.run_comparison import variant
+from fedplt.comparison import variant
 from fedplt.configuration import RunConfig, read_availability, read_fleet
 from fedplt.data import TrainingData, first_examples
 from fedplt.errors import ConfigError, FedpltError, FleetError
