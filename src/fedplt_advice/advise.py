@@ -66,6 +66,7 @@ def advise(
     """
     ends = math.inf if minutes is None else time.monotonic() + 60 * minutes
     config, out, seeds = on_device(as_config(config)), Path(out), list(seeds)
+    rates = list(dict.fromkeys(rates))
     check_runs({"strategies": {}}, seeds, processes, target, config.task.task().metric.info)
     _check_positive(deadline_seconds=deadline_seconds, hours=hours, minutes=minutes)
     _check_positive(**{f"rates, number {i + 1}": rate for i, rate in enumerate(rates)})

@@ -18,13 +18,9 @@ def write_advice(folder: Path, advice: Advice) -> Path:
         ]
         for outcome in advice.outcomes
     }
-    content = content_of(f"Advice: {advice.setting.config.name}", groups, answer_of(advice))
-    scores = [*advice.best.scores(advice.seconds).values()]
+    texts = [advice.sentence, *advice.more, *advice.changes, *advice.how]
+    answer = Section("Answer", (), advice.tables(), texts)
+    content = content_of(f"Advice: {advice.setting.config.name}", groups, answer)
+    scores = advice.best.scores(advice.seconds).values()
     headline = [(advice.spread(scores), advice.sentence)]
     return write_page(folder / "report.html", replace(content, headline=headline))
-
-
-def answer_of(advice: Advice) -> Section:
-    """The sentences and tables of an advice."""
-    texts = [advice.sentence, *advice.more, *advice.changes, *advice.how]
-    return Section("Answer", (), advice.tables(), texts)

@@ -14,6 +14,7 @@ from fedplt.comparison.results import (
     mean_cost_text,
     measures_of,
     score_within,
+    spread_text,
 )
 from fedplt.comparison.run_comparison import (
     Run,
