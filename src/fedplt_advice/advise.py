@@ -68,8 +68,11 @@ def advise(
     config, out, seeds = on_device(as_config(config)), Path(out), list(seeds)
     rates = list(dict.fromkeys(rates))
     check_runs({"strategies": {}}, seeds, processes, target, config.task.task().metric.info)
-    _check_positive(deadline_seconds=deadline_seconds, hours=hours, minutes=minutes)
-    _check_positive(**{f"rates, number {i + 1}": rate for i, rate in enumerate(rates)})
+    given = {"deadline_seconds": deadline_seconds, "hours": hours, "minutes": minutes}
+    given |= {f"rates, number {i + 1}": rate for i, rate in enumerate(rates)}
+    for name, value in given.items():
+        if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            raise ConfigError(f"{name} is {value!r}; give a positive number.")
     if config.engine.name != "simulator":
         raise ConfigError("advice is simulated: set engine.name = 'simulator'.", key="engine.name")
     read_fleet(Path(devices))  # refuses a wrong file before anything is written
@@ -99,12 +102,6 @@ def advise(
         advice = race.run(candidates, skipped, target)
         write_text(out / "advice.json", json.dumps(advice.to_json(), indent=1))
     return advice
-
-
-def _check_positive(**values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
-            raise ConfigError(f"{name} is {value!r}; give a positive number.")
 
 
 def _copied(devices: str | Path, out: Path) -> Path:

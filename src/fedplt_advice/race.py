@@ -145,18 +145,17 @@ class Race:
         metric = self.setting.job.metric.info
         for candidate in candidates:
             self.compared_after[candidate.label] = seconds
-            folder = {0: run_folder(self.out, candidate.label, self.seeds[0])}
-            for history in evaluated_histories(folder).values():
+            found = evaluated_histories(self.out, candidate.label, self.seeds[:1])
+            for history in found.values():
                 # An average of models is behind the last model at first: the better one counts.
                 both = [score_after(h, seconds) for h in (history, averaged(history))]
-                if found := [score for score in both if score is not None]:
-                    scores[candidate] = metric.best(found)
+                if known := [score for score in both if score is not None]:
+                    scores[candidate] = metric.best(known)
         return sorted(scores, key=lambda c: scores[c], reverse=metric.direction == "higher")
 
     def _histories(self, candidate: Candidate, seeds: Sequence[int]) -> dict[int, History]:
-        folders = {seed: run_folder(self.out, candidate.label, seed) for seed in seeds}
-        found = evaluated_histories(folders)
-        return {seed: of_final_model(found[seed], candidate.job) for seed in found}
+        found = evaluated_histories(self.out, candidate.label, seeds)
+        return {seed: of_final_model(run, candidate.job) for seed, run in found.items()}
 
     def _train(
         self,
@@ -177,7 +176,8 @@ class Race:
         check_folders(runs.values())
         if runs:
             left = share * (self.ends - time.monotonic())
-            self.failed |= run_all(runs, self.processes, self.watch, left)
+            before = {key: why for key, why in self.failed.items() if key not in runs}
+            self.failed = before | run_all(runs, self.processes, self.watch, left)
 
     def _affordable_first(self, candidates: Sequence[Candidate]) -> float:
         """Simulated seconds of the first rung, from one timed batch of each strategy.

@@ -44,6 +44,7 @@ TITLES = {
     "fedplt": "FedPLT, as planned",
     RECOMMENDED: "FedPLT, recommended",
 }
+FEDAVG = {"name": "fedavg"}
 RATIOS = 40
 """So many ratios are tried to find what a device can afford with FedPMT and HeteroFL."""
 
@@ -132,7 +133,7 @@ def make_setting(
     fleet = {"devices": path, **target, **shared}
     sections = {"clients": {"num_clients": number}, "fleet": fleet}
     base = variant(config, config.name, sections, config.seed)
-    job = make_job(variant(base, WAITS, {"method": {"name": "fedavg"}}, base.seed), model, data)
+    job = make_job(variant(base, WAITS, {"method": FEDAVG}, base.seed), model, data)
     counter = memory_counter(job)
     workload = nominal_workload(base, job.layers, len(data.train), counter)
     plan = plan_fleet(file.devices, workload, **target)
@@ -146,7 +147,7 @@ def strategies_of(setting: Setting) -> tuple[list[Strategy], dict[str, str]]:
     planned = setting.config.fleet.model_copy(update=target)
     fleet = planned.model_dump(exclude_none=True, mode="json")
     without_memory = tuple(d.name for d in setting.devices if not setting.has_memory(d))
-    found = [Strategy(WAITS, _sections("fedavg", fleet), without_memory)]
+    found = [Strategy(WAITS, {"method": FEDAVG, "fleet": fleet}, without_memory)]
     skipped: dict[str, str] = {}
     if len(without_memory) == len(setting.devices):
         skipped[found.pop().title] = "no device has the memory for the whole model"
@@ -162,7 +163,7 @@ def strategies_of(setting: Setting) -> tuple[list[Strategy], dict[str, str]]:
         skipped[TITLES[WITHOUT]] = reason
     else:
         limit = {**fleet, "late_after_seconds": setting.deadline}
-        found.append(Strategy(WITHOUT, _sections("fedavg", limit), without_memory))
+        found.append(Strategy(WITHOUT, {"method": FEDAVG, "fleet": limit}, without_memory))
     cut = plan_fleet(
         setting.devices, setting.workload,
         deadline_seconds=setting.deadline, min_ratio=1.0, may_cut_steps=True,
@@ -170,7 +171,7 @@ def strategies_of(setting: Setting) -> tuple[list[Strategy], dict[str, str]]:
     if any(entry.traded for entry in cut.devices):
         late = tuple(entry.device.name for entry in cut.late)
         fewer = {**fleet, "min_ratio": 1.0, "may_cut_steps": True, "may_freeze": False}
-        found.append(Strategy("fedavg-fewer-steps", _sections("fedavg", fewer), late))
+        found.append(Strategy("fedavg-fewer-steps", {"method": FEDAVG, "fleet": fewer}, late))
     else:
         skipped[TITLES["fedavg-fewer-steps"]] = (
             "not even one step with the whole model is possible for a slow device"
@@ -189,10 +190,6 @@ def _fedplt(setting: Setting, label: str, fleet: Mapping[str, Any], **options: A
     method = {**(own if own["name"] == "fedplt" else {"name": "fedplt"}), **options}
     late = tuple(entry.device.name for entry in setting.plan.late)
     return Strategy(label, {"method": method, "fleet": fleet}, late)
-
-
-def _sections(method: str, fleet: Mapping[str, Any]) -> dict[str, Any]:
-    return {"method": {"name": method}, "fleet": dict(fleet)}
 
 
 def _at_affordable_ratios(setting: Setting, fleet: Mapping[str, Any], name: str) -> Strategy:

@@ -245,9 +245,9 @@ class Comparison:
         score_rows, cost_rows = [], []
         for label, runs in self.methods.items():
             name = label + (" (ended early)" if runs.failed else "")
-            found = [runs.lasts, runs.finals, *(scores[label] for scores in equal.values())]
-            spreads = [spread_text(metric, values, sign="+-") for values in found]
-            score_rows.append((name, f"{runs.trained:.1%}", *spreads))
+            within_budgets = (spread_text(metric, s[label], sign="+-") for s in equal.values())
+            means = (spread_text(metric, s, sign="+-") for s in (runs.lasts, runs.finals))
+            score_rows.append((name, f"{runs.trained:.1%}", *means, *within_budgets))
             cost_rows.append((name, *(mean_cost_text(m, c[label]) for m, c in reached.items())))
         header = ("method", "trained", "last", "last 10", *within)
         return [

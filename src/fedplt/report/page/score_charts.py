@@ -42,9 +42,6 @@ def curves_of(groups: Groups) -> dict[str, Any]:
     ]
     axes = [key for key in AXES if _is_known(found, "x", key)]
     values = {"score": metric.label, "loss": "validation loss", "train_loss": "training loss"}
-    for group in found:
-        for run in group["runs"]:
-            run["x"] = {key: run["x"][key] for key in axes}
     return {
         "groups": plain(found),
         "axes": [{"key": key, "label": AXES[key][0], "unit": AXES[key][1]} for key in axes],
