@@ -18,7 +18,8 @@ from tools.unused import unused
 import fedplt
 
 SOURCE = Path(fedplt.__file__).parent
-FLOWER = SOURCE.with_name("fedplt_flower")
+BESIDE = {name: SOURCE.with_name(name) for name in ("fedplt_advice", "fedplt_flower")}
+"""Packages beside ``fedplt`` that may use all of it, and not each other."""
 TESTS = Path(__file__).parent
 
 ROOT_MODULES = ["errors", "seeds", "files", "text", "imports", "schema", "torch_internals"]
@@ -29,8 +30,7 @@ PACKAGES = [
 ]  # fmt: skip
 """In the order of a run: each may use the root modules and the packages before it. ``api`` is one
 module; its tests are in a folder."""
-LEVEL = {None: -1} | {package: level for level, package in enumerate([*PACKAGES, "fedplt_flower"])}
-"""``fedplt_flower`` is a package beside ``fedplt`` and may use all of it."""
+LEVEL = {None: -1} | {package: level for level, package in enumerate([*PACKAGES, *BESIDE])}
 PLAIN = {None: {"pydantic"}, "planning": set(), "sampling": set(), "fleet": {"pydantic"}}
 """What needs NumPy and the standard library alone, and what each may use besides."""
 INTERNALS = "fedplt.torch_internals"
@@ -55,21 +55,23 @@ def module_name(path: Path) -> str:
 
 
 FILES = {
-    module_name(path): path for folder in (SOURCE, FLOWER) for path in sorted(folder.rglob("*.py"))
+    module_name(path): path
+    for folder in (SOURCE, *BESIDE.values())
+    for path in sorted(folder.rglob("*.py"))
 }
 
 
 def package_of(module: str) -> str | None:
-    """The package below ``fedplt``, or ``fedplt_flower``; None for root modules and ``fedplt``."""
+    """The package below ``fedplt``, or beside it; None for root modules and ``fedplt``."""
     if module == "fedplt.__main__":
         return "cli"
-    if module.split(".", maxsplit=1)[0] == "fedplt_flower":
-        return "fedplt_flower"
+    if (top := module.partition(".")[0]) in BESIDE:
+        return top
     return next(iter(set(module.split(".")[1:2]) & set(PACKAGES)), None)
 
 
 def of_command_line(module: str) -> bool:
-    return package_of(module) == "cli" or module == "fedplt_flower.cli"
+    return package_of(module) == "cli" or module in {f"{package}.cli" for package in BESIDE}
 
 
 def where(module: str, line: int) -> str:
@@ -124,8 +126,9 @@ def test_nothing_but_root_modules_and_packages_lies_in_the_source():
     others = {"__init__.py", "__init__.pyi", "__main__.py", "api.py", "py.typed", "configs"}
     assert found == {*others, *(f"{m}.py" for m in ROOT_MODULES), *PACKAGES} - {"api"}
     data = {SOURCE, SOURCE / "configs", SOURCE / "configs" / "fleets"}
-    data |= {FLOWER, *(FLOWER / room / "templates" for room in ("app", "deployment"))}
-    folders = [*SOURCE.rglob("*/"), *FLOWER.rglob("*/")]
+    flower = BESIDE["fedplt_flower"]
+    data |= {*BESIDE.values(), *(flower / room / "templates" for room in ("app", "deployment"))}
+    folders = [path for folder in (SOURCE, *BESIDE.values()) for path in folder.rglob("*/")]
     missing = [p for p in folders if p.name != "__pycache__" and p not in data]
     assert not [p for p in missing if not (p / "__init__.py").is_file()]
 
@@ -150,7 +153,7 @@ def test_imports_go_down_only():
         for module, path in FILES.items()
         if module != "fedplt"  # which has the public names of all
         for found in imports(path)
-        if found.target.split(".")[0] in ("fedplt", "fedplt_flower")
+        if found.target.split(".")[0] in ("fedplt", *BESIDE)
         if LEVEL[package_of(found.target)] > LEVEL[package_of(module)]
     ]
     assert not broken, "\n".join(broken)
@@ -258,8 +261,17 @@ def test_only_reports_draw_and_only_flower_speaks_flower():
     assert not broken, "\n".join(broken)
 
 
+def test_packages_beside_do_not_use_each_other():
+    """Nor does fedplt import them: imports go down only."""
+    broken = [
+        f"{where(module, found.line)} imports {found.target}"
+        for module, found in all_imports()
+        if {package_of(module), package_of(found.target)} == set(BESIDE)
+    ]
+    assert not broken, "\n".join(broken)
+
+
 def test_flower_does_not_use_the_simulator():
-    """Nothing of fedplt imports ``fedplt_flower``: imports go down only."""
     broken = [
         f"{where(module, found.line)} imports {found.target}"
         for module, found in all_imports()
@@ -310,9 +322,11 @@ def test_tests_mirror_the_packages():
     found = {path.relative_to(TESTS) for path in folders} - {Path("support"), Path("reliability")}
     beside = {path for path in found if path.parts[0] == "reproduction"}
     assert not [path for path in beside if not (TESTS.parent / path).is_dir()]
-    flower = {path for path in found if path.parts[0] == "flower"}
-    assert not [p for p in flower if not FLOWER.joinpath(*p.parts[1:]).is_dir()]
-    mirrored = found - beside - flower
+    for name, folder in BESIDE.items():
+        own = {path for path in found if f"fedplt_{path.parts[0]}" == name}
+        assert own and not [path for path in own if not folder.joinpath(*path.parts[1:]).is_dir()]
+        beside |= own
+    mirrored = found - beside
     assert not [path for path in mirrored if not (SOURCE / path).is_dir() and path != Path("api")]
     assert {path.parts[0] for path in mirrored} == set(PACKAGES)
 

@@ -16,7 +16,7 @@ import fedplt
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 GROUPS = {
     "Run": [
-        "run", "resume", "train", "compare", "History", "RoundRecord",
+        "run", "resume", "train", "compare", "advise", "History", "RoundRecord",
         "scalars", "load_history", "load", "evaluate",
     ],
     "A loop of your own": [

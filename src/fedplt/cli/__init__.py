@@ -14,14 +14,17 @@ from typing import Any
 
 import typer
 
-from fedplt.cli import advise, comparing, fleet, prepare, runs
+from fedplt.cli import comparing, fleet, prepare, runs
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 
 PACKAGE = Path(__file__).parents[1]
-OWN = (PACKAGE, PACKAGE.with_name("fedplt_flower"))
+BESIDE = ("fedplt_advice", "fedplt_flower")
+"""Packages beside this one, with verbs in their module ``cli``."""
+OWN = (PACKAGE, *map(PACKAGE.with_name, BESIDE))
 
-importlib.import_module("fedplt_flower.cli")  # verbs of the package beside this one
+for package in BESIDE:
+    importlib.import_module(f"{package}.cli")
 
 
 def main(application: typer.Typer = app) -> None:
@@ -57,6 +60,6 @@ def _short_warnings() -> Iterator[None]:
 
     with warnings.catch_warnings():
         default = warnings.showwarning
-        warnings.filterwarnings("always", category=UserWarning, module=r"fedplt(_flower)?\.")
+        warnings.filterwarnings("always", category=UserWarning, module=r"fedplt(_\w+)?\.")
         warnings.showwarning = show
         yield

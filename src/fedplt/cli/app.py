@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fedplt import __version__
 from fedplt.configs import builtin_configs, builtin_fleets
-from fedplt.errors import RunError
+from fedplt.imports import optional_module
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -275,15 +275,11 @@ def _main(
 ) -> None: ...
 
 
-NO_MATPLOTLIB = "pictures need matplotlib: pip install 'fedplt[pictures]'"
-
-
 def figures() -> ModuleType:
     """The drawing module; without matplotlib, the error shows how to install it."""
-    try:
-        from fedplt.report import figures
-    except ImportError as error:
-        raise RunError(NO_MATPLOTLIB) from error
+    optional_module("matplotlib", "a picture", "'fedplt[pictures]'")
+    from fedplt.report import figures
+
     return figures
 
 

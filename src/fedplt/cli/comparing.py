@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +23,10 @@ from fedplt.cli.app import (
 from fedplt.cli.prepare import fetch_progress
 from fedplt.errors import ConfigError, RunError, did_you_mean
 
+Seeds = Annotated[str, typer.Option(help="Comma-separated.")]
+Processes = Annotated[
+    int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
+]
 DEFAULT = (
     "fedplt-recommended", "fedplt", "fedavg", "fedpmt", "heterofl", "fedrolex", "feddrop",
 )  # fmt: skip
@@ -47,7 +53,7 @@ def compare(
             help=f"Comma-separated, also my_file:MyMethod (default: {','.join(DEFAULT)})."
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "1,2,3",
+    seeds: Seeds = "1,2,3",
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="METHOD.KEY=VALUE", help="Set an option of one method."),
@@ -60,14 +66,12 @@ def compare(
         float | None,
         typer.Option(help="Report the cost to reach this score, such as an accuracy of 0.7."),
     ] = None,
-    processes: Annotated[
-        int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
-    ] = None,
+    processes: Processes = None,
 ) -> None:
     """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
-    from fedplt.comparison.progress import comparison_progress
     from fedplt.comparison.run_comparison import compare as run_comparison
-    from fedplt.configuration import load_config, placing
+    from fedplt.comparison.run_comparison import run_folder
+    from fedplt.configuration import load_config
     from fedplt.files import write_text
     from fedplt.report.page import content_of, read_run, write_page
 
@@ -77,27 +81,19 @@ def compare(
         names.append(settings.method["name"])
     chosen = _with_options(names, settings.method, option or [])
     folder = out_folder or Path("runs") / f"compare-{settings.name}"
-
-    numbers = parse_seeds(seeds)
-    try:
-        with placing(config, set_ or []), comparison_progress(status) as watch:
-            found = run_comparison(
-                settings, chosen, numbers, folder,
-                target=target, processes=processes, watch=watch,
-                fetching=lambda: fetch_progress(status),
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        err.print("stopped and saved. Start it again to continue.")
-        raise typer.Exit(130) from None
+    with runs_shown(config, set_) as shown:
+        found = run_comparison(
+            settings, chosen, parse_seeds(seeds), folder,
+            target=target, processes=processes, **shown,
+        )  # fmt: skip
     out.print(found.text(target))
     out.print(f"\nresults: {folder / 'comparison.json'}")
     write_text(folder / "comparison.tex", found.latex(target))
     out.print(f"tables for LaTeX: {folder / 'comparison.tex'}")
-    folders = {
-        label: [folder / f"{label}-seed{seed}" for seed in runs.histories]
+    groups = {
+        label: [read_run(run_folder(folder, label, seed)) for seed in runs.histories]
         for label, runs in found.methods.items()
     }
-    groups = {label: [read_run(path) for path in paths] for label, paths in folders.items()}
     page = write_page(folder / "report.html", content_of(f"Comparison: {settings.name}", groups))
     out.print(f"report: {page}")
     print_json(lambda: found.to_json(target))
@@ -107,6 +103,20 @@ def compare(
         err.print(f"no picture: {error}")
     if found.problems:
         raise typer.Exit(1)
+
+
+@contextmanager
+def runs_shown(config: Path, overrides: list[str] | None) -> Iterator[dict[str, Any]]:
+    """Arguments that show the progress of several runs; after Ctrl-C, print how to continue."""
+    from fedplt.comparison.progress import comparison_progress
+    from fedplt.configuration import placing
+
+    try:
+        with placing(config, overrides or []), comparison_progress(status) as watch:
+            yield {"watch": watch, "fetching": lambda: fetch_progress(status)}
+    except KeyboardInterrupt:
+        err.print("stopped and saved. Start it again to continue.")
+        raise typer.Exit(130) from None
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -143,10 +143,7 @@ def probe(
     out.print("\n" + text, end="")
     print_json(device)
     if out_file is not None:
-        try:
-            write_text(out_file, text)
-        except OSError as error:
-            raise FleetError(f"--out {out_file} cannot be written: {error.strerror}") from error
+        write_text(out_file, text)
 
 
 def _given(**flags: Any) -> dict[str, Any]:

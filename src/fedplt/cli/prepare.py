@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,25 +56,19 @@ def init(
 
 @contextmanager
 def fetch_progress(console: Console) -> Iterator[OnFetch]:
-    """Show a progress bar per fetched file."""
+    """Show a progress bar per fetched file on a terminal, else a line."""
     tasks: dict[str, TaskID] = {}
-    if not console.is_terminal:
-
-        def announce(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = TaskID(len(tasks))
-                console.print(f"fetching: {what}")
-
-        yield announce
-        return
     columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn()]
-    with Progress(*columns, console=console, transient=True) as progress:
+    progress = Progress(*columns, console=console, transient=True)
 
-        def show(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done)
+    def show(what: str, done: int, total: int | None) -> None:
+        if what not in tasks:
+            tasks[what] = progress.add_task(what, total=total)
+            if not console.is_terminal:
+                console.print(f"fetching: {what}")
+        progress.update(tasks[what], completed=done)
 
+    with progress if console.is_terminal else nullcontext():
         yield show
 
 
@@ -191,29 +185,25 @@ def _show_memory(
     from fedplt.planning import make_plan
     from fedplt.text import bytes_text, table
 
-    counter, columns = MemoryCounter(model, inputs), []
-    answer: list[dict[str, Any]] = []
-    half = len(layers) // 2
+    counter, half = MemoryCounter(model, inputs), len(layers) // 2
     kept = sum(layers.sizes[half:]) / layers.size
+    answer: list[dict[str, Any]] = []
     for ratio, frozen in ((1.0, 0), (0.3, 0), (0.06, 0), (min(0.06, kept), half)):
         part = make_plan(layers, [planned_share(layers, ratio, frozen)]).assignment(0)
-        found = counter.memory(part, batch_size)
-        measured = counter.measure(part, batch_size)
-        columns.append(found)
+        found, measured = counter.memory(part, batch_size), counter.measure(part, batch_size)
         own = {"ratio": ratio, "frozen_layers": frozen, "measured": measured}
         answer.append({**own, **found.parts(), "saved": dict(found.saved)})
     names = [f"ratio {each['ratio']:.2g}" for each in answer]
     names[-1] += f", first {half} frozen"
-    shown = [*columns[0].parts(), "measured"]
+    shown = [*found.parts(), "measured"]
     rows = [
         [name, *(bytes_text(each[part]) for part in shown)]
         for name, each in zip(names, answer, strict=True)
     ]
     out.print(f"\nmemory of training, batches of {batch_size}\n{table(['', *shown], rows)}")
-    modules = dict.fromkeys(name for found in columns for name in found.saved)
     rows = [
-        [name or "(model, loss)", *(bytes_text(found.saved.get(name, 0)) for found in columns)]
-        for name in modules
+        [name or "(model, loss)", *(bytes_text(each["saved"].get(name, 0)) for each in answer)]
+        for name in dict.fromkeys(name for each in answer for name in each["saved"])
     ]
     out.print(f"\nof it activations, by the module that saves them\n{table(['', *names], rows)}")
     return answer

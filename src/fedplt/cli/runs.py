@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,10 +23,11 @@ from fedplt.cli.app import (
 )
 from fedplt.cli.prepare import fetch_progress
 from fedplt.errors import ConfigError, RunError, did_you_mean
+from fedplt.imports import optional_module
 from fedplt.text import SAMPLE_STD, counted
 
 if TYPE_CHECKING:
-    from fedplt.federation import OnRound, RunFolder
+    from fedplt.federation import Job, RunFolder
 
 Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Log every round into the run's tensorboard/ folder.")
@@ -79,10 +79,8 @@ def run(
 ) -> None:
     """Train as a configuration describes and write a report."""
     from fedplt.configuration import default_folder, load_config, placing
-    from fedplt.engines import engine_of
-    from fedplt.federation import RunFolder, coverage_warnings, job_from_config, run_job
+    from fedplt.federation import RunFolder, coverage_warnings, job_from_config
     from fedplt.federation.costs import forecast
-    from fedplt.federation.progress import rounds_progress
     from fedplt.fleet import available_cores, fleet_summary
 
     overrides = list(set_ or [])
@@ -100,40 +98,25 @@ def run(
     if len(job.samples):
         workers = settings.engine.workers or available_cores()
         out.print(forecast(job, workers).summary(path) + "\n")
-    with (
-        placing(config, overrides),
-        _stopping(path),
-        rounds_progress(out, 0, settings.rounds, job.metric) as show,
-        _tracked(path, tensorboard, 0, show) as on_round,
-    ):
-        made = engine_of(settings)
-        run_job(job, path, engine=made, on_round=on_round, overwrite=overwrite)
+    with placing(config, overrides):
+        _train(job, path, 0, tensorboard, overwrite=overwrite)
     _finish(RunFolder.open(path))
 
 
 @verb()
 def resume(folder: Folder, set_: Set = None, tensorboard: Tensorboard = False) -> None:
     """Continue a run that was stopped or killed, to the same bits."""
-    from fedplt.configuration import RunConfig, override, placing
-    from fedplt.engines import engine_of
-    from fedplt.federation import RunFolder, prepare_resume, run_job
-    from fedplt.federation.progress import rounds_progress
+    from fedplt.configuration import override, placing
+    from fedplt.federation import RunFolder, prepare_resume
 
-    def change(config: RunConfig) -> RunConfig:
-        return override(config, set_ or [])
-
-    with placing(folder / "config.toml", set_ or []), fetch_progress(status) as progress:
-        job, done = prepare_resume(RunFolder.open(folder), change, progress)
+    changes = set_ or []
+    with placing(folder / "config.toml", changes), fetch_progress(status) as progress:
+        opened = RunFolder.open(folder)
+        job, done = prepare_resume(opened, lambda config: override(config, changes), progress)
     out.print(f"{done} of {counted(job.config.rounds, 'round')} done.")
     for gap in job.plan.uncovered:
         out.print(f"WARNING: {gap}")
-    with (
-        _stopping(folder),
-        rounds_progress(out, done, job.config.rounds, job.metric) as show,
-        _tracked(folder, tensorboard, done, show) as on_round,
-    ):
-        engine = engine_of(job.config)
-        run_job(job, folder, engine=engine, resume=True, on_round=on_round)
+    _train(job, folder, done, tensorboard, resume=True)
     _finish(RunFolder.open(folder))
 
 
@@ -188,7 +171,7 @@ def curve(
     picture: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curve.png"),
 ) -> None:
     """Draw curves of scores; runs that differ only in their seed become mean and spread."""
-    from fedplt.comparison.statistics import spread
+    from fedplt.comparison import spread, spread_text
     from fedplt.federation.run_folder.records import one_metric
     from fedplt.report.page import read_groups
 
@@ -199,10 +182,8 @@ def curve(
         finals = [history.final_score() for history in histories]
         lasts = [history.last_score for history in histories]
         mean, std, number = astuple(spread(finals))
-        text, note = metric.text(mean, 1), "one run"
-        if std is not None:
-            text = f"{metric.number(mean, 1)} +- {metric.text(std, 1)}"
-            note = f"{number} runs, +- {SAMPLE_STD}"
+        text = spread_text(metric, finals, 1, sign="+-", unit=metric.unit)
+        note = "one run" if std is None else f"{number} runs, +- {SAMPLE_STD}"
         each, last = (", ".join(metric.number(v, 1) for v in values) for values in (finals, lasts))
         out.print(
             f"{name}: {text} ({note}; mean of the last 10 evaluations: {each}; last evaluation: "
@@ -228,12 +209,14 @@ def watch(
     """Show runs in the browser, live; reads only, and only for this machine without --host."""
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder. Name the one that has your runs.")
-    try:
-        from fedplt.report.watch import make_server, watch_app
-    except ImportError as error:
-        raise RunError("fedplt watch needs a web server: pip install 'fedplt[watch]'") from error
-    names = [*(name or []), *([] if host in ("0.0.0.0", "::") else [host])]
-    if host in ("0.0.0.0", "::") and not name:
+    for package in ("starlette", "uvicorn"):
+        optional_module(package, "fedplt watch", "'fedplt[watch]'")
+    from fedplt.report.watch import make_server, watch_app
+
+    names = list(name or [])
+    if host not in ("0.0.0.0", "::"):
+        names.append(host)
+    elif not names:
         raise ConfigError(
             f"--host {host}: give the host name or address of the page with --name, "
             "such as --name lab-server; requests for other names are refused."
@@ -296,24 +279,22 @@ def _finish(folder: RunFolder) -> None:
     from fedplt.federation.privacy import privacy_text
     from fedplt.federation.run_folder.results import AVERAGE_MODEL
 
-    history, model = folder.history(), folder.path / "model.safetensors"
+    history, config, model = folder.history(), folder.config(), folder.path / "model.safetensors"
     number, metric, record = min(10, len(history.scores)), history.metric, history.rounds[-1]
     last, mean = metric.text(history.last_score, 1), metric.text(history.final_score(), 1)
     text = f"{metric.name} {last} in the last evaluation, {mean} mean of the last {number}"
-    config = folder.config()
     shipped = ""
     if record.average_score is not None and config.server.average is not None:
         text += f", {metric.text(record.average_score, 1)} the average of past models"
         is_last = (folder.path / AVERAGE_MODEL).exists()
         shipped = " (the last model)" if is_last else " (the average)"
-    wanted = config.rounds
-    if record.round < wanted and history.best is not None:
-        out.print(
-            f"ended after round {record.round} of {wanted}: no better {metric.name} since round "
-            f"{history.best.round} (evaluation.stop_after)"
-        )
     if history.test_score is not None:
         text += f", {metric.text(history.test_score, 1)} on the test set{shipped}"
+    if record.round < config.rounds and history.best is not None:
+        out.print(
+            f"ended after round {record.round} of {config.rounds}: no better {metric.name} since "
+            f"round {history.best.round} (evaluation.stop_after)"
+        )
     out.print(text)
     if history.privacy is not None:
         out.print(f"privacy: {privacy_text(history.privacy)}")
@@ -339,26 +320,21 @@ def _finish(folder: RunFolder) -> None:
     )
 
 
-@contextmanager
-def _tracked(folder: Path, wanted: bool, done: int, show: OnRound) -> Iterator[OnRound]:
-    """Also log every round for TensorBoard, if ``wanted``."""
-    from fedplt.federation.progress import both
+def _train(job: Job, folder: Path, done: int, tensorboard: bool, **how: bool) -> None:
+    """Train with progress, also for TensorBoard if wanted; after Ctrl-C, print how to continue."""
+    from fedplt.engines import engine_of
+    from fedplt.federation import Interrupted, run_job
+    from fedplt.federation.progress import both, rounds_progress
     from fedplt.report.export import tensorboard_rounds
 
-    if wanted:
-        with tensorboard_rounds(folder / "tensorboard", done) as log:
-            yield both(log, show)
-    else:
-        yield show
-
-
-@contextmanager
-def _stopping(folder: Path) -> Iterator[None]:
-    """After Ctrl-C, print how to continue."""
-    from fedplt.federation import Interrupted
-
     try:
-        yield
+        with ExitStack() as stack:
+            shown = rounds_progress(out, done, job.config.rounds, job.metric)
+            on_round = stack.enter_context(shown)
+            if tensorboard:
+                logged = tensorboard_rounds(folder / "tensorboard", done)
+                on_round = both(stack.enter_context(logged), on_round)
+            run_job(job, folder, engine=engine_of(job.config), on_round=on_round, **how)
     except Interrupted:
         err.print(f"stopped and saved. Continue with: fedplt resume {folder}")
         raise typer.Exit(130) from None

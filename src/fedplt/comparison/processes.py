@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 OnRound = Callable[[int, float | None], None]
 """Called after each round with its number (from 1) and its score."""
@@ -71,29 +72,34 @@ class Processes:
                 before = output.tell()
                 process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output)
             self._running.add(process)
-        listener = _Listener(process, on_round, timeout)
+        problem, kill_at = "", math.inf
+        reports = _reports(process, timeout, lambda: min(kill_at, self._kill_at))
         try:
-            listener.listen(lambda: self._kill_at)
-        except BaseException:  # raised by on_round, or Ctrl-C: SIGTERM lets the run save
+            for report in reports:
+                problem = report.get("failed", problem)
+                if "round" in report:
+                    on_round(report["round"], report["score"])
+        except BaseException:  # raised by on_round: SIGTERM lets the run save
             process.terminate()
-            ends = time.monotonic() + END_SECONDS
-            listener.on_round = lambda *_: None
-            listener.listen(lambda: ends)
+            kill_at = time.monotonic() + END_SECONDS
+            for _ in reports:
+                pass
             raise
         finally:
             assert process.stdout is not None
             process.stdout.close()
             with self._lock:
                 self._running.discard(process)
-            output_text = _read(log)
-            if not output_text:
-                log.unlink(missing_ok=True)
+            text = b""
+            with suppress(FileNotFoundError):  # deleted in the meantime
+                if not (text := log.read_bytes()):
+                    log.unlink()
         code = process.returncode
-        died = not listener.problem and code < 0 and code != -signal.SIGTERM
-        problem = listener.problem or _reason(code, output_text[before:])
+        died = not problem and code < 0 and code != -signal.SIGTERM
+        problem = problem or _reason(code, text[before:])
         if self._kill_at < math.inf and died:
             return STOPPED, False
-        return (f"{problem} (its output is in {log})" if problem and output_text else problem), died
+        return (f"{problem} (its output is in {log})" if problem and text else problem), died
 
     def stop(self) -> None:
         """Ask all running processes to save and end, or kill them; start no new ones."""
@@ -103,50 +109,29 @@ class Processes:
                 process.terminate()
 
 
-class _Listener:
-    """Reads reports of a process until it ends, even if its children hold its output open."""
-
-    def __init__(self, process: subprocess.Popen[bytes], on_round: OnRound, timeout: float) -> None:
-        self.process, self.on_round, self.timeout = process, on_round, timeout
-        self.problem = ""
-        self._rest = b""
-
-    def listen(self, kill_at: Callable[[], float]) -> None:
-        assert self.process.stdout is not None
-        output, heard, ended = self.process.stdout.fileno(), time.monotonic(), False
-        while True:
-            if ended:  # its output is closed; the process will end soon
-                time.sleep(POLL_SECONDS)
-            elif wait([output], POLL_SECONDS):
-                block = os.read(output, 1 << 16)
-                ended = not block
-                heard = time.monotonic()
-                self._hear(block)
-                continue
-            if self.process.poll() is not None:
-                return
-            now = time.monotonic()
-            silent = now > heard + self.timeout
-            if silent:
-                self.problem = f"no sign of life for {self.timeout:g} s (engine.timeout_seconds)"
-            if silent or now > kill_at():
-                self.process.send_signal(signal.SIGKILL)
-
-    def _hear(self, block: bytes) -> None:
-        *lines, self._rest = (self._rest + block).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
-            if "failed" in message:
-                self.problem = message["failed"]
-            elif "round" in message:
-                self.on_round(message["round"], message["score"])
-
-
-def _read(log: Path) -> bytes:
-    try:
-        return log.read_bytes()
-    except FileNotFoundError:  # deleted in the meantime
-        return b""
+def _reports(
+    process: subprocess.Popen[bytes], timeout: float, kill_at: Callable[[], float]
+) -> Iterator[dict[str, Any]]:
+    """The reports of a process until it ends, even if its children hold its output open."""
+    assert process.stdout is not None
+    output, heard, rest, is_closed = process.stdout.fileno(), time.monotonic(), b"", False
+    while True:
+        if is_closed:  # the process will end soon
+            time.sleep(POLL_SECONDS)
+        elif wait([output], POLL_SECONDS):
+            block = os.read(output, 1 << 16)
+            is_closed, heard = not block, time.monotonic()
+            *lines, rest = (rest + block).split(b"\n")
+            yield from map(json.loads, lines)
+            continue
+        if process.poll() is not None:
+            return
+        now = time.monotonic()
+        is_silent = now > heard + timeout
+        if is_silent:
+            yield {"failed": f"no sign of life for {timeout:g} s (engine.timeout_seconds)"}
+        if is_silent or now > kill_at():
+            process.send_signal(signal.SIGKILL)
 
 
 def _reason(code: int, output: bytes) -> str:

@@ -19,9 +19,6 @@ LOG_SECONDS = 30.0
 @contextmanager
 def comparison_progress(console: Console) -> Iterator[Watch]:
     """Show the progress of all runs together and of each running one; a line when one ends."""
-    if not console.is_terminal:
-        yield _LogWatch(console)
-        return
     columns = [
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
@@ -30,84 +27,37 @@ def comparison_progress(console: Console) -> Iterator[Watch]:
     ]
     progress = Progress(*columns, console=console, transient=True)
     try:
-        yield _LiveWatch(console, progress)  # starts with the runs: data is fetched first
+        yield _ShownRuns(console, progress)  # it starts with the runs: data is fetched first
     finally:
-        progress.stop()
+        if console.is_terminal:
+            progress.stop()
 
 
-class _LogWatch(Watch):
-    """Prints lines for a log file."""
+class _ShownRuns(Watch):
+    """Draws a bar per running run on a terminal, and prints lines into a log file."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.rounds: dict[str, int] = {}
-        self.done: dict[str, int] = {}
+    def __init__(self, console: Console, progress: Progress) -> None:
+        self.console, self.progress = console, progress
+
+    def on_begin(self, rounds: Rounds, done: Rounds, metric: MetricInfo) -> None:
+        for bar in self.progress.task_ids:  # of the runs before
+            self.progress.remove_task(bar)
+        self.rounds = {_name(*run): number for run, number in rounds.items()}
+        self.done = {_name(*run): number for run, number in done.items()}
         """Rounds done, by run."""
         self.scores: dict[str, str] = {}
         """The last score as text, by running run."""
+        self.total, self.metric = sum(rounds.values()), metric
+        self.all = self.progress.add_task(f"all {len(done)} runs", total=self.total, text="")
+        self.bars: dict[str, TaskID] = {}
         self.steps = 0
         """Rounds since the start; after the second one, since the first."""
         self.first: float | None = None
         """When the first round ended."""
-
-    def on_begin(self, rounds: Rounds, done: Rounds, metric: MetricInfo) -> None:
-        self.rounds = {_name(*run): number for run, number in rounds.items()}
-        self.done = {_name(*run): number for run, number in done.items()}
-        self.metric, self.steps, self.first = metric, 0, None
         self.started = self.shown = time.monotonic()
-
-    def on_round(self, label: str, seed: int, round: int, score: float | None) -> None:
-        self.done[_name(label, seed)] = round
-        self.steps += 1
-        if self.first is None:
-            self.first = time.monotonic()
-        elif self.started < self.first:  # the time before is spent once, on starting
-            self.started, self.steps = self.first, self.steps - 1
-        if score is not None:
-            self.scores[_name(label, seed)] = self.metric.text(score)
-        self.show_round(_name(label, seed))
-
-    def on_end(self, label: str, seed: int, text: str) -> None:
-        name = _name(label, seed)
-        self.done[name] = self.rounds[name]
-        score = self.scores.pop(name, "")
-        line = f"{name}: {score and f'{self.metric.name} {score}, '}{text}"
-        self.console.print(line, soft_wrap=True, highlight=False)
-
-    def time_left(self) -> str:
-        """Estimated from the rounds of this start."""
-        if not self.steps:
-            return ""
-        left = sum(self.rounds.values()) - sum(self.done.values())
-        return f"{duration_text((time.monotonic() - self.started) / self.steps * left)} left"
-
-    def show_round(self, name: str) -> None:
-        now = time.monotonic()
-        if now - self.shown < LOG_SECONDS:
-            return
-        self.shown = now
-        rounds = f"round {sum(self.done.values())} of {sum(self.rounds.values())}"
-        running = [f"{run}: {score}" for run, score in self.scores.items()]
-        line = "; ".join([f"{rounds}, {self.time_left()}", *running])
-        self.console.print(line, soft_wrap=True, highlight=False)
-
-
-class _LiveWatch(_LogWatch):
-    """Shows progress bars on a terminal."""
-
-    def __init__(self, console: Console, progress: Progress) -> None:
-        super().__init__(console)
-        self.progress = progress
-        self.bars: dict[str, TaskID] = {}
-
-    def on_begin(self, rounds: Rounds, done: Rounds, metric: MetricInfo) -> None:
-        super().on_begin(rounds, done, metric)
-        for bar in self.progress.task_ids:  # of the runs before
-            self.progress.remove_task(bar)
-        total = sum(rounds.values())
-        self.all = self.progress.add_task(f"all {len(done)} runs", total=total, text="")
-        self.show_all()
-        self.progress.start()
+        if self.console.is_terminal:
+            self.draw_all()
+            self.progress.start()
 
     def on_start(self, label: str, seed: int) -> None:
         name = _name(label, seed)
@@ -115,20 +65,47 @@ class _LiveWatch(_LogWatch):
             name, total=self.rounds[name], completed=self.done[name], text="starting"
         )
 
+    def on_round(self, label: str, seed: int, round: int, score: float | None) -> None:
+        name = _name(label, seed)
+        self.done[name] = round
+        self.steps += 1
+        if self.first is None:
+            self.first = time.monotonic()
+        elif self.started < self.first:  # the time before is spent once, on starting
+            self.started, self.steps = self.first, self.steps - 1
+        if score is not None:
+            self.scores[name] = self.metric.text(score)
+        if self.console.is_terminal:
+            text = self.scores.get(name, "")
+            self.progress.update(self.bars[name], completed=round, text=text)
+            self.draw_all()
+        elif (now := time.monotonic()) - self.shown >= LOG_SECONDS:
+            self.shown = now
+            rounds = f"round {sum(self.done.values())} of {self.total}, {self.time_left()}"
+            running = [f"{run}: {text}" for run, text in self.scores.items()]
+            self.console.print("; ".join([rounds, *running]), soft_wrap=True, highlight=False)
+
     def on_end(self, label: str, seed: int, text: str) -> None:
-        super().on_end(label, seed, text)
-        if _name(label, seed) in self.bars:
-            self.progress.remove_task(self.bars.pop(_name(label, seed)))
-        self.show_all()
+        name = _name(label, seed)
+        self.done[name] = self.rounds[name]
+        score = self.scores.pop(name, "")
+        line = f"{name}: {score and f'{self.metric.name} {score}, '}{text}"
+        self.console.print(line, soft_wrap=True, highlight=False)
+        if name in self.bars:
+            self.progress.remove_task(self.bars.pop(name))
+        if self.console.is_terminal:
+            self.draw_all()
 
-    def show_round(self, name: str) -> None:
-        text = self.scores.get(name, "")
-        self.progress.update(self.bars[name], completed=self.done[name], text=text)
-        self.show_all()
-
-    def show_all(self) -> None:
+    def draw_all(self) -> None:
         done = sum(self.done.values())
         self.progress.update(self.all, completed=done, text=self.time_left())
+
+    def time_left(self) -> str:
+        """Estimated from the rounds of this start."""
+        if not self.steps:
+            return ""
+        left = self.total - sum(self.done.values())
+        return f"{duration_text((time.monotonic() - self.started) / self.steps * left)} left"
 
 
 def _name(label: str, seed: int) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from itertools import chain
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from fedplt.client import MetricInfo
+from fedplt.comparison.statistics import spread
 from fedplt.federation import History, Totals, one_metric
 from fedplt.text import (
     REPR,
@@ -152,7 +154,7 @@ class Comparison:
 
     @property
     def metric(self) -> MetricInfo:
-        return one_metric(h for c in self.methods.values() for h in c.histories.values())
+        return one_metric(chain.from_iterable(self.histories.values()))
 
     @property
     def histories(self) -> dict[str, list[History]]:
@@ -160,7 +162,7 @@ class Comparison:
 
     @property
     def measures(self) -> list[str]:
-        return measures_of(h for c in self.methods.values() for h in c.histories.values())
+        return measures_of(chain.from_iterable(self.histories.values()))
 
     def __repr__(self) -> str:
         scores = ", ".join(
@@ -228,7 +230,7 @@ class Comparison:
         metric = self.metric
         target = self.default_target() if target is None else target
         shown = f"{metric.name} in {metric.unit}" if metric.unit else metric.name
-        scores = (
+        caption = (
             f"{shown}, mean +- {SAMPLE_STD} over seeds;\n"
             "last: of the last evaluation; last 10: mean of the last 10 evaluations;\n"
             "<= costs: within the cost of the cheapest run of the same seed (shown: the mean)"
@@ -243,23 +245,15 @@ class Comparison:
         score_rows, cost_rows = [], []
         for label, runs in self.methods.items():
             name = label + (" (ended early)" if runs.failed else "")
-            spreads = (self._spread(found[label]) for found in equal.values())
-            means = (self._spread(runs.lasts), self._spread(runs.finals))
-            score_rows.append((name, f"{runs.trained:.1%}", *means, *spreads))
+            within_budgets = (spread_text(metric, s[label], sign="+-") for s in equal.values())
+            means = (spread_text(metric, s, sign="+-") for s in (runs.lasts, runs.finals))
+            score_rows.append((name, f"{runs.trained:.1%}", *means, *within_budgets))
             cost_rows.append((name, *(mean_cost_text(m, c[label]) for m, c in reached.items())))
         header = ("method", "trained", "last", "last 10", *within)
         return [
-            Table("comparison-scores", scores, header, tuple(score_rows)),
+            Table("comparison-scores", caption, header, tuple(score_rows)),
             Table("comparison-costs", costs, ("method", *self.measures), tuple(cost_rows)),
         ]
-
-    def _spread(self, values: Sequence[float | None]) -> str:
-        """Mean and sample standard deviation; the mean alone for a single value."""
-        known = [value for value in values if value is not None]
-        if not known:
-            return "-"
-        mean = self.metric.number(fmean(known))
-        return f"{mean} +- {self.metric.number(stdev(known))}" if len(known) > 1 else mean
 
     def to_json(self, target: float | None = None) -> dict[str, Any]:
         """Everything as plain values: per method and seed, every evaluated round."""
@@ -276,17 +270,35 @@ class Comparison:
 
     def _method_json(self, label: str, target: float) -> dict[str, Any]:
         runs = self.methods[label]
+        finals = spread(runs.finals)
         return {
             "method": dict(runs.method),
             "trained": runs.trained,
             "score_last_mean": fmean(runs.lasts),
-            "score_mean": fmean(runs.finals),
-            "score_std": stdev(runs.finals) if len(runs.finals) > 1 else None,
+            "score_mean": finals.mean,
+            "score_std": finals.std,
             "score_at_equal": {m: self.at_equal(m)[label] for m in self.measures},
             "cost_to_target": {m: self.costs_to(target, m)[label] for m in self.measures},
             "failed": by_seed(runs.failed),
             "runs": by_seed({seed: _run_json(h) for seed, h in runs.histories.items()}),
         }
+
+
+def spread_text(
+    metric: MetricInfo,
+    values: Iterable[float | None],
+    more_digits: int = 0,
+    *,
+    sign: str = "±",
+    unit: str = "",
+) -> str:
+    """Mean and sample standard deviation; the mean alone for a single value, - for none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    found = spread(known)
+    std = "" if found.std is None else f" {sign} {metric.number(found.std, more_digits)}"
+    return f"{metric.number(found.mean, more_digits)}{std} {unit}".rstrip()
 
 
 def default_target(metric: MetricInfo, finals: Iterable[Sequence[float]]) -> float:

@@ -221,8 +221,7 @@ def _read_results(
     """Read the results from the folders of the runs."""
     compared, without = {}, {}
     for label, method in methods.items():
-        folders = {seed: run_folder(out, label, seed) for seed in seeds}
-        histories = evaluated_histories(folders)
+        histories = evaluated_histories(out, label, seeds)
         ended = {seed: failed[label, seed] for seed in seeds if (label, seed) in failed}
         for seed in seeds:
             if seed not in histories:
@@ -230,7 +229,7 @@ def _read_results(
         if not histories:
             without[label] = ended
             continue
-        plan = RunFolder.open(folders[next(iter(histories))]).plan()
+        plan = RunFolder.open(run_folder(out, label, next(iter(histories)))).plan()
         trained = float(plan.achieved_ratios.mean())
         compared[label] = MethodRuns(dict(method), histories, trained, ended)
     if not compared:
@@ -244,8 +243,9 @@ def _read_results(
     return Comparison(compared, shared, without)
 
 
-def evaluated_histories(folders: Mapping[int, Path]) -> dict[int, History]:
+def evaluated_histories(out: Path, label: str, seeds: Iterable[int]) -> dict[int, History]:
     """The histories of the runs that have an evaluated round, by seed."""
+    folders = {seed: run_folder(out, label, seed) for seed in seeds}
     begun = {seed: folder for seed, folder in folders.items() if RunFolder.has_begun(folder)}
     found = {seed: RunFolder.open(folder).history() for seed, folder in begun.items()}
     return {seed: history for seed, history in found.items() if history.evaluated}

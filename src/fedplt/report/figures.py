@@ -17,6 +17,7 @@ from fedplt.errors import FedpltError
 from fedplt.federation import History, one_metric
 from fedplt.fleet import FleetPlan
 from fedplt.planning import Plan
+from fedplt.report.page.chart import evenly
 from fedplt.report.palette import EMPTY, GRID, INK, MUTED, SERIES
 from fedplt.text import seconds_text, short_names, shortened
 
@@ -98,14 +99,14 @@ def comparison_figure(
 
 def plan_figure(plan: Plan) -> Figure:
     """Clients (rows) by sub-layers (columns) for every layer; the color is the client's ratio."""
-    clients = np.unique(np.linspace(0, plan.num_clients - 1, MAX_ROWS).astype(int))
+    clients = evenly(plan.num_clients, MAX_ROWS)
     ratios = np.unique(-plan.ratios[clients])
     shown = -ratios if len(ratios) <= len(SERIES) else np.empty(0)
     width = max(7.2, 2.2 * len(plan.layers))
     figure = Figure(figsize=(width, 1.6 + 0.05 * min(len(clients), 80)), layout="constrained")
     panels: Any = figure.subplots(1, len(plan.layers), squeeze=False, sharey=True)[0]
     colors = ListedColormap([EMPTY, *SERIES])
-    assignments = [plan.assignment(int(client)) for client in clients]
+    assignments = [plan.assignment(client) for client in clients]
     names = short_names([layer.name for layer in plan.layers], 20)
     for index, (axes, layer) in enumerate(zip(panels, plan.layers, strict=True)):
         picture = np.zeros((len(clients), layer.num_sublayers), dtype=np.uint8)
@@ -157,8 +158,7 @@ def fleet_figure(plan: FleetPlan) -> Figure:
     entries = plan.devices
     if len(entries) > MAX_DEVICES:  # an even sample, with the extremes
         order = sorted(entries, key=lambda entry: entry.full.total)
-        chosen = np.unique(np.linspace(0, len(order) - 1, MAX_DEVICES).astype(int))
-        entries = tuple(order[index] for index in chosen)
+        entries = tuple(order[index] for index in evenly(len(order), MAX_DEVICES))
     figure = Figure(figsize=(8.4, 1.4 + 0.55 * len(entries)), layout="constrained")
     axes = figure.add_subplot()
     places = np.arange(len(entries))[::-1]

@@ -11,10 +11,10 @@ import hashlib
 import json
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -85,27 +85,22 @@ def listed_run(name: str, path: Path) -> ListedRun:
     records = path / "rounds.jsonl"
     updated = max((f.lstat().st_mtime for f in (records, path) if f.exists()), default=0.0)
     try:
-        config, last = RunFolder.open(path).config(), last_record(records)
+        folder, last, score = RunFolder.open(path), last_record(records), ""
+        config = folder.config()
+        if last and last.score is not None:
+            score = read_metric(path, folder.run).text(last.score, 1)
     except FedpltError as error:
         return ListedRun(name, state=str(error), updated=updated)
-    done = last.round if last else 0
-    finished = (path / "result.json").is_file()
     ago = duration_text(max(0.0, time.time() - updated))
     return ListedRun(
         name,
         str(config.method["name"]),
         str(config.seed),
-        f"{done} of {config.rounds}",
-        _score(path, last) if last else "",
-        "finished" if finished else f"last written {ago} ago",
+        f"{last.round if last else 0} of {config.rounds}",
+        score,
+        "finished" if (path / "result.json").is_file() else f"last written {ago} ago",
         updated,
     )
-
-
-def _score(path: Path, record: RoundRecord) -> str:
-    if record.score is None:
-        return ""
-    return read_metric(path, RunFolder.open(path).run).text(record.score, 1)
 
 
 def last_record(path: Path) -> RoundRecord | None:
@@ -136,7 +131,7 @@ ANSWER_SECONDS = 60.0
 MAX_BYTES = 500_000_000
 """Larger records are not shown: a page that large would stop the browser."""
 MAX_PAGES = 16
-"""Rendered pages in memory; a page is replaced when its run writes a file."""
+"""Rendered pages in memory."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -244,8 +239,6 @@ class _Pages:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._cache: OrderedDict[str, tuple[str, str]] = OrderedDict()
-        """Tag and HTML of the most recent pages, by run."""
 
     def runs(self, request: Request) -> Response:
         """All runs, the latest first."""
@@ -265,20 +258,14 @@ class _Pages:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={**HEADERS, "ETag": tag})
         try:
-            return _answer(self._html(name, path, tag), tag)
+            return _answer(_run_page(name, path, tag), tag)
         except FedpltError as error:
             return _problem(f"{name}: {error}", 200)
 
-    def _html(self, name: str, path: Path, tag: str) -> str:
-        cached = self._cache.get(name)
-        if cached is None or cached[0] != tag:
-            cached = self._cache[name] = (tag, _run_page(name, path))
-            while len(self._cache) > MAX_PAGES:
-                self._cache.popitem(last=False)
-        return cached[1]
 
-
-def _run_page(name: str, path: Path) -> str:
+@lru_cache(MAX_PAGES)
+def _run_page(name: str, path: Path, tag: str) -> str:
+    """The page of a run whose files have this tag."""
     size = (path / "rounds.jsonl").stat().st_size if (path / "rounds.jsonl").exists() else 0
     if size > MAX_BYTES:
         raise RunError(f"rounds.jsonl has {size / 1e6:.0f} MB: too much for a page.")

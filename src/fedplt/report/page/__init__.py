@@ -8,7 +8,6 @@ file names is imported.
 
 from __future__ import annotations
 
-from fedplt.report.page.advice import write_advice
 from fedplt.report.page.html_page import (
     Content,
     Section,

@@ -69,6 +69,11 @@ def line(name: str, x: Iterable[Any], y: Iterable[Any], **more: Any) -> dict[str
     }  # fmt: skip
 
 
+def hover(text: str) -> str:
+    """The template of the text under the pointer, without a box for the trace's name."""
+    return f"{text}<extra></extra>"
+
+
 def evenly(number: int, most: int = MAX_POINTS) -> list[int]:
     """Indices of at most ``most`` of ``number`` things, evenly spread, the first and last included.
 
@@ -83,3 +88,7 @@ def evenly(number: int, most: int = MAX_POINTS) -> list[int]:
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": label(title)}, **more}
+
+
+ROWS = {"autorange": "reversed", "type": "category"}
+"""A vertical axis of names, the first on top."""

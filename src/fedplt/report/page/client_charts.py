@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedplt.report.page.chart import Chart, axis, evenly, label, line
+from fedplt.report.page.chart import Chart, axis, evenly, hover, label, line
 from fedplt.report.page.read_runs import ShownRun, client_summary, scores_by_client
 from fedplt.text import Table
 
@@ -37,7 +37,7 @@ def score_histogram(run: ShownRun) -> Chart | None:
     trace = {
         "type": "bar", "x": (edges[:-1] + edges[1:]) / 2, "y": counts, "width": np.diff(edges),
         "customdata": ranges, "showlegend": False,
-        "hovertemplate": f"{label(metric.name)} %{{customdata}}: %{{y}} clients<extra></extra>",
+        "hovertemplate": hover(f"{label(metric.name)} %{{customdata}}: %{{y}} clients"),
     }  # fmt: skip
     low, middle, high = np.quantile(values, [0, 0.5, 1])
     alt = (
@@ -130,7 +130,7 @@ def sampling_probabilities(run: ShownRun) -> Chart | None:
     share = np.bincount(np.array(chosen, dtype=int), minlength=number) / len(samplings)
     common = {
         "x": list(range(number)), "customdata": names,
-        "hovertemplate": "%{customdata}<br>%{fullData.name}: %{y:.1%}<extra></extra>",
+        "hovertemplate": hover("%{customdata}<br>%{fullData.name}: %{y:.1%}"),
     }  # fmt: skip
     traces = [{"type": "bar", "name": "share of rounds", "y": share, **common}]
     if listed:

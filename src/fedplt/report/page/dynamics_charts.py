@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedplt.federation import RoundRecord
-from fedplt.report.page.chart import Chart, axis, evenly, label, line
+from fedplt.report.page.chart import ROWS, Chart, axis, evenly, hover, label, line
 from fedplt.report.page.read_runs import ShownRun
 
 MAX_LINES = 8
@@ -61,11 +61,11 @@ def _chart(key: str, records: Sequence[RoundRecord]) -> Chart:
                 "type": "heatmap", "x": rounds, "y": [label(name) for name in layers],
                 "z": [values(name, in_logs=logarithmic) for name in layers],
                 "meta": {"scale": "value"},
-                "hovertemplate": "%{y}<br>round %{x}: %{z:.3~g}<extra></extra>",
+                "hovertemplate": hover("%{y}<br>round %{x}: %{z:.3~g}"),
                 "colorbar": {"title": {"text": "log10" if logarithmic else ""}, "thickness": 10},
             }
         ]  # fmt: skip
-        layout["yaxis"] = {"autorange": "reversed", "type": "category", "nticks": 12}
+        layout["yaxis"] = {**ROWS, "nticks": 12}
     else:
         traces = [line(name, rounds, values(name)) for name in layers]
         whole = [_known(seen[i].get(key), logarithmic) for i in shown]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
@@ -42,7 +42,10 @@ from fedplt.report.palette import SERIES, SERIES_ON_DARK
 from fedplt.text import Table, csv_text, latex
 
 SCRIPTS = ("charts.js", "curves.js", "page.js")
-Shown = TypeVar("Shown", Chart, Table)
+PRIVATE_KEY = (
+    "The checkpoints in the run's folder hold the key of the noise; only their owner may read them "
+    "(mode 0600). Publish model.safetensors, not the folder."
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def content_of(title: str, groups: Groups, extra: Section | None = None) -> Cont
         curve_alt=curve_alt(groups),
         comparison=Section(
             "Comparison",
-            _known(differences_chart(groups)),
+            [*filter(None, [differences_chart(groups)])],
             [comparison_table(groups)] if len(runs_of(groups)) > 1 else [],
         ),
         details=[
@@ -109,36 +112,23 @@ def content_of(title: str, groups: Groups, extra: Section | None = None) -> Cont
     )
 
 
-def _known(*found: Shown | None) -> list[Shown]:
-    """Charts or tables for which the runs have data."""
-    return [each for each in found if each is not None]
-
-
-def _privacy_texts(run: ShownRun) -> list[str]:
-    if not run.history.privacy:
-        return []
-    key = (
-        "The checkpoints in the run's folder hold the key of the noise; only their owner may read "
-        "them (mode 0600). Publish model.safetensors, not the folder."
-    )
-    return [privacy_text(run.history.privacy), key]
-
-
 def _sections(run: ShownRun) -> list[Section]:
     if run.config is None:
         return []
-    summary = run.plan.summary() if run.plan else ""
-    client_charts = _known(score_histogram(run), score_quantiles(run))
+    summary, spent = run.plan.summary() if run.plan else "", run.history.privacy
+    client_charts = filter(None, [score_histogram(run), score_quantiles(run)])
+    client_tables = filter(None, [worst_table(run), away_table(run)])
+    sampling = filter(None, [sampling_probabilities(run), sampling_budget(run)])
     sections = [
         Section(
             "Who trains what", plan_charts(run), (), [run.plan_problem], summary, "The plan as text"
         ),
-        Section("Time by device", _known(device_chart(run))),
-        Section("Clients", client_charts, _known(worst_table(run), away_table(run))),
-        Section("Client sampling", _known(sampling_probabilities(run), sampling_budget(run))),
+        Section("Time by device", [*filter(None, [device_chart(run)])]),
+        Section("Clients", [*client_charts], [*client_tables]),
+        Section("Client sampling", [*sampling]),
         Section("How the model moved", dynamics_charts(run), (), [dynamics_note(run)]),
         Section("Costs", (), [cost_table(run)]),
-        Section("Privacy", texts=_privacy_texts(run)),
+        Section("Privacy", texts=[privacy_text(spent), PRIVATE_KEY] if spent else ()),
         Section("Settings", listing=dump_config(run.config), listing_name="config.toml"),
     ]
     return [section for section in sections if section]

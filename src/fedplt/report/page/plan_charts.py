@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedplt.fleet import in_time
 from fedplt.planning import Plan, allocation_of
-from fedplt.report.page.chart import Chart, axis, evenly, label
+from fedplt.report.page.chart import ROWS, Chart, axis, evenly, hover, label, line
 from fedplt.report.page.read_runs import ShownRun
 
 MAX_ROWS = 60
@@ -27,22 +27,17 @@ Rows = dict[str, NDArray[np.int64]]
 """By name: a client, or a group of clients with similar ratios."""
 
 
-@dataclass(frozen=True)
 class Columns:
     """Neighboring sub-layers, binned: at most MAX_COLUMNS columns for all layers together."""
 
-    edges: list[NDArray[np.int64]]
-    """Per layer, the first sub-layer of each bin, and the end."""
-
-    @classmethod
-    def of(cls, plan: Plan) -> Columns:
-        most = max(1, MAX_COLUMNS // len(plan.layers))
-        return cls(
-            [
-                np.linspace(0, number, min(number, most) + 1).round().astype(np.int64)
-                for number in plan.layers.num_sublayers
-            ]
-        )
+    def __init__(self, plan: Plan) -> None:
+        self.layers = plan.layers
+        most = max(1, MAX_COLUMNS // len(self.layers))
+        self.edges = [
+            np.linspace(0, number, min(number, most) + 1).round().astype(np.int64)
+            for number in self.layers.num_sublayers
+        ]
+        """Per layer, the first sub-layer of each bin, and the end."""
 
     def means(self, values: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
         """Values per sub-layer, averaged over the bins, layer after layer."""
@@ -52,23 +47,23 @@ class Columns:
         ]
         return np.concatenate(parts)
 
-    def names(self, plan: Plan) -> list[str]:
+    def names(self) -> list[str]:
         return [
             f"{label(layer.name)}: sub-layer {first}"
             + (f" to {last - 1}" if last - first > 1 else "")
             + f" of {layer.num_sublayers}"
-            for layer, edges in zip(plan.layers, self.edges, strict=True)
-            for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+            for layer, edges in zip(self.layers, self.edges, strict=True)
+            for first, last in pairwise(edges.tolist())
         ]
 
-    def layer_axis(self, plan: Plan) -> dict[str, Any]:
+    def layer_axis(self) -> dict[str, Any]:
         """An axis with the layers' names in the middle of their columns."""
         widths = [len(edges) - 1 for edges in self.edges]
         starts = np.cumsum([0, *widths])
         shown = evenly(len(widths), MAX_LAYERS)
         return {
             "tickvals": [float(starts[i] + (widths[i] - 1) / 2) for i in shown],
-            "ticktext": [label(plan.layers[i].name) for i in shown],
+            "ticktext": [label(self.layers[i].name) for i in shown],
             "meta": {"edges": [float(start) - 0.5 for start in starts[1:-1]]},
             "showgrid": False,
             "zeroline": False,
@@ -121,10 +116,9 @@ def plan_charts(run: ShownRun) -> list[Chart]:
 
 
 def who_trains_what(run: ShownRun, plan: Plan) -> Chart:
-    rows, columns = rows_of(run, plan), Columns.of(plan)
-    grouped = len(rows) < plan.num_clients
+    rows, columns = rows_of(run, plan), Columns(plan)
     note = "In round 1." if plan.rotate_every or plan.costs_change else ""
-    if grouped:
+    if len(rows) < plan.num_clients:
         note += (
             f" {plan.num_clients} clients in {len(rows)} groups of similar ratios; a color is the "
             f"share over up to {SAMPLE} clients of a group."
@@ -133,8 +127,8 @@ def who_trains_what(run: ShownRun, plan: Plan) -> Chart:
         "type": "heatmap",
         "z": trained_shares(plan, rows, columns).round(3),
         "y": [label(name) for name in rows],
-        "meta": {"scale": "share", "columns": columns.names(plan)},
-        "hovertemplate": "%{y}<br>%{customdata}<br>trained: %{z:.0%}<extra></extra>",
+        "meta": {"scale": "share", "columns": columns.names()},
+        "hovertemplate": hover("%{y}<br>%{customdata}<br>trained: %{z:.0%}"),
         "zmin": 0,
         "zmax": 1,
         "showscale": False,
@@ -148,32 +142,26 @@ def who_trains_what(run: ShownRun, plan: Plan) -> Chart:
         "the model."
     )
     layout = {
-        "xaxis": columns.layer_axis(plan),
-        "yaxis": {"autorange": "reversed", "showgrid": False, "type": "category", "nticks": 12},
+        "xaxis": columns.layer_axis(),
+        "yaxis": {**ROWS, "showgrid": False, "nticks": 12},
     }
     height = int(min(620, max(220, 90 + 9 * len(rows))))
     return Chart("plan", "Clients by sub-layers", alt, [trace], layout, note.strip(), height)
 
 
 def coverage(plan: Plan) -> Chart:
-    columns = Columns.of(plan)
+    columns = Columns(plan)
     values = columns.means(plan.coverage)
-    trace = {
-        "type": "scatter",
-        "mode": "lines",
-        "line": {"shape": "hvh"},
-        "fill": "tozeroy",
-        "x": list(range(len(values))),
-        "y": values,
-        "customdata": columns.names(plan),
-        "hovertemplate": "%{customdata}<br>%{y:.3~g} clients<extra></extra>",
-        "showlegend": False,
-    }
+    trace = line(
+        "", range(len(values)), values,
+        line={"shape": "hvh"}, fill="tozeroy", customdata=columns.names(), showlegend=False,
+        hovertemplate=hover("%{customdata}<br>%{y:.3~g} clients"),
+    )  # fmt: skip
     low = min(int(layer.min()) for layer in plan.coverage)
     high = max(int(layer.max()) for layer in plan.coverage)
     note = " ".join(map(str, plan.uncovered))
     layout = {
-        "xaxis": columns.layer_axis(plan),
+        "xaxis": columns.layer_axis(),
         "yaxis": axis("clients per sub-layer", rangemode="tozero"),
     }
     alt = f"Every sub-layer is trained by {low} to {high} of {plan.num_clients} clients."
@@ -191,26 +179,28 @@ def contributions(run: ShownRun, plan: Plan) -> Chart:
             kinds.setdefault(tuple(round(x, 3) for x in vector), {})[name] = clients
     names = [_kind_name(plan, members) for members in kinds.values()][:MAX_ROWS]
     table = np.array(list(kinds)[:MAX_ROWS])  # (kinds, layers)
-    hover = "%{y}<br>%{fullData.name}: %{x:.1%} of what it trains<extra></extra>"
     layout: dict[str, Any] = {
-        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
+        "yaxis": ROWS,
         "xaxis": axis("share of each layer in what a client trains", tickformat=".0%"),
     }
     if len(plan.layers) <= MAX_LAYERS:
         traces: list[dict[str, Any]] = [
             {
                 "type": "bar", "orientation": "h", "name": label(layer.name),
-                "x": table[:, i] if len(table) else [], "y": names, "hovertemplate": hover,
+                "x": table[:, i] if len(table) else [], "y": names,
+                "hovertemplate": hover("%{y}<br>%{fullData.name}: %{x:.1%} of what it trains"),
             }
             for i, layer in enumerate(plan.layers)
         ]  # fmt: skip
         layout |= {"barmode": "stack", "xaxis": {**layout["xaxis"], "range": [0, 1]}}
     else:
-        hover = "%{y}<br>%{x}: %{z:.1%} of what it trains<extra></extra>"
         layers = [label(layer.name) for layer in plan.layers]
         traces = [
-            {"type": "heatmap", "z": table, "x": layers, "y": names, "hovertemplate": hover,
-             "showscale": False, "meta": {"scale": "share"}}
+            {
+                "type": "heatmap", "z": table, "x": layers, "y": names, "showscale": False,
+                "hovertemplate": hover("%{y}<br>%{x}: %{z:.1%} of what it trains"),
+                "meta": {"scale": "share"},
+            }
         ]  # fmt: skip
         layout["xaxis"] = {"type": "category", "nticks": MAX_LAYERS}
     alt = (
@@ -254,13 +244,13 @@ def device_chart(run: ShownRun) -> Chart | None:
                 {
                     "type": "bar", "orientation": "h", "name": part, "x": seconds,
                     "y": [names, kinds], "meta": {"color": "muted"} if part == "idle" else {},
-                    "hovertemplate": "%{y}<br>%{fullData.name}: %{x:.3~g} s<extra></extra>",
+                    "hovertemplate": hover("%{y}<br>%{fullData.name}: %{x:.3~g} s"),
                 }
             )  # fmt: skip
     layout = {
         "barmode": "stack",
         "xaxis": axis("seconds of a round"),
-        "yaxis": {"autorange": "reversed", "automargin": True},
+        "yaxis": {"autorange": "reversed"},
     }
     saved = 1 - rounds["planned"] / rounds["full"] if rounds["full"] else 0.0
     note = (

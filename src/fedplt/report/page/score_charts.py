@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
@@ -16,22 +15,22 @@ from fedplt.comparison import (
     mean_cost_text,
     mean_interval,
     measures_of,
-    spread,
+    spread_text,
 )
-from fedplt.report.page.chart import Chart, axis, label, plain
+from fedplt.report.page.chart import Chart, axis, hover, label, plain
 from fedplt.report.page.read_runs import Groups, ShownRun, metric_of, runs_of
-from fedplt.text import Table
+from fedplt.text import Table, counted
 
 AXES = {
-    "round": ("round", ""),
-    "bytes_up": ("bytes uploaded by clients", "B"),
-    "bytes": ("bytes sent, up and down", "B"),
-    "flops": ("FLOPs, exact", "FLOP"),
-    "paper_flops": ("FLOPs, the paper's model", "FLOP"),
-    "simulated": ("simulated time on the devices", "s"),
-    "measured": ("measured time here", "s"),
+    "round": ("round", "", ["round"]),
+    "bytes_up": ("bytes uploaded by clients", "B", ["total_bytes_up"]),
+    "bytes": ("bytes sent, up and down", "B", ["total_bytes_up", "total_bytes_down"]),
+    "flops": ("FLOPs, exact", "FLOP", ["total_flops"]),
+    "paper_flops": ("FLOPs, the paper's model", "FLOP", ["total_paper_flops"]),
+    "simulated": ("simulated time on the devices", "s", ["total_simulated_seconds"]),
+    "measured": ("measured time here", "s", ["total_seconds"]),
 }
-"""What curves can be drawn against, and its unit."""
+"""What curves can be drawn against: name, unit, and the columns of a history's rows, summed."""
 
 
 def curves_of(groups: Groups) -> dict[str, Any]:
@@ -43,9 +42,6 @@ def curves_of(groups: Groups) -> dict[str, Any]:
     ]
     axes = [key for key in AXES if _is_known(found, "x", key)]
     values = {"score": metric.label, "loss": "validation loss", "train_loss": "training loss"}
-    for group in found:
-        for run in group["runs"]:
-            run["x"] = {key: run["x"][key] for key in axes}
     return {
         "groups": plain(found),
         "axes": [{"key": key, "label": AXES[key][0], "unit": AXES[key][1]} for key in axes],
@@ -71,30 +67,15 @@ def finals_of(groups: Groups) -> list[list[float]]:
 
 def _run_columns(run: ShownRun) -> dict[str, Any]:
     """One list per column, one entry per evaluated round."""
-    ends = accumulate(record.seconds for record in run.history.rounds)
-    measured = [
-        seconds
-        for record, seconds in zip(run.history.rounds, ends, strict=True)
-        if record.score is not None
-    ]
-    records = run.history.evaluated
-    totals = [record.total for record in records]
+    rows = [row for row in run.history.rows() if row["score"] is not None]
     return {
         "name": label(run.name),
         "seed": run.seed,
         "x": {
-            "round": [record.round for record in records],
-            "bytes_up": [total.bytes_up for total in totals],
-            "bytes": [total.bytes_up + total.bytes_down for total in totals],
-            "flops": [total.flops for total in totals],
-            "paper_flops": [total.paper_flops for total in totals],
-            "simulated": [total.simulated_seconds for total in totals],
-            "measured": measured,
+            key: [sum(row[column] for column in columns) for row in rows]
+            for key, (_, _, columns) in AXES.items()
         },
-        "y": {
-            key: [getattr(record, key) for record in records]
-            for key in ("score", "loss", "train_loss")
-        },
+        "y": {key: [row[key] for row in rows] for key in ("score", "loss", "train_loss")},
     }
 
 
@@ -134,9 +115,9 @@ def comparison_table(groups: Groups) -> Table:
             (
                 name,
                 ", ".join(str(run.seed) for run in runs),
-                _spread(metric, [run.history.last_score for run in runs]),
-                _spread(metric, [run.history.final_score() for run in runs]),
-                *([_spread(metric, tests)] if tested else []),
+                spread_text(metric, [run.history.last_score for run in runs], 1),
+                spread_text(metric, [run.history.final_score() for run in runs], 1),
+                *([spread_text(metric, tests, 1)] if tested else []),
                 *(
                     mean_cost_text(
                         measure, [cost_to_reach(r.history, measure, target) for r in runs]
@@ -153,14 +134,6 @@ def comparison_table(groups: Groups) -> Table:
     )
     columns = (*header, *(f"{measure} to target" for measure in measures))
     return Table("comparison", "Comparison", columns, tuple(rows), notes)
-
-
-def _spread(metric: MetricInfo, values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    found = spread(values)
-    mean = metric.number(found.mean, 1)
-    return mean if found.std is None else f"{mean} ± {metric.number(found.std, 1)}"
 
 
 def paired(first: Sequence[ShownRun], second: Sequence[ShownRun]) -> Interval | None:
@@ -188,40 +161,35 @@ def differences_chart(groups: Groups) -> Chart | None:
     }
     if not found:
         return None
-    estimates = [metric.scale * interval.estimate for interval in found.values()]
-    ends = [
-        (e, e) if i.low is None or i.high is None else (metric.scale * i.low, metric.scale * i.high)
-        for i, e in zip(found.values(), estimates, strict=True)
-    ]
+    # Student's interval is symmetric.
+    halves = [0 if i.high is None else i.high - i.estimate for i in found.values()]
     trace = {
-        "type": "scatter", "mode": "markers", "x": estimates,
+        "type": "scatter", "mode": "markers",
+        "x": [metric.scale * interval.estimate for interval in found.values()],
         "y": [label(name) for name in found], "marker": {"size": 9}, "showlegend": False,
         "error_x": {
-            "type": "data", "symmetric": False, "thickness": 1.5,
-            "array": [high - e for (_, high), e in zip(ends, estimates, strict=True)],
-            "arrayminus": [e - low for (low, _), e in zip(ends, estimates, strict=True)],
+            "type": "data", "thickness": 1.5, "array": [metric.scale * half for half in halves],
         },
         "customdata": [_interval_text(metric, interval) for interval in found.values()],
-        "hovertemplate": "%{y}: %{customdata}<extra></extra>",
+        "hovertemplate": hover("%{y}: %{customdata}"),
     }  # fmt: skip
     texts = [f"{name}: {_interval_text(metric, i)}" for name, i in found.items()]
     unit = "points" if metric.unit == "%" else metric.unit
     layout = {
         "xaxis": axis(f"{metric.name} minus that of {reference} ({unit})".replace(" ()", ""),
                       zeroline=True, zerolinewidth=2),
-        "yaxis": {"type": "category", "automargin": True, "range": [len(found) - 0.5, -0.5]},
+        "yaxis": {"type": "category", "range": [len(found) - 0.5, -0.5]},
     }  # fmt: skip
     note = (
         "Means of the last 10 evaluations, paired by seed, with 95 % intervals (Student's t). "
-        + "; ".join(texts)
-        + "."
+        f"{'; '.join(texts)}."
     )
     title = f"Differences to {reference}"
     return Chart("differences", title, note, [trace], layout, note, 110 + 46 * len(found))
 
 
 def _interval_text(metric: MetricInfo, interval: Interval) -> str:
-    seeds = f"{interval.number} seed{'s' if interval.number > 1 else ''}"
+    seeds = counted(interval.number, "seed")
     text = _signed(metric, interval.estimate)
     if interval.low is None or interval.high is None:
         return f"{text} ({seeds}: no interval)"

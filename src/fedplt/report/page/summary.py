@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean, stdev
+from collections.abc import Mapping
+from statistics import fmean
 from typing import Any
 
-from fedplt.client import MetricInfo
+from fedplt.comparison import spread_text
 from fedplt.planning import download_bytes, make_plan
 from fedplt.report.page.read_runs import Groups, ShownRun, runs_of
 from fedplt.text import Table, bytes_text, duration_text, flops_text, seconds_text
@@ -27,8 +27,8 @@ def headline(groups: Groups) -> list[tuple[str, str]]:
             (str(len(runs)), "runs"),
         ]
     number = min(10, len(runs[0].history.evaluated))
-    last = _mean(metric, [run.history.last_score for run in runs])
-    final = _mean(metric, [run.history.final_score() for run in runs])
+    last = spread_text(metric, (r.history.last_score for r in runs), 1, unit=metric.unit)
+    final = spread_text(metric, (r.history.final_score() for r in runs), 1, unit=metric.unit)
     shown = [
         (last, f"{metric.name}, last evaluation"),
         (final, f"{metric.name}, mean of the last {number} evaluations"),
@@ -47,11 +47,6 @@ def headline(groups: Groups) -> list[tuple[str, str]]:
     if spent := first.history.privacy:
         shown.append((f"ε = {spent['epsilon']:.3g}", f"privacy spent, at δ = {spent['delta']:.2g}"))
     return shown
-
-
-def _mean(metric: MetricInfo, scores: Sequence[float]) -> str:
-    spread = f" ± {metric.number(stdev(scores), 1)}" if len(scores) > 1 else ""
-    return metric.text(fmean(scores), 1) + spread
 
 
 def cost_table(run: ShownRun) -> Table:
@@ -91,9 +86,17 @@ def checklist(groups: Groups) -> Table:
         "run": [name for name, _ in runs],
         "folder": [run.name for _, run in runs],
         "seed": [str(run.seed) for _, run in runs],
-        "rounds": [_state(run) for _, run in runs],
+        "rounds": [
+            f"{run.rounds_done} of {run.rounds}{'' if run.is_finished else ', not finished'}"
+            for _, run in runs
+        ],
         "duration": [duration_text(sum(r.seconds for r in run.history.rounds)) for _, run in runs],
-        "started": [_started(run) for _, run in runs],
+        "started": [
+            str(run.sessions[0].get("started", "-") if run.sessions else "-")
+            .replace("T", " ")
+            .replace("+00:00", " UTC")
+            for _, run in runs
+        ],
     }
     notes = []
     for title, text in (("machine", _machine), ("versions", _versions)):
@@ -106,15 +109,6 @@ def checklist(groups: Groups) -> Table:
         notes.append("Some runs were resumed; machine and versions are the last session's.")
     rows = tuple(zip(*columns.values(), strict=True))
     return Table("checklist", "How it was computed", tuple(columns), rows, tuple(notes))
-
-
-def _state(run: ShownRun) -> str:
-    return f"{run.rounds_done} of {run.rounds}" + ("" if run.is_finished else ", not finished")
-
-
-def _started(run: ShownRun) -> str:
-    text = str(run.sessions[0].get("started", "-")) if run.sessions else "-"
-    return text.replace("T", " ").replace("+00:00", " UTC")
 
 
 def _machine(session: Mapping[str, Any]) -> str:

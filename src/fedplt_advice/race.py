@@ -10,19 +10,16 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.comparison.advice import Advice
-from fedplt.comparison.outcome import NO_TIME, Outcome, Shares, best_first, score_after
-from fedplt.comparison.processes import STOPPED
-from fedplt.comparison.retiming import client_seconds, late_clients
-from fedplt.comparison.run_comparison import (
+from fedplt.comparison import (
+    STOPPED,
     Run,
     Watch,
     check_folders,
@@ -31,11 +28,14 @@ from fedplt.comparison.run_comparison import (
     run_folder,
     variant,
 )
-from fedplt.comparison.strategies import Setting, Strategy, job_of
-from fedplt.data import Split, TrainingData
+from fedplt.data import TrainingData
 from fedplt.errors import DataError, RunError
 from fedplt.federation import History, Job, evaluate, forecast, split_data
 from fedplt.files import write_text
+from fedplt_advice.advice import Advice
+from fedplt_advice.outcome import NO_TIME, Candidate, Outcome, examples_of, score_after
+from fedplt_advice.retiming import client_seconds, late_clients
+from fedplt_advice.strategies import Setting, Strategy, job_of
 
 MOST_ROUNDS = 5
 """A strategy with short rounds does at most so many times the configuration's rounds."""
@@ -49,22 +49,10 @@ START_SECONDS = 6.0
 """Of a process, until its first round."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A strategy with a learning rate."""
-
-    label: str
-    strategy: Strategy
-    rate: float
-    job: Job
-    round_seconds: float
-    """Simulated, of a round in which everybody takes part."""
-
-
 def candidates_of(setting: Setting, strategy: Strategy, rates: Sequence[float]) -> list[Candidate]:
     found = []
     for rate in rates or [setting.config.training.learning_rate]:
-        label = f"{strategy.label}-rate{rate:g}" if len(rates) > 1 else strategy.label
+        label = f"{strategy.label}-rate{rate}" if len(rates) > 1 else strategy.label
         training = setting.config.training.model_dump(exclude_none=True, mode="json")
         sections = {**strategy.sections, "training": {**training, "learning_rate": rate}}
         strategy = replace(strategy, sections=sections)
@@ -102,21 +90,21 @@ class Race:
         """The time of the last rung, by candidate."""
         splits = {s: variant(self.setting.config, "split", {}, s) for s in self.seeds}
         self.splits = {s: split_data(each, self.data.train) for s, each in splits.items()}
-        try:
-            self.labels: NDArray[Any] | None = np.asarray(self.data.train.labels())
-        except DataError:
-            self.labels = None
+        self.most_rounds = MOST_ROUNDS * self.setting.config.rounds
+        self.labels: NDArray[np.int64] | None = None
+        with suppress(DataError):
+            self.labels = np.asarray(self.data.train.labels())
 
     def run(
         self, candidates: list[Candidate], skipped: dict[str, str], target: float | None
     ) -> Advice:
-        kept = self._halved(candidates)
+        kept, ranked = self._halved(candidates)
         self._train(kept, self.seeds, self.seconds)
-        given_up = self._with_best_rates([c for c in candidates if c not in kept], kept)
-        chosen = [c for c in candidates if c in [*kept, *given_up]]
-        outcomes = self._complete([self._outcome(c, c in kept) for c in chosen], skipped)
-        lasts = [o.last_seconds for o in outcomes if o.is_final and not o.capped]
-        seconds = min([self.seconds, *lasts])
+        chosen = with_best_rates([*kept, *ranked, *candidates])
+        found = [self._outcome(c, c in kept) for c in candidates if c in chosen]
+        least = min([self.seconds / 2, *(self.compared_after.get(c.label, math.inf) for c in kept)])
+        outcomes = complete(found, skipped, self.seeds, least)
+        seconds = min([self.seconds, *(o.known_until for o in outcomes if o.is_final)])
         if not any(o.is_final and o.scores(seconds) for o in outcomes):
             reasons = [f"{title}: {why}." for title, why in skipped.items()]
             more = "Start it again to continue, or give it more minutes."
@@ -125,39 +113,19 @@ class Race:
         metric = self.setting.job.metric.info
         return Advice(self.setting, metric, outcomes, skipped, seconds, rates, target)
 
-    def _complete(self, outcomes: list[Outcome], skipped: dict[str, str]) -> list[Outcome]:
-        """The outcomes to compare; runs that were stopped early would shorten the time of all."""
-        ended = []
-        for outcome in outcomes:
-            failed = outcome.failed.items()
-            broken = {s: why for s, why in failed if not why.startswith(STOPPED)}
-            # A rung that was stopped early says nothing about the strategy.
-            unusable = broken if outcome.is_final else outcome.failed
-            if outcome.histories and not unusable:
-                ended.append(outcome)
-                continue
-            why = "; ".join(f"seed {seed}: {why}" for seed, why in broken.items())
-            skipped[outcome.strategy.title] = why or NO_TIME
-        finals = [outcome for outcome in ended if outcome.is_final]
-        least = min([self.seconds / 2, *(self.compared_after[o.label] for o in finals
-                                         if o.label in self.compared_after)])  # fmt: skip
-        good = [
-            seed for seed in self.seeds if all(o.capped or o.reaches(seed, least) for o in finals)
-        ]
-        return [o.of_seeds(good or self.seeds[:1]) if o.is_final else o for o in ended]
-
-    def _halved(self, candidates: list[Candidate]) -> list[Candidate]:
-        """The candidates to train to the end."""
-        hurry, tuned = self.ends < math.inf, len({c.rate for c in candidates}) > 1
-        if not hurry:
-            tried = self._rung(candidates, self.seconds / 4) if tuned else candidates
-            return self._with_best_rates(tried)
+    def _halved(self, candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
+        """The candidates to train to the end, and all that have a score by then, best first."""
+        if self.ends == math.inf:
+            tuned = len({c.rate for c in candidates}) > 1
+            ranked = self._rung(candidates, self.seconds / 4) if tuned else candidates
+            return with_best_rates(ranked), ranked
         known = self._read_rungs()
         first = known[0] if known else self._affordable_first(candidates)
-        self._write_rungs(first)
-        kept = self._with_best_rates(self._rung(candidates, first, FIRST_LIMIT))
+        self._write_rungs(first, *known[1:])
+        ranked = self._rung(candidates, first, FIRST_LIMIT)
+        kept = with_best_rates(ranked)
         if not kept:
-            return kept
+            return [], []
         halvings = max(0, math.ceil(math.log2(len(kept) / 2)))
         last = known[1] if len(known) > 1 else self._affordable_last(kept, first, halvings)
         self._write_rungs(first, last)
@@ -166,41 +134,28 @@ class Race:
             kept = kept[: math.ceil(len(kept) / 2)]
             if index < halvings:
                 kept = self._rung(kept, first * (last / first) ** (index / halvings)) or kept
-        return kept
+        return kept, ranked
 
     def _rung(
         self, candidates: list[Candidate], seconds: float, share: float = 1.0
     ) -> list[Candidate]:
         """Train with the first seed; return those that have a score by then, best first."""
         self._train(candidates, self.seeds[:1], seconds, share)
-        scores, metric = {}, self.setting.job.metric.info
+        scores: dict[Candidate, float] = {}
+        metric = self.setting.job.metric.info
         for candidate in candidates:
             self.compared_after[candidate.label] = seconds
-            folder = {0: run_folder(self.out, candidate.label, self.seeds[0])}
-            for history in evaluated_histories(folder).values():
+            found = evaluated_histories(self.out, candidate.label, self.seeds[:1])
+            for history in found.values():
                 # An average of models is behind the last model at first: the better one counts.
                 both = [score_after(h, seconds) for h in (history, averaged(history))]
-                if found := [score for score in both if score is not None]:
-                    scores[candidate.label] = metric.best(found)
-        by_label = {candidate.label: candidate for candidate in candidates}
-        return [by_label[label] for label in best_first(metric, scores)]
-
-    def _with_best_rates(
-        self, ranked: Sequence[Candidate], others: Sequence[Candidate] = ()
-    ) -> list[Candidate]:
-        """The first candidate of each strategy that is not among the others."""
-        found = {candidate.strategy.label: candidate for candidate in reversed(ranked)}
-        known = {candidate.strategy.label for candidate in others}
-        return [c for c in ranked if found[c.strategy.label] is c and c.strategy.label not in known]
+                if known := [score for score in both if score is not None]:
+                    scores[candidate] = metric.best(known)
+        return sorted(scores, key=lambda c: scores[c], reverse=metric.direction == "higher")
 
     def _histories(self, candidate: Candidate, seeds: Sequence[int]) -> dict[int, History]:
-        folders = {seed: run_folder(self.out, candidate.label, seed) for seed in seeds}
-        found = evaluated_histories(folders)
-        return {seed: of_final_model(found[seed], candidate.job) for seed in found}
-
-    def _rounds(self, candidate: Candidate, seconds: float) -> int:
-        most = MOST_ROUNDS * self.setting.config.rounds
-        return min(most, max(1, math.ceil(seconds / candidate.round_seconds - 1e-9)))
+        found = evaluated_histories(self.out, candidate.label, seeds)
+        return {seed: of_final_model(run, candidate.job) for seed, run in found.items()}
 
     def _train(
         self,
@@ -213,17 +168,16 @@ class Race:
         runs = {}
         for seed in seeds:
             for candidate in candidates:
-                label = candidate.label
+                label, folder = candidate.label, run_folder(self.out, candidate.label, seed)
                 config = variant(self.setting.config, label, candidate.strategy.sections, seed)
-                run = Run(run_folder(self.out, label, seed), config)
-                rounds = max(self._rounds(candidate, seconds), run.done)  # it may be further
-                runs[label, seed] = replace(
-                    run, config=config.model_copy(update={"rounds": rounds})
-                )
+                needed = max(1, math.ceil(seconds / candidate.planned_seconds - 1e-9))
+                rounds = max(min(self.most_rounds, needed), Run(folder, config).done)
+                runs[label, seed] = Run(folder, config.model_copy(update={"rounds": rounds}))
         check_folders(runs.values())
         if runs:
             left = share * (self.ends - time.monotonic())
-            self.failed |= run_all(runs, self.processes, self.watch, left)
+            before = {key: why for key, why in self.failed.items() if key not in runs}
+            self.failed = before | run_all(runs, self.processes, self.watch, left)
 
     def _affordable_first(self, candidates: Sequence[Candidate]) -> float:
         """Simulated seconds of the first rung, from one timed batch of each strategy.
@@ -234,7 +188,7 @@ class Race:
         cost = 0.0
         for candidate in candidates:
             each = forecast(candidate.job, 1)
-            cost += each.seconds / each.rounds / candidate.round_seconds
+            cost += each.seconds / each.rounds / candidate.planned_seconds
         affordable = (budget - START_SECONDS * len(candidates)) / cost
         return max(2 * self.setting.plan.round_seconds, min(self.seconds / 4, affordable))
 
@@ -243,7 +197,7 @@ class Race:
         costs = []
         for candidate in kept:
             rounds = self._histories(candidate, self.seeds[:1])[self.seeds[0]].rounds
-            costs.append(fmean(r.seconds for r in rounds) / candidate.round_seconds)
+            costs.append(fmean(r.seconds for r in rounds) / candidate.planned_seconds)
         finals = sum(sorted(costs)[-2:])  # the two that take longest to simulate
         between = sum(costs) / 2 if halvings > 1 else 0.0
         starts = START_SECONDS * (2 * len(self.seeds) + (len(kept) / 2 if halvings > 1 else 0))
@@ -263,38 +217,27 @@ class Race:
 
     def _outcome(self, candidate: Candidate, is_final: bool) -> Outcome:
         histories = self._histories(candidate, self.seeds if is_final else self.seeds[:1])
-        job, most = candidate.job, MOST_ROUNDS * self.setting.config.rounds
-        splits = {seed: self.splits[seed] for seed in histories}
-        slow = [k for k in range(job.plan.num_clients) if job.device_name(k) in self.setting.slow]
         return Outcome(
-            label=candidate.label,
-            strategy=candidate.strategy,
-            rate=candidate.rate,
-            job=job,
+            **vars(candidate),
             histories=histories,
-            seconds={s: client_seconds(replace(job, offsets=each.offsets))
-                     for s, each in splits.items()},
-            shares={s: Shares(np.diff(each.offsets), self._labels_of(each))
-                    for s, each in splits.items()},
-            slow_scores={s: self._slow_score(candidate, s, slow) for s in histories},
+            splits=self.splits,
+            labels=self.labels,
+            slow_scores={seed: self._slow_score(candidate, seed) for seed in histories},
             compared_after=None if is_final else self.compared_after[candidate.label],
-            capped=all(run.rounds[-1].round >= most for run in histories.values()),
+            most_rounds=self.most_rounds,
             failed={s: why for (k, s), why in self.failed.items() if k == candidate.label},
-        )  # fmt: skip
+        )
 
-    def _labels_of(self, split: Split) -> NDArray[Any] | None:
-        return None if self.labels is None else self.labels[split.order]
-
-    def _slow_score(self, candidate: Candidate, seed: int, slow: Sequence[int]) -> float | None:
+    def _slow_score(self, candidate: Candidate, seed: int) -> float | None:
         """The final model's score on data like that of the slow devices.
 
         The validation data, weighted by their labels; without labels, their own examples.
         """
+        job, folder = candidate.job, run_folder(self.out, candidate.label, seed)
+        slow = [k for k in range(job.plan.num_clients) if job.device_name(k) in self.setting.slow]
         if not slow:
             return None
-        split, folder = self.splits[seed], run_folder(self.out, candidate.label, seed)
-        parts = [split.order[split.offsets[k] : split.offsets[k + 1]] for k in slow]
-        theirs = np.concatenate(parts)
+        theirs = examples_of(self.splits[seed], slow)
         try:
             if self.labels is not None and self.setting.job.metric.is_mean:
                 counts = np.bincount(self.labels[theirs])
@@ -303,6 +246,47 @@ class Race:
             return evaluate(folder, self.data.train.arranged(theirs)).score
         except (RunError, DataError):  # it was stopped before its model was written
             return None
+
+
+def with_best_rates(ranked: Sequence[Candidate]) -> list[Candidate]:
+    """The first candidate of each strategy."""
+    found: dict[str, Candidate] = {}
+    for candidate in ranked:
+        found.setdefault(candidate.strategy.label, candidate)
+    return [*found.values()]
+
+
+def complete(
+    outcomes: Sequence[Outcome], skipped: dict[str, str], seeds: Sequence[int], least: float
+) -> list[Outcome]:
+    """The outcomes to compare, with the seeds that have a score after ``least`` in all of them.
+
+    A run that was stopped early would shorten the time after which all are compared. Strategies
+    without a run are added to ``skipped``, with the reason.
+    """
+    ended = []
+    for outcome in outcomes:
+        failed = outcome.failed.items()
+        broken = {seed: why for seed, why in failed if not why.startswith(STOPPED)}
+        # A rung that was stopped early says nothing about the strategy.
+        unusable = broken if outcome.is_final else outcome.failed
+        if outcome.histories and not unusable:
+            ended.append(outcome)
+            continue
+        why = "; ".join(f"seed {seed}: {why}" for seed, why in broken.items())
+        skipped[outcome.strategy.title] = why or NO_TIME
+    finals = [outcome for outcome in ended if outcome.is_final]
+    good = [seed for seed in seeds if all(o.reaches(seed, least) for o in finals)] or seeds[:1]
+    found = []
+    for outcome in ended:
+        runs = {seed: run for seed, run in outcome.histories.items() if seed in good}
+        if not outcome.is_final:
+            found.append(outcome)
+        elif runs:
+            found.append(replace(outcome, histories=runs))
+        else:
+            skipped[outcome.strategy.title] = NO_TIME
+    return found
 
 
 def of_final_model(history: History, job: Job) -> History:

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedplt.cli.app import Devices, Set, err, out, print_json, status, verb
-from fedplt.cli.comparing import parse_seeds
-from fedplt.cli.prepare import fetch_progress
+from fedplt.cli.app import Devices, Set, out, print_json, verb
+from fedplt.cli.comparing import Processes, Seeds, parse_seeds, runs_shown
 from fedplt.errors import ConfigError
 
 QUICK_MINUTES = 1.8
@@ -19,7 +18,7 @@ QUICK_MINUTES = 1.8
 def advise(
     devices: Devices,
     run: Annotated[Path, typer.Option(help="Your model, data and training (a configuration).")],
-    seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "1,2,3",
+    seeds: Seeds = "1,2,3",
     deadline_seconds: Annotated[
         float | None, typer.Option(help="Of a round (default: the planner's).")
     ] = None,
@@ -42,34 +41,27 @@ def advise(
         Path | None,
         typer.Option("--out", help="Folder of all runs (default: runs/advise-NAME-DEVICES)."),
     ] = None,
-    processes: Annotated[
-        int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
-    ] = None,
+    processes: Processes = None,
 ) -> None:
     """Train every sensible strategy for your fleet, and say which one to take.
 
     Started again, it continues where it stopped.
     """
-    from fedplt.comparison import advise as run_advice
-    from fedplt.comparison.progress import comparison_progress
-    from fedplt.configuration import load_config, placing
-    from fedplt.report.page import write_advice
+    from fedplt.configuration import load_config
+    from fedplt_advice.advise import advise as run_advice
+    from fedplt_advice.page import write_advice
 
     if quick and minutes is not None:
         raise ConfigError("--quick and --minutes: give one of them.")
     settings = load_config(run, set_ or [])
     folder = out_folder or Path("runs") / f"advise-{settings.name}-{devices.stem}"
-    try:
-        with placing(run, set_ or []), comparison_progress(status) as watch:
-            advice = run_advice(
-                settings, devices, folder,
-                seeds=parse_seeds(seeds), deadline_seconds=deadline_seconds, hours=hours,
-                minutes=QUICK_MINUTES if quick else minutes, rates=_rates(rates), target=target,
-                processes=processes, watch=watch, fetching=lambda: fetch_progress(status),
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        err.print("stopped and saved. Start it again to continue.")
-        raise typer.Exit(130) from None
+    with runs_shown(run, set_) as shown:
+        advice = run_advice(
+            settings, devices, folder,
+            seeds=parse_seeds(seeds), deadline_seconds=deadline_seconds, hours=hours,
+            minutes=QUICK_MINUTES if quick else minutes, rates=_rates(rates), target=target,
+            processes=processes, **shown,
+        )  # fmt: skip
     out.print(advice.text())
     page = write_advice(folder, advice)
     out.print(f"\nresults: {folder / 'advice.json'}\nreport: {page}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedplt.comparison import Advice, run_folder
-from fedplt.report.page.html_page import Section, content_of, write_page
-from fedplt.report.page.read_runs import read_run
+from fedplt.comparison import run_folder
+from fedplt.report.page import Section, content_of, read_run, write_page
+from fedplt_advice.advice import Advice
 
 
 def write_advice(folder: Path, advice: Advice) -> Path:
@@ -18,13 +18,9 @@ def write_advice(folder: Path, advice: Advice) -> Path:
         ]
         for outcome in advice.outcomes
     }
-    content = content_of(f"Advice: {advice.setting.config.name}", groups, answer_of(advice))
-    scores = [*advice.best.scores(advice.seconds).values()]
+    texts = [advice.sentence, *advice.more, *advice.changes, *advice.how]
+    answer = Section("Answer", (), advice.tables(), texts)
+    content = content_of(f"Advice: {advice.setting.config.name}", groups, answer)
+    scores = advice.best.scores(advice.seconds).values()
     headline = [(advice.spread(scores), advice.sentence)]
     return write_page(folder / "report.html", replace(content, headline=headline))
-
-
-def answer_of(advice: Advice) -> Section:
-    """The sentences and tables of an advice."""
-    texts = [advice.sentence, *advice.more, *advice.changes, *advice.how]
-    return Section("Answer", (), advice.tables(), texts)

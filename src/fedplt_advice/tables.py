@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fedplt.comparison.outcome import TIME, Outcome
-from fedplt.comparison.results import cost_text, mean_cost_text
+from fedplt.comparison import cost_text, mean_cost_text
 from fedplt.federation import memory_counter
 from fedplt.text import SAMPLE_STD, Table, bytes_text, flops_text, seconds_text, shortened
+from fedplt_advice.outcome import TIME, Outcome
 
 if TYPE_CHECKING:
-    from fedplt.comparison.advice import Advice
+    from fedplt_advice.advice import Advice
 
 MOST_KINDS = 8
 """Kinds of devices in the table of memory, those with the least first."""
@@ -26,7 +26,7 @@ def gains_table(advice: Advice) -> Table:
     )  # fmt: skip
     rows, notes = [], []
     for outcome in advice.outcomes:
-        scores = [*outcome.scores(advice.when(outcome)).values()]
+        scores = outcome.scores(advice.when(outcome)).values()
         shown = advice.spread(scores) if scores else "no round"
         if outcome.compared_after is not None:
             shown += f" (given up after {cost_text(TIME, outcome.compared_after)})"
@@ -36,14 +36,13 @@ def gains_table(advice: Advice) -> Table:
                 f"† {outcome.strategy.title} did {outcome.num_rounds} rounds, the most of any "
                 f"strategy, in {cost_text(TIME, outcome.last_seconds)}; its last score is shown."
             )
-        slow = [score for score in outcome.slow_scores.values() if score is not None]
         share, labels = outcome.lost
         rows.append(
             (
                 outcome.strategy.title,
                 shown,
                 mean_cost_text(TIME, [*outcome.times_to(advice.target).values()]),
-                advice.spread(slow) if slow else "-",
+                advice.spread(outcome.slow_scores.values()),
                 str(len(outcome.left_out)),
                 f"{100 * share:.0f} %",
                 ", ".join(map(str, labels)) or "-",

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.client import MetricInfo
-from fedplt.comparison.results import by_seed, cost_to_reach, score_within
-from fedplt.comparison.retiming import Seconds, idle_share, joules, never_there
-from fedplt.comparison.strategies import Strategy
-from fedplt.federation import History, Job, RoundRecord
+from fedplt.comparison import by_seed, cost_to_reach, score_within
+from fedplt.data import Split
+from fedplt.federation import History, Job
+from fedplt_advice.retiming import Seconds, client_seconds, idle_share, joules, never_there
+from fedplt_advice.strategies import Strategy
 
 TIME = "simulated time"
 NO_TIME = "there was no time for it"
@@ -28,51 +30,54 @@ def score_after(history: History, seconds: float) -> float | None:
 
     None: not one round had ended by then.
     """
-    end = history.evaluated[-1].total.simulated_seconds
-    return score_within(history, TIME, min(seconds, end))
+    return score_within(history, TIME, min(seconds, _end(history)))
 
 
-def best_first(metric: MetricInfo, scores: Mapping[str, float]) -> list[str]:
-    return sorted(scores, key=lambda key: scores[key], reverse=metric.direction == "higher")
+def examples_of(split: Split, clients: Sequence[int]) -> NDArray[np.int64]:
+    """The examples of these clients."""
+    return np.concatenate([split.order[:0], *map(split.client, clients)])
 
 
-@dataclass(frozen=True)
-class Shares:
-    """The examples of the clients: how many each has, and the labels of all, in client order."""
-
-    numbers: NDArray[np.int64]
-    labels: NDArray[Any] | None
-
-    def lost(self, clients: Sequence[int]) -> tuple[float, list[int]]:
-        """The share of examples on these clients, and the labels that are mostly there."""
-        there = np.isin(np.arange(len(self.numbers)), clients)
-        share = float(self.numbers[there].sum() / self.numbers.sum())
-        if self.labels is None or not clients:
-            return share, []
-        owned = np.repeat(there, self.numbers)
-        whole = np.bincount(self.labels)
-        gone = np.bincount(self.labels[owned], minlength=len(whole))
-        return share, np.flatnonzero(gone > MOSTLY * whole).tolist()
+def lost(
+    split: Split, labels: NDArray[np.int64] | None, clients: Sequence[int]
+) -> tuple[float, list[int]]:
+    """The share of examples on these clients, and the labels that are mostly there."""
+    gone = examples_of(split, clients)
+    share = len(gone) / len(split.order)
+    if labels is None:
+        return share, []
+    whole = np.bincount(labels[split.order])
+    there = np.bincount(labels[gone], minlength=len(whole))
+    return share, np.flatnonzero(there > MOSTLY * whole).tolist()
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """A strategy and its runs."""
+class Candidate:
+    """A strategy with a learning rate."""
 
     label: str
     """Of its run folders."""
     strategy: Strategy
     rate: float
     job: Job
+    planned_seconds: float
+    """Simulated, of a round in which everybody takes part."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome(Candidate):
+    """A candidate and its runs."""
+
     histories: Mapping[int, History]
     """By seed; scores are those of the model that the run ends with."""
-    seconds: Mapping[int, Seconds]
-    shares: Mapping[int, Shares]
+    splits: Mapping[int, Split]
+    labels: NDArray[np.int64] | None
+    """Of the training data, if it has labels."""
     slow_scores: Mapping[int, float | None]
     compared_after: float | None
     """Simulated seconds after which it was given up; None: it was trained to the end."""
-    capped: bool
-    """It did the most rounds that any strategy does, before the time was over."""
+    most_rounds: int
+    """A run with short rounds ends after so many, before the time is over."""
     failed: Mapping[int, str]
 
     @property
@@ -80,19 +85,35 @@ class Outcome:
         """Trained to the end, with all seeds."""
         return self.compared_after is None
 
+    @cached_property
+    def seconds(self) -> dict[int, Seconds]:
+        """Of a round, by seed and client: splits differ from seed to seed."""
+        offsets = {seed: self.splits[seed].offsets for seed in self.histories}
+        return {seed: client_seconds(replace(self.job, offsets=o)) for seed, o in offsets.items()}
+
     @property
     def last_seconds(self) -> float:
         """When the first of its runs ended."""
-        return min(run.evaluated[-1].total.simulated_seconds for run in self._runs)
+        return min(map(_end, self._runs))
+
+    @property
+    def capped(self) -> bool:
+        """It did the most rounds that any strategy does."""
+        return all(map(self._is_capped, self._runs))
+
+    @property
+    def known_until(self) -> float:
+        """When the first of its runs was stopped; the last score of a capped run stands."""
+        ends = [_end(run) for run in self._runs if not self._is_capped(run)]
+        return min(ends, default=math.inf)
+
+    def _is_capped(self, run: History) -> bool:
+        return run.rounds[-1].round >= self.most_rounds
 
     def reaches(self, seed: int, seconds: float) -> bool:
-        """Whether the run of this seed has come so far."""
+        """Whether the run of this seed has a score for this time."""
         run = self.histories.get(seed)
-        return run is not None and run.evaluated[-1].total.simulated_seconds >= seconds
-
-    def of_seeds(self, seeds: Sequence[int]) -> Outcome:
-        kept = {seed: run for seed, run in self.histories.items() if seed in seeds}
-        return replace(self, histories=kept)
+        return run is not None and (self._is_capped(run) or _end(run) >= seconds)
 
     def scores(self, seconds: float) -> dict[int, float]:
         """By seed; runs without a round by then are left out."""
@@ -105,11 +126,10 @@ class Outcome:
 
     def total(self, seconds: float, what: str) -> float:
         """A cost until then, mean over the seeds."""
-
-        def cost(record: RoundRecord) -> float:
-            return float(getattr(record.total, what))
-
-        return fmean(_until(run, seconds, [*map(cost, run.rounds)]) for run in self._runs)
+        return fmean(
+            _until(run, seconds, [float(getattr(record.total, what)) for record in run.rounds])
+            for run in self._runs
+        )
 
     def energy(self, seconds: float) -> float | None:
         assert self.job.devices is not None
@@ -145,7 +165,7 @@ class Outcome:
     @property
     def lost(self) -> tuple[float, list[int]]:
         """With the first seed."""
-        return next(iter(self.shares.values())).lost(self.left_out)
+        return lost(self.splits[next(iter(self.histories))], self.labels, self.left_out)
 
     def to_json(self, at: float, target: float) -> dict[str, Any]:
         """Everything as plain values, by then."""
@@ -167,6 +187,10 @@ class Outcome:
             "labels_mostly_lost": labels,
             "failed": by_seed(self.failed),
         }
+
+
+def _end(history: History) -> float:
+    return history.evaluated[-1].total.simulated_seconds
 
 
 def _until(history: History, seconds: float, values: Sequence[float]) -> float:

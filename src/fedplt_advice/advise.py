@@ -17,10 +17,7 @@ from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 
-from fedplt.comparison.advice import Advice
-from fedplt.comparison.race import Race, candidates_of
-from fedplt.comparison.run_comparison import Watch, check_runs, make_folder, variant
-from fedplt.comparison.strategies import make_setting, strategies_of, with_exclusions
+from fedplt.comparison import Watch, check_runs, make_folder, variant
 from fedplt.configs import find_fleet
 from fedplt.configuration import ConfigLike, as_config, read_fleet, read_text
 from fedplt.data import Fetching
@@ -28,6 +25,9 @@ from fedplt.errors import ConfigError, FedpltError, FleetError, RunError
 from fedplt.federation import find_code, load_data, model_from_config, on_device, take_lock
 from fedplt.files import write_text
 from fedplt.fleet import available_cores
+from fedplt_advice.advice import Advice
+from fedplt_advice.race import Race, candidates_of
+from fedplt_advice.strategies import make_setting, strategies_of, with_exclusions
 
 
 def advise(
@@ -66,9 +66,13 @@ def advise(
     """
     ends = math.inf if minutes is None else time.monotonic() + 60 * minutes
     config, out, seeds = on_device(as_config(config)), Path(out), list(seeds)
+    rates = list(dict.fromkeys(rates))
     check_runs({"strategies": {}}, seeds, processes, target, config.task.task().metric.info)
-    _check_positive(deadline_seconds=deadline_seconds, hours=hours, minutes=minutes)
-    _check_positive(**{f"rates, number {i + 1}": rate for i, rate in enumerate(rates)})
+    given = {"deadline_seconds": deadline_seconds, "hours": hours, "minutes": minutes}
+    given |= {f"rates, number {i + 1}": rate for i, rate in enumerate(rates)}
+    for name, value in given.items():
+        if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            raise ConfigError(f"{name} is {value!r}; give a positive number.")
     if config.engine.name != "simulator":
         raise ConfigError("advice is simulated: set engine.name = 'simulator'.", key="engine.name")
     read_fleet(Path(devices))  # refuses a wrong file before anything is written
@@ -98,12 +102,6 @@ def advise(
         advice = race.run(candidates, skipped, target)
         write_text(out / "advice.json", json.dumps(advice.to_json(), indent=1))
     return advice
-
-
-def _check_positive(**values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
-            raise ConfigError(f"{name} is {value!r}; give a positive number.")
 
 
 def _copied(devices: str | Path, out: Path) -> Path:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from fedplt.client import MetricInfo
-from fedplt.comparison.advice_tables import costs_table, gains_table, memory_table
-from fedplt.comparison.outcome import NO_TIME, TIME, Outcome
-from fedplt.comparison.results import cost_text, default_target
-from fedplt.comparison.retiming import client_seconds, late_clients, retimed
-from fedplt.comparison.statistics import mean_interval
-from fedplt.comparison.strategies import WAITS, WITHOUT, Setting
+from fedplt.comparison import cost_text, default_target, mean_interval, spread_text
 from fedplt.fleet import in_time, plan_fleet
 from fedplt.text import Table, counted, html_text, seconds_text, shortened, table
+from fedplt_advice.outcome import NO_TIME, TIME, Outcome
+from fedplt_advice.retiming import late_clients, retimed
+from fedplt_advice.strategies import WAITS, WITHOUT, Setting
+from fedplt_advice.tables import costs_table, gains_table, memory_table
 
 FORMAT = 1
 CHANGES = {
@@ -94,19 +91,24 @@ class Advice:
         start = ""
         if best.strategy.label == WITHOUT:
             start = f"Leave the slow devices out ({', '.join(slow)}). "
-        score = self.spread([*best.scores(self.seconds).values()])
+        score = self.spread(best.scores(self.seconds).values())
         after = cost_text(TIME, self.seconds)
         text = f"{start}{best.strategy.title}: {self.metric.name} {score} after {after}"
         if len(self.ranked) == 1:
             return f"{text}, the only strategy with a round by then."
         other = self.ranked[1]
         gain, is_sure = self._gain(best, other)
+        text += ", the best of the strategies that had time" if self._untried else ", the best"
         if is_sure:
-            return f"{text}, the best: {gain} better than {other.strategy.title}, the next."
+            return f"{text}: {gain} better than {other.strategy.title}, the next."
         return (
-            f"{text}, the best, but {other.strategy.title} cannot be told apart from it: "
-            f"difference {gain}."
+            f"{text}, but {other.strategy.title} cannot be told apart from it: difference {gain}."
         )
+
+    @property
+    def _untried(self) -> list[str]:
+        """Titles of the strategies that a short budget had no time for."""
+        return [title for title, why in self.skipped.items() if why == NO_TIME]
 
     def _gain(self, best: Outcome, other: Outcome) -> tuple[str, bool]:
         """How much better one strategy is, seed by seed, and whether that is more than chance."""
@@ -116,12 +118,17 @@ class Advice:
         unit = " points" if self.metric.unit == "%" else ""
         if not both:
             return "not known, they have no seed in common", False
-        found, number = mean_interval([sign * (mine[s] - theirs[s]) for s in both]), _signed
-        shown = f"{number(self.metric, found.estimate)}{unit}"
+        found = mean_interval([sign * (mine[s] - theirs[s]) for s in both])
+        shown = f"{self._number(found.estimate)}{unit}"
         if found.low is None or found.high is None:
             return f"{shown} with one seed, which may be chance", False
-        low, high = number(self.metric, found.low), number(self.metric, found.high)
+        low, high = self._number(found.low), self._number(found.high)
         return f"{shown} (95 % interval {low} to {high}, {found.number} seeds)", found.low > 0
+
+    def _number(self, difference: float) -> str:
+        """A difference as shown; not -0.0."""
+        text = self.metric.number(difference)
+        return text.lstrip("-") if float(text) == 0 else text
 
     @cached_property
     def more(self) -> list[str]:
@@ -134,21 +141,20 @@ class Advice:
             goal = self.metric.text(self.target)
             lines.append(f"It reaches {goal} after {cost_text(TIME, fmean(times))}.")
         if waits is not None and waits is not best:
-            scores = [*waits.scores(self.when(waits)).values()]
+            scores = waits.scores(self.when(waits)).values()
             shown = self.spread(scores) if scores else "not one round"
             when = f" after {cost_text(TIME, self.when(waits))}"
             lines.append(f"Waiting for all gives {shown}{when}.")
         parts = [
-            f"{o.strategy.title} {self.spread(known)}"
+            f"{o.strategy.title} {self.spread(o.slow_scores.values())}"
             for o in dict.fromkeys([best, *([without] if without else [])])
-            if (known := [score for score in o.slow_scores.values() if score is not None])
+            if any(score is not None for score in o.slow_scores.values())
         ]
         if parts:
             names = ", ".join(shortened(name) for name in self.setting.slow[:5])
             lines.append(f"On data like that of the slow devices ({names}): {'; '.join(parts)}.")
-        untried = [title for title, why in self.skipped.items() if why == NO_TIME]
-        if untried:
-            lines.append(f"No time for {'; '.join(untried)}: start it again to continue.")
+        if self._untried:
+            lines.append(f"No time for {'; '.join(self._untried)}: start it again to continue.")
         return lines
 
     @cached_property
@@ -175,13 +181,12 @@ class Advice:
                 f"and {self.best.strategy.title} would have to be trained again to know."
             )
         outcomes = [outcome for outcome in changed.values() if outcome]
-        ends = [o.last_seconds for o in outcomes if o.is_final and not o.capped]
-        seconds = min([self.seconds, *ends])
+        seconds = min([self.seconds, *(o.known_until for o in outcomes if o.is_final)])
         ranked = self._rank(outcomes, seconds)
         if not ranked or ranked[0].label == self.best.label:
             return ""
         scores = [
-            f"{o.strategy.title} {self.spread([*o.scores(seconds).values()])}"
+            f"{o.strategy.title} {self.spread(o.scores(seconds).values())}"
             for o in ranked
             if o.label in (ranked[0].label, self.best.label)
         ]
@@ -203,12 +208,12 @@ class Advice:
         job = replace(outcome.job, devices=replace(devices, profiles=profiles))
         if late_clients(job) != late_clients(outcome.job):
             return None
-        histories = {}
-        for seed, run in outcome.histories.items():
-            offsets = np.concatenate([[0], np.cumsum(outcome.shares[seed].numbers)])
-            after = client_seconds(replace(job, offsets=offsets))
-            histories[seed] = retimed(run, outcome.seconds[seed], after)
-        return replace(outcome, job=job, histories=histories)
+        changed = replace(outcome, job=job)
+        histories = {
+            seed: retimed(run, outcome.seconds[seed], changed.seconds[seed])
+            for seed, run in outcome.histories.items()
+        }
+        return replace(changed, histories=histories)
 
     def _deadlines(self) -> list[str]:
         """What other deadlines would mean, by planning anew."""
@@ -229,12 +234,9 @@ class Advice:
             )
         return lines
 
-    def spread(self, values: Sequence[float]) -> str:
-        """Mean and sample standard deviation, as shown."""
-        if len(values) < 2:
-            return self.metric.text(values[0])
-        mean, std = self.metric.number(fmean(values)), self.metric.number(stdev(values))
-        return f"{mean} ± {std} {self.metric.unit}".rstrip()
+    def spread(self, values: Iterable[float | None]) -> str:
+        """Mean and sample standard deviation over seeds, as shown."""
+        return spread_text(self.metric, values, unit=self.metric.unit)
 
     def tables(self) -> list[Table]:
         """What each strategy brings, what it costs, and the memory that it needs."""
@@ -243,10 +245,10 @@ class Advice:
     @property
     def how(self) -> list[str]:
         """How the strategies were compared."""
-        rates = f"One learning rate for all strategies: {self.rates[0]:g}."
+        rates = f"One learning rate for all strategies: {self.rates[0]}."
         if len(self.rates) > 1:
-            chosen = "; ".join(f"{o.strategy.title} {o.rate:g}" for o in self.outcomes)
-            tried = ", ".join(f"{rate:g}" for rate in self.rates)
+            chosen = "; ".join(f"{o.strategy.title} {o.rate}" for o in self.outcomes)
+            tried = ", ".join(map(str, self.rates))
             rates = f"Every strategy tried the same learning rates ({tried}); its best: {chosen}."
         final = [o.num_rounds for o in self.outcomes if o.is_final]
         rough = " That is early: with more --minutes the order may change."
@@ -296,9 +298,3 @@ class Advice:
             },
             "not_trained": dict(self.skipped),
         }
-
-
-def _signed(metric: MetricInfo, difference: float) -> str:
-    """A difference as shown; not -0.0."""
-    text = metric.number(difference)
-    return text.lstrip("-") if float(text) == 0 else text

@@ -11,14 +11,15 @@ import pytest
 from torch import nn
 
 from fedplt import ConfigError, RoundRecord, advise
-from fedplt.comparison.outcome import Shares, score_after
-from fedplt.comparison.race import of_final_model
-from fedplt.comparison.retiming import idle_share, never_there, participants, retimed
-from fedplt.comparison.run_comparison import Watch
-from fedplt.comparison.strategies import make_setting, strategies_of, with_exclusions
+from fedplt.comparison import STOPPED, Watch
 from fedplt.configuration import load_config
 from fedplt.configuration.config_file import parse_config
+from fedplt.data import Split
 from fedplt.federation.run_folder.records import History, Totals
+from fedplt_advice.outcome import NO_TIME, Outcome, lost, score_after
+from fedplt_advice.race import candidates_of, complete, of_final_model
+from fedplt_advice.retiming import idle_share, never_there, participants, retimed
+from fedplt_advice.strategies import Strategy, make_setting, strategies_of, with_exclusions
 from tests.support.jobs import blob_data, blob_job, small_model
 from tests.support.runs import run_job
 from tests.support.tiny import CONFIG
@@ -161,9 +162,52 @@ def test_recorded_rounds_on_other_devices():
 
 
 def test_data_and_labels_that_are_lost():
-    shares = Shares(np.array([2, 2, 4]), np.array([0, 0, 0, 1, 1, 1, 2, 2]))
-    assert shares.lost([2]) == (0.5, [1, 2]) and shares.lost([]) == (0.0, [])
-    assert Shares(np.array([3, 1]), None).lost([1]) == (0.25, [])
+    split = Split(np.arange(8), np.array([0, 2, 4, 8]))
+    labels = np.array([0, 0, 0, 1, 1, 1, 2, 2])
+    assert lost(split, labels, [2]) == (0.5, [1, 2]) and lost(split, labels, []) == (0.0, [])
+    assert lost(Split(np.arange(4), np.array([0, 3, 4])), None, [1]) == (0.25, [])
+
+
+def outcome(label, ends, most_rounds=99, compared_after=None, **failed):
+    """An outcome whose runs did rounds of one second; ``ends``: the last round, by seed."""
+    histories = {
+        seed: History([record(i, 1.0, 0.5) for i in range(1, end + 1)])
+        for seed, end in ends.items()
+    }
+    return Outcome(
+        label, Strategy(label, {}), 0.1, None, 1.0, histories, {}, None, {}, compared_after,
+        most_rounds, {int(seed[1:]): why for seed, why in failed.items()},
+    )  # fmt: skip
+
+
+def test_the_seeds_that_all_strategies_have_are_compared():
+    """A capped run has its last score; one that was stopped before its first round has none."""
+    skipped = {}
+    capped, long = outcome("fedavg-all", {1: 5, 2: 5}, 5), outcome("fedplt", {1: 40, 2: 12})
+    found = complete([capped, long], skipped, [1, 2], 20.0)
+    assert [list(o.histories) for o in found] == [[1], [1]] and not skipped
+    assert capped.capped and capped.known_until == np.inf and long.known_until == 12.0
+
+    capped = outcome("fedavg-all", {1: 5}, 5, s2=STOPPED)
+    found = complete([capped, outcome("fedplt", {1: 9, 2: 40})], skipped, [1, 2], 20.0)
+    assert [list(o.histories) for o in found] == [[1], [1]] and not skipped
+
+    late = outcome("fedplt", {2: 40}, s1=STOPPED)  # its first seed had no time
+    given_up, broken = (
+        outcome("fedpmt", {1: 3}, compared_after=3.0),
+        outcome("heterofl", {}, s1="X"),
+    )
+    found = complete([capped, late, given_up, broken], skipped, [1, 2], 20.0)
+    assert [o.label for o in found] == ["fedavg-all", "fedpmt"]
+    assert skipped == {late.strategy.title: NO_TIME, broken.strategy.title: "seed 1: X"}
+
+
+def test_learning_rates_that_look_alike_have_folders_of_their_own(tmp_path):
+    setting = setting_of(UNEQUAL, tmp_path, deadline=0.2)
+    strategy = strategies_of(setting)[0][0]
+    rates = [0.1, 0.1000001, 0.1000002]
+    labels = [candidate.label for candidate in candidates_of(setting, strategy, rates)]
+    assert labels == [f"fedavg-all-rate{rate}" for rate in rates]
 
 
 class Counting(Watch):
@@ -179,6 +223,9 @@ def test_leaving_slow_devices_out_is_best_where_they_bring_nothing(config, devic
     advised = advise(load_config(config), devices, tmp_path / "out", seeds=[1, 2], processes=2)
     assert advised.best.left_out == [3, 4]
     assert advised.sentence.startswith("Leave the slow devices out (slow). FedAvg, without slow")
+    assert ", the best: " in advised.sentence or ", the best, but" in advised.sentence
+    short = replace(advised, skipped={"FedPMT": NO_TIME})  # what had no time may be better
+    assert "the best of the strategies that had time" in short.sentence
     assert "2 seeds" in advised.sentence and "Waiting for all gives" in " ".join(advised.more)
     text = advised.text()
     assert "40 %" in text  # two of five equal clients are lost

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedplt.client import MemoryCounter
-from fedplt.comparison.run_comparison import variant
+from fedplt.comparison import variant
 from fedplt.configuration import RunConfig, read_availability, read_fleet
 from fedplt.data import TrainingData, first_examples
 from fedplt.errors import ConfigError, FedpltError, FleetError
@@ -44,6 +44,7 @@ TITLES = {
     "fedplt": "FedPLT, as planned",
     RECOMMENDED: "FedPLT, recommended",
 }
+FEDAVG = {"name": "fedavg"}
 RATIOS = 40
 """So many ratios are tried to find what a device can afford with FedPMT and HeteroFL."""
 
@@ -107,7 +108,12 @@ def make_setting(
 ) -> Setting:
     """Plan the fleet for this run: FedPLT's ratios and the deadline of all strategies."""
     file = read_fleet(Path(devices))
-    _refuse_rates(config)
+    if config.clients.learning_rates or any(g.learning_rate for g in config.clients.groups):
+        raise ConfigError(
+            "the clients are the devices of the fleet, so that learning rates of groups and "
+            "clients have no meaning. Set training.learning_rate instead.",
+            key="clients",
+        )
     if config.evaluation.stop_after is not None:
         raise ConfigError(
             "strategies are compared after the same time, and none may end earlier. Leave it out.",
@@ -127,44 +133,37 @@ def make_setting(
     fleet = {"devices": path, **target, **shared}
     sections = {"clients": {"num_clients": number}, "fleet": fleet}
     base = variant(config, config.name, sections, config.seed)
-    job = make_job(variant(base, WAITS, {"method": {"name": "fedavg"}}, base.seed), model, data)
+    job = make_job(variant(base, WAITS, {"method": FEDAVG}, base.seed), model, data)
     counter = memory_counter(job)
     workload = nominal_workload(base, job.layers, len(data.train), counter)
     plan = plan_fleet(file.devices, workload, **target)
     return Setting(base, file.devices, job, workload, counter, plan)
 
 
-def _refuse_rates(config: RunConfig) -> None:
-    """Groups and rates per client belong to other clients than the fleet's."""
-    if config.clients.learning_rates or any(g.learning_rate for g in config.clients.groups):
-        raise ConfigError(
-            "the clients are the devices of the fleet, so that learning rates of groups and "
-            "clients have no meaning. Set training.learning_rate instead.",
-            key="clients",
-        )
-
-
 def strategies_of(setting: Setting) -> tuple[list[Strategy], dict[str, str]]:
     """The strategies that make sense for this fleet, and why others do not, by title."""
-    fleet, plan = _fleet(setting), setting.plan
+    assert setting.config.fleet is not None
+    target = {"percentile": None, "deadline_seconds": setting.deadline}
+    planned = setting.config.fleet.model_copy(update=target)
+    fleet = planned.model_dump(exclude_none=True, mode="json")
     without_memory = tuple(d.name for d in setting.devices if not setting.has_memory(d))
-    found = [Strategy(WAITS, _sections("fedavg", fleet), without_memory)]
+    found = [Strategy(WAITS, {"method": FEDAVG, "fleet": fleet}, without_memory)]
     skipped: dict[str, str] = {}
     if len(without_memory) == len(setting.devices):
         skipped[found.pop().title] = "no device has the memory for the whole model"
-    slow = setting.slow
+    slow, recommended = setting.slow, _fedplt(setting, RECOMMENDED, fleet, preset="recommended")
     if not slow:
         same = "the same as waiting for all: every device trains the whole model in time"
         skipped |= {
             title: same for label, title in TITLES.items() if label not in (WAITS, RECOMMENDED)
         }
-        return [*found, _recommended(setting, fleet)], skipped
+        return [*found, recommended], skipped
     if len(slow) == len(setting.devices):
         reason = f"no device can train the whole model in {setting.deadline:.3g} s"
         skipped[TITLES[WITHOUT]] = reason
     else:
         limit = {**fleet, "late_after_seconds": setting.deadline}
-        found.append(Strategy(WITHOUT, _sections("fedavg", limit), without_memory))
+        found.append(Strategy(WITHOUT, {"method": FEDAVG, "fleet": limit}, without_memory))
     cut = plan_fleet(
         setting.devices, setting.workload,
         deadline_seconds=setting.deadline, min_ratio=1.0, may_cut_steps=True,
@@ -172,7 +171,7 @@ def strategies_of(setting: Setting) -> tuple[list[Strategy], dict[str, str]]:
     if any(entry.traded for entry in cut.devices):
         late = tuple(entry.device.name for entry in cut.late)
         fewer = {**fleet, "min_ratio": 1.0, "may_cut_steps": True, "may_freeze": False}
-        found.append(Strategy("fedavg-fewer-steps", _sections("fedavg", fewer), late))
+        found.append(Strategy("fedavg-fewer-steps", {"method": FEDAVG, "fleet": fewer}, late))
     else:
         skipped[TITLES["fedavg-fewer-steps"]] = (
             "not even one step with the whole model is possible for a slow device"
@@ -182,32 +181,15 @@ def strategies_of(setting: Setting) -> tuple[list[Strategy], dict[str, str]]:
             found.append(_at_affordable_ratios(setting, fleet, name))
         except FedpltError as error:
             skipped[TITLES[name]] = str(error)
-    late = tuple(entry.device.name for entry in plan.late)
-    found.append(Strategy("fedplt", {"method": _own(setting.config), "fleet": fleet}, late))
-    return [*found, _recommended(setting, fleet)], skipped
+    return [*found, _fedplt(setting, "fedplt", fleet), recommended], skipped
 
 
-def _fleet(setting: Setting) -> dict[str, Any]:
-    assert setting.config.fleet is not None
-    values = setting.config.fleet.model_dump(exclude_none=True, mode="json")
-    return {k: v for k, v in values.items() if k != "percentile"} | {
-        "deadline_seconds": setting.deadline
-    }
-
-
-def _own(config: RunConfig) -> dict[str, Any]:
-    """The configuration's own options of FedPLT."""
-    return dict(config.method) if config.method["name"] == "fedplt" else {"name": "fedplt"}
-
-
-def _recommended(setting: Setting, fleet: Mapping[str, Any]) -> Strategy:
+def _fedplt(setting: Setting, label: str, fleet: Mapping[str, Any], **options: Any) -> Strategy:
+    """FedPLT with the configuration's options, if it has some, and with these."""
+    own = setting.config.method
+    method = {**(own if own["name"] == "fedplt" else {"name": "fedplt"}), **options}
     late = tuple(entry.device.name for entry in setting.plan.late)
-    method = {**_own(setting.config), "preset": "recommended"}
-    return Strategy(RECOMMENDED, {"method": method, "fleet": fleet}, late)
-
-
-def _sections(method: str, fleet: Mapping[str, Any]) -> dict[str, Any]:
-    return {"method": {"name": method}, "fleet": dict(fleet)}
+    return Strategy(label, {"method": method, "fleet": fleet}, late)
 
 
 def _at_affordable_ratios(setting: Setting, fleet: Mapping[str, Any], name: str) -> Strategy:
@@ -220,20 +202,17 @@ def _at_affordable_ratios(setting: Setting, fleet: Mapping[str, Any], name: str)
     plan, _ = plan_from_config(config, setting.job.model, example_of(setting.job), tried)
     full = setting.workload.local_steps * setting.workload.batch_size
     seen = min(full, setting.workload.num_examples or full)
+    parts = [plan.assignment(index) for index in range(len(tried))]
     works = []
-    for index in range(len(tried)):
-        part = plan.assignment(index)
+    for part in parts:
         flops = exact_flops(part)
-        work = Work(
-            seen * flops.forward, seen * (flops.total - flops.forward),
-            download_bytes(part), upload_bytes(part),
-        )  # fmt: skip
-        works.append((work, part))
+        forward, backward = seen * flops.forward, seen * (flops.total - flops.forward)
+        works.append(Work(forward, backward, download_bytes(part), upload_bytes(part)))
     groups, excluded = [], []
     for device in setting.devices:
         fits = [
             ratio
-            for ratio, (work, part) in zip(tried, works, strict=True)
+            for ratio, part, work in zip(tried, parts, works, strict=True)
             if in_time(round_time(device, work).total, setting.deadline)
             and setting.has_memory(device, part)
         ]
@@ -258,12 +237,10 @@ def with_exclusions(strategy: Strategy, setting: Setting, out: Path) -> Strategy
     names = [device.name for device in setting.devices]
     given = strategy.sections["fleet"].get("availability")
     rows = read_availability(Path(given), names) if given else ((1.0,) * len(names),)
+    takes_part = [float(name not in strategy.excluded) for name in names]
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    left = [name in strategy.excluded for name in names]
-    writer.writerows(
-        [0.0 if out else chance for out, chance in zip(left, row, strict=True)] for row in rows
+    csv.writer(text, lineterminator="\n").writerows(
+        [names, *np.multiply(rows, takes_part).tolist()]
     )
     path = out / f"{strategy.label}-availability.csv"
     write_text(path, text.getvalue())
