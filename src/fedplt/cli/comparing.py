@@ -44,10 +44,10 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help=f"Comma-separated, also my_file:MyMethod (default: {','.join(DEFAULT)})."
+            help=f"Names, or my_file:MyMethod, comma-separated (default: {','.join(DEFAULT)})."
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Comma-separated.")] = "1,2,3",
+    seeds: Annotated[str, typer.Option(help="Seeds, comma-separated.")] = "1,2,3",
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="METHOD.KEY=VALUE", help="Set an option of one method."),
@@ -64,7 +64,10 @@ def compare(
         int | None, typer.Option(help="Runs at a time (default: one per core).", min=1)
     ] = None,
 ) -> None:
-    """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
+    """Compare methods on the same data, initial weights and budgets.
+
+    The same command, started again, continues where it stopped.
+    """
     from fedplt.comparison.progress import comparison_progress
     from fedplt.comparison.run_comparison import compare as run_comparison
     from fedplt.configuration import load_config, placing
