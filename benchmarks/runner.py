@@ -84,7 +84,7 @@ def race(contestants: Sequence[Contestant], jobs: Path, passes: int) -> None:
 
 
 def wait_until_quiet(limit: float = 5.0) -> None:
-    """Wait (a little) until the machine is idle; only Linux tells."""
+    """Wait (a little) until the machine is idle; Linux only."""
     if not Path("/proc/stat").exists():
         return
     deadline = time.monotonic() + limit

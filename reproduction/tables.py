@@ -93,7 +93,7 @@ def seeds_text(seeds: Sequence[int]) -> str:
 def basis(selection: Selection) -> str:
     """Rounds and seeds, for captions.
 
-    If contestants have different seeds, a note of the table says which are missing.
+    If contestants have different seeds, a note of the table names the missing ones.
     """
     seeds = seeds_text(selection.seeds) if selection.seeds else "no run came to its end"
     return f"{selection.rounds} rounds, {seeds}"

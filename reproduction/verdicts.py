@@ -4,7 +4,7 @@
 0. A claim does not hold if the interval lies outside of +-1 point, or below 0. All other cases are
 not decided, and neither are cases with fewer than three seeds or half of the paper's rounds; then
 the tendency is given. A cost to a target that both runs reached needs no number of rounds. A
-verdict that the last round alone or the test set would change says so.
+verdict that the last round alone or the test set would change is marked as such.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ask for known vulnerabilities of the locked packages: ``make audit``.
 
-pip-audit asks the package index. Mirrors often have no such list: that is said, and is never taken
+pip-audit asks the package index. Mirrors often have no such list: this is reported, and never taken
 for "none".
 """
 

@@ -41,7 +41,7 @@ CHECKS = (
     Check(
         "Built-in models", MASK,
         "One step of partial training of each built-in model, for clients of four ratios. Every "
-        "parameter and buffer is a comparison; what is not trained must keep its bits.",
+        "parameter and buffer is a comparison; untrained ones must keep their bits.",
         batteries.built_in_models, 100,
     ),
     Check(
@@ -68,8 +68,8 @@ CHECKS = (
     Check(
         "Planted mistakes", "the random networks above",
         "Kernels and bookkeeping are made wrong on purpose, one at a time, and random networks "
-        "are tried until one of them gives other numbers, or raises. A mistake that none shows is "
-        "wrong.",
+        "are tried until one of them gives other numbers, or raises. A mistake that none of them "
+        "detects counts as wrong.",
         batteries.planted_mistakes, 100, False,
     ),
     Check(
@@ -103,15 +103,15 @@ CHECKS = (
     ),
 )  # fmt: skip
 NOT_CHECKED = (
-    "**GPUs.** Everything here ran on a processor.",
+    "**GPUs.** Everything here ran on a CPU.",
     "**Low precision.** Under `torch.autocast`, torch's own operations compute whole gradients; "
     "the runs above have autocast switched on with float64 models, which it does not cast.",
     "**Other versions of torch** than the one named above.",
-    "**State that shows late.** Before a run, two clients are trained for one step in both orders. "
-    "Numbers and text in attributes of modules, also in lists and dictionaries, are reset after "
-    "each client; another state (an object, a variable of a Python module, a cache in a Dataset) "
-    "that has no effect in the first steps is not noticed.",
-    "**Models nobody thought of.** Check yours: `fedplt cut my_package:build --check`, or "
+    "**Delayed effects of state.** Before a run, two clients are trained for one step in both "
+    "orders. Numbers and text in attributes of modules, also in lists and dictionaries, are reset "
+    "after each client; another state (an object, a variable of a Python module, a cache in a "
+    "Dataset) that has no effect in the first steps is not detected.",
+    "**Models of other kinds.** Check yours: `fedplt cut my_package:build --check`, or "
     "`fedplt.check(model, example, loss)`. Every run does so before its first round "
     "(`engine.check`).",
 )
@@ -135,9 +135,11 @@ def main() -> int:
 
 
 def page(results: list[Result], seconds: float) -> str:
-    lines = ["# Correctness", "", *answer(results), "", "```sh", "make correctness", "```", ""]
+    lines = ["# Correctness", "", *answer(results), ""]
     lines += [
-        f"writes this page anew ({seconds / 60:.0f} minutes). This one: {machine()}, one thread.",
+        f"To repeat the comparison and write this page ({seconds / 60:.0f} minutes):",
+        *("", "```sh", "make correctness", "```", ""),
+        f"Measured on {machine()}, one thread.",
         "",
     ]
     lines += ["## What is compared with what", "", *table(results), ""]
@@ -145,7 +147,7 @@ def page(results: list[Result], seconds: float) -> str:
         lines += [f"- **{check.title}.** {check.about}"]
     lines += [
         "",
-        '"Full gradients times mask" is slow and obvious: the whole model\'s gradients by plain '
+        '"Full gradients times mask" is the slow reference: the whole model\'s gradients by plain '
         "PyTorch, zero where the client does not train, and an ordinary optimizer. Differences are "
         "relative to the largest change of a parameter, in float64. "
         f"{sum(result.left_out for result in results)} more networks were left out: torch itself "
@@ -170,13 +172,13 @@ def answer(results: list[Result]) -> list[str]:
     worst = max(r.worst for r in training)
     verdict = (
         f"{models - refused} of them gave the same numbers, with differences of at most "
-        f"{worst:.0e}, which is rounding; {refused} were refused in words; none was wrong."
+        f"{worst:.0e}, which is rounding; {refused} were refused with an error; none was wrong."
     )
     if wrong:
-        verdict = f"{wrong} comparisons were WRONG; {refused} models were refused in words."
+        verdict = f"{wrong} comparisons were WRONG; {refused} models were refused."
     return [
         "Does a client that trains a part of a model compute what ordinary training computes for "
-        f"that part? {models} models and random networks were trained in both ways. {verdict}"
+        f"that part? We trained {models} models and random networks in both ways. {verdict}"
     ]
 
 
@@ -200,7 +202,7 @@ def refusals(results: list[Result]) -> list[str]:
     words = sum((result.refused for result in results), Counter[str]())
     if not words:
         return ["Nothing was."]
-    return ["Times, and the words:", ""] + [f"- {n}: {text}" for text, n in words.most_common()]
+    return ["How often, and the error:", ""] + [f"- {n}: {text}" for text, n in words.most_common()]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 python -m tools.memory_page
 
-Every case is measured in a process of its own: resident memory at its highest, minus that before
+Every case is measured in a separate process: resident memory at its highest, minus that before
 the training, plus the model and the update, after another training has loaded all code.
 """
 
@@ -98,7 +98,7 @@ def train(name: str, ratio: float, frozen: bool, batch: int) -> int:
 
 
 def measure(name: str, ratio: float, frozen: bool) -> None:
-    """Print what is counted, recorded and seen, as JSON; runs in a process of its own."""
+    """Print what is counted, recorded and seen, as JSON; runs in a separate process."""
     import gc
 
     import torch

@@ -59,18 +59,17 @@ class Attack:
 ATTACKS = (
     Attack(
         "Power loss", "power_loss", 500,
-        "Whenever the power goes, a run that had begun resumes, to the same bits.",
+        "After a power loss at any moment, a run that has begun resumes to the same bits.",
         "A run is recorded call by call. At a random moment, what was not synced is dropped, all "
         "of it or a part; names may be there without their data. The run is resumed from what is "
         "left.",
-        ("other bits", "not resumed", "rounds without a record, said so"),
+        ("other bits", "not resumed", "rounds reported without a record"),
     ),
     Attack(
         "Damage", "damage", 500,
-        "A changed file of a run folder is noticed when the run is resumed, and when a finished "
-        "run is reported, loaded or evaluated, or the change is without effect. If the newest "
-        "checkpoint is damaged, the one before is used. A pipe in place of a file makes nobody "
-        "wait.",
+        "A changed file of a run folder is detected when the run is resumed, and when a finished "
+        "run is reported, loaded or evaluated, or the change has no effect. If the newest "
+        "checkpoint is damaged, the one before is used. A pipe in place of a file does not block.",
         "One file of a finished or broken run is changed: flipped bits, lost, doubled or zeroed "
         "parts, lost lines, another run's file, an earlier file of the same run, a pipe, noise, "
         "changed numbers, wrong fields with a right seal.",
@@ -92,32 +91,33 @@ ATTACKS = (
     ),
     Attack(
         "Hostile downloads", "hostile_downloads", 200,
-        "A data source that sends an endless reply, a bomb, a path outside of its folder or "
-        "nonsense is refused in words, in bounded time and space; nothing is written elsewhere.",
+        "A data source that sends an endless reply, a decompression bomb, a path outside of its "
+        "folder or invalid data is refused with an error, in bounded time and space. Nothing is "
+        "written elsewhere.",
         "Replies and archives are made hostile at random.",
         (), ("attacks", "held"),
     ),
     Attack(
         "Odd inputs", "fuzz", 100_000,
-        "Whatever stands in a configuration, a record, a plan, a checkpoint, a list of devices, "
-        "a split or a client's update: it is accepted, or refused in words. No traceback, no hang "
-        "over 10 s, no 2 GB of memory.",
+        "Any content of a configuration, a record, a plan, a checkpoint, a list of devices, a "
+        "split or a client's update is accepted, or refused with an error: without a traceback, "
+        "within 10 s and 2 GB of memory.",
         "Hypothesis changes valid inputs: values of other types, infinities, 5,000 digits, 3,000 "
         "brackets, NUL, lost and doubled parts.",
         ("tracebacks", "hangs"),
     ),
     Attack(
         "Hostile updates", "bad_clients", 100_000,
-        "A client may send what it likes: it is taken as this client's update of this round, or "
-        "refused in words, and the round goes on. Nobody counts for more examples than the server "
+        "Anything that a client sends is accepted as its update of this round, or refused with an "
+        "error, and the round continues. No client counts for more examples than the server "
         "knows.",
         "Updates with bytes changed, left out, repeated or replaced by odd texts. Then 30 rounds "
-        "with a client that turns its updates around and claims 10^12 examples.",
+        "with a client that flips the sign of its updates and claims 10^12 examples.",
         ("tracebacks", "over 10 s"), ("updates it sent", "of them refused"),
     ),
     Attack(
         "Odd bytes", "fuzz_decoders", 100_000,
-        "The same for what decodes bytes.",
+        "The same holds for all decoders of bytes.",
         "atheris, a fuzzer that is guided by coverage, starts from a valid input.",
         ("tracebacks, hangs, or over 2 GB",),
     ),
@@ -141,23 +141,23 @@ NODES = (
     "exported CSV files hold no formulas.",
 )
 NOT_PROTECTED = (
-    "**Somebody who may write to the folder.** Seals are plain digests, without a key: they show "
+    "**A user who may write to the folder.** Seals are plain digests, without a key: they show "
     "damage and mistakes, not a forger who computes a new seal.",
     "**Both checkpoints at once.** A run goes on if one of its two checkpoints is whole. Keep a "
     "copy elsewhere of what must survive the disk.",
-    "**A disk that lies.** A disk or network file system that says it has synced what it has not "
-    "can lose a checkpoint. The one before is older, and most likely there.",
+    "**A disk that lies.** A disk or network file system that reports data as synced too early can "
+    "lose a checkpoint. The one before it is older, and probably intact.",
     "**Data from Python or from your own functions.** Built-in data sets are checked to the bit "
-    "before every run, and tensors by a checksum on resume; of a Dataset only its size is known.",
+    "before every run, and tensors by a checksum on resume; of a Dataset only the size is checked.",
     "**Code that a configuration names.** Running a configuration with an import path runs that "
-    "code. Read a foreign configuration before you run it. Reports, curves and comparisons of "
+    "code. Read other people's configurations first. Reports, curves and comparisons of "
     "finished runs import nothing that their files name.",
     "**Plausible lies of a node.** A wrong score within the metric's limits, a device that is "
-    "slower or faster than said, a norm that makes a sampler choose a client whose update is then "
-    "refused: robust rules bound what they change ([bad clients](robust.md)).",
+    "slower or faster than reported, a norm that makes a sampler choose a client whose update is "
+    "then refused: robust rules bound their effect ([bad clients](robust.md)).",
     "**Records since the last checkpoint.** They are synced with the checkpoint. After a power "
     "loss those rounds are computed again, to the same bits.",
-    "**A whole folder of an earlier moment.** If every file is set back together, the folder is "
+    "**A whole folder of an earlier moment.** If every file is restored together, the folder is "
     "that of a run that was stopped earlier. `sessions.json` alone, which only describes machines, "
     "is not compared with the others.",
 )
@@ -175,10 +175,13 @@ def page(results: Mapping[str, Figures], measured: Mapping[str, str] | None = No
     lines = [
         "# Reliability",
         "",
-        "What happens to a run when the power goes, a disk flips a bit, a process is killed or a "
-        "file is not what it should be? This page says what is promised, how it is attacked, and "
-        "what came out. `make reliability` attacks again and writes this page; `make fuzz` tries "
-        "odd inputs only.",
+        "To know what a run survives (a power loss, a flipped bit, a killed process, a hostile "
+        "client), read the promises below, how each is tested, and the results. To repeat the "
+        "tests and write this page (half an hour; `make fuzz` tries odd inputs only):",
+        "",
+        "```sh",
+        "make reliability",
+        "```",
         "",
         verdict,
         "",
@@ -191,12 +194,10 @@ def page(results: Mapping[str, Figures], measured: Mapping[str, str] | None = No
         ],
         "## Answers of nodes",
         "",
-        "Real nodes may send anything. Every kind of answer (to a greeting, to an order to train, "
-        "to upload or to evaluate) goes through one reader with one rule: what goes wrong while "
-        "one client's answer is read is a refusal of that client. The round goes on without it, "
-        "and its record names the client (`rejected`, `not_evaluated`). "
-        "`tests/flower/test_hostile_answers.py` changes every part of every kind of "
-        "answer, for `fedplt deploy` and for the Flower strategy.",
+        "Nodes may send anything. One reader checks every kind of answer: to join, to train, to "
+        "upload, to evaluate. If it cannot read an answer, it refuses that client; the round "
+        "continues, and its record names the client (`rejected`, `not_evaluated`). "
+        "`tests/flower/test_hostile_answers.py` changes every part of every kind of answer.",
         "",
         *(f"- {text}" for text in NODES),
         "",
@@ -209,8 +210,8 @@ def page(results: Mapping[str, Figures], measured: Mapping[str, str] | None = No
         "- The last two checkpoints are kept: `checkpoint.safetensors` and "
         "`checkpoint.previous.safetensors`.",
         "- Each file, and each line of `rounds.jsonl`, carries the run's id and a SHA-256 digest "
-        "of all it says (`seal`). Every field is checked when it is read.",
-        "- `config.toml` is for reading. To change a run, use `fedplt resume FOLDER --set "
+        "of its content (`seal`). Every field is checked when it is read.",
+        "- `config.toml` is only for reading. To change a run, use `fedplt resume FOLDER --set "
         "rounds=300`; an edited file is refused. If it is damaged, delete it: `fedplt resume` "
         "writes it again from the checkpoint.",
         "- A line of `rounds.jsonl` that is lost or damaged does not stop a run: `fedplt resume` "
@@ -218,14 +219,16 @@ def page(results: Mapping[str, Figures], measured: Mapping[str, str] | None = No
         "from the checkpoint and the result how many there must be.",
         "- `model.safetensors` must be the one that `result.json` is about (`weights_sha256`), and "
         "both must be of the last round: an earlier file of the same run is refused.",
-        "- Only ordinary files are opened. A pipe or a device in the folder is named and refused.",
+        "- Only regular files are opened. A pipe or a device in the folder is refused by name.",
         "- With `[privacy]` the files that hold the key of the noise are readable by their owner "
         "alone ([privacy](privacy.md)).",
         "- A damaged `plan.json`, `metric.json` or `devices.json` is written again by `fedplt "
-        "resume`; `sessions.json` is begun anew. A report does without a damaged plan, devices or "
-        "sessions and says so; it refuses damaged records, results and models.",
-        "- `best.safetensors` cannot be computed again: `fedplt report` and `fedplt resume` say "
-        "that it is damaged, and the next better round replaces it.",
+        "resume`; `sessions.json` starts again. A report warns about a damaged plan, devices or "
+        "sessions, and leaves them out; it refuses damaged records, results and models.",
+        "- `last.safetensors` and `average.safetensors` (with `server.average`) must be of the "
+        "last round, too; `fedplt resume` writes them again.",
+        "- `best.safetensors` cannot be computed again: `fedplt report` and `fedplt resume` report "
+        "the damage, and the next better round replaces it.",
         "",
         "## What is not protected",
         "",
@@ -268,8 +271,8 @@ def main() -> int:
             minutes = (time.monotonic() - started) / 60
             print(f"  {figures}", flush=True)
             which = ", ".join(map(str, seeds[:number]))
-            said = f"on {machine()}, seed {which}, in {minutes:.1f} minutes"
-            _note(attack.module, {"figures": figures, "measured": said})
+            measured = f"on {machine()}, seed {which}, in {minutes:.1f} minutes"
+            _note(attack.module, {"figures": figures, "measured": measured})
         broken |= bool(attack.failed(figures))
     write_page()
     return int(broken)

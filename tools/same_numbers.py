@@ -125,7 +125,7 @@ def outcomes(names: list[str], tree: Path, folder: Path, jobs: int) -> Iterator[
 def git(*arguments: str) -> str:
     command = ["git", "-C", str(ROOT), *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else sys.exit(2)  # it has said why
+    return done.stdout.strip() if done.returncode == 0 else sys.exit(2)  # git has printed why
 
 
 def machine() -> str:
@@ -161,7 +161,7 @@ def base_outcomes(commit: str, folder: Path, options: argparse.Namespace) -> dic
 
 
 def difference(base: Outcome, new: Outcome) -> str:
-    """What differs, in words; nothing where all is the same."""
+    """Describe what differs; empty if all is the same."""
     if base.error or new.error:
         return f"base failed: {base.error}" if base.error else f"new failed: {new.error}"
     names = {name for name, _ in base.hashes.items() ^ new.hashes.items()}

@@ -25,7 +25,7 @@ def images() -> fedplt.TrainingData:
 
 
 def tokens() -> fedplt.TrainingData:
-    """For ``text``: each row counts in steps of its own, and every next token is the target."""
+    """For ``text``: each row counts in its own steps; every next token is the target."""
 
     def counting(number: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
         first, step = torch.randint(1, 8, (2, number, 1), generator=random)

@@ -2,7 +2,7 @@
 
     python tools/step_times.py --base REV [--models fcn resnet8] [--passes 15]
 
-Both trees run in a process of their own and are asked in turn to train a client for a few steps, as
+The trees run in separate processes and are asked in turn to train a client for a few steps, as
 a run does it, at several ratios; shown are the medians and the median ratio of the passes (new /
 old). Stop what else runs on the machine first.
 """
@@ -83,7 +83,7 @@ class Examples:
 
 
 class Tree:
-    """One source tree, in a process of its own."""
+    """One source tree, in a separate process."""
 
     def __init__(self, source: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}

@@ -1,7 +1,7 @@
 """One script per contestant: ``python -m benchmarks.contestants.NAME JOB.npz [options]``.
 
-Each says ``ready`` when set up, then does one round (training and evaluation) for every line it
-reads and answers with the seconds it took.
+Each prints ``ready`` when set up. For every line it reads, it does one round (training and
+evaluation) and prints the seconds it took.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Flower's client: a module of its own, so that Ray's actors load the data once."""
+"""Flower's client: a separate module, so that Ray's actors load the data once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A layer of one's own: every output is the largest of several linear functions (maxout).
+"""A custom layer: every output is the largest of several linear functions (maxout).
 
 fedplt trains any parameter, but it does not know that the rows of this weight belong together in
-groups of ``pieces``, so a client would train all of the weight or nothing. `add_layer_kind` says
-how it is cut: by output, with all pieces of the output.
+groups of ``pieces``, so a client would train all of the weight or nothing. `add_layer_kind`
+defines how it is cut: by output, with all pieces of the output.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Compare a method of one's own with FedPLT, on a network with a layer of one's own.
+"""Compare a custom method with FedPLT, on a network with a custom layer.
 
 python -m examples.own_parts.train [FOLDER_FOR_THE_RUNS]
 """

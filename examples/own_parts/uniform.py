@@ -1,4 +1,4 @@
-"""A method of one's own: every client trains the same fraction of each layer.
+"""A custom method: every client trains the same fraction of each layer.
 
 FedPLT spends a client's budget as evenly as it can over the layers, so that small layers are
 trained almost whole. This method takes the ratio for every layer alike.

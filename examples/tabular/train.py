@@ -32,7 +32,7 @@ def patients(seed: int = 0):
     targets = (targets / 100).astype(np.float32)  # in hundreds: networks like numbers around 1
     order = np.random.default_rng(seed).permutation(len(targets))
     train, test = order[:342], order[342:]
-    train = train[np.argsort(inputs[train, 0])]  # by age: every clinic sees patients of its own
+    train = train[np.argsort(inputs[train, 0])]  # by age: clinics have patients of different ages
     return (inputs[train], targets[train]), (inputs[test], targets[test])
 
 

@@ -135,7 +135,7 @@ CONFIDENCE = 0.99
 
 
 class MeanIntervals(NamedTuple):
-    """Intervals of the expectations, (steps,); infinite where one repetition says nothing."""
+    """Intervals of the expectations, (steps,); infinite if there is one repetition."""
 
     low: Vector
     high: Vector

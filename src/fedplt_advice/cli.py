@@ -17,17 +17,17 @@ QUICK_MINUTES = 1.8
 @verb()
 def advise(
     devices: Devices,
-    run: Annotated[Path, typer.Option(help="Your model, data and training (a configuration).")],
+    run: Annotated[Path, typer.Option(help="Configuration with your model, data and training.")],
     seeds: Seeds = "1,2,3",
     deadline_seconds: Annotated[
-        float | None, typer.Option(help="Of a round (default: the planner's).")
+        float | None, typer.Option(help="Length of a round (default: the planner's choice).")
     ] = None,
     hours: Annotated[
         float | None,
-        typer.Option(help="Compare after so many hours on the devices (default: as planned)."),
+        typer.Option(help="Compare after so many simulated hours (default: all planned rounds)."),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Take at most so long here, by halving the strategies.")
+        float | None, typer.Option(help="Take at most so many minutes; drop weak strategies early.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Take two minutes at most.")] = False,
     rates: Annotated[
@@ -43,9 +43,9 @@ def advise(
     ] = None,
     processes: Processes = None,
 ) -> None:
-    """Train every sensible strategy for your fleet, and say which one to take.
+    """Train several strategies on your fleet, simulated, and recommend one.
 
-    Started again, it continues where it stopped.
+    The same command, started again, continues where it stopped.
     """
     from fedplt.configuration import load_config
     from fedplt_advice.advise import advise as run_advice

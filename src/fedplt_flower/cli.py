@@ -28,7 +28,7 @@ def deploy_init(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     nodes: Annotated[Path, typer.Option(help="A .csv file with the columns name and ratio.")],
     config: Annotated[
-        Path | None, typer.Option(help="What is trained (default: Fashion-MNIST, 3 rounds).")
+        Path | None, typer.Option(help="Run configuration (default: Fashion-MNIST, 3 rounds).")
     ] = None,
     host: Annotated[
         list[str] | None,
@@ -36,7 +36,7 @@ def deploy_init(
     ] = None,
     port: Annotated[int, typer.Option(help="The port that nodes connect to.")] = 8443,
 ) -> None:
-    """Write certificates, keys, scripts and a README for a federation on Flower."""
+    """Write certificates, keys, scripts and a README for a deployment on Flower."""
     with _needing_flower("deployments"):
         from fedplt_flower.deployment.create import init_deployment
         from fedplt_flower.deployment.manifest import make_address
@@ -58,7 +58,7 @@ def deploy_check(
     folder: Annotated[Path, typer.Argument(help="The deployment's folder, or a node's.")],
     node: Annotated[str | None, typer.Option(help="Check this node of the deployment.")] = None,
 ) -> None:
-    """Check this machine, the server or a node, before anything runs."""
+    """Check the server, or a node, before a run."""
     with _needing_flower("deployments"):
         from fedplt_flower.deployment.check import check_deployment
     findings = list(check_deployment(folder, node))

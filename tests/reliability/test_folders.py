@@ -58,7 +58,8 @@ def test_the_checkpoint_before_is_used(broken, goal):
     path = broken / "checkpoint.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
     found = resume(broken)
-    assert any("goes on from the checkpoint before, after round 2" in text for text in found.said)
+    expected = "goes on from the checkpoint before, after round 2"
+    assert any(expected in text for text in found.messages)
     assert same_state(found.values[0], goal[0]) and found.values[1] == goal[1]
     assert load_tensors(broken / "checkpoint.previous.safetensors", "checkpoint")
 
@@ -73,8 +74,8 @@ def test_one_good_checkpoint_is_there_even_if_the_next_write_fails(broken, monke
     with monkeypatch.context() as patched:
         patched.setattr("fedplt.federation.run_folder.sealed.save_file", full)
         found = resume(broken)
-    assert "cannot be written: No space left on device" in found.said[0]
-    assert "fedplt resume" in found.said[0]
+    assert "cannot be written: No space left on device" in found.messages[0]
+    assert "fedplt resume" in found.messages[0]
     assert not resume(broken).refused
 
 
@@ -87,7 +88,7 @@ def test_a_full_disk_is_said_in_words(broken, monkeypatch):
 
     monkeypatch.setattr("fedplt.federation.run_folder.sealed.save_file", full)
     found = resume(broken)
-    assert "checkpoint.safetensors cannot be written: I/O error: No space left" in found.said[0]
+    assert "checkpoint.safetensors cannot be written: I/O error: No space left" in found.messages[0]
 
 
 def test_lost_records_are_named(broken, goal):
@@ -95,7 +96,7 @@ def test_lost_records_are_named(broken, goal):
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:1] + lines[3:]))
     found = resume(broken)
-    assert any("no record of rounds 2 to 3" in text for text in found.said)
+    assert any("no record of rounds 2 to 3" in text for text in found.messages)
     assert same_state(found.values[0], goal[0])
 
 
@@ -110,7 +111,7 @@ def test_files_of_another_run_are_noticed(runs, tmp_path, name):
     folder = copy_of(runs / "whole", tmp_path / "run")
     shutil.copy(runs / "other" / name, folder / name)
     seen = look(folder)
-    assert seen.refused and "belongs to another run" in seen.said[0]
+    assert seen.refused and "belongs to another run" in seen.messages[0]
 
 
 def test_a_config_that_was_deleted_is_written_again(broken, goal):
@@ -118,7 +119,7 @@ def test_a_config_that_was_deleted_is_written_again(broken, goal):
     (broken / "config.toml").unlink()
     found = resume(broken)
     assert (broken / "config.toml").read_text() == text
-    assert any("written again" in said for said in found.said)
+    assert any("written again" in text for text in found.messages)
     assert same_state(found.values[0], goal[0])
 
 
@@ -127,7 +128,7 @@ def test_the_lock_is_no_link(broken, tmp_path):
     victim.write_text("mine")
     (broken / ".lock").unlink()
     (broken / ".lock").symlink_to(victim)
-    assert "is a link, which is not followed" in resume(broken).said[0]
+    assert "is a link, which is not followed" in resume(broken).messages[0]
     assert victim.read_text() == "mine"
 
 
@@ -157,7 +158,7 @@ def test_a_folder_that_is_moved_during_a_run(tmp_path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_files_of_another_user(broken):
     (broken / "config.toml").chmod(0)
-    assert "Permission denied" in look(broken).said[0]
+    assert "Permission denied" in look(broken).messages[0]
 
 
 def test_reading_imports_nothing_that_a_plan_names(runs, tmp_path):
@@ -171,7 +172,7 @@ def test_reading_imports_nothing_that_a_plan_names(runs, tmp_path):
         seen = look(folder)
     finally:
         sys.path.remove(str(tmp_path))
-    assert "imports nothing that it names" in seen.said[0]
+    assert "imports nothing that it names" in seen.messages[0]
     assert "evil_module" not in sys.modules
 
 
@@ -203,18 +204,18 @@ def test_damaged_descriptions_are_named_left_out_and_written_again(runs, broken,
         kind = name.removesuffix(".json")
         path.write_text(seal_json({"format": 2, kind: []}, RunFolder.open(broken).run, kind))
     read, resumed = look(broken), resume(broken)
-    assert any(name in text and "does without it" in text for text in read.said)
+    assert any(name in text and "does without it" in text for text in read.messages)
     assert not read.refused and not resumed.refused
-    assert any("begun anew" in text for text in resumed.said) == (name == "sessions.json")
-    assert look(broken).said == []
+    assert any("begun anew" in text for text in resumed.messages) == (name == "sessions.json")
+    assert look(broken).messages == []
 
 
 @pytest.mark.parametrize("name", ["plan.json", "metric.json"])
 def test_a_damaged_plan_or_metric_is_written_again(runs, broken, name):
     shutil.copy(runs / "other" / name, broken / name)
     found = resume(broken)
-    assert any(f"{name} belongs to another run" in text for text in found.said)
-    assert not found.refused and look(broken).said == []
+    assert any(f"{name} belongs to another run" in text for text in found.messages)
+    assert not found.refused and look(broken).messages == []
 
 
 def test_a_damaged_best_model_is_noticed_and_stops_no_run(broken):
@@ -223,7 +224,7 @@ def test_a_damaged_best_model_is_noticed_and_stops_no_run(broken):
     with pytest.warns(UserWarning, match=r"best.safetensors is not .* delete it"):
         RunFolder.open(broken).check_models()
     found = resume(broken)
-    assert not found.refused and any("better round replaces it" in text for text in found.said)
+    assert not found.refused and any("better round replaces it" in text for text in found.messages)
 
 
 @pytest.mark.parametrize("lost", [[0], [2, 3], [5], [4, 5], range(6)])
@@ -259,7 +260,7 @@ def test_earlier_files_of_the_same_run_are_refused(runs, tmp_path, names):
         with pytest.raises(DamagedError, match=r"earlier (file|one).*'fedplt resume"):
             read()
     assert not resume(folder).refused
-    assert look(folder).said == []
+    assert look(folder).messages == []
 
 
 def test_an_earlier_configuration_is_refused(runs, tmp_path):
@@ -297,6 +298,6 @@ def test_nobody_waits_for_a_pipe_or_a_device(runs, tmp_path, name, kind):
         path.symlink_to("/dev/zero")
     read, resumed = look(folder), resume(folder)
     listed = listed_run("run", folder)
-    said = [*read.said, *resumed.said, listed.state]
+    said = [*read.messages, *resumed.messages, listed.state]
     is_read = name != "checkpoint.previous.safetensors"  # the newest one is whole
     assert any(name in text for text in said) == is_read

@@ -46,7 +46,7 @@ FORK = {"workers": 2, "start_method": "fork"}
 def test_a_dead_worker_changes_no_bit(deaths, engine, settings):
     found = worker_deaths.attack(deaths, engine, settings)
     assert found.deaths == len(deaths)
-    assert len(found.said) == len(deaths)
+    assert len(found.warnings) == len(deaths)
     assert found.same
 
 

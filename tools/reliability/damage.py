@@ -128,7 +128,7 @@ ODD: list[Any] = [None, True, -1, 2.5, 1e300, 10**400, "x", "\0", [], [[]], {}, 
 
 
 def _resealed_checkpoint(path: Path, draw: random.Random) -> str:
-    """Another type or shape, or a value that no run writes, with a right seal; says which."""
+    """Another type or shape, or a value that no run writes, with a right seal; returns which."""
     tensors, about = load_tensors(path, "checkpoint")
     run, state, what = about.pop("run"), tensors["state"], "state"
     if draw.random() < 0.5:
@@ -141,7 +141,7 @@ def _resealed_checkpoint(path: Path, draw: random.Random) -> str:
 
 
 def _resealed_text(path: Path, draw: random.Random) -> str:
-    """A field with a value that no run writes, with a right seal; says which."""
+    """A field with a value that no run writes, with a right seal; returns which."""
     kind = KINDS[path.name]
     *lines, last = (
         path.read_text().rstrip("\n").split("\n") if kind == "record" else [path.read_text()]
@@ -179,7 +179,7 @@ def damage(folder: Path, other: Path, draw: random.Random, earlier: Path | None 
 
 
 def run(count: int, seed: int) -> dict[str, int]:
-    """Damage ``count`` files; those that go unnoticed are told on standard error."""
+    """Damage ``count`` files; those that go unnoticed are printed to standard error."""
     draw = random.Random(seed)
     figures = dict.fromkeys(["files damaged", "noticed", "harmless", "unnoticed", "tracebacks"], 0)
     with tempfile.TemporaryDirectory() as scratch, _deadlines() as begin:
@@ -208,7 +208,7 @@ def run(count: int, seed: int) -> dict[str, int]:
 
 @contextmanager
 def _deadlines() -> Iterator[Callable[[], object]]:
-    """Gives a function that starts the clock anew; a reader that waits too long fails."""
+    """Gives a function that restarts the clock; a reader that waits too long fails."""
 
     def late(number: int, frame: Any) -> None:
         raise TimeoutError(f"no answer in {SECONDS} s")
@@ -223,15 +223,15 @@ def _deadlines() -> Iterator[Callable[[], object]]:
 
 def _outcome(before: Seen, read: Seen, resumed: Seen, goal: Seen, ended: bool) -> str:
     # Who reads a finished run must notice without resuming it.
-    if ended and not read.said and read.values != before.values:
+    if ended and not read.messages and read.values != before.values:
         return "unnoticed"
-    said = read.said + resumed.said
+    messages = read.messages + resumed.messages
     ended_well = not resumed.refused and same_state(resumed.values[0], goal.values[0])
     if not resumed.refused and not ended_well:
         return "unnoticed"
-    if not (said or read.refused or _is_earlier(read, before)):
+    if not (messages or read.refused or _is_earlier(read, before)):
         return "unnoticed"
-    if said:
+    if messages:
         return "noticed"
     return "harmless" if resumed.values[1] == goal.values[1] else "unnoticed"
 

@@ -1,4 +1,4 @@
-"""Attack: odd inputs for everything that reads one; each is accepted or refused in words.
+"""Attack: odd inputs for everything that reads one; each is accepted or refused with an error.
 
 ``python -m tools.reliability.fuzz 100000 1`` gives so many inputs to all targets together.
 """
@@ -50,7 +50,7 @@ def run(count: int, seed_: int, findings: dict[str, str] | None = None) -> dict[
         shutil.rmtree(scratch(), ignore_errors=True)
         scratch.cache_clear()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    keys = ("inputs", "accepted", "refused in words", "tracebacks", "hangs")
+    keys = ("inputs", "accepted", "refused with an error", "tracebacks", "hangs")
     return {**{key: found[key] for key in keys}, "peak memory, MB": peak}
 
 
@@ -91,7 +91,7 @@ def _try(name: str, target: Target, value: Any, findings: dict[str, str]) -> str
             target.call(value)
         return "accepted"
     except FedpltError:
-        return "refused in words"
+        return "refused with an error"
     except _Hang:
         findings.setdefault(f"{name}: hang", repr(value)[:500])
         return "hangs"

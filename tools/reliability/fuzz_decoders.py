@@ -47,7 +47,7 @@ def _fuzz(name: str, count: int, seed: int) -> tuple[int, int]:
 
 
 def fuzz_one(name: str, arguments: list[str]) -> None:
-    """In a process of its own: atheris never returns."""
+    """In a separate process: atheris never returns."""
     import atheris
 
     with atheris.instrument_imports(include=["fedplt", "json", "tomllib", "csv"]):

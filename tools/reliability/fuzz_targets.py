@@ -117,7 +117,7 @@ def _plan(values: dict[str, Any]) -> None:
     try:
         plan = read_plan(json.loads(json.dumps(values)))
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise RunError(str(error)) from error  # refused in words by the folder
+        raise RunError(str(error)) from error  # refused with an error by the folder
     assert isinstance(plan, Plan)
 
 

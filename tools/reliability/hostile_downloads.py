@@ -97,7 +97,7 @@ def attack_by_archive(draw: random.Random, folder: Path) -> None:
 
 
 def run(count: int, seed: int) -> dict[str, int]:
-    """Make ``count`` attacks; what is not refused in words, or too late, is not counted as held."""
+    """Make ``count`` attacks; held are those that end in time and write nothing elsewhere."""
     draw = random.Random(seed)
     figures = {"attacks": 0, "held": 0}
     for _ in range(count):

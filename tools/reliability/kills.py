@@ -1,6 +1,6 @@
 """Attack: a run is killed (SIGKILL) at random moments and resumed until it ends, to the same bits.
 
-The command line runs in a process of its own with two workers. The process alone is killed, or its
+The command line runs in a separate process with two workers. The process alone is killed, or its
 whole group. ``python -m tools.reliability.kills 20 1``.
 """
 

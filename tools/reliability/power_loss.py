@@ -146,8 +146,8 @@ def run(count: int, seed: int) -> dict[str, int]:
     """Cut the power ``count`` times."""
     draw = random.Random(seed)
     figures = dict.fromkeys(
-        ["power cuts", "resumed to the same bits", "before the first round: said so",
-         "other bits", "not resumed", "rounds without a record, said so"], 0,
+        ["power cuts", "resumed to the same bits", "refused: cut before the first round",
+         "other bits", "not resumed", "rounds reported without a record"], 0,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as scratch:
         recorder = Recorder(Path(scratch) / "runs" / "run")
@@ -171,12 +171,12 @@ def run(count: int, seed: int) -> dict[str, int]:
             figures["power cuts"] += 1
             if found.refused:
                 early = when < begun[0]
-                figures["before the first round: said so" if early else "not resumed"] += 1
+                figures["refused: cut before the first round" if early else "not resumed"] += 1
             elif same_state(found.values[0], state):
                 figures["resumed to the same bits"] += 1
                 lost = found.values[1] != records
-                figures["rounds without a record, said so"] += lost and any(
-                    "no record of" in text for text in found.said
+                figures["rounds reported without a record"] += lost and any(
+                    "no record of" in text for text in found.messages
                 )
             else:
                 figures["other bits"] += 1

@@ -66,10 +66,10 @@ def broken_run(folder: Path, rounds: int = 5, **settings: Any) -> None:
 
 @dataclass
 class Seen:
-    """What a reader of a folder gets, or what it is told."""
+    """What a reader of a folder gets, with the errors and warnings."""
 
     values: Any
-    said: list[str]
+    messages: list[str]
 
     @property
     def refused(self) -> bool:
@@ -113,13 +113,13 @@ def resume(path: Path, **settings: Any) -> Seen:
 
 
 def _listened(action: Any) -> Seen:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            values, said = action(), []
+            values, errors = action(), []
         except (FedpltError, Interrupted) as error:
-            values, said = None, [str(error)]
-    return Seen(values, [*said, *(str(warning.message) for warning in told)])
+            values, errors = None, [str(error)]
+    return Seen(values, [*errors, *(str(warning.message) for warning in warned)])
 
 
 def state_of(job: Job) -> dict[str, Tensor]:

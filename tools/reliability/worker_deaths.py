@@ -104,7 +104,7 @@ class Attacked:
 
     same: bool
     deaths: int
-    said: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 def attack(deaths: dict[int, str], engine: dict[str, Any], settings: dict[str, Any]) -> Attacked:
@@ -119,11 +119,11 @@ def attack(deaths: dict[int, str], engine: dict[str, Any], settings: dict[str, A
             return without_time(history), state, len(list(Path(scratch).iterdir()))
 
     records, state, _ = run({}, {"workers": 1})
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         other_records, other_state, died = run(deaths, engine)
-    told = [str(w.message) for w in said if "died" in str(w.message)]
-    return Attacked(records == other_records and same(state, other_state), died, told)
+    deadly = [str(w.message) for w in warned if "died" in str(w.message)]
+    return Attacked(records == other_records and same(state, other_state), died, deadly)
 
 
 def run(count: int, seed: int) -> dict[str, int]:

@@ -50,7 +50,7 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help=f"Comma-separated, also my_file:MyMethod (default: {','.join(DEFAULT)})."
+            help=f"Names, or my_file:MyMethod, comma-separated (default: {','.join(DEFAULT)})."
         ),
     ] = None,
     seeds: Seeds = "1,2,3",
@@ -68,7 +68,10 @@ def compare(
     ] = None,
     processes: Processes = None,
 ) -> None:
-    """Compare methods on the same data, initial weights and budgets; continues where it stopped."""
+    """Compare methods on the same data, initial weights and budgets.
+
+    The same command, started again, continues where it stopped.
+    """
     from fedplt.comparison.run_comparison import compare as run_comparison
     from fedplt.comparison.run_comparison import run_folder
     from fedplt.configuration import load_config

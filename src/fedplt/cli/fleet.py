@@ -20,7 +20,7 @@ Model = Annotated[
 ]
 Shape = Annotated[
     str | None,
-    typer.Option(help="Input shape of one example, such as 3,32,32 (not needed if built-in)."),
+    typer.Option(help="Input shape of one example, such as 3,32,32 (for your own model)."),
 ]
 
 GIVE_SHAPE = "Give the shape of one example, without the batch, such as --shape 3,32,32."
@@ -59,7 +59,7 @@ def fleet(
         Path | None, typer.Option(help="Draw times into this .png, .svg or .pdf.")
     ] = None,
 ) -> None:
-    """Plan what each device trains, so that all devices meet the round time."""
+    """Plan what each device trains, so that all devices finish a round in time."""
     from fedplt.configuration import load_config, placing, read_fleet
     from fedplt.federation.job import workload_without_data
     from fedplt.fleet import FleetTarget, fleet_json, fleet_summary, plan_deadlines, plan_fleet
@@ -103,10 +103,10 @@ def probe(
     model: Annotated[str, typer.Argument(help="A built-in model, or package.module:function.")],
     shape: Shape = None,
     option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="For the model's function.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the model function.")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1)] = 64,
-    passes: Annotated[int, typer.Option(min=1, help="More passes: slower, more precise.")] = 12,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples in a batch.")] = 64,
+    passes: Annotated[int, typer.Option(min=1, help="Timed passes; more are more precise.")] = 12,
     name: Annotated[
         str, typer.Option(help="Name of this machine in the profile.")
     ] = "this-machine",

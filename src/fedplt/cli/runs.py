@@ -127,13 +127,13 @@ def evaluate(
         str,
         typer.Argument(help="New data: 'my_data:load_test', or the name of a built-in data set."),
     ],
-    best: Annotated[bool, typer.Option(help="The model of the best round, not the last.")] = False,
+    best: Annotated[bool, typer.Option(help="Evaluate the model of the best round.")] = False,
     which: Annotated[
         str,
-        typer.Option(help="model (which the run ends with), last, average (server.average), best."),
+        typer.Option(help="model (final), last, average (with server.average), or best."),
     ] = "model",
     client: Annotated[
-        int | None, typer.Option(help="With the layers that this client keeps (fedbn).")
+        int | None, typer.Option(help="Use the layers that this client keeps (fedbn).")
     ] = None,
 ) -> None:
     """Measure the model that a run has trained on new data."""
@@ -155,9 +155,9 @@ def report(
     ],
     page: Annotated[
         Path | None,
-        typer.Option("--out", help="The page (default: report.html in the first folder)."),
+        typer.Option("--out", help="File of the page (default: report.html in the first folder)."),
     ] = None,
-    title: Annotated[str | None, typer.Option(help="Its title.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
 ) -> None:
     """Write an HTML page about runs: curves, who trains what, costs, differences."""
     path = write_report(folders, page or folders[0] / "report.html", title)
@@ -170,7 +170,7 @@ def curve(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
     picture: Annotated[Path, typer.Option(help="A .png, .svg or .pdf file.")] = Path("curve.png"),
 ) -> None:
-    """Draw curves of scores; runs that differ only in their seed become mean and spread."""
+    """Draw scores by round; runs that differ only in their seed become mean and spread."""
     from fedplt.comparison import spread, spread_text
     from fedplt.federation.run_folder.records import one_metric
     from fedplt.report.page import read_groups
@@ -197,16 +197,16 @@ def curve(
 @verb()
 def watch(
     folder: Annotated[Path, typer.Argument(help="Folder with the folders of runs.")] = Path("runs"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any free one.")] = 8000,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; others than this machine's are open to all.")
+        str, typer.Option(help="Address to listen on; with 0.0.0.0 others can read your runs.")
     ] = "127.0.0.1",
     name: Annotated[
         list[str] | None,
         typer.Option(help="A host name under which the page may be reached, besides localhost."),
     ] = None,
 ) -> None:
-    """Show runs in the browser, live; reads only, and only for this machine without --host."""
+    """Show runs in the browser, live. Without --host, only this machine can open the page."""
     if not folder.is_dir():
         raise RunError(f"{folder} is not a folder. Name the one that has your runs.")
     for package in ("starlette", "uvicorn"):
@@ -236,13 +236,13 @@ def export(
         list[Path], typer.Argument(help="Folders of runs, or the folder of a comparison.")
     ],
     table: Annotated[
-        str, typer.Option(help="rounds, layers (diagnostics), clients or comparison.")
+        str, typer.Option(help="rounds, layers (needs diagnostics), clients or comparison.")
     ] = "rounds",
     file: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="A .csv or .parquet file (default: TABLE.csv); of a comparison also .tex or .md.",
+            help="A .csv or .parquet file (default: TABLE.csv); for comparison .csv, .tex, .md.",
         ),
     ] = None,
 ) -> None:
