@@ -267,7 +267,7 @@ def test_the_smallest_deadline_is_that_of_a_fine_grid_of_ratios(speed, up, count
     device = DeviceProfile("d", speed, 1e7, up, count=count)
 
     def seconds(ratio):
-        return max(round_time(device, w).total for w in workload.next_work(ratio, count).works)
+        return max(round_time(device, w).total for w in workload.next_work(ratio, count)[0])
 
     least = min(map(seconds, [min_ratio, *np.geomspace(min_ratio, 1, 300).tolist()]))
     late = plan_fleet([device], workload, deadline_seconds=0.5 * least, min_ratio=min_ratio)

@@ -221,6 +221,7 @@ _TARGETS = {
     "fastest": "the fastest device's full training time",
     "everyone": "the shortest round that every device can keep up with",
     "deadline": "the deadline",
+    "percentile": "percentile {:g} of the full training times",
 }
 
 
@@ -231,11 +232,7 @@ def fleet_summary(plan: FleetPlan, choices: Sequence[DeadlineChoice] | None = No
     """
     number = sum(entry.device.count for entry in plan.devices)
     missed = sum(entry.device.count for entry in plan.late)
-    target = (
-        f"percentile {plan.target.percentile:g} of the full training times"
-        if plan.rule == "percentile"
-        else _TARGETS[plan.rule]
-    )
+    target = _TARGETS[plan.rule].format(plan.target.percentile)
     parts = [
         f"{counted(number, 'device')}, {plan.work}.\n"
         f"Target {seconds_text(plan.target_seconds)} s: {target}.",
@@ -252,9 +249,7 @@ def fleet_summary(plan: FleetPlan, choices: Sequence[DeadlineChoice] | None = No
         for text in (entry.traded, entry.note)
         if text
     ]
-    late = [
-        f"WARNING: {entry.device.name} misses the target: {entry.reason}." for entry in plan.late
-    ]
+    late = [f"WARNING: {e.device.name} misses the target: {e.reason}." for e in plan.late]
     if len(late) > MAX_WARNINGS:
         late[MAX_WARNINGS:] = [f"WARNING: {len(late) - MAX_WARNINGS} more devices miss the target."]
     parts += ["\n".join(lines) for lines in (notes, late) if lines]
@@ -286,20 +281,11 @@ def _times(plan: FleetPlan) -> str:
     header += ["latency", "download", "forward", "backward", "upload", "idle full", "idle"]
     rows = []
     for entry in plan.devices:
-        time = entry.planned
-        parts = (time.latency, time.download, time.forward, time.backward, time.upload)
-        rows.append(
-            [
-                shortened(entry.device.name),
-                *([str(entry.device.count)] if counted else []),
-                f"{entry.ratio:.4f}",
-                seconds_text(entry.full.total),
-                seconds_text(time.total) + ("" if entry.feasible else " late"),
-                *map(seconds_text, parts),
-                seconds_text(plan.full_idle(entry)),
-                seconds_text(plan.idle(entry)),
-            ]
-        )
+        count = [str(entry.device.count)] if counted else []
+        planned = seconds_text(entry.planned.total) + ("" if entry.feasible else " late")
+        totals = [f"{entry.ratio:.4f}", seconds_text(entry.full.total), planned]
+        parts = [*vars(entry.planned).values(), plan.full_idle(entry), plan.idle(entry)]
+        rows.append([shortened(entry.device.name), *count, *totals, *map(seconds_text, parts)])
     return "seconds per round\n" + table(header, rows)
 
 
@@ -309,19 +295,11 @@ def _costs(plan: FleetPlan) -> str:
     rows = []
     for entry in plan.devices:
         whole, work = entry.full_work, entry.work
-        rows.append(
-            [
-                shortened(entry.device.name),
-                bytes_text(work.bytes_down),
-                bytes_text(whole.bytes_up),
-                bytes_text(work.bytes_up),
-                _saved(work.bytes_up, whole.bytes_up),
-                _saved(work.bytes_up + work.bytes_down, whole.bytes_up + whole.bytes_down),
-                flops_text(whole.flops),
-                flops_text(work.flops),
-                _saved(work.flops, whole.flops),
-            ]
-        )
+        sent = map(bytes_text, (work.bytes_down, whole.bytes_up, work.bytes_up))
+        both = _saved(work.bytes_up + work.bytes_down, whole.bytes_up + whole.bytes_down)
+        saved = [_saved(work.bytes_up, whole.bytes_up), both]
+        flops = [flops_text(whole.flops), flops_text(work.flops), _saved(work.flops, whole.flops)]
+        rows.append([shortened(entry.device.name), *sent, *saved, *flops])
     return "cost per round\n" + table(header, rows)
 
 

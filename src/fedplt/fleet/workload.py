@@ -11,12 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.errors import CutError
 from fedplt.planning import (
     BACKWARD_FLOPS_PER_PARAMETER,
     BYTES_PER_NUMBER,
@@ -50,15 +49,6 @@ class Work:
         return self.forward_flops + self.backward_flops
 
 
-class NextWork(NamedTuple):
-    """The round of the next clients of a fleet, all with the same ratio."""
-
-    works: tuple[Work, ...]
-    """More than one where clients take turns."""
-    turns: Turns | None
-    """For the clients after them."""
-
-
 Peak = Callable[[Assignment, int, int | None], float]
 """Bytes that training holds at most, by assignment, batch size and micro-batch."""
 
@@ -88,7 +78,7 @@ class Workload(ABC):
 
     def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
         """Of a single client, with fewer local steps or the first ``frozen`` layers left out."""
-        return self.next_work(ratio, 1, local_steps=local_steps, frozen=frozen).works[0]
+        return self.next_work(ratio, 1, local_steps=local_steps, frozen=frozen)[0][0]
 
     def next_work(
         self,
@@ -98,11 +88,14 @@ class Workload(ABC):
         *,
         local_steps: int | None = None,
         frozen: int = 0,
-    ) -> NextWork:
-        """Of clients with this ratio that come after others in a fleet."""
+    ) -> tuple[list[Work], Turns | None]:
+        """Of clients with this ratio that come after others in a fleet, and the turns after them.
+
+        There is more than one work where clients take turns.
+        """
         kinds, turns = self._kinds(ratio, num_clients, turns, frozen)
         steps = local_steps or self.local_steps
-        return NextWork(tuple(self._work(kind, steps) for kind in kinds), turns)
+        return [self._work(kind, steps) for kind in kinds], turns
 
     def memory_bytes(
         self,
@@ -198,10 +191,6 @@ class ExactWorkload(Workload):
     """Batches may be split into micro-batches to save memory."""
     micro_batch: int | None = None
     """The run's own micro-batches."""
-
-    def __post_init__(self) -> None:
-        if not self.layers.is_traced:
-            raise CutError("costs need the flow of data: cut the model with an example input.")
 
     @property
     def num_layers(self) -> int:

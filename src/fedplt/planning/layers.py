@@ -212,9 +212,6 @@ class Layers(Sequence[Layer]):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __iter__(self) -> Iterator[Layer]:
-        return iter(self.items)
-
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(layer.size for layer in self.items)
@@ -270,17 +267,11 @@ class Layers(Sequence[Layer]):
 
     def summary(self) -> str:
         """A printed table: what each layer is, how it is cut, and what is left out."""
-        notes = {note.name: note for note in self.about if note.is_layer}
-        rows = [
-            [
-                name,
-                notes[layer.name].kind if layer.name in notes else "",
-                f"{layer.size:,}",
-                f"{layer.num_sublayers:,}",
-                notes[layer.name].how if layer.name in notes else "",
-            ]
-            for name, layer in zip(short_names([layer.name for layer in self]), self, strict=True)
-        ]
+        notes = {note.name: (note.kind, note.how) for note in self.about if note.is_layer}
+        rows = []
+        for name, layer in zip(short_names([layer.name for layer in self]), self, strict=True):
+            kind, how = notes.get(layer.name, ("", ""))
+            rows.append([name, kind, f"{layer.size:,}", f"{layer.num_sublayers:,}", how])
         parts = [
             f"{counted(len(self), 'layer')}, {counted(self.size, 'parameter')} to train",
             table(["layer", "kind", "parameters", "sub-layers", "trained"], rows, left=(0, 1, 4)),

@@ -21,22 +21,25 @@ _NEGLIGIBLE = 1e-9  # shares this close to a whole number are that number
 
 def whole_sublayers(
     layers: Layers, layer_ratios: NDArray[np.float64], turns: Turns | None = None
-) -> NDArray[np.int32]:
+) -> tuple[NDArray[np.int32], Turns]:
     """Counts of sub-layers, (clients, layers), for layer ratios of the same shape.
 
     A count is the floor or the ceiling of the client's share of the layer, chosen so that the
     total ratio is met as closely as possible (ties: the more balanced choice). If a share is
     below one sub-layer, clients take turns: some get one and some none, with the share as their
-    mean. Every client trains at least one sub-layer. ``turns``: of the clients before these.
+    mean. Every client trains at least one sub-layer. ``turns`` is what this function returned for
+    the clients before these.
     """
     shares = layer_ratios * np.asarray(layers.num_sublayers)
     floors = np.floor(shares + _NEGLIGIBLE)
-    rests = np.where(shares - floors > _NEGLIGIBLE, shares - floors, 0.0)
-    small = _below_one(shares)
-    taken = np.diff(np.floor(_sums(small, turns) + 0.5), axis=0)
-    counts = np.where(small > 0, taken, floors)
+    small = np.where((shares > _NEGLIGIBLE) & (shares < 1 - _NEGLIGIBLE), shares, 0.0)
+    # Any consecutive clients together get the sum of their shares, rounded. The sums are
+    # sequential: the same bits whether clients are rounded together or one group after another.
+    before = np.zeros(len(layers)) if turns is None else turns
+    sums = np.cumsum(np.vstack([before, small]), axis=0)  # (clients + 1, layers)
+    counts = np.where(small > 0, np.diff(np.floor(sums + 0.5), axis=0), floors)
 
-    undecided = np.where(small > 0, 0.0, rests)
+    undecided = np.where((small == 0) & (shares - floors > _NEGLIGIBLE), shares - floors, 0.0)
     keys = np.concatenate([shares, counts], axis=1)
     _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     weights = np.array([layer.sublayer_size for layer in layers], dtype=np.float64)
@@ -52,22 +55,7 @@ def whole_sublayers(
     if len(idle):
         smallest = np.argmin(np.where(layer_ratios[idle] > 0, weights, np.inf), axis=1)
         result[idle, smallest] = 1
-    return result
-
-
-def _below_one(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Shares of less than one sub-layer, for which clients take turns; 0 elsewhere."""
-    return np.where((shares > _NEGLIGIBLE) & (shares < 1 - _NEGLIGIBLE), shares, 0.0)
-
-
-def _sums(shares: NDArray[np.float64], turns: Turns | None) -> NDArray[np.float64]:
-    """Sums of shares before the first client and after each one, (clients + 1, layers).
-
-    Any consecutive clients together get the sum of their shares, rounded. The sums are sequential:
-    the same bits whether clients are rounded together or one group after another.
-    """
-    start = np.zeros(shares.shape[1]) if turns is None else turns
-    return np.cumsum(np.vstack([start, shares]), axis=0)
+    return result, sums[-1]
 
 
 def _round_up_some(
@@ -78,8 +66,6 @@ def _round_up_some(
 ) -> NDArray[np.float64]:
     """Round up those layers (with a fractional share) that bring the total closest to target."""
     open_layers = np.flatnonzero(rests)
-    if not len(open_layers):
-        return counts
     if len(open_layers) > _MAX_ENUMERATED:
         return _round_up_greedily(counts, open_layers, target, weights)
     choices = np.array(list(itertools.product((0.0, 1.0), repeat=len(open_layers))))
@@ -115,10 +101,7 @@ def next_counts(
 
     ``turns`` is what this function returned for the clients before them.
     """
-    _, layer_ratios = spread_ratios(layers, ratios)
-    counts = whole_sublayers(layers, layer_ratios, turns)
-    small = _below_one(layer_ratios * np.asarray(layers.num_sublayers))
-    return counts, _sums(small, turns)[-1]
+    return whole_sublayers(layers, spread_ratios(layers, ratios)[1], turns)
 
 
 def spread_ratios(

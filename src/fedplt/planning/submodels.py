@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from fedplt.errors import PlanError
 from fedplt.planning.assignment import (
     Assignment,
-    BlockWeights,
     Built_co,
     ModelBuilder,
     Scaler,
@@ -180,16 +179,12 @@ class SubmodelAssignment(Assignment):
         return tuple(len(units) for units in self.held)
 
     @property
-    def _positions(self) -> NDArray[np.int64]:
-        return self.spaces.positions(self.layers, self.held)  # large: not cached
-
-    @property
     def received(self) -> FlatIndex:
-        return FlatIndex(positions=self._positions)
+        return FlatIndex(positions=self.spaces.positions(self.layers, self.held))
 
     @property
-    def uploaded(self) -> FlatIndex:
-        positions = self._positions
+    def uploaded(self) -> FlatIndex:  # large: not cached
+        positions = self.spaces.positions(self.layers, self.held)
         if self.local:
             segments = self.on_client.uploaded.segments
             positions = np.concatenate([positions[start:stop] for start, stop in segments])
@@ -223,11 +218,6 @@ class SubmodelAssignment(Assignment):
     @property
     def cost_key(self) -> Hashable:
         return "submodel", self.num_units
-
-    def weigh(self, weights: BlockWeights, weight: float) -> None:
-        positions = self.uploaded.positions  # large: computed anew by every property
-        assert positions is not None
-        weights.count_positions(positions, weight)
 
     def to_message(self) -> dict[str, Any]:
         return {"held": [units.tolist() for units in self.held], "rate": self.rate}
