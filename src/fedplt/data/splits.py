@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import length_hint
@@ -133,20 +134,12 @@ def _topped_up(
     needed = int(missing.sum())
     if not needed:
         return owner
-    # Clients give what they have above the highest level that yields enough.
-    low, high = minimum, int(counts.max())
-    while low < high:
-        level = (low + high + 1) // 2
-        low, high = (
-            (level, high) if np.maximum(0, counts - level).sum() >= needed else (low, level - 1)
-        )
-    gifts = np.maximum(0, counts - low)
-    givers = np.flatnonzero(gifts)
-    surplus = int(gifts.sum()) - needed
-    while surplus:  # givers keep one more each, until nothing is left over
-        keeping = givers[gifts[givers] > 0][:surplus]
-        gifts[keeping] -= 1
-        surplus -= len(keeping)
+    # Clients give what they have above the highest level that yields enough. At the next level they
+    # would keep one more each: as many of them do as is left over.
+    levels = range(minimum, int(counts.max()) + 1)
+    too_high = bisect_left(levels, True, key=lambda n: np.maximum(0, counts - n).sum() < needed)
+    gifts = np.maximum(0, counts - levels[too_high - 1])
+    gifts[np.flatnonzero(gifts)[: int(gifts.sum()) - needed]] -= 1
     shuffled = random.permutation(len(owner))
     by_owner = shuffled[np.argsort(owner[shuffled], kind="stable")]
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)

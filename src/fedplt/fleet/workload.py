@@ -275,15 +275,12 @@ class ExactWorkload(Workload):
 
 
 def planned_share(layers: Layers, ratio: float, frozen: int) -> float | Allocation:
-    """The ratio, or without the first ``frozen`` layers its allocation: input of a plan."""
-    return frozen_prefix_allocation(layers, ratio, frozen) if frozen else ratio
-
-
-def frozen_prefix_allocation(layers: Layers, ratio: float, frozen: int) -> Allocation:
-    """The balanced allocation of a ratio over all layers but the first ``frozen``.
+    """The input of a plan: the ratio, or its balanced allocation without the first layers.
 
     The ratio is of the whole model. Layers that are always trained count towards it.
     """
+    if not frozen:
+        return ratio
     always = [layer.always for layer in layers]
     kept = [i for i in range(frozen, len(layers)) if not always[i]]
     result = [1.0 if fixed else 0.0 for fixed in always]

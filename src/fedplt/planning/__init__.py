@@ -37,7 +37,6 @@ from fedplt.planning.layers import (
     ModuleFlow,
     PlacedTensor,
     Product,
-    Ranges,
     TensorSpec,
     dotted,
     merge,

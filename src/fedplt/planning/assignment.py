@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedplt.planning.submodels import Spaces, SubmodelAssignment
 
 Normalizer = Literal["contributors", "participants"]
-Scaler = Literal["none", "normed", "outputs", "inputs"]
+Scaler = Literal["none", "normed", "all", "inputs"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class LocalRecipe:
     """Set outputs of classes that the client has no examples of to 0 before the loss."""
     scaler: Scaler = "none"
     """In training, divide by the width rate: the outputs of hidden layers (``normed``: only of
-    those before a normalization layer; ``outputs``: of all), or the inputs of layers."""
+    those before a normalization layer; ``all``: of all), or the inputs of layers."""
     evaluate_frozen_norms: bool = False
     """Normalization layers without a trained row are in evaluation mode during training."""
 

@@ -295,7 +295,8 @@ class Layers(Sequence[Layer]):
         return "\n\n".join(parts)
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.identity(), "about": [asdict(entry) for entry in self.about]}
+        found = asdict(self)
+        return {"layers": found.pop("items"), **found}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -309,11 +310,7 @@ class Layers(Sequence[Layer]):
 
     def identity(self) -> dict[str, Any]:
         """Everything except the notes: the input of a plan's fingerprint."""
-        return {
-            "layers": [asdict(layer) for layer in self.items],
-            "flow": [asdict(module) for module in self.flow],
-            "products": [asdict(product) for product in self.products],
-        }
+        return {key: value for key, value in self.to_json().items() if key != "about"}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Layers:

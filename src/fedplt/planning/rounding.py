@@ -108,10 +108,8 @@ def spread_ratios(
     layers: Layers, ratios: Sequence[float | Allocation]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Every client's ratio, (clients,), and its fraction of every layer, (clients, layers)."""
-    if not hasattr(ratios, "__len__"):
+    if not hasattr(ratios, "__len__") or not len(ratios):
         raise PlanError(f"ratios is {ratios!r:.60}; give a list with one per client.")
-    if not len(ratios):
-        raise PlanError("no ratios were given; give one per client.")
     given_ratios = [r.ratio if isinstance(r, Allocation) else r for r in ratios]
     try:
         wanted = np.array(given_ratios, dtype=float)

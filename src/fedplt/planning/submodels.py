@@ -126,11 +126,7 @@ class Spaces:
         return np.concatenate(parts)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "widths": list(self.widths),
-            "tensors": [asdict(tensor) for tensor in self.tensors],
-            "pads": [asdict(pad) for pad in self.pads],
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Spaces:
@@ -201,16 +197,15 @@ class SubmodelAssignment(Assignment):
             for tensor in self.layers.tensors
             if len(tensor.shape) > 1
         }
-        if scaler == "none":
-            return []
-        if scaler == "inputs":
-            return [name for name, units in matrices.items() if units.columns is not None]
-        hidden = [name for name, units in matrices.items() if units.rows is not None]
-        if scaler == "outputs":
-            return hidden
         flow = self.layers.flow
         normed = {parent for m in flow if m.name not in matrices for parent in m.parents}
-        return [name for name in hidden if name in normed]
+        hidden = [name for name, units in matrices.items() if units.rows is not None]
+        return {
+            "none": [],
+            "inputs": [name for name, units in matrices.items() if units.columns is not None],
+            "all": hidden,
+            "normed": [name for name in hidden if name in normed],
+        }[scaler]
 
     def build(self, builder: ModelBuilder[Built_co]) -> Built_co:
         return builder.smaller(self)

@@ -7,6 +7,7 @@ r"""Averages of the global models of past rounds, evaluated and shipped beside t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -34,13 +35,13 @@ class AverageSettings(Section):
         return self
 
 
+@dataclass(frozen=True, eq=False)
 class ModelAverage:
     """The average so far; :meth:`after` returns the next one without changing this one."""
 
-    def __init__(self, settings: AverageSettings, models: Tensor | None = None) -> None:
-        self.settings = settings
-        self.models = models
-        """The decayed average, (1, state); or the last models of the window, (models, state)."""
+    settings: AverageSettings
+    models: Tensor | None = None
+    """The decayed average, (1, state); or the last models of the window, (models, state)."""
 
     def after(self, state: Tensor) -> ModelAverage:
         """The average that includes the model of one more round."""

@@ -59,7 +59,7 @@ class SecretStream:
         return cls(hashlib.sha256(f"fedplt noise {seed}".encode()).digest()[:KEY_BYTES])
 
     def next(self, number: int) -> SecretStream:
-        """Another stream, which nobody can compute without this one's key."""
+        """Another stream; computing it needs this one's key."""
         text = b"fedplt next %d " % number + self.key
         return SecretStream(hashlib.sha256(text).digest()[:KEY_BYTES])
 
@@ -139,5 +139,5 @@ class PrivateAggregator(Aggregator):
         return self.probability * super()._divisor(placed)
 
     def _trained(self, placed: PlacedTensor) -> Tensor:
-        assert self._expected is not None, "expect() tells the plan's clients"
+        assert self._expected is not None, "call expect() for every client of the plan"
         return self._expected.of(placed) >= self.min_assigned

@@ -161,23 +161,22 @@ def outliers(
 def _check_values(values: Any, size: int) -> None:
     if not isinstance(values, np.ndarray):
         raise UpdateError(f"it holds a {type(values).__name__}; an update is a NumPy array.")
-    if values.dtype != np.float32 or values.ndim != 1:
+    if values.dtype != np.float32 or values.ndim != 1 or not values.flags.c_contiguous:
         raise UpdateError(
-            f"it holds {values.dtype} numbers in {values.ndim} dimensions; "
-            "an update is one flat float32 array."
+            f"it holds {values.dtype} numbers in {values.ndim} dimensions; an update is one flat "
+            "float32 array, its numbers one after another in memory."
         )
     if len(values) != size:
         raise UpdateError(f"it holds {len(values)} numbers; its assignment has {size}.")
-    if not values.flags.c_contiguous:
-        raise UpdateError("its numbers do not lie one after another in memory.")
 
 
-def _check_examples(told: Any, known: int | None) -> None:
-    if isinstance(told, bool) or not isinstance(told, int | np.integer) or told < 1:
-        shown = told if isinstance(told, int | float) and abs(told) < 1e15 else type(told).__name__
+def _check_examples(claimed: Any, known: int | None) -> None:
+    if isinstance(claimed, bool) or not isinstance(claimed, int | np.integer) or claimed < 1:
+        short = isinstance(claimed, int | float) and abs(claimed) < 1e15
+        shown = claimed if short else type(claimed).__name__
         raise UpdateError(f"it claims {shown} examples; at least 1 is needed, a whole number.")
-    if known is not None and told != known:
-        raise UpdateError(f"it claims {min(told, 10**15)} examples; the client has {known}.")
+    if known is not None and claimed != known:
+        raise UpdateError(f"it claims {min(claimed, 10**15)} examples; the client has {known}.")
 
 
 def _is_finite(norm: Any) -> bool:
