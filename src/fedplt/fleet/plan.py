@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat
 
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
@@ -37,12 +37,10 @@ class FleetTarget(Section):
     may_cut_steps: bool = False
     """Devices that miss the target may take fewer local steps."""
 
-    @model_validator(mode="after")
-    def _one_target(self) -> FleetTarget:
+    def refuse_conflicts(self) -> None:
         if self.deadline_seconds is not None and self.percentile is not None:
             problem = "give either deadline_seconds or percentile"
             raise FleetError(problem, key="deadline_seconds", also=["percentile"])
-        return self
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ class _Planner:
         needed = f"only ratio {largest:.3g} would fit" if largest > 0 else "no ratio would fit"
         if self._largest_ratio(replace(device, memory_bytes=None)) >= self.min_ratio:
             needed += f" into its memory of {bytes_text(device.memory_bytes or 0)}"
-        for frozen in range(1, self.workload.num_layers) if self.target.may_freeze else ():
+        for frozen in self._depths()[1:]:
             ratio = self._largest_ratio(device, frozen)
             if ratio >= self.min_ratio:
                 traded = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from fedplt.planning import (
     Assignment,
     Layers,
     Turns,
-    balanced_allocation,
+    balanced_ratios,
     download_bytes,
     exact_flops,
     make_plan,
@@ -76,9 +76,9 @@ class Workload(ABC):
         """Fraction of the model that every client trains, at any ratio."""
         return 0.0
 
-    def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
-        """Of a single client, with fewer local steps or the first ``frozen`` layers left out."""
-        return self.next_work(ratio, 1, local_steps=local_steps, frozen=frozen)[0][0]
+    def work(self, ratio: float, *, frozen: int = 0) -> Work:
+        """Of a single client, with the first ``frozen`` layers left out."""
+        return self.next_work(ratio, 1, frozen=frozen)[0][0]
 
     def next_work(
         self,
@@ -200,24 +200,14 @@ class ExactWorkload(Workload):
     def always_ratio(self) -> float:
         return sum(layer.size for layer in self.layers if layer.always) / self.layers.size
 
+    @lru_cache(maxsize=2**14)  # noqa: B019 (several plans of one workload ask for the same ratios)
     def _kinds(
         self, ratio: float, num_clients: int, turns: Turns | None, frozen: int
     ) -> tuple[list[tuple[int, ...]], Turns]:
         """Numbers of trained sub-layers of every layer."""
-        known = self._first_counts
-        key = (ratio, num_clients, frozen)
-        if turns is None and key in known:
-            return known[key]  # several plans of one workload ask for the same ratios
         share = planned_share(self.layers, ratio, frozen)
         counts, after = next_counts(self.layers, [share] * num_clients, turns)
-        found = list(dict.fromkeys(map(tuple, counts.tolist()))), after
-        if turns is None:
-            known[key] = found
-        return found
-
-    @cached_property
-    def _first_counts(self) -> dict[Any, tuple[list[tuple[int, ...]], Turns]]:
-        return {}
+        return list(dict.fromkeys(map(tuple, counts.tolist()))), after
 
     @property
     def part_sizes(self) -> list[int]:
@@ -233,9 +223,9 @@ class ExactWorkload(Workload):
 
     @cache  # noqa: B019 (lives as long as the workload, a number per kind of client)
     def _memory(self, counts: tuple[int, ...], part_size: int) -> float:
-        assignment = sublayers_assignment(self.layers, counts)
         if self.peak is None:
             return self._forward_and_download[1] + 2 * self._costs(counts)[1]
+        assignment = sublayers_assignment(self.layers, counts)
         return self.peak(assignment, self.batch_size, part_size)
 
     def _num_seen(self, local_steps: int) -> int:
@@ -281,13 +271,5 @@ def planned_share(layers: Layers, ratio: float, frozen: int) -> float | Allocati
     """
     if not frozen:
         return ratio
-    always = [layer.always for layer in layers]
-    kept = [i for i in range(frozen, len(layers)) if not always[i]]
-    result = [1.0 if fixed else 0.0 for fixed in always]
-    sizes = [layers.sizes[i] for i in kept]
-    left = ratio * layers.size - sum(layer.size for layer in layers if layer.always)
-    if sizes and left > 0:
-        rest = balanced_allocation(sizes, min(1.0, left / sum(sizes)))
-        for i, share in zip(kept, rest.layer_ratios, strict=True):
-            result[i] = share
-    return Allocation(layers.sizes, tuple(result))
+    layer_ratios = balanced_ratios(layers, np.array([ratio]), frozen)[0]
+    return Allocation(layers.sizes, tuple(layer_ratios.tolist()))

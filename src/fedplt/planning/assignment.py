@@ -107,6 +107,7 @@ class Assignment(Protocol):
 
     def scaled_modules(self, scaler: Scaler) -> list[str]:
         """Modules whose outputs (or inputs) are divided by the rate, in training."""
+        return []
 
     def build(self, builder: ModelBuilder[Built_co]) -> Built_co:
         """Build the model that the client holds with ``builder``."""
@@ -166,9 +167,6 @@ class SliceAssignment(Assignment):
     def num_trained(self) -> int:
         pairs = zip(self.counts, self.layers, strict=True)
         return sum(count * layer.sublayer_size for count, layer in pairs)
-
-    def scaled_modules(self, scaler: Scaler) -> list[str]:
-        return []
 
     def build(self, builder: ModelBuilder[Built_co]) -> Built_co:
         return builder.whole(self)

@@ -12,8 +12,8 @@ from fedplt.errors import PlanError
 from fedplt.planning.allocation import Allocation, balanced_layer_ratios
 from fedplt.planning.layers import Layers
 
-Turns = NDArray[np.float64]
-"""The sum of all earlier clients' shares in layers for which clients take turns, (layers,)."""
+Turns = tuple[float, ...]
+"""The sum of all earlier clients' shares in layers for which clients take turns, per layer."""
 
 _MAX_ENUMERATED = 12
 _NEGLIGIBLE = 1e-9  # shares this close to a whole number are that number
@@ -55,7 +55,7 @@ def whole_sublayers(
     if len(idle):
         smallest = np.argmin(np.where(layer_ratios[idle] > 0, weights, np.inf), axis=1)
         result[idle, smallest] = 1
-    return result, sums[-1]
+    return result, tuple(sums[-1].tolist())
 
 
 def _round_up_some(
@@ -119,7 +119,7 @@ def spread_ratios(
     if len(wrong):
         client = int(wrong[0])
         raise PlanError(f"client {client} has ratio {wanted[client]}; a ratio lies in (0, 1].")
-    layer_ratios = _balanced(layers, wanted)
+    layer_ratios = balanced_ratios(layers, wanted)
     for client, given in enumerate(ratios):
         if isinstance(given, Allocation):
             if given.layer_sizes != layers.sizes:
@@ -131,13 +131,19 @@ def spread_ratios(
     return wanted, layer_ratios
 
 
-def _balanced(layers: Layers, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Layer ratios: layers that are always trained come first, the others share the rest."""
+def balanced_ratios(
+    layers: Layers, ratios: NDArray[np.float64], frozen: int = 0
+) -> NDArray[np.float64]:
+    """Fraction of every layer, (clients, layers), without the first ``frozen`` layers.
+
+    Layers that are always trained come first, the others share the rest.
+    """
     always = np.array([layer.always for layer in layers])
-    if not always.any():
+    shared = ~always & (np.arange(len(layers)) >= frozen)
+    if shared.all():
         return balanced_layer_ratios(layers.sizes, ratios)
     sizes = np.asarray(layers.sizes, dtype=np.float64)
-    fixed, free = float(sizes[always].sum()), float(sizes[~always].sum())
+    fixed, free = float(sizes[always].sum()), float(sizes[shared].sum())
     poor = np.flatnonzero(ratios * layers.size < fixed * (1 - 1e-9))
     if len(poor):
         raise PlanError(
@@ -145,8 +151,8 @@ def _balanced(layers: Layers, ratios: NDArray[np.float64]) -> NDArray[np.float64
             f"trained are {fixed / layers.size:.4f} of the model. Raise "
             "the ratio, or make fewer layers always trained."
         )
-    result = np.ones((len(ratios), len(layers)))
+    result = np.tile(always.astype(np.float64), (len(ratios), 1))
     if free:
         rest = np.clip((ratios * layers.size - fixed) / free, 0.0, 1.0)
-        result[:, ~always] = balanced_layer_ratios(sizes[~always].astype(int).tolist(), rest)
+        result[:, shared] = balanced_layer_ratios(sizes[shared].astype(int).tolist(), rest)
     return result

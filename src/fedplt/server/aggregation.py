@@ -102,7 +102,9 @@ class Aggregator:
         self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
     ) -> None:
         """Add an update, weighted by its number of examples or by ``weight``."""
-        weight = update.num_examples if weight is None else weight
+        self._add(update, assignment, update.num_examples if weight is None else weight)
+
+    def _add(self, update: ClientUpdate, assignment: Assignment, weight: float) -> None:
         self._count(assignment, weight)
         add_at(self._total, assignment.uploaded, torch.from_numpy(update.values), weight)
 

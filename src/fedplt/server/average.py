@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
+from fedplt.errors import ConfigError
 from fedplt.schema import Section
 
 
@@ -28,11 +29,9 @@ class AverageSettings(Section):
     """``model.safetensors`` is the average, the last round's model (false), or the better one: by
     the mean score of the last ten evaluated rounds."""
 
-    @model_validator(mode="after")
-    def _one_of(self) -> AverageSettings:
+    def refuse_conflicts(self) -> None:
         if (self.decay is None) == (self.window is None):
-            raise ValueError("give decay or window, such as decay = 0.9")
-        return self
+            raise ConfigError("give decay or window, such as decay = 0.9")
 
 
 @dataclass(frozen=True, eq=False)

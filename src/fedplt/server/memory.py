@@ -221,13 +221,10 @@ class MemoryAggregator(Aggregator):
         self._stored: dict[int, Remembered | OnDisk] = {}
         self._this_round = BlockSums(memory.layers)
 
-    def add(
-        self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
-    ) -> None:
+    def _add(self, update: ClientUpdate, assignment: Assignment, weight: float) -> None:
         """Add an update; its ``origin`` names the client. The order of clients does not matter."""
         if update.origin is None:
             raise UpdateError("the memory of updates needs an update's origin: its client.")
-        weight = update.num_examples if weight is None else weight
         self._local |= assignment.local
         self._this_round.count(assignment, weight)
         values = torch.from_numpy(update.values)

@@ -119,9 +119,7 @@ class PrivateAggregator(Aggregator):
         self.clip, self.deviation = clip, noise_multiplier * clip
         self.probability, self.secret, self.round = probability, secret, round
 
-    def add(
-        self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
-    ) -> None:
+    def _add(self, update: ClientUpdate, assignment: Assignment, weight: float) -> None:
         """Add an update, clipped. All count the same: ``weight`` is not used."""
         values = clipped(torch.from_numpy(update.values), self.clip)
         add_at(self._total, assignment.uploaded, values, 1.0)

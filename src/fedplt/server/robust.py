@@ -44,10 +44,7 @@ class OrderAggregator(Aggregator):
         self.combine = combine
         self._sent: list[_Column] = []
 
-    def add(
-        self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
-    ) -> None:
-        """Add an update. It counts like every other: ``weight`` is not used."""
+    def _add(self, update: ClientUpdate, assignment: Assignment, weight: float) -> None:
         self._count(assignment, 1)
         self._sent.append(_Column(assignment.uploaded, update.values))
 
@@ -188,10 +185,7 @@ class ClippedAggregator(Aggregator):
         self.clip = clip
         self._sent: list[Sent] = []
 
-    def add(
-        self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
-    ) -> None:
-        weight = update.num_examples if weight is None else weight
+    def _add(self, update: ClientUpdate, assignment: Assignment, weight: float) -> None:
         self._count(assignment, weight)
         self._sent.append(Sent(torch.from_numpy(update.values), assignment, weight))
 
