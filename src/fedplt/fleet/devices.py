@@ -39,8 +39,8 @@ _UNITS = {
     | dict.fromkeys(("B/s", "Bps", "Byte/s", "Bytes/s", "bytes/s", "byte/s"), 8.0),
     "B": dict.fromkeys(("B", "Byte", "Bytes", "bytes"), 1.0),
     "W": dict.fromkeys(("W", "watts", "Watts"), 1.0),
+    "s": {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0},
 }
-_SECONDS = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
 
 
 def value_problem(quantity: Quantity, value: float) -> str:
@@ -102,8 +102,6 @@ def parse_number(quantity: Quantity, text: str) -> float:
 
 def _factor(quantity: Quantity, unit: str) -> float | None:
     """The factor from this unit to the quantity's own; None if it is not a unit of it."""
-    if quantity is LATENCY:
-        return _SECONDS.get(unit)
     match = re.fullmatch(r"([kKMGT]?)(.+)", unit)
     assert match is not None  # the unit is not empty
     prefix, rest = match[1].lower(), match[2].lower() if quantity is SPEED else match[2]

@@ -28,8 +28,8 @@ def physical_memory() -> int | None:
 def keep_freed_memory() -> None:
     """Let this process keep memory that it frees, for its next allocations (glibc only).
 
-    Else every training step returns its activations to the system and gets them back page by page:
-    a tenth of the time of a small convolutional network. The peak stays the same.
+    Otherwise every training step returns its activations to the system and gets them back page by
+    page, a tenth of the training time of a small convolutional network. The peak stays the same.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
         library = ctypes.CDLL(None)

@@ -105,7 +105,7 @@ class DevicePlan:
     memory_bytes: float | None = None
     """What its training holds at most; only counted where the device's memory is known."""
     micro_batch: int | None = None
-    """Batches go through the model in parts of so many examples; None: as the run says."""
+    """Batches go through the model in parts of so many examples; None: as configured."""
 
     def __repr__(self) -> str:
         late = "" if self.feasible else ", late"
@@ -306,7 +306,7 @@ def _saved(planned: float, full: float) -> str:
 
 
 def fleet_json(plan: FleetPlan, choices: Sequence[DeadlineChoice] = ()) -> dict[str, Any]:
-    """Everything in plain values: seconds, bytes, FLOPs."""
+    """The plan in plain values: seconds, bytes, FLOPs."""
     return {
         "format": 1,
         "work": plan.work,

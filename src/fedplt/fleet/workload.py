@@ -190,7 +190,7 @@ class ExactWorkload(Workload):
     may_split: bool = False
     """Batches may be split into micro-batches to save memory."""
     micro_batch: int | None = None
-    """The run's own micro-batches."""
+    """The micro-batches that the run is configured with."""
 
     @property
     def num_layers(self) -> int:
@@ -200,7 +200,7 @@ class ExactWorkload(Workload):
     def always_ratio(self) -> float:
         return sum(layer.size for layer in self.layers if layer.always) / self.layers.size
 
-    @lru_cache(maxsize=2**14)  # noqa: B019 (several plans of one workload ask for the same ratios)
+    @lru_cache(maxsize=2**14)  # noqa: B019 (plans ask for the same ratios)
     def _kinds(
         self, ratio: float, num_clients: int, turns: Turns | None, frozen: int
     ) -> tuple[list[tuple[int, ...]], Turns]:
@@ -221,7 +221,7 @@ class ExactWorkload(Workload):
         backward, upload = self._costs(counts)
         return Work(examples * forward, examples * backward, download, upload)
 
-    @cache  # noqa: B019 (lives as long as the workload, a number per kind of client)
+    @cache  # noqa: B019 (a process has few workloads)
     def _memory(self, counts: tuple[int, ...], part_size: int) -> float:
         if self.peak is None:
             return self._forward_and_download[1] + 2 * self._costs(counts)[1]
@@ -232,7 +232,7 @@ class ExactWorkload(Workload):
         full = local_steps * self.batch_size
         return full if self.num_examples is None else min(full, self.num_examples)
 
-    @cache  # noqa: B019 (lives as long as the workload, two numbers per kind of client)
+    @cache  # noqa: B019 (a process has few workloads)
     def _costs(self, counts: tuple[int, ...]) -> tuple[int, int]:
         """Backward FLOPs per example and bytes of an update, for sub-layers of every layer."""
         assignment = sublayers_assignment(self.layers, counts)
@@ -245,7 +245,7 @@ class ExactWorkload(Workload):
         whole = make_plan(self.layers, [1.0]).assignment(0)
         return exact_flops(whole).forward, download_bytes(whole)
 
-    @cache  # noqa: B019 (lives as long as the workload, a few arrays)
+    @cache  # noqa: B019 (a process has few workloads)
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
         kept = [layer.size for i, layer in enumerate(self.layers) if i >= frozen or layer.always]
         most, least = sum(kept) / self.layers.size, self.always_ratio

@@ -45,7 +45,7 @@ def encoded_size(num_values: int, encoding: Encoding) -> int:
 
 
 def encode(values: Values, encoding: Encoding) -> bytes:
-    """The array as bytes. What is not finite is not finite, or the whole block is not, when read.
+    """The array as bytes. A value that is not finite is read as not finite, or its whole block is.
 
     >>> data = encode(np.array([0.0, 0.6, -1.0], np.float32), "int4")
     >>> decode(data, 3, "int4")
@@ -163,7 +163,7 @@ def _pack(codes: NDArray[np.int8], bits: int) -> NDArray[np.uint8]:
     each = 8 // bits
     parts = np.pad(codes, (0, -len(codes) % each)).view(np.uint8).reshape(-1, each)
     shifted = (parts & (2**bits - 1)) << np.arange(0, 8, bits, dtype=np.uint8)
-    return np.bitwise_or.reduce(shifted, axis=1)
+    return np.asarray(np.bitwise_or.reduce(shifted, axis=1))
 
 
 def _unpack(packed: NDArray[np.uint8], bits: int) -> NDArray[np.int8]:

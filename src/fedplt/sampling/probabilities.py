@@ -50,7 +50,8 @@ class Fleet:
             arrays.append(array)
         if not (math.isfinite(budget) and budget > 0):
             raise SamplingError(f"the budget is {budget}; it must be finite and above 0.")
-        return cls(*arrays, budget=float(budget))
+        norms, examples, costs = arrays
+        return cls(norms, examples, costs, float(budget))
 
     def log_scores(self, power: float) -> Numbers:
         r"""Logarithm of :math:`n_k \lVert U_k\rVert r_k^{power}`; minus infinity for zero.

@@ -1,7 +1,7 @@
 """Check what clients send: updates before they are aggregated, evaluations before they count.
 
-One rule holds for all of it: what goes wrong while one client's answer is read is a refusal of that
-client, and the round goes on (:func:`read_each`).
+An error while one client's answer is read refuses that client, and the round goes on
+(:func:`read_each`).
 """
 
 from __future__ import annotations
@@ -143,16 +143,13 @@ def outliers(
     }
     middle, refused = part_medians(found.values()), {}
     for client, sizes in found.items():
-        times = {
-            part: size / middle[part]
-            for part, size in sizes.items()
-            if not part[1] and middle[part] > 0
-        }
-        worst = max(times, key=times.__getitem__, default=None)
-        if worst is not None and times[worst] > most:
+        parts = (part for part in sizes if not part[1] and middle[part] > 0)
+        times = {sizes[part] / middle[part]: part[0] for part in parts}
+        worst = max(times, default=0.0)
+        if worst > most:
             refused[str(client)] = (
-                f"its change of layer {assignments[client].layers[worst[0]].name} is "
-                f"{times[worst]:.3g} times the median of the round's clients; at most {most:g} is "
+                f"its change of layer {assignments[client].layers[times[worst]].name} is "
+                f"{worst:.3g} times the median of the round's clients; at most {most:g} is "
                 "allowed (max_medians)."
             )
     return refused
