@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -209,10 +210,8 @@ def rounded_up(seconds: float) -> float:
     >>> rounded_up(11.4701), rounded_up(0.12345), rounded_up(1234.5), rounded_up(2.5)
     (11.5, 0.124, 1240.0, 2.5)
     """
-    digits = 2 - math.floor(math.log10(seconds))
-    scaled = seconds * 10**digits if digits >= 0 else seconds / 10**-digits
-    up = math.ceil(scaled * (1 - 1e-12))
-    return up / 10**digits if digits >= 0 else float(up * 10**-digits)
+    three_digits = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
+    return float(three_digits.create_decimal(seconds * (1 - 1e-12)))
 
 
 _TARGETS = {
