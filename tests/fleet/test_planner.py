@@ -267,7 +267,7 @@ def test_the_smallest_deadline_is_that_of_a_fine_grid_of_ratios(speed, up, count
     device = DeviceProfile("d", speed, 1e7, up, count=count)
 
     def seconds(ratio):
-        return max(round_time(device, w).total for w in workload.next_work(ratio, count).works)
+        return max(round_time(device, w).total for w in workload.next_work(ratio, count)[0])
 
     least = min(map(seconds, [min_ratio, *np.geomspace(min_ratio, 1, 300).tolist()]))
     late = plan_fleet([device], workload, deadline_seconds=0.5 * least, min_ratio=min_ratio)
@@ -328,7 +328,7 @@ def test_layers_that_are_always_trained_are_the_smallest_ratio():
     import torch
 
     from fedplt import cut, make_plan
-    from fedplt.fleet import frozen_prefix_allocation
+    from fedplt.fleet import planned_share
     from tests.support.jobs import small_model
 
     layers = cut(small_model(), torch.zeros(2, 6), always=["*"])
@@ -345,7 +345,7 @@ def test_layers_that_are_always_trained_are_the_smallest_ratio():
     made = make_plan(layers, [entry.ratio for entry in plan.devices])
     assert (made.counts[:, -1] == layers[-1].num_sublayers).all()
     for frozen in range(1, len(layers)):
-        allocation = frozen_prefix_allocation(layers, 0.9, frozen)
+        allocation = planned_share(layers, 0.9, frozen)
         assert allocation.layer_ratios[-1] == 1
         assert not any(allocation.layer_ratios[:frozen])
         assert workload.knots(frozen)[0] == pytest.approx(share)

@@ -10,7 +10,7 @@ from torch import nn
 
 from fedplt import CutError, allocation_of, cut, make_plan, train_only
 from fedplt.models import MODELS, ResNet8, cnn, fcn
-from fedplt.planning.cost import exact_flops, module_flops, paper_flops
+from fedplt.planning.cost import exact_flops, module_flops, paper_flops_of
 from fedplt.planning.messages import download_bytes
 from tests.support.flops import flop_counter
 
@@ -83,11 +83,12 @@ def test_by_hand():
     )
     assert only_top.input_gradients == 0
     by_module = module_flops(plan.assignment(0))
-    assert sum(flops.total for flops in by_module.values()) == part.total
+    assert sum(flops.total for _, flops in by_module) == part.total
 
 
 def test_the_papers_model_has_its_own_name():
-    assert paper_flops(100, 0.5, 10) == 4000  # 2000 forward, 4000 backward, half of it
+    half = make_plan(cut(nn.Linear(9, 10)), [0.5]).assignment(0)  # of 100 parameters
+    assert paper_flops_of(half, 10) == 4000  # 2000 forward, 4000 backward, half of it
 
 
 def test_costs_need_an_example():

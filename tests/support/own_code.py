@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedplt import AggregationRule, Aggregator, Sampler, sampling_probabilities
-from fedplt.server.robust import medians
+from fedplt.server.rules import Median
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class OwnMedian(AggregationRule):
     factor: float = 1.0
 
     def combine(self, table, numbers):
-        return self.factor * medians(table, numbers)
+        return self.factor * Median().combine(table, numbers)
 
     def fewest_to_outvote_one(self):
         return 3

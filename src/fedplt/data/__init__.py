@@ -18,7 +18,6 @@ from fedplt.data.samples import (
 from fedplt.data.splits import Split, split_dirichlet, split_given, split_iid, split_shards
 from fedplt.data.training_data import (
     CheckTargets,
-    Collate,
     DatasetSamples,
     TrainingData,
     as_samples,

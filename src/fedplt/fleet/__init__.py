@@ -26,7 +26,6 @@ from fedplt.fleet.machine import (
     power_source,
 )
 from fedplt.fleet.plan import (
-    DevicePlan,
     FleetPlan,
     FleetTarget,
     RoundTime,
@@ -41,6 +40,5 @@ from fedplt.fleet.workload import (
     PaperWorkload,
     Work,
     Workload,
-    frozen_prefix_allocation,
     planned_share,
 )

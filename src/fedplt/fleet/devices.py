@@ -39,8 +39,8 @@ _UNITS = {
     | dict.fromkeys(("B/s", "Bps", "Byte/s", "Bytes/s", "bytes/s", "byte/s"), 8.0),
     "B": dict.fromkeys(("B", "Byte", "Bytes", "bytes"), 1.0),
     "W": dict.fromkeys(("W", "watts", "Watts"), 1.0),
+    "s": {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0},
 }
-_SECONDS = {"s": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
 
 
 def value_problem(quantity: Quantity, value: float) -> str:
@@ -54,21 +54,17 @@ right? Write it with its unit, such as '20 Mbit/s'."
     shown = f"{article} {quantity.what} of {value:g} {quantity.unit}"
     if not math.isfinite(value):
         return f"{shown} is not a number. Give one, such as {quantity.example!r}."
-    if value < 0:
-        return f"{shown} is negative. Give a positive number, such as {quantity.example!r}."
-    if value == 0 and quantity.lowest > 0:
-        return (
-            f"{shown} means that the device never finishes. Give a positive number, such as "
-            f"{quantity.example!r}, or leave the device out."
-        )
-    if not quantity.lowest <= value < quantity.highest:
-        side = "less" if value < quantity.lowest else "more"
-        limit = quantity.lowest if value < quantity.lowest else quantity.highest
-        return (
-            f"{shown} is {side} than any device's ({limit:g} {quantity.unit}): is the unit right? "
-            f"Write it with its unit, such as {quantity.example!r}."
-        )
-    return ""
+    if value < 0 or (value == 0 and quantity.lowest > 0):
+        kind = "negative" if value < 0 else "zero"
+        return f"{shown} is {kind}. Give a positive number, such as {quantity.example!r}."
+    if quantity.lowest <= value < quantity.highest:
+        return ""
+    low = value < quantity.lowest
+    side, limit = ("less", quantity.lowest) if low else ("more", quantity.highest)
+    return (
+        f"{shown} is {side} than any device's ({limit:g} {quantity.unit}): is the unit right? "
+        f"Write it with its unit, such as {quantity.example!r}."
+    )
 
 
 def parse_quantity(quantity: Quantity, text: str) -> float:
@@ -106,8 +102,6 @@ def parse_number(quantity: Quantity, text: str) -> float:
 
 def _factor(quantity: Quantity, unit: str) -> float | None:
     """The factor from this unit to the quantity's own; None if it is not a unit of it."""
-    if quantity is LATENCY:
-        return _SECONDS.get(unit)
     match = re.fullmatch(r"([kKMGT]?)(.+)", unit)
     assert match is not None  # the unit is not empty
     prefix, rest = match[1].lower(), match[2].lower() if quantity is SPEED else match[2]

@@ -28,8 +28,8 @@ def physical_memory() -> int | None:
 def keep_freed_memory() -> None:
     """Let this process keep memory that it frees, for its next allocations (glibc only).
 
-    Else every training step returns its activations to the system and gets them back page by page:
-    a tenth of the time of a small convolutional network. The peak stays the same.
+    Otherwise every training step returns its activations to the system and gets them back page by
+    page, a tenth of the training time of a small convolutional network. The peak stays the same.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
         library = ctypes.CDLL(None)
@@ -52,16 +52,12 @@ class PowerSource(NamedTuple):
 def power_source(supplies: Path = POWER_SUPPLIES) -> PowerSource:
     """Read from Linux's power supplies; mains power is assumed where they give no answer."""
     found = sorted(supplies.iterdir()) if supplies.is_dir() else []
-    if not found:
-        return PowerSource(True, f"no battery is known ({supplies} is empty): taken as mains power")
     # Mice and headsets have batteries, too: their scope is "Device".
     ours = [supply for supply in found if _content(supply / "scope") != "Device"]
-    plugs = [supply for supply in ours if _content(supply / "type") in ("Mains", "USB")]
-    batteries = [supply for supply in ours if _content(supply / "type") in ("Battery", "UPS")]
-    if not batteries:
-        return PowerSource(True, "there is no battery: mains power")
-    online = {_content(plug / "online") for plug in plugs}
-    status = {_content(battery / "status") for battery in batteries}
+    online = {_content(s / "online") for s in ours if _content(s / "type") in ("Mains", "USB")}
+    status = {_content(s / "status") for s in ours if _content(s / "type") in ("Battery", "UPS")}
+    if not status:
+        return PowerSource(True, f"there is no battery in {supplies}: taken as mains power")
     if "1" in online:
         return PowerSource(True, "the power supply is online: mains power")
     if "Discharging" in status or online == {"0"}:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat
 
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
@@ -37,12 +38,10 @@ class FleetTarget(Section):
     may_cut_steps: bool = False
     """Devices that miss the target may take fewer local steps."""
 
-    @model_validator(mode="after")
-    def _one_target(self) -> FleetTarget:
+    def refuse_conflicts(self) -> None:
         if self.deadline_seconds is not None and self.percentile is not None:
             problem = "give either deadline_seconds or percentile"
             raise FleetError(problem, key="deadline_seconds", also=["percentile"])
-        return self
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class DevicePlan:
     memory_bytes: float | None = None
     """What its training holds at most; only counted where the device's memory is known."""
     micro_batch: int | None = None
-    """Batches go through the model in parts of so many examples; None: as the run says."""
+    """Batches go through the model in parts of so many examples; None: as configured."""
 
     def __repr__(self) -> str:
         late = "" if self.feasible else ", late"
@@ -211,16 +210,15 @@ def rounded_up(seconds: float) -> float:
     >>> rounded_up(11.4701), rounded_up(0.12345), rounded_up(1234.5), rounded_up(2.5)
     (11.5, 0.124, 1240.0, 2.5)
     """
-    digits = 2 - math.floor(math.log10(seconds))
-    scaled = seconds * 10**digits if digits >= 0 else seconds / 10**-digits
-    up = math.ceil(scaled * (1 - 1e-12))
-    return up / 10**digits if digits >= 0 else float(up * 10**-digits)
+    three_digits = decimal.Context(prec=3, rounding=decimal.ROUND_CEILING)
+    return float(three_digits.create_decimal(seconds * (1 - 1e-12)))
 
 
 _TARGETS = {
     "fastest": "the fastest device's full training time",
     "everyone": "the shortest round that every device can keep up with",
     "deadline": "the deadline",
+    "percentile": "percentile {:g} of the full training times",
 }
 
 
@@ -231,11 +229,7 @@ def fleet_summary(plan: FleetPlan, choices: Sequence[DeadlineChoice] | None = No
     """
     number = sum(entry.device.count for entry in plan.devices)
     missed = sum(entry.device.count for entry in plan.late)
-    target = (
-        f"percentile {plan.target.percentile:g} of the full training times"
-        if plan.rule == "percentile"
-        else _TARGETS[plan.rule]
-    )
+    target = _TARGETS[plan.rule].format(plan.target.percentile)
     parts = [
         f"{counted(number, 'device')}, {plan.work}.\n"
         f"Target {seconds_text(plan.target_seconds)} s: {target}.",
@@ -252,9 +246,7 @@ def fleet_summary(plan: FleetPlan, choices: Sequence[DeadlineChoice] | None = No
         for text in (entry.traded, entry.note)
         if text
     ]
-    late = [
-        f"WARNING: {entry.device.name} misses the target: {entry.reason}." for entry in plan.late
-    ]
+    late = [f"WARNING: {e.device.name} misses the target: {e.reason}." for e in plan.late]
     if len(late) > MAX_WARNINGS:
         late[MAX_WARNINGS:] = [f"WARNING: {len(late) - MAX_WARNINGS} more devices miss the target."]
     parts += ["\n".join(lines) for lines in (notes, late) if lines]
@@ -286,20 +278,11 @@ def _times(plan: FleetPlan) -> str:
     header += ["latency", "download", "forward", "backward", "upload", "idle full", "idle"]
     rows = []
     for entry in plan.devices:
-        time = entry.planned
-        parts = (time.latency, time.download, time.forward, time.backward, time.upload)
-        rows.append(
-            [
-                shortened(entry.device.name),
-                *([str(entry.device.count)] if counted else []),
-                f"{entry.ratio:.4f}",
-                seconds_text(entry.full.total),
-                seconds_text(time.total) + ("" if entry.feasible else " late"),
-                *map(seconds_text, parts),
-                seconds_text(plan.full_idle(entry)),
-                seconds_text(plan.idle(entry)),
-            ]
-        )
+        count = [str(entry.device.count)] if counted else []
+        planned = seconds_text(entry.planned.total) + ("" if entry.feasible else " late")
+        totals = [f"{entry.ratio:.4f}", seconds_text(entry.full.total), planned]
+        parts = [*vars(entry.planned).values(), plan.full_idle(entry), plan.idle(entry)]
+        rows.append([shortened(entry.device.name), *count, *totals, *map(seconds_text, parts)])
     return "seconds per round\n" + table(header, rows)
 
 
@@ -309,19 +292,11 @@ def _costs(plan: FleetPlan) -> str:
     rows = []
     for entry in plan.devices:
         whole, work = entry.full_work, entry.work
-        rows.append(
-            [
-                shortened(entry.device.name),
-                bytes_text(work.bytes_down),
-                bytes_text(whole.bytes_up),
-                bytes_text(work.bytes_up),
-                _saved(work.bytes_up, whole.bytes_up),
-                _saved(work.bytes_up + work.bytes_down, whole.bytes_up + whole.bytes_down),
-                flops_text(whole.flops),
-                flops_text(work.flops),
-                _saved(work.flops, whole.flops),
-            ]
-        )
+        sent = map(bytes_text, (work.bytes_down, whole.bytes_up, work.bytes_up))
+        both = _saved(work.bytes_up + work.bytes_down, whole.bytes_up + whole.bytes_down)
+        saved = [_saved(work.bytes_up, whole.bytes_up), both]
+        flops = [flops_text(whole.flops), flops_text(work.flops), _saved(work.flops, whole.flops)]
+        rows.append([shortened(entry.device.name), *sent, *saved, *flops])
     return "cost per round\n" + table(header, rows)
 
 
@@ -330,7 +305,7 @@ def _saved(planned: float, full: float) -> str:
 
 
 def fleet_json(plan: FleetPlan, choices: Sequence[DeadlineChoice] = ()) -> dict[str, Any]:
-    """Everything in plain values: seconds, bytes, FLOPs."""
+    """The plan in plain values: seconds, bytes, FLOPs."""
     return {
         "format": 1,
         "work": plan.work,

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from fedplt.errors import FleetError
@@ -34,7 +36,6 @@ from fedplt.fleet.plan import (
     in_time,
     round_time,
 )
-from fedplt.fleet.search import crossing, largest_fitting
 from fedplt.fleet.workload import Work, Workload
 from fedplt.planning import Turns
 from fedplt.schema import first_problem
@@ -76,45 +77,24 @@ def plan_fleet(
             "freezing layers saves nothing in the paper's cost model, which knows only the ratio. "
             "Name a model, so that exact FLOPs are known, or do without freezing."
         )
-    full = [round_time(device, workload.work(1.0)) for device in devices]
-    rule, seconds = _target_seconds(target, devices, full, workload)
-    planner = _Planner(workload, seconds, target)
-    plan = planner.plan_all(devices, full, rule)
+    planner = _Planner(workload, math.inf, target)
+    rule, seconds = planner.find_target(devices)
+    plan = replace(planner, seconds=seconds).plan_all(devices, rule)
     if rule != "fastest" or not plan.late:
         return plan
     everyone = next(iter(plan_deadlines(plan, workload)), None)
     if everyone is None or everyone.seconds <= seconds:
         return plan  # the late ones lack memory
-    longer = replace(planner, seconds=everyone.seconds, turns=None)
-    return longer.plan_all(devices, full, "everyone")
-
-
-def _target_seconds(
-    target: FleetTarget,
-    devices: Sequence[DeviceProfile],
-    full: Sequence[RoundTime],
-    workload: Workload,
-) -> tuple[Rule, float]:
-    """The target time and where it comes from."""
-    if target.deadline_seconds is not None:
-        return "deadline", target.deadline_seconds
-    pairs = list(zip(devices, full, strict=True))
-    if target.percentile is not None:
-        times = [time.total for device, time in pairs for _ in range(device.count)]
-        return "percentile", float(np.percentile(times, target.percentile))
-    # Without the memory for full training, a device's time for it means nothing.
-    planner = _Planner(workload, math.inf, target)
-    able = [time.total for device, time in pairs if planner.part_size(device, 1.0)]
-    return "fastest", min(able or (time.total for time in full))
+    return replace(planner, seconds=everyone.seconds).plan_all(devices, "everyone")
 
 
 def plan_deadlines(plan: FleetPlan, workload: Workload) -> list[DeadlineChoice]:
     """Deadlines to choose from, with the plan's limits, and what planning for them gives."""
-    devices, full = [e.device for e in plan.devices], [e.full for e in plan.devices]
+    devices = [entry.device for entry in plan.devices]
     planner = _Planner(workload, plan.target_seconds, plan.target)
 
     def for_deadline(seconds: float) -> FleetPlan:
-        return replace(planner, seconds=seconds, turns=None).plan_all(devices, full, "deadline")
+        return replace(planner, seconds=seconds).plan_all(devices, "deadline")
 
     return deadline_choices([planner.least_seconds(device) for device in devices], for_deadline)
 
@@ -134,34 +114,45 @@ class _Planner:
         """The smallest ratio to plan: at least the layers that are always trained."""
         return max(self.target.min_ratio, self.workload.always_ratio)
 
-    def plan_all(
-        self, devices: Sequence[DeviceProfile], full: Sequence[RoundTime], rule: Rule
-    ) -> FleetPlan:
-        entries = tuple(self.plan(device, time) for device, time in zip(devices, full, strict=True))
-        return FleetPlan(entries, self.seconds, rule, self.target, self.workload.describe())
+    def find_target(self, devices: Sequence[DeviceProfile]) -> tuple[Rule, float]:
+        """The target time and where it comes from."""
+        if self.target.deadline_seconds is not None:
+            return "deadline", self.target.deadline_seconds
+        full = [round_time(device, self.workload.work(1.0)).total for device in devices]
+        if self.target.percentile is not None:
+            times = np.repeat(full, [device.count for device in devices])
+            return "percentile", float(np.percentile(times, self.target.percentile))
+        # Without the memory for full training, a device's time for it means nothing.
+        pairs = zip(devices, full, strict=True)
+        able = [seconds for device, seconds in pairs if self.part_size(device, 1.0)]
+        return "fastest", min(able or full)
 
-    def plan(self, device: DeviceProfile, full: RoundTime) -> DevicePlan:
-        entry = self._plan(device, full)
-        self.turns = self.workload.next_work(
-            entry.ratio, device.count, self.turns, frozen=entry.frozen_layers
-        ).turns
-        return entry
+    def plan_all(self, devices: Sequence[DeviceProfile], rule: Rule) -> FleetPlan:
+        entries = []
+        for device in devices:
+            entry = self._plan(device)
+            _, self.turns = self.workload.next_work(
+                entry.ratio, device.count, self.turns, frozen=entry.frozen_layers
+            )
+            entries.append(entry)
+        text = self.workload.describe()
+        return FleetPlan(tuple(entries), self.seconds, rule, self.target, text)
 
-    def _plan(self, device: DeviceProfile, full: RoundTime) -> DevicePlan:
+    def _plan(self, device: DeviceProfile) -> DevicePlan:
         largest, steps = self._largest_ratio(device), self.workload.local_steps
         if largest >= self.min_ratio:
-            return self._entry(device, full, largest, steps)
+            return self._entry(device, largest, steps)
         needed = f"only ratio {largest:.3g} would fit" if largest > 0 else "no ratio would fit"
         if self._largest_ratio(replace(device, memory_bytes=None)) >= self.min_ratio:
             needed += f" into its memory of {bytes_text(device.memory_bytes or 0)}"
-        for frozen in range(1, self.workload.num_layers) if self.target.may_freeze else ():
+        for frozen in self._depths()[1:]:
             ratio = self._largest_ratio(device, frozen)
             if ratio >= self.min_ratio:
                 traded = (
                     f"freezes the first {frozen} of {self.workload.num_layers} layers to train "
                     f"ratio {ratio:.3g} (with all layers {needed})"
                 )
-                return self._entry(device, full, ratio, steps, frozen, traded=traded)
+                return self._entry(device, ratio, steps, frozen, traded=traded)
         if self.target.may_cut_steps:
             fewer, shallow, ratio = max(
                 (self._most_steps(device, ratio, frozen), -frozen, ratio)
@@ -174,24 +165,25 @@ class _Planner:
                     + (f", freezes the first {-shallow} layers" if shallow else "")
                     + f" to train ratio {ratio:.3g} (else {needed})"
                 )
-                return self._entry(device, full, ratio, fewer, -shallow, traded=traded)
+                return self._entry(device, ratio, fewer, -shallow, traded=traded)
         fastest = self._fastest(device)
-        return self._entry(device, full, fastest, steps, reason=self._reason(device, fastest))
+        return self._entry(device, fastest, steps, reason=self._reason(device, fastest))
 
-    def _works(
+    def _slowest(
         self, device: DeviceProfile, ratio: float, frozen: int = 0, steps: int | None = None
-    ) -> tuple[Work, ...]:
-        """The work of the clients with this device, in whole sub-layers."""
-        return self.workload.next_work(
+    ) -> tuple[RoundTime, Work]:
+        """The round of the slowest client with this device, in whole sub-layers."""
+        works, _ = self.workload.next_work(
             ratio, device.count, self.turns, local_steps=steps, frozen=frozen
-        ).works
+        )
+        rounds = ((round_time(device, work), work) for work in works)
+        return max(rounds, key=lambda each: each[0].total)
 
     def _fits(
         self, device: DeviceProfile, ratio: float, frozen: int = 0, steps: int | None = None
     ) -> bool:
-        works = self._works(device, ratio, frozen, steps)
-        in_times = (in_time(round_time(device, work).total, self.seconds) for work in works)
-        return all(in_times) and self.part_size(device, ratio, frozen) > 0
+        time, _ = self._slowest(device, ratio, frozen, steps)
+        return in_time(time.total, self.seconds) and self.part_size(device, ratio, frozen) > 0
 
     def part_size(self, device: DeviceProfile, ratio: float, frozen: int = 0) -> int:
         """The most examples at once whose training fits into the device's memory; 0: none."""
@@ -212,14 +204,16 @@ class _Planner:
         """
         if self.part_size(device, most, frozen):
             return most
-        least, sizes = min(most, self.min_ratio), self.workload.part_sizes
+        least = min(most, self.min_ratio)
         if not self.part_size(device, least, frozen):
             return 0.0
-        needs = [
-            min(self._memory(device, ratio, frozen, size) for size in (sizes[0], sizes[-1]))
-            for ratio in (least, most)
-        ]
-        return crossing(np.array([least, most]), needs, device.memory_bytes or 0.0)
+        needs = [self._least_memory(device, ratio, frozen) for ratio in (least, most)]
+        return _crossing(np.array([least, most]), needs, device.memory_bytes or 0.0)
+
+    def _least_memory(self, device: DeviceProfile, ratio: float, frozen: int = 0) -> float:
+        """The memory that training needs, with whole batches or with single examples."""
+        sizes = self.workload.part_sizes
+        return min(self._memory(device, ratio, frozen, size) for size in (sizes[0], sizes[-1]))
 
     def _memory(self, device: DeviceProfile, ratio: float, frozen: int, part_size: int) -> float:
         return self.workload.memory_bytes(
@@ -228,9 +222,10 @@ class _Planner:
 
     def _largest_ratio(self, device: DeviceProfile, frozen: int = 0) -> float:
         """The largest ratio at which all clients with this device are in time; 0: nothing fits."""
-        knots, works = self.workload.knots(frozen), self._knot_works(frozen)
+        knots = self.workload.knots(frozen)
+        works = (self.workload.work(float(ratio), frozen=frozen) for ratio in knots)
         times = [round_time(device, work).total for work in works]
-        largest = crossing(knots, times, self.seconds)
+        largest = _crossing(knots, times, self.seconds)
         if device.memory_bytes is not None and largest > 0:
             largest = self._ratio_in_memory(device, largest, frozen)
         if self.workload.is_linear:
@@ -239,7 +234,7 @@ class _Planner:
         def fits(ratio: float) -> bool:
             return self._fits(device, ratio, frozen)
 
-        largest = largest_fitting(knots, largest, fits) if largest > 0 else 0.0
+        largest = _largest_fitting(knots, largest, fits) if largest > 0 else 0.0
         if largest < self.min_ratio <= knots[-1]:
             tried = (self._fastest(device, frozen), self.min_ratio)
             return next(filter(fits, tried), largest)
@@ -251,8 +246,7 @@ class _Planner:
             return self.min_ratio
 
         def seconds(planner: _Planner, ratio: float) -> float:
-            works = planner._works(device, ratio, frozen, steps)
-            return max(round_time(device, work).total for work in works)
+            return planner._slowest(device, ratio, frozen, steps)[0].total
 
         least, knots = self.min_ratio, self.workload.knots(frozen)
         near = np.geomspace(least, min(2 * least, knots[-1]), 24)  # the fastest is often small
@@ -262,11 +256,6 @@ class _Planner:
         first = functools.partial(seconds, replace(self, turns=None))
         ranked = sorted(map(float, found), key=first)
         return min(sorted(ranked[:8]), key=functools.partial(seconds, self))
-
-    @functools.cache  # noqa: B019 (lives as long as one call of plan_fleet)
-    def _knot_works(self, frozen: int) -> list[Work]:
-        knots = self.workload.knots(frozen)
-        return [self.workload.work(float(ratio), frozen=frozen) for ratio in knots]
 
     def _note(self, device: DeviceProfile, ratio: float, frozen: int, part_size: int) -> str:
         """What the device's memory limits, in words."""
@@ -284,33 +273,27 @@ class _Planner:
         return f"its memory of {memory} {'. It '.join(notes)}" if notes else ""
 
     def _most_steps(self, device: DeviceProfile, ratio: float, frozen: int) -> int:
-        low, high = 0, self.workload.local_steps
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = self._fits(device, ratio, frozen, middle)
-            low, high = (middle, high) if fits else (low, middle)
-        return low
+        """The largest number of local steps that fits, less than the workload's; 0: none."""
+        fewer = range(1, self.workload.local_steps)
+        return bisect_left(fewer, True, key=lambda n: not self._fits(device, ratio, frozen, n))
 
     def _reason(self, device: DeviceProfile, ratio: float) -> str:
         """Why even the least work is too much: first what no setting changes."""
         smallest = f"the {'smallest' if ratio == self.min_ratio else 'fastest'} ratio {ratio:.3g}"
         if ratio == self.workload.always_ratio:
             smallest += " (the layers that are always trained)"
-        works, limit = self._works(device, ratio), f"the target is {seconds_text(self.seconds)} s"
+        limit = f"the target is {seconds_text(self.seconds)} s"
         if device.memory_bytes is not None and not self.part_size(device, ratio):
-            sizes = self.workload.part_sizes
-            needed = min(self._memory(device, ratio, 0, n) for n in (sizes[0], sizes[-1]))
-            need, have = bytes_text(needed), bytes_text(device.memory_bytes)
+            need = bytes_text(self._least_memory(device, ratio))
+            have = bytes_text(device.memory_bytes)
             advice = self._advice(device)  # freezing layers saves memory, too
             return f"needs {need} at {smallest}, has {have}; no deadline changes that{advice}"
-        time = max((round_time(device, work) for work in works), key=lambda each: each.total)
+        time, _ = self._slowest(device, ratio)
         before = time.latency + time.download
-        if not in_time(before, self.seconds):
-            parts = {"latency": time.latency, "download": time.download}
-            alone = [name for name, part in parts.items() if not in_time(part, self.seconds)]
-            what = f"{alone[0]} alone takes" if alone else "latency and download take"
-            shown = seconds_text(parts[alone[0]] if alone else before)
-            return f"its {what} {shown} s at any ratio; {limit}"
+        alone = {"latency alone takes": time.latency, "download alone takes": time.download}
+        for what, seconds in {**alone, "latency and download take": before}.items():
+            if not in_time(seconds, self.seconds):
+                return f"its {what} {seconds_text(seconds)} s at any ratio; {limit}"
         advice = self._advice(device)
         if not in_time(before + time.forward, self.seconds):
             return (
@@ -338,9 +321,8 @@ class _Planner:
         times = [math.inf]
         for frozen in self._depths():
             fastest = self._fastest(device, frozen, steps)
-            works = self._works(device, fastest, frozen, steps)
             if self.part_size(device, fastest, frozen):
-                times.append(max(round_time(device, work).total for work in works))
+                times.append(self._slowest(device, fastest, frozen, steps)[0].total)
         return min(times)
 
     def _depths(self) -> list[int]:
@@ -354,24 +336,65 @@ class _Planner:
     def _entry(
         self,
         device: DeviceProfile,
-        full: RoundTime,
         ratio: float,
         steps: int,
         frozen: int = 0,
         reason: str = "",
         traded: str = "",
     ) -> DevicePlan:
-        works = self._works(device, ratio, frozen, steps)
-        work = max(works, key=lambda work: round_time(device, work).total)
+        planned, work = self._slowest(device, ratio, frozen, steps)
+        whole = self.workload.work(1.0)
         part_size, memory = self.part_size(device, ratio, frozen), None
         if device.memory_bytes is not None:
             used = part_size or self.workload.part_sizes[-1]
             memory = self._memory(device, ratio, frozen, used)
         return DevicePlan(
             device=device, ratio=ratio, local_steps=steps, frozen_layers=frozen,
-            full=full, planned=round_time(device, work),
-            full_work=self.workload.work(1.0), work=work,
+            full=round_time(device, whole), planned=planned, full_work=whole, work=work,
             reason=reason, traded=traded,
             note=self._note(device, ratio, frozen, part_size), memory_bytes=memory,
             micro_batch=part_size if 0 < part_size < self.workload.part_sizes[0] else None,
         )  # fmt: skip
+
+
+def _crossing(knots: NDArray[np.float64], values: Sequence[float], limit: float) -> float:
+    """The largest ratio whose value, linear between the knots, is within the limit; 0: none.
+
+    Values may fall, with whole sub-layers: then the last crossing counts.
+
+    >>> _crossing(np.array([0.0, 1.0]), [2.0, 6.0], 3.0)
+    0.25
+    >>> _crossing(np.array([0.0, 0.5, 1.0]), [2.0, 4.0, 3.0], 3.0)
+    1.0
+    """
+    if in_time(values[-1], limit):
+        return float(knots[-1])
+    least = np.minimum.accumulate(values[::-1])[::-1].tolist()
+    above = bisect_right(least, limit)
+    if above == 0:
+        return 0.0
+    low, high = least[above - 1], least[above]
+    share = (limit - low) / (high - low)
+    return float(knots[above - 1] + share * (knots[above] - knots[above - 1]))
+
+
+def _largest_fitting(
+    knots: NDArray[np.float64], guess: float, fits: Callable[[float], bool]
+) -> float:
+    """The largest ratio found that fits; 0: none.
+
+    With whole sub-layers a larger ratio may fit where a smaller one does not. The search tries the
+    knot above the guess, the guess and the knots below, then halves the gap above the first hit.
+    """
+    tried = [*knots[knots > guess][:1], guess, *knots[knots < guess][::-1]]
+    too_large = math.inf
+    for ratio in map(float, tried):
+        if ratio > 0 and fits(ratio):
+            break
+        too_large = ratio
+    else:
+        return 0.0
+    for _ in range(6 if too_large < math.inf else 0):
+        middle = (ratio + too_large) / 2
+        ratio, too_large = (middle, too_large) if fits(middle) else (ratio, middle)
+    return ratio

@@ -10,13 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any, ClassVar, NamedTuple
+from functools import cache, cached_property, lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.errors import CutError
 from fedplt.planning import (
     BACKWARD_FLOPS_PER_PARAMETER,
     BYTES_PER_NUMBER,
@@ -25,7 +24,7 @@ from fedplt.planning import (
     Assignment,
     Layers,
     Turns,
-    balanced_allocation,
+    balanced_ratios,
     download_bytes,
     exact_flops,
     make_plan,
@@ -48,15 +47,6 @@ class Work:
     @property
     def flops(self) -> float:
         return self.forward_flops + self.backward_flops
-
-
-class NextWork(NamedTuple):
-    """The round of the next clients of a fleet, all with the same ratio."""
-
-    works: tuple[Work, ...]
-    """More than one where clients take turns."""
-    turns: Turns | None
-    """For the clients after them."""
 
 
 Peak = Callable[[Assignment, int, int | None], float]
@@ -86,9 +76,9 @@ class Workload(ABC):
         """Fraction of the model that every client trains, at any ratio."""
         return 0.0
 
-    def work(self, ratio: float, *, local_steps: int | None = None, frozen: int = 0) -> Work:
-        """Of a single client, with fewer local steps or the first ``frozen`` layers left out."""
-        return self.next_work(ratio, 1, local_steps=local_steps, frozen=frozen).works[0]
+    def work(self, ratio: float, *, frozen: int = 0) -> Work:
+        """Of a single client, with the first ``frozen`` layers left out."""
+        return self.next_work(ratio, 1, frozen=frozen)[0][0]
 
     def next_work(
         self,
@@ -98,11 +88,14 @@ class Workload(ABC):
         *,
         local_steps: int | None = None,
         frozen: int = 0,
-    ) -> NextWork:
-        """Of clients with this ratio that come after others in a fleet."""
+    ) -> tuple[list[Work], Turns | None]:
+        """Of clients with this ratio that come after others in a fleet, and the turns after them.
+
+        There is more than one work where clients take turns.
+        """
         kinds, turns = self._kinds(ratio, num_clients, turns, frozen)
         steps = local_steps or self.local_steps
-        return NextWork(tuple(self._work(kind, steps) for kind in kinds), turns)
+        return [self._work(kind, steps) for kind in kinds], turns
 
     def memory_bytes(
         self,
@@ -197,11 +190,7 @@ class ExactWorkload(Workload):
     may_split: bool = False
     """Batches may be split into micro-batches to save memory."""
     micro_batch: int | None = None
-    """The run's own micro-batches."""
-
-    def __post_init__(self) -> None:
-        if not self.layers.is_traced:
-            raise CutError("costs need the flow of data: cut the model with an example input.")
+    """The micro-batches that the run is configured with."""
 
     @property
     def num_layers(self) -> int:
@@ -211,24 +200,14 @@ class ExactWorkload(Workload):
     def always_ratio(self) -> float:
         return sum(layer.size for layer in self.layers if layer.always) / self.layers.size
 
+    @lru_cache(maxsize=2**14)  # noqa: B019 (plans ask for the same ratios)
     def _kinds(
         self, ratio: float, num_clients: int, turns: Turns | None, frozen: int
     ) -> tuple[list[tuple[int, ...]], Turns]:
         """Numbers of trained sub-layers of every layer."""
-        known = self._first_counts
-        key = (ratio, num_clients, frozen)
-        if turns is None and key in known:
-            return known[key]  # several plans of one workload ask for the same ratios
         share = planned_share(self.layers, ratio, frozen)
         counts, after = next_counts(self.layers, [share] * num_clients, turns)
-        found = list(dict.fromkeys(map(tuple, counts.tolist()))), after
-        if turns is None:
-            known[key] = found
-        return found
-
-    @cached_property
-    def _first_counts(self) -> dict[Any, tuple[list[tuple[int, ...]], Turns]]:
-        return {}
+        return list(dict.fromkeys(map(tuple, counts.tolist()))), after
 
     @property
     def part_sizes(self) -> list[int]:
@@ -242,18 +221,18 @@ class ExactWorkload(Workload):
         backward, upload = self._costs(counts)
         return Work(examples * forward, examples * backward, download, upload)
 
-    @cache  # noqa: B019 (lives as long as the workload, a number per kind of client)
+    @cache  # noqa: B019 (a process has few workloads)
     def _memory(self, counts: tuple[int, ...], part_size: int) -> float:
-        assignment = sublayers_assignment(self.layers, counts)
         if self.peak is None:
             return self._forward_and_download[1] + 2 * self._costs(counts)[1]
+        assignment = sublayers_assignment(self.layers, counts)
         return self.peak(assignment, self.batch_size, part_size)
 
     def _num_seen(self, local_steps: int) -> int:
         full = local_steps * self.batch_size
         return full if self.num_examples is None else min(full, self.num_examples)
 
-    @cache  # noqa: B019 (lives as long as the workload, two numbers per kind of client)
+    @cache  # noqa: B019 (a process has few workloads)
     def _costs(self, counts: tuple[int, ...]) -> tuple[int, int]:
         """Backward FLOPs per example and bytes of an update, for sub-layers of every layer."""
         assignment = sublayers_assignment(self.layers, counts)
@@ -266,7 +245,7 @@ class ExactWorkload(Workload):
         whole = make_plan(self.layers, [1.0]).assignment(0)
         return exact_flops(whole).forward, download_bytes(whole)
 
-    @cache  # noqa: B019 (lives as long as the workload, a few arrays)
+    @cache  # noqa: B019 (a process has few workloads)
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
         kept = [layer.size for i, layer in enumerate(self.layers) if i >= frozen or layer.always]
         most, least = sum(kept) / self.layers.size, self.always_ratio
@@ -286,22 +265,11 @@ class ExactWorkload(Workload):
 
 
 def planned_share(layers: Layers, ratio: float, frozen: int) -> float | Allocation:
-    """The ratio, or without the first ``frozen`` layers its allocation: input of a plan."""
-    return frozen_prefix_allocation(layers, ratio, frozen) if frozen else ratio
-
-
-def frozen_prefix_allocation(layers: Layers, ratio: float, frozen: int) -> Allocation:
-    """The balanced allocation of a ratio over all layers but the first ``frozen``.
+    """The input of a plan: the ratio, or its balanced allocation without the first layers.
 
     The ratio is of the whole model. Layers that are always trained count towards it.
     """
-    always = [layer.always for layer in layers]
-    kept = [i for i in range(frozen, len(layers)) if not always[i]]
-    result = [1.0 if fixed else 0.0 for fixed in always]
-    sizes = [layers.sizes[i] for i in kept]
-    left = ratio * layers.size - sum(layer.size for layer in layers if layer.always)
-    if sizes and left > 0:
-        rest = balanced_allocation(sizes, min(1.0, left / sum(sizes)))
-        for i, share in zip(kept, rest.layer_ratios, strict=True):
-            result[i] = share
-    return Allocation(layers.sizes, tuple(result))
+    if not frozen:
+        return ratio
+    layer_ratios = balanced_ratios(layers, np.array([ratio]), frozen)[0]
+    return Allocation(layers.sizes, tuple(layer_ratios.tolist()))

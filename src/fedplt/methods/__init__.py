@@ -53,19 +53,8 @@ _CLASSES = NamedClasses(
 )
 
 
-def make_method(
-    name: str, options: dict[str, Any] | None = None, *, may_import: bool = True
-) -> Method:
-    """The method of this name, or of ``package.module:Class``, with its options.
-
-    ``may_import=False``: refuse names whose module would have to be imported.
-    """
-    if not may_import and ":" in name and imported_object(name) is None:
-        raise PlanError(
-            f"the plan was made by {name!r}, and reading a plan imports nothing that it names. "
-            "Import that module first (in Python), or let 'fedplt resume' do it, which runs its "
-            "code and writes a finished run's report again."
-        )
+def make_method(name: str, options: dict[str, Any] | None = None) -> Method:
+    """The method of this name, or of ``package.module:Class``, with its options."""
     method = _CLASSES.make(name, options)
     if method.local_norms and method.static_norm:
         raise ConfigError("local_norms and static_norm exclude each other; set one.", key="method")
@@ -80,18 +69,17 @@ def read_plan(data: dict[str, Any]) -> Plan:
     if "method" not in data:
         return Plan.from_json(data)
     options = dict(data["method"])
-    if "normaliser" in options:
+    name = options.pop("name")
+    if ":" in name and imported_object(name) is None:
         raise PlanError(
-            "this plan of sub-models was written by an earlier version of fedplt, whose option "
-            "'normaliser' is 'normalizer' now: start the run anew, or use that version."
+            f"the plan was made by {name!r}, and reading a plan imports nothing that it names. "
+            "Import that module first (in Python), or let 'fedplt resume' do it, which runs its "
+            "code and writes a finished run's report again."
         )
-    method = make_method(options.pop("name"), options, may_import=False)
-    layers = Layers.from_json(data["model"])
-
-    def spaces() -> Spaces:
-        return Spaces.from_json(data["spaces"])
-
-    plan = method.full_plan(PlanRequest(layers, data["ratios"], data.get("seed", 0), spaces))
+    method = make_method(name, options)
+    layers, ratios, seed = Layers.from_json(data["model"]), data["ratios"], data.get("seed", 0)
+    request = PlanRequest(layers, ratios, seed, lambda: Spaces.from_json(data["spaces"]))
+    plan = method.full_plan(request)
     if plan.fingerprint != data["fingerprint"]:
         raise PlanError(
             "the plan does not match its own fingerprint: it was edited or damaged, or this "

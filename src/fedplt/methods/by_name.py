@@ -75,27 +75,20 @@ class NamedClasses(Generic[Kind]):
         if kind is None:
             kind = import_object(name, self.key, self.wanted)
         if not (isinstance(kind, type) and issubclass(kind, self.base)):
-            what = f"class {kind.__name__}" if isinstance(kind, type) else type(kind).__name__
-            article = "the" if isinstance(kind, type) else "a"
-            raise ConfigError(
-                f"{name!r} is {article} {what}; name {self.wanted} instead.", key=self.key
-            )
+            is_class = isinstance(kind, type)
+            what = f"the class {kind.__name__}" if is_class else f"a {type(kind).__name__}"
+            raise ConfigError(f"{name!r} is {what}; name {self.wanted} instead.", key=self.key)
         self._refuse_incomplete(name, kind)
         return kind
 
     def _refuse_incomplete(self, name: str, kind: type[Kind]) -> None:
-        missing = [
-            need
-            for need in self.needs
-            if all(
-                getattr(kind, one, None) is getattr(self.base, one, None)
-                for one in need.split(" or ")
-            )
-        ]
+        def is_missing(attribute: str) -> bool:
+            return getattr(kind, attribute, None) is getattr(self.base, attribute, None)
+
+        missing = [need for need in self.needs if all(map(is_missing, need.split(" or ")))]
         if missing:
-            raise ConfigError(
-                f"{name!r} lacks {', '.join(missing)}: see {self.page}.", key=self.key
-            )
+            problem = f"{name!r} lacks {', '.join(missing)}: see {self.page}."
+            raise ConfigError(problem, key=self.key)
         if getattr(sys.modules[kind.__module__], kind.__qualname__, None) is not kind:
             raise ConfigError(
                 f"{name!r} is {kind.__qualname__} of {kind.__module__}, which other "

@@ -23,5 +23,4 @@ class FedPLT(Method):
     """Rounds after which all clients' slices move on; 0: never, as in the paper."""
 
     def plan(self, request: PlanRequest) -> Plan:
-        plan = make_plan(request.layers, request.ratios)
-        return replace(plan, rotate_every=self.rotate_every) if self.rotate_every else plan
+        return replace(make_plan(request.layers, request.ratios), rotate_every=self.rotate_every)

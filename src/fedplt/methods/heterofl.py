@@ -9,15 +9,13 @@ weight with equal weights; here, as in the FedPLT paper, they are weighted by th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedplt.methods.method import Method, PlanRequest
 from fedplt.planning import LocalRecipe, Plan, Units, closest_rates, kept_units, submodel_plan
-
-SCALERS: dict[str, Any] = {"none": "none", "normed": "normed", "all": "outputs"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,4 +45,4 @@ class HeteroFL(Method):
 
     @property
     def recipe(self) -> LocalRecipe:
-        return replace(super().recipe, scaler=SCALERS[self.scaler])
+        return replace(super().recipe, scaler=self.scaler)

@@ -61,18 +61,16 @@ def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
             key="model.name",
         )
     build = MODELS[name].build if name in MODELS else import_object(name, "model.name")
+    problem = ""
     if name not in MODELS and not returns(build, nn.Module):
-        raise ConfigError(
-            f"{name!r} is from an installed package, and neither a subclass of nn.Module nor "
-            "annotated '-> nn.Module', so it is not called. Name a function that calls it.",
-            key="model.name",
+        problem = (
+            "is from an installed package, and neither a subclass of nn.Module nor annotated "
+            "'-> nn.Module', so it is not called. Name a function that calls it."
         )
-    if isinstance(build, nn.Module):
-        raise ConfigError(
-            f"{name!r} is a model; name a function that builds one, so that its "
-            "initial weights follow from the seed.",
-            key="model.name",
-        )
+    elif isinstance(build, nn.Module):
+        problem = "is a model; name a function that builds one, for initial weights by the seed."
+    if problem:
+        raise ConfigError(f"{name!r} {problem}", key="model.name")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "model"))
         try:
@@ -89,9 +87,8 @@ def build_model(name: str, options: Mapping[str, Any], seed: int) -> nn.Module:
                 key="model.options",
             ) from error
     if not isinstance(model, nn.Module):
-        raise ConfigError(
-            f"{name!r} gave a {type(model).__name__}, not a torch module", key="model.name"
-        )
+        problem = f"{name!r} gave a {type(model).__name__}, not a torch module"
+        raise ConfigError(problem, key="model.name")
     return model
 
 

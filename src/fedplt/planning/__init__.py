@@ -37,7 +37,6 @@ from fedplt.planning.layers import (
     ModuleFlow,
     PlacedTensor,
     Product,
-    Ranges,
     TensorSpec,
     dotted,
     merge,
@@ -53,7 +52,7 @@ from fedplt.planning.messages import (
     upload_bytes,
 )
 from fedplt.planning.plan import Plan, RoundAssignments, Uncovered, make_plan, sublayers_assignment
-from fedplt.planning.rounding import Turns, next_counts
+from fedplt.planning.rounding import Turns, balanced_ratios, next_counts
 from fedplt.planning.submodel_plans import (
     SubmodelPlan,
     closest_rates,

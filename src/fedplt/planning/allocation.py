@@ -29,15 +29,17 @@ class Allocation:
     @property
     def ratio(self) -> float:
         r"""Trained fraction of the model, :math:`r = \sum_l q_l h_l / \sum_l h_l`."""
-        trained = math.fsum(q * h for q, h in zip(self.layer_ratios, self.layer_sizes, strict=True))
-        return trained / sum(self.layer_sizes)
+        return math.fsum(self._trained) / sum(self.layer_sizes)
 
     @property
     def contributions(self) -> tuple[float, ...]:
         r"""Share of each layer in what is trained, :math:`x_l = q_l h_l / (r \sum_j h_j)`."""
-        trained = [q * h for q, h in zip(self.layer_ratios, self.layer_sizes, strict=True)]
-        total = math.fsum(trained)
-        return tuple(value / total for value in trained)
+        total = math.fsum(self._trained)
+        return tuple(value / total for value in self._trained)
+
+    @property
+    def _trained(self) -> list[float]:
+        return [q * h for q, h in zip(self.layer_ratios, self.layer_sizes, strict=True)]
 
     @property
     def contributions_std(self) -> float:
@@ -78,9 +80,9 @@ def balanced_allocation(layer_sizes: Sequence[int], ratio: float) -> Allocation:
     (0.1621..., 0.4963..., 1.0, 1.0)
     """
     sizes = _checked_sizes(layer_sizes)
-    return Allocation(
-        sizes, tuple(balanced_layer_ratios(sizes, [_checked_ratio(ratio)])[0].tolist())
-    )
+    if not 0 < ratio <= 1:
+        raise PlanError(f"ratio is {ratio}; a training ratio lies in (0, 1].")
+    return Allocation(sizes, tuple(balanced_layer_ratios(sizes, [ratio])[0].tolist()))
 
 
 def allocation_of(layer_sizes: Sequence[int], layer_ratios: Sequence[float]) -> Allocation:
@@ -128,9 +130,3 @@ def _checked_sizes(layer_sizes: Sequence[int]) -> tuple[int, ...]:
     if not sizes or min(sizes) <= 0:
         raise PlanError(f"layer sizes are {list(sizes)}; give at least one, all positive.")
     return sizes
-
-
-def _checked_ratio(ratio: float) -> float:
-    if not 0 < ratio <= 1:
-        raise PlanError(f"ratio is {ratio}; a training ratio lies in (0, 1].")
-    return float(ratio)

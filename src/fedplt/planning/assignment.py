@@ -1,20 +1,17 @@
 """What one client holds, trains and uploads in a round.
 
-The protocol :class:`Assignment` has two implementations: :class:`SliceAssignment` (the client holds
-the whole model and trains some sub-layers of every layer) and
-:class:`fedplt.planning.submodels.SubmodelAssignment` (it holds a smaller model and trains
-all of it). Callers do not need to know which one they have.
+:class:`Assignment` has two implementations: :class:`SliceAssignment` (the client holds the whole
+model and trains some sub-layers of every layer) and
+:class:`fedplt.planning.submodels.SubmodelAssignment` (it holds a smaller model and trains all of
+it). Callers do not need to know which one they have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fedplt.planning.layers import FlatIndex, Layers, Ranges, Segments, TensorSpec, merge
 
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from fedplt.planning.submodels import Spaces, SubmodelAssignment
 
 Normalizer = Literal["contributors", "participants"]
-Scaler = Literal["none", "normed", "outputs", "inputs"]
+Scaler = Literal["none", "normed", "all", "inputs"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class LocalRecipe:
     """Set outputs of classes that the client has no examples of to 0 before the loss."""
     scaler: Scaler = "none"
     """In training, divide by the width rate: the outputs of hidden layers (``normed``: only of
-    those before a normalization layer; ``outputs``: of all), or the inputs of layers."""
+    those before a normalization layer; ``all``: of all), or the inputs of layers."""
     evaluate_frozen_norms: bool = False
     """Normalization layers without a trained row are in evaluation mode during training."""
 
@@ -62,18 +59,6 @@ class TrainedPart(NamedTuple):
     rows: Rows
     start: int
     stop: int
-
-    @property
-    def size(self) -> int:
-        return self.stop - self.start
-
-
-class BlockWeights(Protocol):
-    """Adds up the weights of the clients that trained each block of the model."""
-
-    def count_sublayers(self, slices: tuple[Ranges, ...], weight: float) -> None: ...
-
-    def count_positions(self, positions: NDArray[np.int64], weight: float) -> None: ...
 
 
 class ModelBuilder(Protocol[Built_co]):
@@ -122,12 +107,10 @@ class Assignment(Protocol):
 
     def scaled_modules(self, scaler: Scaler) -> list[str]:
         """Modules whose outputs (or inputs) are divided by the rate, in training."""
+        return []
 
     def build(self, builder: ModelBuilder[Built_co]) -> Built_co:
         """Build the model that the client holds with ``builder``."""
-
-    def weigh(self, weights: BlockWeights, weight: float) -> None:
-        """Add ``weight`` to every block that this client trains."""
 
     def to_message(self) -> dict[str, Any]:
         """Plain values to send to a client, which reads them with :meth:`fedplt.Plan.read`."""
@@ -185,9 +168,6 @@ class SliceAssignment(Assignment):
         pairs = zip(self.counts, self.layers, strict=True)
         return sum(count * layer.sublayer_size for count, layer in pairs)
 
-    def scaled_modules(self, scaler: Scaler) -> list[str]:
-        return []
-
     def build(self, builder: ModelBuilder[Built_co]) -> Built_co:
         return builder.whole(self)
 
@@ -203,23 +183,21 @@ class SliceAssignment(Assignment):
     @cached_property
     def trained_parts(self) -> tuple[TrainedPart, ...]:
         """Every tensor with trained rows; segments count the trained values."""
-        parts, place = [], 0
-        for _, index, tensor in self.layers.placed:
-            rows = tuple(tensor.rows(self.slices[index], self.layers[index].num_sublayers))
-            if rows:
-                stop = place + sum(end - begin for begin, end in rows) * tensor.row_size
-                parts.append(TrainedPart(tensor, index, rows, place, stop))
-                place = stop
-        return tuple(parts)
+        return self._parts(without=())
 
     @cached_property
     def update_parts(self) -> tuple[TrainedPart, ...]:
         """Those that leave the client; segments count the values of an update."""
+        return self._parts(without=self.local)
+
+    def _parts(self, without: Collection[str]) -> tuple[TrainedPart, ...]:
         parts, place = [], 0
-        for part in self.trained_parts:
-            if part.tensor.name not in self.local:
-                parts.append(part._replace(start=place, stop=place + part.size))
-                place += part.size
+        for _, index, tensor in self.layers.placed:
+            rows = tuple(tensor.rows(self.slices[index], self.layers[index].num_sublayers))
+            if rows and tensor.name not in without:
+                stop = place + sum(end - begin for begin, end in rows) * tensor.row_size
+                parts.append(TrainedPart(tensor, index, rows, place, stop))
+                place = stop
         return tuple(parts)
 
     @cached_property
@@ -243,9 +221,6 @@ class SliceAssignment(Assignment):
     @property
     def cost_key(self) -> Hashable:
         return "slices", self.counts
-
-    def weigh(self, weights: BlockWeights, weight: float) -> None:
-        weights.count_sublayers(self.slices, weight)
 
     def to_message(self) -> dict[str, Any]:
         pairs = [[[part.start, part.stop] for part in ranges] for ranges in self.slices]

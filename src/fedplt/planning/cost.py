@@ -12,7 +12,7 @@ pass scales with the ratio (``docs/errata.md``, 2). Output always names the one 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedplt.errors import CutError
 from fedplt.planning.assignment import Assignment
@@ -24,36 +24,26 @@ BACKWARD_FLOPS_PER_PARAMETER = 4
 """The paper's beta, per example."""
 
 
-@dataclass(frozen=True)
-class Flops:
+class Flops(NamedTuple):
     """FLOPs per example."""
 
     forward: int
     input_gradients: int
     weight_gradients: int
 
-    def plus(self, other: Flops) -> Flops:
-        return Flops(
-            self.forward + other.forward,
-            self.input_gradients + other.input_gradients,
-            self.weight_gradients + other.weight_gradients,
-        )
-
     @property
     def total(self) -> int:
-        return self.forward + self.input_gradients + self.weight_gradients
+        return sum(self)
 
 
 def exact_flops(assignment: Assignment) -> Flops:
     """FLOPs of training this assignment, per example."""
-    total = _product_flops(assignment)
-    for flops in module_flops(assignment).values():
-        total = total.plus(flops)
-    return total
+    calls = [flops for _, flops in module_flops(assignment)]
+    return Flops(*map(sum, zip(*calls, _product_flops(assignment), strict=True)))
 
 
-def module_flops(assignment: Assignment) -> dict[str, Flops]:
-    """FLOPs of each module of a known kind with a weight matrix, by name."""
+def module_flops(assignment: Assignment) -> list[tuple[str, Flops]]:
+    """Name and FLOPs of each call of a module of a known kind with a weight matrix."""
     held = assignment.on_client  # a sub-model has smaller matrix products
     layers = held.layers
     if not layers.is_traced:
@@ -61,17 +51,15 @@ def module_flops(assignment: Assignment) -> dict[str, Flops]:
     trained = _trained(held)
     needs = _need_input_gradients(layers, trained)
     sizes = {tensor.name: tensor.num_elements for tensor in layers.tensors}
-    result: dict[str, Flops] = {}
+    result = []
     for module in layers.flow:
         if module.weight is None:
             continue  # normalization layers: no matrix product
         whole = 2 * module.positions * sizes.get(module.weight, module.weight_size)
         rows = _fraction(trained.get(module.weight))
-        columns = 0.0
-        if _depends(module.parents, trained, needs):
-            columns = _needed_columns(module, trained, needs)
+        columns = _needed_columns(module, trained, needs)
         call = Flops(round(whole), round(whole * columns), round(whole * rows))
-        result[module.name] = result.get(module.name, Flops(0, 0, 0)).plus(call)
+        result.append((module.name, call))
     return result
 
 
@@ -115,6 +103,8 @@ def _depends(sources: Sequence[str], trained: Trained, needs: dict[str, bool]) -
 
 def _needed_columns(module: ModuleFlow, trained: Trained, needs: dict[str, bool]) -> float:
     """Fraction of a module's input columns whose gradient is computed."""
+    if not _depends(module.parents, trained, needs):
+        return 0.0
     feeder = trained.get(f"{module.feeder}.weight")
     if feeder is None or needs.get(module.feeder or ""):
         return 1.0
@@ -144,12 +134,10 @@ def _product_flops(assignment: Assignment) -> Flops:
 
 
 def paper_flops_of(assignment: Assignment, num_examples: int) -> float:
-    """:func:`paper_flops` of an assignment; a sub-model also has a smaller forward pass."""
+    r"""The paper's :math:`(\alpha + \beta r)\,\tau P`, with :math:`\tau` counted in examples.
+
+    A sub-model also has a smaller forward pass.
+    """
     held = assignment.on_client
-    return paper_flops(held.layers.size, held.ratio, num_examples)
-
-
-def paper_flops(num_parameters: int, ratio: float, num_examples: int) -> float:
-    r"""The paper's :math:`(\alpha + \beta r)\,\tau P`, with :math:`\tau` counted in examples."""
-    per_parameter = FORWARD_FLOPS_PER_PARAMETER + BACKWARD_FLOPS_PER_PARAMETER * ratio
-    return per_parameter * num_parameters * num_examples
+    per_parameter = FORWARD_FLOPS_PER_PARAMETER + BACKWARD_FLOPS_PER_PARAMETER * held.ratio
+    return per_parameter * held.layers.size * num_examples

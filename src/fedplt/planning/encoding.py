@@ -45,7 +45,7 @@ def encoded_size(num_values: int, encoding: Encoding) -> int:
 
 
 def encode(values: Values, encoding: Encoding) -> bytes:
-    """The array as bytes. What is not finite is not finite, or the whole block is not, when read.
+    """The array as bytes. A value that is not finite is read as not finite, or its whole block is.
 
     >>> data = encode(np.array([0.0, 0.6, -1.0], np.float32), "int4")
     >>> decode(data, 3, "int4")
@@ -80,11 +80,7 @@ def encode(values: Values, encoding: Encoding) -> bytes:
 
 def decode(data: Any, num_values: int, encoding: Encoding) -> Values:
     """The values of an encoded array; bytes of another length are refused."""
-    if len(data) != encoded_size(num_values, encoding):
-        raise UpdateError(
-            f"{num_values} values as {encoding} take {encoded_size(num_values, encoding)} bytes; "
-            f"{len(data)} came."
-        )
+    _check_length(data, encoded_size(num_values, encoding), num_values, encoding)
     if not _is_integer(encoding):
         return np.frombuffer(data, _dtype(encoding)).astype(np.float32)
     number = _num_blocks(num_values)
@@ -120,33 +116,29 @@ class Packing:
 
     def encode(self, values: Values) -> bytes:
         mask = self._mask()
-        if mask is None:
-            return encode(values, self.encoding)
         return encode(values[mask], self.encoding) + encode(values[~mask], "float32")
 
     def decode(self, data: Any) -> Values:
-        if len(data) != self.size:
-            raise UpdateError(
-                f"{self.num_values} values as {self.encoding} take {self.size} bytes; "
-                f"{len(data)} came."
-            )
+        _check_length(data, self.size, self.num_values, self.encoding)
         mask, number = self._mask(), self.num_parameters
-        if mask is None:
-            return decode(data, self.num_values, self.encoding)
         split = encoded_size(number, self.encoding)
         values = np.empty(self.num_values, np.float32)
         values[mask] = decode(data[:split], number, self.encoding)
         values[~mask] = decode(data[split:], self.num_values - number, "float32")
         return values
 
-    def _mask(self) -> NDArray[np.bool_] | None:
-        """Of the parameters; None if there is nothing else."""
-        if self.num_parameters == self.num_values:
-            return None
+    def _mask(self) -> NDArray[np.bool_]:
+        """Of the parameters."""
         mask = np.zeros(self.num_values, np.bool_)
         for start, stop in self.parameters:
             mask[start:stop] = True
         return mask
+
+
+def _check_length(data: Any, size: int, num_values: int, encoding: Encoding) -> None:
+    if len(data) != size:
+        problem = f"{num_values} values as {encoding} take {size} bytes; {len(data)} came."
+        raise UpdateError(problem)
 
 
 def _is_integer(encoding: Encoding) -> bool:
@@ -170,15 +162,11 @@ def _pack(codes: NDArray[np.int8], bits: int) -> NDArray[np.uint8]:
     """Codes of a few bits, the first one in the lowest bits of a byte."""
     each = 8 // bits
     parts = np.pad(codes, (0, -len(codes) % each)).view(np.uint8).reshape(-1, each)
-    packed = parts[:, 0] & (2**bits - 1) if each > 1 else parts[:, 0]
-    for place in range(1, each):
-        packed = packed | ((parts[:, place] & (2**bits - 1)) << (bits * place))
-    return packed.astype(np.uint8)
+    shifted = (parts & (2**bits - 1)) << np.arange(0, 8, bits, dtype=np.uint8)
+    return np.asarray(np.bitwise_or.reduce(shifted, axis=1))
 
 
 def _unpack(packed: NDArray[np.uint8], bits: int) -> NDArray[np.int8]:
-    if bits == 8:
-        return packed.view(np.int8)
     parts = packed[:, None] >> np.arange(0, 8, bits, dtype=np.uint8)
     codes: NDArray[np.int8] = (parts & (2**bits - 1)).astype(np.int8).reshape(-1)
     if bits == 4:  # two's complement

@@ -212,9 +212,6 @@ class Layers(Sequence[Layer]):
     def __len__(self) -> int:
         return len(self.items)
 
-    def __iter__(self) -> Iterator[Layer]:
-        return iter(self.items)
-
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(layer.size for layer in self.items)
@@ -270,17 +267,11 @@ class Layers(Sequence[Layer]):
 
     def summary(self) -> str:
         """A printed table: what each layer is, how it is cut, and what is left out."""
-        notes = {note.name: note for note in self.about if note.is_layer}
-        rows = [
-            [
-                name,
-                notes[layer.name].kind if layer.name in notes else "",
-                f"{layer.size:,}",
-                f"{layer.num_sublayers:,}",
-                notes[layer.name].how if layer.name in notes else "",
-            ]
-            for name, layer in zip(short_names([layer.name for layer in self]), self, strict=True)
-        ]
+        notes = {note.name: (note.kind, note.how) for note in self.about if note.is_layer}
+        rows = []
+        for name, layer in zip(short_names([layer.name for layer in self]), self, strict=True):
+            kind, how = notes.get(layer.name, ("", ""))
+            rows.append([name, kind, f"{layer.size:,}", f"{layer.num_sublayers:,}", how])
         parts = [
             f"{counted(len(self), 'layer')}, {counted(self.size, 'parameter')} to train",
             table(["layer", "kind", "parameters", "sub-layers", "trained"], rows, left=(0, 1, 4)),
@@ -304,7 +295,8 @@ class Layers(Sequence[Layer]):
         return "\n\n".join(parts)
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.identity(), "about": [asdict(entry) for entry in self.about]}
+        found = asdict(self)
+        return {"layers": found.pop("items"), **found}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -318,11 +310,7 @@ class Layers(Sequence[Layer]):
 
     def identity(self) -> dict[str, Any]:
         """Everything except the notes: the input of a plan's fingerprint."""
-        return {
-            "layers": [asdict(layer) for layer in self.items],
-            "flow": [asdict(module) for module in self.flow],
-            "products": [asdict(product) for product in self.products],
-        }
+        return {key: value for key, value in self.to_json().items() if key != "about"}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Layers:

@@ -47,9 +47,9 @@ def state_packing(layers: Layers, encoding: Encoding) -> Packing:
 
 
 def _message_bytes(name: str, packing: Packing) -> int:
-    if packing.encoding == "float32":
-        return len(_header(name, packing.num_values)) + packing.size
-    return len(_header(name, packing.size, kind="U8")) + packing.size
+    plain = packing.encoding == "float32"
+    header = _header(name, packing.num_values) if plain else _header(name, packing.size, kind="U8")
+    return len(header) + packing.size
 
 
 def update_header(numbers: int, report: str) -> bytes:

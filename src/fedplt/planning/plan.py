@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import count
+from math import gcd
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,14 +74,12 @@ class Plan:
     local: frozenset[str] = frozenset()
     """Tensors that stay on the clients."""
 
+    clients_hold_everything: ClassVar[bool] = True
+    """Every client receives the whole model."""
+
     @property
     def num_clients(self) -> int:
         return len(self.ratios)
-
-    @property
-    def clients_hold_everything(self) -> bool:
-        """Whether every client receives the whole model."""
-        return True
 
     @property
     def costs_change(self) -> bool:
@@ -90,12 +89,11 @@ class Plan:
     def assignment(self, client: int, round: int = 0) -> Assignment:
         """The assignment of ``client``; the same in every round unless the plan rotates."""
         self._check(client)
-        slices = tuple(
-            _wrapped(int(start), int(count), layer.num_sublayers)
-            for start, count, layer in zip(
-                self._starts_in(client, round), self.counts[client], self.layers, strict=True
-            )
-        )
+        moves = round // self.rotate_every if self.rotate_every else 0
+        # All clients move by the same step, so coverage stays even.
+        starts = self._starts[client] + moves * self._steps
+        each = zip(starts, self.counts[client], self.layers.num_sublayers, strict=True)
+        slices = tuple(_wrapped(int(start) % total, int(n), total) for start, n, total in each)
         return SliceAssignment(self.layers, slices, self.local)
 
     def in_round(self, round: int) -> RoundAssignments:
@@ -129,32 +127,20 @@ class Plan:
         if not 0 <= client < self.num_clients:
             raise PlanError(f"there is no client {client}; clients are 0 to {self.num_clients - 1}")
 
-    def _starts_in(self, client: int, round: int) -> NDArray[np.int32]:
-        """First sub-layers of a client; all move by the same step, so coverage stays even."""
-        starts: NDArray[np.int32] = self._starts[client]
-        if not self.rotate_every or round < self.rotate_every:
-            return starts
-        moved = starts + round // self.rotate_every * self._steps
-        return np.asarray(moved % np.asarray(self.layers.num_sublayers), dtype=np.int32)
-
     @cached_property
     def _steps(self) -> NDArray[np.int64]:
         """Steps of a rotation: about a mean client's share, coprime to the number of sub-layers.
 
         So a client gets new sub-layers after each move, and reaches all of them in the end.
         """
-        result = []
-        for mean, width in zip(self.counts.mean(axis=0), self.layers.num_sublayers, strict=True):
-            step = max(1, round(float(mean)))
-            while math.gcd(step, width) > 1:
-                step += 1
-            result.append(step)
-        return np.array(result, dtype=np.int64)
+        means = (max(1, round(float(mean))) for mean in self.counts.mean(axis=0))
+        pairs = zip(means, self.layers.num_sublayers, strict=True)
+        return np.array([next(s for s in count(mean) if gcd(s, n) == 1) for mean, n in pairs])
 
     @cached_property
-    def _starts(self) -> NDArray[np.int32]:
-        before = np.cumsum(self.counts, axis=0, dtype=np.int64) - self.counts
-        return np.asarray(before % np.asarray(self.layers.num_sublayers), dtype=np.int32)
+    def _starts(self) -> NDArray[np.int64]:
+        """Number of sub-layers that the clients before each one train, (clients, layers)."""
+        return np.asarray(np.cumsum(self.counts, axis=0, dtype=np.int64) - self.counts)
 
     @property
     def one_of_each_kind(self) -> NDArray[np.int64]:
@@ -190,13 +176,11 @@ class Plan:
     @cached_property
     def coverage(self) -> tuple[NDArray[np.int64], ...]:
         """Per layer, the number of clients that train each of its sub-layers."""
-        result = []
-        for total, layer in zip(self.counts.sum(axis=0, dtype=np.int64), self.layers, strict=True):
-            each, rest = divmod(int(total), layer.num_sublayers)
-            clients = np.full(layer.num_sublayers, each, dtype=np.int64)
-            clients[:rest] += 1
-            result.append(clients)
-        return tuple(result)
+        totals = self.counts.sum(axis=0, dtype=np.int64)
+        return tuple(
+            total // number + (np.arange(number) < total % number)
+            for total, number in zip(totals, self.layers.num_sublayers, strict=True)
+        )
 
     @cached_property
     def uncovered(self) -> tuple[Uncovered, ...]:
@@ -242,7 +226,7 @@ class Plan:
             f"{counted(self.num_clients, 'client')}, {counted(len(self.layers), 'layer')}, "
             f"{counted(self.layers.size, 'parameter')}, plan {self.fingerprint}"
         )
-        return "\n\n".join([title, _groups(self), _layers(self), *warnings(self)])
+        return "\n\n".join([title, _groups(self), _layers(self), *_warnings(self)])
 
     @cached_property
     def fingerprint(self) -> str:
@@ -256,12 +240,8 @@ class Plan:
 
     def _extras(self) -> dict[str, Any]:
         """JSON keys that a plan without rotation and local tensors does not have."""
-        extras: dict[str, Any] = {}
-        if self.rotate_every:
-            extras["rotate_every"] = self.rotate_every
-        if self.local:
-            extras["local"] = sorted(self.local)
-        return extras
+        extras = {"rotate_every": self.rotate_every, "local": sorted(self.local)}
+        return {key: value for key, value in extras.items() if value}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.fingerprint == other.fingerprint
@@ -305,7 +285,7 @@ def make_plan(layers: Layers, ratios: Sequence[float | Allocation]) -> Plan:
     sub-layers, and assigned by rotation.
     """
     wanted, layer_ratios = spread_ratios(layers, ratios)
-    return Plan(layers, wanted, whole_sublayers(layers, layer_ratios))
+    return Plan(layers, wanted, whole_sublayers(layers, layer_ratios)[0])
 
 
 def sublayers_assignment(layers: Layers, counts: Sequence[int]) -> Assignment:
@@ -329,8 +309,8 @@ def _wrapped(start: int, count: int, total: int) -> Ranges:
 MAX_GROUPS = 12
 
 
-def warnings(plan: Plan) -> list[str]:
-    """Warnings before training: uncovered sub-layers, and clients that train none of a layer."""
+def _warnings(plan: Plan) -> list[str]:
+    """Uncovered sub-layers, and clients that train none of a layer."""
     result = [f"WARNING: {entry}" for entry in plan.uncovered]
     for layer, without in zip(plan.layers, (plan.counts == 0).sum(axis=0), strict=True):
         if without:
@@ -367,14 +347,8 @@ def _spread(values: NDArray[np.float64]) -> str:
 
 def _layers(plan: Plan) -> str:
     names = short_names([layer.name for layer in plan.layers])
-    rows = [
-        [
-            name,
-            f"{layer.size:,}",
-            str(layer.num_sublayers),
-            f"{layer.sublayer_size:,}",
-            f"{clients.min()}-{clients.max()}",
-        ]
-        for name, layer, clients in zip(names, plan.layers, plan.coverage, strict=True)
-    ]
+    rows = []
+    for name, layer, clients in zip(names, plan.layers, plan.coverage, strict=True):
+        sizes = [f"{layer.size:,}", str(layer.num_sublayers), f"{layer.sublayer_size:,}"]
+        rows.append([name, *sizes, f"{clients.min()}-{clients.max()}"])
     return table(["layer", "parameters", "sub-layers", "each", "clients per sub-layer"], rows)

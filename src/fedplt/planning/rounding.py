@@ -12,8 +12,8 @@ from fedplt.errors import PlanError
 from fedplt.planning.allocation import Allocation, balanced_layer_ratios
 from fedplt.planning.layers import Layers
 
-Turns = NDArray[np.float64]
-"""The sum of all earlier clients' shares in layers for which clients take turns, (layers,)."""
+Turns = tuple[float, ...]
+"""The sum of all earlier clients' shares in layers for which clients take turns, per layer."""
 
 _MAX_ENUMERATED = 12
 _NEGLIGIBLE = 1e-9  # shares this close to a whole number are that number
@@ -21,22 +21,25 @@ _NEGLIGIBLE = 1e-9  # shares this close to a whole number are that number
 
 def whole_sublayers(
     layers: Layers, layer_ratios: NDArray[np.float64], turns: Turns | None = None
-) -> NDArray[np.int32]:
+) -> tuple[NDArray[np.int32], Turns]:
     """Counts of sub-layers, (clients, layers), for layer ratios of the same shape.
 
     A count is the floor or the ceiling of the client's share of the layer, chosen so that the
     total ratio is met as closely as possible (ties: the more balanced choice). If a share is
     below one sub-layer, clients take turns: some get one and some none, with the share as their
-    mean. Every client trains at least one sub-layer. ``turns``: of the clients before these.
+    mean. Every client trains at least one sub-layer. ``turns`` is what this function returned for
+    the clients before these.
     """
     shares = layer_ratios * np.asarray(layers.num_sublayers)
     floors = np.floor(shares + _NEGLIGIBLE)
-    rests = np.where(shares - floors > _NEGLIGIBLE, shares - floors, 0.0)
-    small = _below_one(shares)
-    taken = np.diff(np.floor(_sums(small, turns) + 0.5), axis=0)
-    counts = np.where(small > 0, taken, floors)
+    small = np.where((shares > _NEGLIGIBLE) & (shares < 1 - _NEGLIGIBLE), shares, 0.0)
+    # Any consecutive clients together get the sum of their shares, rounded. The sums are
+    # sequential: the same bits whether clients are rounded together or one group after another.
+    before = np.zeros(len(layers)) if turns is None else turns
+    sums = np.cumsum(np.vstack([before, small]), axis=0)  # (clients + 1, layers)
+    counts = np.where(small > 0, np.diff(np.floor(sums + 0.5), axis=0), floors)
 
-    undecided = np.where(small > 0, 0.0, rests)
+    undecided = np.where((small == 0) & (shares - floors > _NEGLIGIBLE), shares - floors, 0.0)
     keys = np.concatenate([shares, counts], axis=1)
     _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     weights = np.array([layer.sublayer_size for layer in layers], dtype=np.float64)
@@ -52,22 +55,7 @@ def whole_sublayers(
     if len(idle):
         smallest = np.argmin(np.where(layer_ratios[idle] > 0, weights, np.inf), axis=1)
         result[idle, smallest] = 1
-    return result
-
-
-def _below_one(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Shares of less than one sub-layer, for which clients take turns; 0 elsewhere."""
-    return np.where((shares > _NEGLIGIBLE) & (shares < 1 - _NEGLIGIBLE), shares, 0.0)
-
-
-def _sums(shares: NDArray[np.float64], turns: Turns | None) -> NDArray[np.float64]:
-    """Sums of shares before the first client and after each one, (clients + 1, layers).
-
-    Any consecutive clients together get the sum of their shares, rounded. The sums are sequential:
-    the same bits whether clients are rounded together or one group after another.
-    """
-    start = np.zeros(shares.shape[1]) if turns is None else turns
-    return np.cumsum(np.vstack([start, shares]), axis=0)
+    return result, tuple(sums[-1].tolist())
 
 
 def _round_up_some(
@@ -78,8 +66,6 @@ def _round_up_some(
 ) -> NDArray[np.float64]:
     """Round up those layers (with a fractional share) that bring the total closest to target."""
     open_layers = np.flatnonzero(rests)
-    if not len(open_layers):
-        return counts
     if len(open_layers) > _MAX_ENUMERATED:
         return _round_up_greedily(counts, open_layers, target, weights)
     choices = np.array(list(itertools.product((0.0, 1.0), repeat=len(open_layers))))
@@ -115,20 +101,15 @@ def next_counts(
 
     ``turns`` is what this function returned for the clients before them.
     """
-    _, layer_ratios = spread_ratios(layers, ratios)
-    counts = whole_sublayers(layers, layer_ratios, turns)
-    small = _below_one(layer_ratios * np.asarray(layers.num_sublayers))
-    return counts, _sums(small, turns)[-1]
+    return whole_sublayers(layers, spread_ratios(layers, ratios)[1], turns)
 
 
 def spread_ratios(
     layers: Layers, ratios: Sequence[float | Allocation]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Every client's ratio, (clients,), and its fraction of every layer, (clients, layers)."""
-    if not hasattr(ratios, "__len__"):
+    if not hasattr(ratios, "__len__") or not len(ratios):
         raise PlanError(f"ratios is {ratios!r:.60}; give a list with one per client.")
-    if not len(ratios):
-        raise PlanError("no ratios were given; give one per client.")
     given_ratios = [r.ratio if isinstance(r, Allocation) else r for r in ratios]
     try:
         wanted = np.array(given_ratios, dtype=float)
@@ -138,7 +119,7 @@ def spread_ratios(
     if len(wrong):
         client = int(wrong[0])
         raise PlanError(f"client {client} has ratio {wanted[client]}; a ratio lies in (0, 1].")
-    layer_ratios = _balanced(layers, wanted)
+    layer_ratios = balanced_ratios(layers, wanted)
     for client, given in enumerate(ratios):
         if isinstance(given, Allocation):
             if given.layer_sizes != layers.sizes:
@@ -150,13 +131,19 @@ def spread_ratios(
     return wanted, layer_ratios
 
 
-def _balanced(layers: Layers, ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Layer ratios: layers that are always trained come first, the others share the rest."""
+def balanced_ratios(
+    layers: Layers, ratios: NDArray[np.float64], frozen: int = 0
+) -> NDArray[np.float64]:
+    """Fraction of every layer, (clients, layers), without the first ``frozen`` layers.
+
+    Layers that are always trained come first, the others share the rest.
+    """
     always = np.array([layer.always for layer in layers])
-    if not always.any():
+    shared = ~always & (np.arange(len(layers)) >= frozen)
+    if shared.all():
         return balanced_layer_ratios(layers.sizes, ratios)
     sizes = np.asarray(layers.sizes, dtype=np.float64)
-    fixed, free = float(sizes[always].sum()), float(sizes[~always].sum())
+    fixed, free = float(sizes[always].sum()), float(sizes[shared].sum())
     poor = np.flatnonzero(ratios * layers.size < fixed * (1 - 1e-9))
     if len(poor):
         raise PlanError(
@@ -164,8 +151,8 @@ def _balanced(layers: Layers, ratios: NDArray[np.float64]) -> NDArray[np.float64
             f"trained are {fixed / layers.size:.4f} of the model. Raise "
             "the ratio, or make fewer layers always trained."
         )
-    result = np.ones((len(ratios), len(layers)))
+    result = np.tile(always.astype(np.float64), (len(ratios), 1))
     if free:
         rest = np.clip((ratios * layers.size - fixed) / free, 0.0, 1.0)
-        result[:, ~always] = balanced_layer_ratios(sizes[~always].astype(int).tolist(), rest)
+        result[:, shared] = balanced_layer_ratios(sizes[shared].astype(int).tolist(), rest)
     return result

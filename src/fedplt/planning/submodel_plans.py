@@ -110,14 +110,11 @@ class SubmodelPlan(Plan):
     ``counts`` are the numbers of sub-layers of which a client holds a row, in the first round.
     """
 
+    clients_hold_everything: ClassVar[bool] = False
     spaces: Spaces
     rates: NDArray[np.float64]
     rule: UnitRule
     seed: int
-
-    @property
-    def clients_hold_everything(self) -> bool:
-        return False
 
     @property
     def costs_change(self) -> bool:

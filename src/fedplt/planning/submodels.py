@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from fedplt.errors import PlanError
 from fedplt.planning.assignment import (
     Assignment,
-    BlockWeights,
     Built_co,
     ModelBuilder,
     Scaler,
@@ -127,11 +126,7 @@ class Spaces:
         return np.concatenate(parts)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "widths": list(self.widths),
-            "tensors": [asdict(tensor) for tensor in self.tensors],
-            "pads": [asdict(pad) for pad in self.pads],
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Spaces:
@@ -180,16 +175,12 @@ class SubmodelAssignment(Assignment):
         return tuple(len(units) for units in self.held)
 
     @property
-    def _positions(self) -> NDArray[np.int64]:
-        return self.spaces.positions(self.layers, self.held)  # large: not cached
-
-    @property
     def received(self) -> FlatIndex:
-        return FlatIndex(positions=self._positions)
+        return FlatIndex(positions=self.spaces.positions(self.layers, self.held))
 
     @property
-    def uploaded(self) -> FlatIndex:
-        positions = self._positions
+    def uploaded(self) -> FlatIndex:  # large: not cached
+        positions = self.spaces.positions(self.layers, self.held)
         if self.local:
             segments = self.on_client.uploaded.segments
             positions = np.concatenate([positions[start:stop] for start, stop in segments])
@@ -206,16 +197,15 @@ class SubmodelAssignment(Assignment):
             for tensor in self.layers.tensors
             if len(tensor.shape) > 1
         }
-        if scaler == "none":
-            return []
-        if scaler == "inputs":
-            return [name for name, units in matrices.items() if units.columns is not None]
-        hidden = [name for name, units in matrices.items() if units.rows is not None]
-        if scaler == "outputs":
-            return hidden
         flow = self.layers.flow
         normed = {parent for m in flow if m.name not in matrices for parent in m.parents}
-        return [name for name in hidden if name in normed]
+        hidden = [name for name, units in matrices.items() if units.rows is not None]
+        return {
+            "none": [],
+            "inputs": [name for name, units in matrices.items() if units.columns is not None],
+            "all": hidden,
+            "normed": [name for name in hidden if name in normed],
+        }[scaler]
 
     def build(self, builder: ModelBuilder[Built_co]) -> Built_co:
         return builder.smaller(self)
@@ -223,11 +213,6 @@ class SubmodelAssignment(Assignment):
     @property
     def cost_key(self) -> Hashable:
         return "submodel", self.num_units
-
-    def weigh(self, weights: BlockWeights, weight: float) -> None:
-        positions = self.uploaded.positions  # large: computed anew by every property
-        assert positions is not None
-        weights.count_positions(positions, weight)
 
     def to_message(self) -> dict[str, Any]:
         return {"held": [units.tolist() for units in self.held], "rate": self.rate}

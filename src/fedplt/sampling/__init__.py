@@ -11,7 +11,6 @@ from __future__ import annotations
 from fedplt.sampling.probabilities import (
     approximate_probabilities,
     paper_probabilities,
-    proportional_probabilities,
     sampling_probabilities,
     sampling_variance,
 )
@@ -23,5 +22,4 @@ from fedplt.sampling.samplers import (
     SamplingRequest,
     independent_sample,
     most_drawn,
-    uniform_sample,
 )

@@ -27,36 +27,31 @@ class Fleet:
         cls, update_norms: ArrayLike, num_examples: ArrayLike, ratios: ArrayLike, budget: float
     ) -> Fleet:
         """Validate the values; a single number applies to all clients."""
-        norms = np.asarray(update_norms, dtype=np.float64)
-        if norms.ndim != 1 or not len(norms):
+        shape = np.shape(update_norms)
+        if len(shape) != 1 or not shape[0]:
             raise SamplingError(
-                f"update_norms has shape {norms.shape}; give one norm per client, at least one."
+                f"update_norms has shape {shape}; give one norm per client, at least one."
             )
-        others = []
-        for name, values in (("num_examples", num_examples), ("ratios", ratios)):
+        arrays = []
+        given = {"update_norms": update_norms, "num_examples": num_examples, "ratios": ratios}
+        for name, values in given.items():
             array = np.asarray(values, dtype=np.float64)
-            if array.shape not in ((), norms.shape):
+            if array.shape not in ((), shape):
                 raise SamplingError(
-                    f"{name} has shape {array.shape}, but there are {len(norms)} update norms; "
+                    f"{name} has shape {array.shape}, but there are {shape[0]} update norms; "
                     "give one number per client, or one for all."
                 )
-            others.append(np.broadcast_to(array, norms.shape))
-        fleet = cls(norms, others[0], others[1], float(budget))
-        fleet._refuse("update_norms", norms, norms >= 0, "at least 0")
-        fleet._refuse("num_examples", others[0], others[0] >= 0, "at least 0")
-        fleet._refuse("ratios", others[1], others[1] > 0, "above 0")
+            array = np.broadcast_to(array, shape)
+            good = (array > 0) if name == "ratios" else (array >= 0)
+            for client in np.flatnonzero(~(good & np.isfinite(array)))[:1]:
+                allowed = "above 0" if name == "ratios" else "at least 0"
+                problem = f"client {client} has {array[client]}; it must be finite and {allowed}."
+                raise SamplingError(f"{name}: {problem}")
+            arrays.append(array)
         if not (math.isfinite(budget) and budget > 0):
             raise SamplingError(f"the budget is {budget}; it must be finite and above 0.")
-        return fleet
-
-    @staticmethod
-    def _refuse(name: str, values: Numbers, good: NDArray[np.bool_], allowed: str) -> None:
-        bad = np.flatnonzero(~(good & np.isfinite(values)))
-        if len(bad):
-            client = int(bad[0])
-            raise SamplingError(
-                f"{name}: client {client} has {values[client]}; it must be finite and {allowed}."
-            )
+        norms, examples, costs = arrays
+        return cls(norms, examples, costs, float(budget))
 
     def log_scores(self, power: float) -> Numbers:
         r"""Logarithm of :math:`n_k \lVert U_k\rVert r_k^{power}`; minus infinity for zero.

@@ -26,16 +26,6 @@ from fedplt.seeds import generator
 from fedplt.text import brief
 
 
-def uniform_sample(num_clients: int, number: int, *, seed: int, round: int) -> NDArray[np.int64]:
-    """``number`` different clients, all equally likely, in ascending order.
-
-    >>> uniform_sample(5, 5, seed=0, round=3).tolist()
-    [0, 1, 2, 3, 4]
-    """
-    chosen = generator(seed, "sampling", round=round).choice(num_clients, number, replace=False)
-    return np.sort(chosen)
-
-
 def independent_sample(probabilities: ArrayLike, *, seed: int, round: int) -> NDArray[np.int64]:
     """Draw each client independently with its own probability; ascending, perhaps empty.
 
@@ -153,9 +143,6 @@ class All(Sampler):
     def probabilities(self, request: SamplingRequest) -> Numbers:
         return np.ones(request.num_clients)
 
-    def draw(self, request: SamplingRequest, probabilities: Numbers) -> Clients:
-        return range(request.num_clients)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform(Sampler):
@@ -168,8 +155,8 @@ class Uniform(Sampler):
         return np.full(request.num_clients, self.num_clients / request.num_clients)
 
     def draw(self, request: SamplingRequest, probabilities: Numbers) -> Clients:
-        number = request.num_clients
-        return uniform_sample(number, self.num_clients, seed=request.seed, round=request.round)
+        random = request.generator("sampling")
+        return np.sort(random.choice(request.num_clients, self.num_clients, replace=False))
 
     def share(self, num_clients: int) -> float:
         return self.num_clients / num_clients

@@ -16,7 +16,6 @@ from fedplt.server.downlink import Broadcast, Downlink
 from fedplt.server.memory import MemoryAggregator, MemorySettings, UpdateMemory
 from fedplt.server.optimizers import Memory, ServerOptimizer
 from fedplt.server.private import PrivateAggregator, SecretStream
-from fedplt.server.robust import ClippedAggregator, OrderAggregator
 from fedplt.server.rules import RULES, AggregationRule, ClippedMean
 from fedplt.server.validation import (
     MAX_LOSS,

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedplt.client import ClientUpdate
 from fedplt.kernels import add_at
-from fedplt.planning import Assignment, Layers, Normalizer, PlacedTensor, Ranges
+from fedplt.planning import Assignment, Layers, Normalizer, PlacedTensor
 
 
 class BlockSums:
@@ -47,15 +47,15 @@ class BlockSums:
             self._elements = elements if self._elements is None else self._elements + elements
 
     def count(self, assignment: Assignment, weight: float) -> None:
+        """Add ``weight`` to every block that a client trains."""
         self.total += weight
-        assignment.weigh(self, weight)
-
-    def count_sublayers(self, slices: tuple[Ranges, ...], weight: float) -> None:
-        for sublayers, ranges in zip(self._sublayers, slices, strict=True):
-            for part in ranges:  # NumPy view of the same memory: less overhead
-                sublayers.numpy()[part.start : part.stop] += weight
-
-    def count_positions(self, positions: NDArray[np.int64], weight: float) -> None:
+        if assignment.holds_whole_model:
+            for sublayers, ranges in zip(self._sublayers, assignment.slices, strict=True):
+                for part in ranges:  # NumPy view of the same memory: less overhead
+                    sublayers.numpy()[part.start : part.stop] += weight
+            return
+        positions = assignment.uploaded.positions
+        assert positions is not None
         if self._elements is None:
             self._elements = torch.zeros(self.layers.state_size, dtype=torch.float64)
         each = torch.tensor(weight, dtype=torch.float64).expand(len(positions))
@@ -102,7 +102,9 @@ class Aggregator:
         self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
     ) -> None:
         """Add an update, weighted by its number of examples or by ``weight``."""
-        weight = update.num_examples if weight is None else weight
+        self._add(update, assignment, update.num_examples if weight is None else weight)
+
+    def _add(self, update: ClientUpdate, assignment: Assignment, weight: float) -> None:
         self._count(assignment, weight)
         add_at(self._total, assignment.uploaded, torch.from_numpy(update.values), weight)
 

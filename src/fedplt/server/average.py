@@ -7,12 +7,14 @@ r"""Averages of the global models of past rounds, evaluated and shipped beside t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
+from fedplt.errors import ConfigError
 from fedplt.schema import Section
 
 
@@ -27,20 +29,18 @@ class AverageSettings(Section):
     """``model.safetensors`` is the average, the last round's model (false), or the better one: by
     the mean score of the last ten evaluated rounds."""
 
-    @model_validator(mode="after")
-    def _one_of(self) -> AverageSettings:
+    def refuse_conflicts(self) -> None:
         if (self.decay is None) == (self.window is None):
-            raise ValueError("give decay or window, such as decay = 0.9")
-        return self
+            raise ConfigError("give decay or window, such as decay = 0.9")
 
 
+@dataclass(frozen=True, eq=False)
 class ModelAverage:
     """The average so far; :meth:`after` returns the next one without changing this one."""
 
-    def __init__(self, settings: AverageSettings, models: Tensor | None = None) -> None:
-        self.settings = settings
-        self.models = models
-        """The decayed average, (1, state); or the last models of the window, (models, state)."""
+    settings: AverageSettings
+    models: Tensor | None = None
+    """The decayed average, (1, state); or the last models of the window, (models, state)."""
 
     def after(self, state: Tensor) -> ModelAverage:
         """The average that includes the model of one more round."""

@@ -63,19 +63,17 @@ class Diagnostics:
             for square, path in zip(moved, self._paths.sum(axis=0), strict=True)
         ]
         known = [value for value in aligned if value is not None]
+        length, path = math.sqrt(math.fsum(moved)), float(self._lengths.sum())
+        values = zip(self.layers, steps, aligned, self._last_trained, strict=True)
         numbers = {
             "update_magnitude": math.fsum(steps),
-            "effective_perturbation": _ratio(
-                math.sqrt(math.fsum(moved)), float(self._lengths.sum())
-            ),
+            "effective_perturbation": _ratio(length, path),
             "layer_divergence": float(np.std(known)) if known else None,
             "layers": {
                 layer.name: _known(
                     {"update_magnitude": step, "effective_perturbation": value, **self._ages(last)}
                 )
-                for layer, step, value, last in zip(
-                    self.layers, steps, aligned, self._last_trained, strict=True
-                )
+                for layer, step, value, last in values
             },
         }
         return _known(numbers)
@@ -98,9 +96,8 @@ class Diagnostics:
         for placed in self.layers.placed:
             if not placed.tensor.is_buffer:
                 last = self._last_trained[placed.layer_index]
-                parts = touched[placed.offset : placed.stop].view(
-                    placed.tensor.repeats, len(last), -1
-                )
+                values = touched[placed.offset : placed.stop]
+                parts = values.view(placed.tensor.repeats, len(last), -1)
                 last[parts.any(dim=2).any(dim=0).numpy()] = self._rounds
 
     def _ages(self, last: Any) -> dict[str, float | int | None]:

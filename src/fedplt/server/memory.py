@@ -148,14 +148,6 @@ class UpdateMemory:
         self._saved: deque[set[Path]] = deque(maxlen=CHECKPOINTS)
         """The files that the last checkpoints need."""
 
-    def decoded(self, remembered: Remembered) -> Tensor:
-        size = self.layers.state_size
-        return torch.from_numpy(decode(remembered.values.data, size, self.settings.precision))
-
-    def encoded(self, values: Tensor) -> NDArray[np.uint8]:
-        data = bytearray(encode(values.numpy(), self.settings.precision))  # torch wants it writable
-        return np.frombuffer(data, np.uint8)
-
     def factors(self, round: int) -> NDArray[np.float64]:
         """The weight of a block by the round it was last trained in; at the end that of NEVER."""
         ages = round - np.arange(round + 1)
@@ -180,8 +172,7 @@ class UpdateMemory:
                 found[f"memory.{client}.values"] = torch.from_numpy(each.values)
                 found[f"memory.{client}.rounds"] = torch.from_numpy(each.last_rounds)
         if self.folder is not None:
-            files = {each.path for each in self.clients.values() if isinstance(each, OnDisk)}
-            self._keep_files(self.folder, files)
+            self._keep_files(self.folder)
         return found
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
@@ -197,15 +188,18 @@ class UpdateMemory:
                 path = self.folder / f"{client}-{round}"
                 self.clients[client] = file = OnDisk(path, size, weight, round, digest)
                 file.check()
-        self._saved.append({e.path for e in self.clients.values() if isinstance(e, OnDisk)})
+        self._saved.append(self._files())
 
-    def _keep_files(self, folder: Path, files: set[Path]) -> None:
+    def _files(self) -> set[Path]:
+        return {each.path for each in self.clients.values() if isinstance(each, OnDisk)}
+
+    def _keep_files(self, folder: Path) -> None:
         """Sync the files of a new checkpoint, and remove those that no checkpoint needs."""
         make_folder(folder)
-        for path in files.difference(*self._saved):
+        for path in self._files().difference(*self._saved):
             sync(path)
         sync_folder(folder)
-        self._saved.append(files)
+        self._saved.append(self._files())
         if len(self._saved) == CHECKPOINTS:
             for path in set(folder.iterdir()).difference(*self._saved):
                 path.unlink()
@@ -227,13 +221,10 @@ class MemoryAggregator(Aggregator):
         self._stored: dict[int, Remembered | OnDisk] = {}
         self._this_round = BlockSums(memory.layers)
 
-    def add(
-        self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
-    ) -> None:
+    def _add(self, update: ClientUpdate, assignment: Assignment, weight: float) -> None:
         """Add an update; its ``origin`` names the client. The order of clients does not matter."""
         if update.origin is None:
             raise UpdateError("the memory of updates needs an update's origin: its client.")
-        weight = update.num_examples if weight is None else weight
         self._local |= assignment.local
         self._this_round.count(assignment, weight)
         values = torch.from_numpy(update.values)
@@ -251,14 +242,10 @@ class MemoryAggregator(Aggregator):
             self._added.plus(weights)
             if self._contributors is not None:
                 self._contributors.plus(BlockSums(self.layers, (each > 0).astype(np.float64)))
+            is_new = remembered.last_rounds == self.round
+            new_weights = BlockSums(self.layers, is_new * remembered.weight)
             for placed in self.layers.placed:
-                used = weights
-                if placed.tensor.is_buffer:
-                    if client not in self._sent:
-                        continue
-                    this_round = remembered.last_rounds == self.round
-                    used = BlockSums(self.layers, this_round * remembered.weight)
-                rows = used.of(placed).float()
+                rows = (new_weights if placed.tensor.is_buffer else weights).of(placed).float()
                 place = slice(placed.offset, placed.stop)
                 total = self._total[place].view(len(rows), -1)
                 total.addcmul_(values[place].view(len(rows), -1), rows)
@@ -276,9 +263,11 @@ class MemoryAggregator(Aggregator):
     def _latest(self, client: int) -> tuple[Tensor, Remembered]:
         """A client's last update of every block; that of this round is stored."""
         memory, sent = self.memory, self._sent.get(client)
-        known = memory.clients.get(client)
+        size, precision = self.layers.state_size, memory.settings.precision
+        known, values = memory.clients.get(client), torch.zeros(size)
         old = None if known is None else known.read()
-        values = torch.zeros(self.layers.state_size) if old is None else memory.decoded(old)
+        if old is not None:
+            values = torch.from_numpy(decode(old.values.data, size, precision))
         if sent is None:
             assert old is not None
             return values, old
@@ -290,7 +279,8 @@ class MemoryAggregator(Aggregator):
         if old is not None:
             rounds[: len(old.last_rounds)] = old.last_rounds
         rounds[is_new] = self.round
-        new = Remembered(memory.encoded(values), rounds, sent.weight, self.round)
+        data = bytearray(encode(values.numpy(), precision))  # torch wants it writable
+        new = Remembered(np.frombuffer(data, np.uint8), rounds, sent.weight, self.round)
         folder = memory.folder
         self._stored[client] = new if folder is None else OnDisk.write(folder, client, new)
         return values, new

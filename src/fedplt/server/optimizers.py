@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedplt.kernels import buffer_positions
 from fedplt.planning import Layers
 
 Memory = dict[str, Tensor]
@@ -62,9 +63,7 @@ class ServerOptimizer:
         if self.kind == "none" and factor == 1:
             return mean, memory
         touched = find_touched()
-        for placed in layers.placed:
-            if placed.tensor.is_buffer:
-                touched[placed.offset : placed.stop] = False
+        touched[buffer_positions(layers)] = False
         where = touched.nonzero().squeeze(1)
         change = mean[where] - old[where]
         state = mean.clone()

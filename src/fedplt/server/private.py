@@ -59,7 +59,7 @@ class SecretStream:
         return cls(hashlib.sha256(f"fedplt noise {seed}".encode()).digest()[:KEY_BYTES])
 
     def next(self, number: int) -> SecretStream:
-        """Another stream, which nobody can compute without this one's key."""
+        """Another stream; computing it needs this one's key."""
         text = b"fedplt next %d " % number + self.key
         return SecretStream(hashlib.sha256(text).digest()[:KEY_BYTES])
 
@@ -119,9 +119,7 @@ class PrivateAggregator(Aggregator):
         self.clip, self.deviation = clip, noise_multiplier * clip
         self.probability, self.secret, self.round = probability, secret, round
 
-    def add(
-        self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
-    ) -> None:
+    def _add(self, update: ClientUpdate, assignment: Assignment, weight: float) -> None:
         """Add an update, clipped. All count the same: ``weight`` is not used."""
         values = clipped(torch.from_numpy(update.values), self.clip)
         add_at(self._total, assignment.uploaded, values, 1.0)
@@ -139,5 +137,5 @@ class PrivateAggregator(Aggregator):
         return self.probability * super()._divisor(placed)
 
     def _trained(self, placed: PlacedTensor) -> Tensor:
-        assert self._expected is not None, "expect() tells the plan's clients"
+        assert self._expected is not None, "call expect() for every client of the plan"
         return self._expected.of(placed) >= self.min_assigned

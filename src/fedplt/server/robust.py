@@ -2,8 +2,8 @@ r"""Median, trimmed mean and clipped mean of each block, over the clients that t
 
 For a coordinate that :math:`m` clients trained, with their changes in ascending order
 :math:`u_1 \le \dots \le u_m`: the median, or the mean of :math:`u_{g+1}, \dots, u_{m-g}` with
-:math:`g = \lfloor \mathtt{trim} \cdot m \rfloor`. Every client counts once, whatever number of
-examples it has. Fewer than half of the *contributors of a block* may lie for the median, at most
+:math:`g = \lfloor \mathtt{trim} \cdot m \rfloor`. Every client counts once, with any number of
+examples. Fewer than half of the *contributors of a block* may lie for the median, at most
 :math:`g` of them for the trimmed mean: blocks with few contributors are protected least.
 
 A few thousand coordinates are looked at at a time: a table of all clients and all parameters would
@@ -44,10 +44,7 @@ class OrderAggregator(Aggregator):
         self.combine = combine
         self._sent: list[_Column] = []
 
-    def add(
-        self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
-    ) -> None:
-        """Add an update. It counts like every other: ``weight`` is not used."""
+    def _add(self, update: ClientUpdate, assignment: Assignment, weight: float) -> None:
         self._count(assignment, 1)
         self._sent.append(_Column(assignment.uploaded, update.values))
 
@@ -60,7 +57,7 @@ class OrderAggregator(Aggregator):
             old.copy_(torch.where(trained, old + change, old))
 
     def _middle(self) -> Floats:
-        """The combined value of every coordinate; 0 where nobody trained."""
+        """The combined value of every coordinate; 0 where no client trained."""
         result = np.zeros(self.layers.state_size, dtype=np.float32)
         width = max(1, TABLE // len(self._sent))
         for start in range(0, len(result), width):
@@ -103,33 +100,6 @@ class _Column:
             low, high = max(start, int(self.starts[index])), min(stop, int(self.stops[index]))
             place = int(self.offsets[index]) + low - int(self.starts[index])
             column[low - start : high - start] = self.values[place : place + high - low]
-
-
-def num_trimmed(number: int, trim: float) -> int:
-    """How many of so many values are left out at each end.
-
-    >>> num_trimmed(10, 0.3), num_trimmed(4, 0.2)
-    (3, 0)
-    """
-    return math.floor(trim * number + 1e-9)
-
-
-def medians(table: Floats, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Per row, of its first ``numbers`` values, which are sorted; 0 for none."""
-    rows, last = np.arange(len(table)), np.maximum(numbers - 1, 0)
-    low, high = table[rows, last // 2], table[rows, np.minimum(numbers // 2, last)]
-    middle = 0.5 * low.astype(np.float64) + 0.5 * high.astype(np.float64)
-    return np.where(numbers > 0, middle, 0.0)
-
-
-def trimmed_means(table: Floats, numbers: NDArray[np.int64], trim: float) -> NDArray[np.float64]:
-    """As :func:`medians`. The ends are never added: they may be huge."""
-    most = table.shape[1]
-    cut = np.array([num_trimmed(number, trim) for number in range(most + 1)])[numbers][:, None]
-    index = np.arange(most)
-    kept = (index >= cut) & (index < numbers[:, None] - cut)
-    total = np.where(kept, table, 0.0).sum(axis=1, dtype=np.float64)
-    return np.asarray(total / np.maximum(kept.sum(axis=1), 1))
 
 
 Part = tuple[int, bool]
@@ -215,10 +185,7 @@ class ClippedAggregator(Aggregator):
         self.clip = clip
         self._sent: list[Sent] = []
 
-    def add(
-        self, update: ClientUpdate, assignment: Assignment, weight: float | None = None
-    ) -> None:
-        weight = update.num_examples if weight is None else weight
+    def _add(self, update: ClientUpdate, assignment: Assignment, weight: float) -> None:
         self._count(assignment, weight)
         self._sent.append(Sent(torch.from_numpy(update.values), assignment, weight))
 

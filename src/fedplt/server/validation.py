@@ -1,7 +1,7 @@
 """Check what clients send: updates before they are aggregated, evaluations before they count.
 
-One rule holds for all of it: what goes wrong while one client's answer is read is a refusal of that
-client, and the round goes on (:func:`read_each`).
+An error while one client's answer is read refuses that client, and the round goes on
+(:func:`read_each`).
 """
 
 from __future__ import annotations
@@ -143,16 +143,13 @@ def outliers(
     }
     middle, refused = part_medians(found.values()), {}
     for client, sizes in found.items():
-        times = {
-            part: size / middle[part]
-            for part, size in sizes.items()
-            if not part[1] and middle[part] > 0
-        }
-        worst = max(times, key=times.__getitem__, default=None)
-        if worst is not None and times[worst] > most:
+        parts = (part for part in sizes if not part[1] and middle[part] > 0)
+        times = {sizes[part] / middle[part]: part[0] for part in parts}
+        worst = max(times, default=0.0)
+        if worst > most:
             refused[str(client)] = (
-                f"its change of layer {assignments[client].layers[worst[0]].name} is "
-                f"{times[worst]:.3g} times the median of the round's clients; at most {most:g} is "
+                f"its change of layer {assignments[client].layers[times[worst]].name} is "
+                f"{worst:.3g} times the median of the round's clients; at most {most:g} is "
                 "allowed (max_medians)."
             )
     return refused
@@ -161,23 +158,22 @@ def outliers(
 def _check_values(values: Any, size: int) -> None:
     if not isinstance(values, np.ndarray):
         raise UpdateError(f"it holds a {type(values).__name__}; an update is a NumPy array.")
-    if values.dtype != np.float32 or values.ndim != 1:
+    if values.dtype != np.float32 or values.ndim != 1 or not values.flags.c_contiguous:
         raise UpdateError(
-            f"it holds {values.dtype} numbers in {values.ndim} dimensions; "
-            "an update is one flat float32 array."
+            f"it holds {values.dtype} numbers in {values.ndim} dimensions; an update is one flat "
+            "float32 array, its numbers one after another in memory."
         )
     if len(values) != size:
         raise UpdateError(f"it holds {len(values)} numbers; its assignment has {size}.")
-    if not values.flags.c_contiguous:
-        raise UpdateError("its numbers do not lie one after another in memory.")
 
 
-def _check_examples(told: Any, known: int | None) -> None:
-    if isinstance(told, bool) or not isinstance(told, int | np.integer) or told < 1:
-        shown = told if isinstance(told, int | float) and abs(told) < 1e15 else type(told).__name__
+def _check_examples(claimed: Any, known: int | None) -> None:
+    if isinstance(claimed, bool) or not isinstance(claimed, int | np.integer) or claimed < 1:
+        short = isinstance(claimed, int | float) and abs(claimed) < 1e15
+        shown = claimed if short else type(claimed).__name__
         raise UpdateError(f"it claims {shown} examples; at least 1 is needed, a whole number.")
-    if known is not None and told != known:
-        raise UpdateError(f"it claims {min(told, 10**15)} examples; the client has {known}.")
+    if known is not None and claimed != known:
+        raise UpdateError(f"it claims {min(claimed, 10**15)} examples; the client has {known}.")
 
 
 def _is_finite(norm: Any) -> bool:

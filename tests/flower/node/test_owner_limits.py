@@ -144,6 +144,5 @@ def test_mains_power(tmp_path, supplies, expected):
 
 
 def test_where_linux_says_nothing_mains_power_is_assumed_and_said(tmp_path):
-    assert power_source(tmp_path / "missing") == (
-        True, f"no battery is known ({tmp_path / 'missing'} is empty): taken as mains power",
-    )  # fmt: skip
+    found = power_source(tmp_path / "missing")
+    assert found.on_mains and f"no battery in {tmp_path / 'missing'}" in found.reason
