@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from fedplt.client import TrainingConfig
 from fedplt.configuration.config import (
+    FROM_PYTHON,
     ClientsConfig,
     CutConfig,
     DataConfig,
@@ -48,4 +50,3 @@ from fedplt.configuration.presets import NAMES as PRESET_NAMES
 from fedplt.configuration.privacy_config import PrivacyConfig
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.server_config import ServerConfig
-from fedplt.configuration.training_config import FROM_PYTHON, TrainingConfig

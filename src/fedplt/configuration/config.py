@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from fedplt.client import TrainingConfig
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.configuration.fleet_config import ON_NODES, FleetConfig
 from fedplt.configuration.messages_config import MessagesConfig, refuse_memory
@@ -16,7 +17,6 @@ from fedplt.configuration.presets import apply_preset
 from fedplt.configuration.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.server_config import ServerConfig
-from fedplt.configuration.training_config import FROM_PYTHON, TrainingConfig
 from fedplt.data import Scaling
 from fedplt.errors import ConfigError
 from fedplt.schema import Section
@@ -31,6 +31,8 @@ def _folder_name(name: str) -> str:
     return name
 
 
+FROM_PYTHON = "(given from Python)"
+"""Stands for an object that was given to ``fedplt.train``: a model, data, a loss, a function."""
 FolderName = Annotated[str, AfterValidator(_folder_name)]
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -17,9 +17,8 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 
 from fedplt.configs import builtin_fleets, find_config
-from fedplt.configuration.config import RunConfig
+from fedplt.configuration.config import FROM_PYTHON, RunConfig
 from fedplt.configuration.fleet_config import ON_NODES
-from fedplt.configuration.training_config import FROM_PYTHON
 from fedplt.errors import ConfigError, FedpltError, RunError
 from fedplt.files import a_path
 from fedplt.schema import problems

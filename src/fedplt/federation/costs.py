@@ -258,7 +258,8 @@ def _sampled(
 def _flops_per_second(job: Job, flops: int) -> float:
     """Of one thread that trains the whole model; the second of two steps is timed."""
     model, threads = copy_model(job.model), torch.get_num_threads()
-    number = min(job.training.batch_size or BATCH, len(job.samples))
+    size = job.training.settings.batch_size
+    number = min(BATCH if size == "full" else size, len(job.samples))
     inputs, targets = job.samples.batch(torch.arange(number))
     torch.set_num_threads(1)
     try:

@@ -194,7 +194,7 @@ def with_memory(workload: ExactWorkload, counter: MemoryCounter | None) -> Exact
     """The workload with its memory counted, and batches that may be split to save some."""
     if counter is None:
         return workload
-    own = counter.training.micro_batch
+    own = counter.training.settings.micro_batch
     # Other losses may not be means over the examples.
     may_split = counter.training.loss in MEANS or own is not None
     may_split &= not batch_statistics(counter.model)
@@ -229,8 +229,5 @@ def _nominal_steps(config: RunConfig, num_examples: int | None) -> tuple[int, in
             key="training",
         )
     each = -(-num_examples // config.clients.num_clients)  # the most of an even split
-    batch = each if settings.batch_size == "full" else min(settings.batch_size, each)
-    if settings.local_steps is not None:
-        return settings.local_steps, batch, None
-    epochs = settings.local_epochs or 1
-    return epochs * -(-each // batch), batch, epochs * each
+    seen = settings.examples_seen(each) if settings.local_steps is None else None
+    return settings.num_steps(each), settings.batch_of(each), seen

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedplt.client import OPTIMIZERS, LocalTraining, Task
+from fedplt.client import OPTIMIZERS, LocalTraining, Task, TrainingConfig
 from fedplt.configuration import RunConfig
 from fedplt.data import Samples, TensorSamples, first_examples
 from fedplt.errors import ConfigError, DataError
@@ -249,15 +249,16 @@ def check_window(window: int, state_size: int) -> None:
         raise ConfigError(problem + do, key="diagnostics.window")
 
 
-def try_optimizer(training: LocalTraining) -> None:
+def try_optimizer(settings: TrainingConfig) -> None:
     """One step with the options, on one number."""
+    options = settings.optimizer_arguments
     try:
         number = nn.Parameter(torch.zeros(1))
-        optimizer = OPTIMIZERS[training.optimizer]([number], lr=0.1, **training.optimizer_options)
+        optimizer = OPTIMIZERS[settings.optimizer]([number], lr=0.1, **options)
         number.grad = torch.ones(1)
         optimizer.step()
     except Exception as error:  # torch checks some options only when it steps
-        given = f"{training.optimizer} does not take {training.optimizer_options}"
+        given = f"{settings.optimizer} does not take {options}"
         problem = f"{given}: {error or type(error).__name__}"
         raise ConfigError(problem, key="training.optimizer_options") from error
 
