@@ -112,10 +112,7 @@ def read_file(path: Path) -> bytes:
 
 
 def write_text(path: Path, text: str, *, private: bool = False) -> None:
-    def write(scratch: Path) -> None:
-        scratch.write_text(text, encoding="utf-8")
-
-    write_atomically(path, write, private=private)
+    write_atomically(path, lambda scratch: scratch.write_text(text, "utf-8"), private=private)
 
 
 def append_text(path: Path, text: str) -> None:

@@ -166,8 +166,8 @@ def _wording(
     kind: type[BaseModel] | None, location: Sequence[Any], errors: list[dict[str, Any]]
 ) -> str:
     error = errors[0]
-    section, field = _find(kind, location[:-1] if error["type"] == "extra_forbidden" else location)
     if error["type"] == "extra_forbidden":
+        section, _ = find_section(kind, location[:-1])
         hint = f" {did_you_mean(str(location[-1]), section.model_fields)}" if section else ""
         return f"there is no such key.{hint}"
     if error["type"] == "missing":
@@ -176,6 +176,7 @@ def _wording(
     if error["type"] == "model_type":
         name = ".".join(map(str, location))
         return f"this is a table: write [{name}], not {name} = {_short(given)}."
+    _, field = find_section(kind, location)
     required = [_requirement(one) for one in errors]
     examples = " or ".join(map(repr, field.examples)) if field and field.examples else ""
     hint = f" Write it like {examples}." if examples else ""
@@ -203,7 +204,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def _find(
+def find_section(
     kind: type[BaseModel] | None, location: Sequence[Any]
 ) -> tuple[type[BaseModel] | None, FieldInfo | None]:
     """The section at a key (None: a plain value), and the last field on the path to it."""

@@ -40,7 +40,7 @@ def test_full_batches():
     assert [len(batch) for batch in indices(10, batch_size="full", local_epochs=3)] == [10] * 3
 
 
-def train(client=0, round=0, seed=0, **settings):
+def train(client=0, round=0, seed=0, augment=None, **settings):
     torch.manual_seed(0)
     model = small_model()
     plan = make_plan(cut(model), [0.5, 0.3])
@@ -48,7 +48,7 @@ def train(client=0, round=0, seed=0, **settings):
     loss = train_client(
         model, plan.assignment(client), TensorSamples(*blobs(60)),
         range(30 * client, 30 * client + 30),
-        LocalTraining(TrainingConfig(**settings)),
+        LocalTraining(TrainingConfig(**settings), augment=augment),
         learning_rate=0.1, seed=seed, round=round, client=client,
     )  # fmt: skip
     assert loss > 0

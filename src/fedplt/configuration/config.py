@@ -143,11 +143,13 @@ class ClientsConfig(Section):
     """One per client, instead of those of the groups and of ``[training]``."""
 
     def refuse_conflicts(self) -> None:
-        rates, number = self.learning_rates, ["clients.num_clients"]
-        if rates is not None and len(rates) != self.num_clients:
-            problem = f"{len(rates)} were given for {self.num_clients} clients; give one per client"
-            raise ConfigError(problem, key="learning_rates", also=number)
-        if rates is not None and any(group.learning_rate for group in self.groups):
+        number = ["clients.num_clients"]
+        for key in ("num_examples", "learning_rates"):
+            given = getattr(self, key)
+            if given is not None and len(given) != self.num_clients:
+                problem = f"{len(given)} for {self.num_clients} clients; give one per client"
+                raise ConfigError(problem, key=key, also=number)
+        if self.learning_rates is not None and any(group.learning_rate for group in self.groups):
             problem = "the groups have a learning_rate; set one of the two"
             raise ConfigError(problem, key="learning_rates")
         counted = sum(group.num_clients or 0 for group in self.groups)

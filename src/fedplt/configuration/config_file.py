@@ -19,9 +19,9 @@ from pydantic import BaseModel, ValidationError
 from fedplt.configs import builtin_fleets, find_config
 from fedplt.configuration.config import FROM_PYTHON, RunConfig
 from fedplt.configuration.fleet_config import ON_NODES
-from fedplt.errors import ConfigError, FedpltError, RunError
+from fedplt.errors import ConfigError, FedpltError, RunError, did_you_mean
 from fedplt.files import a_path
-from fedplt.schema import problems
+from fedplt.schema import find_section, problems
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -274,22 +274,11 @@ def _unset(values: dict[str, Any], path: Sequence[str], last: str) -> None:
         target = target.get(part, {}) if isinstance(target, dict) else target
     if not isinstance(target, dict):
         raise ConfigError(f"--set {key}=: an entry of a list cannot be unset; set the whole list.")
-    if last not in target:
-        _refuse_unknown_key([*path, last])
+    section, _ = find_section(RunConfig, path)
+    if last not in target and section is not None and last not in section.model_fields:
+        hint = did_you_mean(last, section.model_fields)
+        raise ConfigError(f"there is no such key. {hint}", key=f"--set {key}=")
     target.pop(last, None)
-
-
-def _refuse_unknown_key(path: Sequence[str]) -> None:
-    values: Any = None
-    for part in reversed(path):
-        values = {part: values}
-    try:
-        RunConfig.model_validate(values)
-    except ValidationError as error:
-        if any(one["type"] == "extra_forbidden" for one in error.errors()):
-            found = {one.key: one for one in problems(error, RunConfig, values)}
-            key = ".".join(path)
-            raise ConfigError(found[key].message, key=f"--set {key}=") from None
 
 
 FILES = (

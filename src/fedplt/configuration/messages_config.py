@@ -30,36 +30,27 @@ class MessagesConfig(Section):
 
 def refuse_memory(config: RunConfig) -> None:
     """Refuse a memory of updates or encoded messages that do not fit privacy or sampling."""
-    memory, up, sampling = config.server.memory, config.messages.up, config.sampling
-    if config.server.max_medians is not None and config.privacy:
-        raise ConfigError(
-            "[privacy] does not allow it: whether one client's update counts would depend on the "
-            "others'. Leave it out: updates are clipped anyway.",
-            key="server.max_medians",
-        )
-    if memory is not None and config.privacy:
-        raise ConfigError(
-            "[privacy] does not allow it: an update that is added again in later rounds changes "
-            "more than the noise covers. Leave it out.",
-            key="server.memory",
-        )
-    if memory is not None and (sampling.by_norm or sampling.estimator_used == "unbiased"):
-        raise ConfigError(
-            f"sampling.name = {sampling.name!r} with the estimator {sampling.estimator_used!r} "
-            "does not allow it: its weights hold for the clients of one round. Sample with "
-            "'uniform' or 'all', or leave it out.",
-            key="server.memory",
-        )
-    if up != "float32" and config.privacy:
-        raise ConfigError(
-            f"it is {up!r}, which [privacy] does not allow: what an upload loses is added to the "
-            "next one, and the noise does not cover it. Set 'float32'.",
-            key="messages.up",
-        )
-    if up != "float32" and sampling.by_norm and config.engine.name == "flower":
-        raise ConfigError(
-            f"it is {up!r}: from a rounded upload the server cannot check the norm by which "
-            f"sampling.name = {sampling.name!r} chose the client. Set 'float32', or sample with "
-            "'uniform' or 'all'.",
-            key="messages.up",
-        )
+    server, up, sampling = config.server, config.messages.up, config.sampling
+    remembers, private = server.memory is not None, config.privacy is not None
+    weighs = sampling.by_norm or sampling.estimator_used == "unbiased"
+    for key, is_wrong, reason in (
+        ("server.max_medians", private and server.max_medians is not None,
+         "[privacy] does not allow it: whether one client's update counts would depend on the "
+         "others'. Leave it out: updates are clipped anyway."),
+        ("server.memory", private and remembers,
+         "[privacy] does not allow it: an update that is added again in later rounds changes "
+         "more than the noise covers. Leave it out."),
+        ("server.memory", remembers and weighs,
+         f"sampling.name = {sampling.name!r} with the estimator {sampling.estimator_used!r} "
+         "does not allow it: its weights hold for the clients of one round. Sample with "
+         "'uniform' or 'all', or leave it out."),
+        ("messages.up", private and up != "float32",
+         f"it is {up!r}, which [privacy] does not allow: what an upload loses is added to the "
+         "next one, and the noise does not cover it. Set 'float32'."),
+        ("messages.up", up != "float32" and sampling.by_norm and config.engine.name == "flower",
+         f"it is {up!r}: from a rounded upload the server cannot check the norm by which "
+         f"sampling.name = {sampling.name!r} chose the client. Set 'float32', or sample with "
+         "'uniform' or 'all'."),
+    ):  # fmt: skip
+        if is_wrong:
+            raise ConfigError(reason, key=key)

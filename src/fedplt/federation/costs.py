@@ -117,10 +117,10 @@ class _Devices(Section):
 _DEVICES = TypeAdapter(_Devices)
 
 
-def device_times(job: Job) -> list[DeviceTimes]:
-    """The devices of a job, in the order of their first clients; empty without ``[fleet]``."""
+def write_devices(folder: RunFolder, job: Job) -> None:
+    """Write ``devices.json``: the devices in the order of their first clients, if there are any."""
     if job.devices is None:
-        return []
+        return
     costs, plan = RoundCosts(job), job.plan
     whole = sublayers_assignment(plan.layers, plan.layers.num_sublayers)
     clients: dict[str, list[int]] = {}
@@ -131,14 +131,8 @@ def device_times(job: Job) -> list[DeviceTimes]:
         busiest = max(members, key=job.examples_seen)
         part = plan.assignment(busiest)
         planned, full = costs.seconds(busiest, part), costs.seconds(busiest, whole, uncut=True)
-        found.append(DeviceTimes(name, members, part.ratio, planned, full))
-    return found
-
-
-def write_devices(folder: RunFolder, job: Job) -> None:
-    """Write ``devices.json``, if the run has devices."""
-    if devices := device_times(job):
-        folder.write_json(DEVICES_FILE, {"devices": [asdict(device) for device in devices]})
+        found.append(asdict(DeviceTimes(name, members, part.ratio, planned, full)))
+    folder.write_json(DEVICES_FILE, {"devices": found})
 
 
 def read_devices(folder: Path, run: str) -> list[DeviceTimes]:
@@ -248,10 +242,8 @@ def _sampled(
     if not sampling.by_norm:
         part = sampling.sampler.share(clients)
         return part, part * uploads
-    if sampling.budget is None:
-        return 1.0, uploads
     each = model if sampling.in_models else uploads / clients
-    sent = min(sampling.budget * each, uploads)
+    sent = min((sampling.budget or 0.0) * each, uploads)
     return (sent / uploads if sampling.norms == "last" else 1.0), sent
 
 

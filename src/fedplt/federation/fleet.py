@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from fedplt.client import MEANS, MemoryCounter, batch_statistics
 from fedplt.configuration import (
@@ -33,6 +34,7 @@ from fedplt.fleet import (
 )
 from fedplt.planning import Allocation, Layers
 
+Value = TypeVar("Value")
 UNKNOWN = DeviceProfile("unknown", 1e9, 1e6, 1e6)
 """Of a client that is away; nothing is predicted for it."""
 
@@ -60,9 +62,7 @@ class ClientDevices:
         profiles = [asdict(profile) for profile in self.profiles]
         for profile in profiles:
             del profile["watts"]  # changes neither
-        text = repr(profiles)
-        if self.availability is not None:
-            text += repr(self.availability)
+        text = repr(profiles) + (repr(self.availability) if self.availability else "")
         return f"{zlib.crc32(text.encode()):08x}"
 
 
@@ -77,20 +77,17 @@ def client_devices(
     if settings is None:
         return None
     try:
-        changes, on_nodes = settings.replan == "on-change", settings.devices == ON_NODES
-        if settings.ratios == "groups" and not (changes or on_nodes):
+        if settings.ratios == "groups":
             clients = ClientDevices(_by_group(config.clients, settings))
         elif config.clients.groups != ClientsConfig().groups:
             raise FleetError(
                 "the ratios are planned from the devices, but clients.groups sets them too. Leave "
                 "out the groups, or set fleet.ratios = 'groups'."
             )
-        elif changes:
+        elif settings.replan == "on-change":
             return changed_devices(config, layers, {}, num_examples)
         else:
-            devices = (
-                _announced(settings) if on_nodes else read_fleet(Path(settings.devices)).devices
-            )
+            devices = _devices(settings)
             number, wanted = sum(device.count for device in devices), config.clients.num_clients
             if number != wanted:
                 raise FleetError(
@@ -100,7 +97,7 @@ def client_devices(
             clients = _planned(devices, config, layers, num_examples, counter)
     except FleetError as error:
         raise ConfigError(str(error), key="fleet.devices") from error
-    if settings.availability is None or on_nodes:
+    if settings.availability is None:
         return clients
     try:
         names = [profile.name for profile in clients.profiles]
@@ -120,7 +117,10 @@ def _by_group(clients: ClientsConfig, settings: FleetConfig) -> tuple[DeviceProf
     return tuple(d for d, size in zip(devices, sizes, strict=True) for _ in range(size))
 
 
-def _announced(settings: FleetConfig) -> tuple[DeviceProfile, ...]:
+def _devices(settings: FleetConfig) -> tuple[DeviceProfile, ...]:
+    """The devices in the file, or those that the nodes have announced."""
+    if settings.devices != ON_NODES:
+        return read_fleet(Path(settings.devices)).devices
     if settings.announced is None:
         raise FleetError(
             "the devices are the nodes' ('nodes'): give what each client's device can do in "
@@ -138,22 +138,21 @@ def changed_devices(
 ) -> ClientDevices:
     """The clients that are there, planned as one fleet; others train nothing."""
     assert config.fleet is not None
-    number, clients = config.clients.num_clients, sorted(there)
-    profiles = [UNKNOWN] * number
-    ratios: list[float | Allocation] = [config.fleet.min_ratio] * number
-    steps: list[int | None] = [None] * number
-    parts = list(steps)
-    plan = None
-    if clients:
-        fleet = tuple(there[client] for client in clients)
+    number, minimum = config.clients.num_clients, config.fleet.min_ratio
+    place = {client: index for index, client in enumerate(sorted(there))}
+    found = ClientDevices(())
+    if there:
+        fleet = tuple(there[client] for client in place)
         found = _planned(fleet, config, layers, num_examples, counter)
-        plan = found.plan
-        for index, client in enumerate(clients):
-            profiles[client] = found.profiles[index]
-            ratios[client], steps[client] = found.ratios[index], found.local_steps[index]
-            parts[client] = found.micro_batches[index]
-    away = frozenset(range(number)) - frozenset(clients)
-    return ClientDevices(tuple(profiles), plan, tuple(ratios), tuple(steps), tuple(parts), away)
+
+    def by_client(values: tuple[Value, ...], absent: Value) -> tuple[Value, ...]:
+        return tuple(values[place[k]] if k in place else absent for k in range(number))
+
+    return ClientDevices(
+        by_client(found.profiles, UNKNOWN), found.plan, by_client(found.ratios, minimum),
+        by_client(found.local_steps, None), by_client(found.micro_batches, None),
+        away=frozenset(range(number)) - there.keys(),
+    )  # fmt: skip
 
 
 def _planned(

@@ -115,9 +115,6 @@ class Job:
         """The client's device, with ``[fleet]``; else empty."""
         return self.devices.profiles[client].name if self.devices else ""
 
-    def device_names(self, clients: Sequence[int]) -> dict[str, str]:
-        return {str(k): self.device_name(k) for k in clients} if self.devices else {}
-
     def client_name(self, client: int) -> str:
         """``client 3``, or ``client 3 (old-phone)``."""
         name = self.device_name(client)
@@ -256,10 +253,6 @@ class DataOnNodes:
 
 def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
     """The job of a server without data; ``num_examples`` of every client."""
-    number = config.clients.num_clients
-    if len(num_examples) != number or min(num_examples) < 1:
-        problem = f"{len(num_examples)} numbers for {number} clients; give each client's number of "
-        raise ConfigError(f"{problem}examples, at least 1.", key="clients.num_examples")
     model, task, total = model_from_config(config), config.task.task(), sum(num_examples)
     training = local_training_of(config, task.loss)
     plan, devices = plan_from_config(

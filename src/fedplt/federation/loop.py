@@ -27,7 +27,7 @@ from fedplt.federation.preflight.model import (
 )
 from fedplt.federation.privacy import PrivateRounds
 from fedplt.federation.run_folder.checkpoint import Checkpoint
-from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.federation.run_folder.folder import PLAN_FILE, RunFolder
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
 from fedplt.federation.run_folder.results import (
     AVERAGE_MODEL,
@@ -101,10 +101,6 @@ class Federation:
         self._costs = RoundCosts(job)
         self._availability = Availability(job, self._costs)
 
-    def start(self) -> None:
-        """Save the initial state, so that a run killed in its first round can be resumed."""
-        self._save()
-
     def resume(self) -> None:
         """Continue from the folder's checkpoint."""
         assert self.folder is not None
@@ -130,7 +126,7 @@ class Federation:
             lost = self.folder.records_file.last_round() - self.rounds_done
             repeated = self.privacy.repeat(max(lost, 1 if saved.problem else 0))
         if saved.problem or repeated:
-            self._save(replace_damaged=True)
+            self.save(replace_damaged=True)
         self.records = self.folder.go_on_from(saved)
         if self.records and self.records[-1].round == self.rounds_done:
             self._pending = None
@@ -148,9 +144,9 @@ class Federation:
             while self.rounds_done < self.job.config.rounds and not self._is_stuck():
                 self._write(self._try_round(), on_round)
         except (Interrupted, RunError):
-            self._save()
+            self.save()
             raise
-        self._save()
+        self.save()
         return self._finish()
 
     def _write(self, record: RoundRecord, on_round: OnRound) -> None:
@@ -191,7 +187,7 @@ class Federation:
         job = self.job
         everybody = job.plan.in_round(round)
         # Choose: before training, unless the sampler needs the norms of this round's updates.
-        there = self._availability.attend(round, everybody)
+        there = self._availability.attend(round)
         selection = self.sampler.before_training(round, there.present)
         asked = there if selection is None else there.of(selection.asked)
         assignments = {client: everybody[client] for client in asked.present}
@@ -220,7 +216,7 @@ class Federation:
         )  # fmt: skip
         self._pending = self._commit(outcome, started)
         if self.privacy or self.rounds_done % job.config.checkpoint_every == 0:
-            self._save()
+            self.save()
         return self._evaluated(self._pending)
 
     def _evaluated(self, record: RoundRecord) -> RoundRecord:
@@ -259,18 +255,19 @@ class Federation:
         seconds = time.perf_counter() - started
         replanned = self.fleet.commit() if self.fleet else None
         if replanned and self.folder:
-            self.folder.write_plan(self.job.plan)
+            self.folder.write_json(PLAN_FILE, self.job.plan.to_json())
         record = outcome.record(
             round=self.rounds_done, total=self.total, seconds=seconds, diagnostics=diagnostics,
             replanned=replanned,
         )  # fmt: skip
-        return replace(record, devices=self.job.device_names(record.away))
+        names = {str(k): self.job.device_name(k) for k in record.away if self.job.devices}
+        return replace(record, devices=names)
 
     def _use(self, job: Job) -> None:
         """Go on with another plan for the same model, data and clients."""
         if job is not self.job:
             self.job = job
-            self.sampler.use(job)
+            self.sampler.job = job
             self._costs = RoundCosts(job)
             self._availability = Availability(job, self._costs)
 
@@ -300,7 +297,20 @@ class Federation:
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
         added, came, weights = [], list[int](), self.sampler.weights(selection)
-        updates = self._valid(self.engine.collect(selection.clients), assignments, rejected, came)
+        max_rms, known = self.job.config.server.max_rms, self.job.num_examples
+
+        def valid() -> Iterator[tuple[int, ClientUpdate]]:
+            for client, update in self.engine.collect(selection.clients):
+                came.append(client)
+                try:
+                    number = int(known[client])
+                    validate(update, assignments[client], num_examples=number, max_rms=max_rms)
+                except Exception as error:  # values come from the client
+                    rejected[str(client)] = refusal(error)
+                else:
+                    yield client, update
+
+        updates = valid()  # one by one: they may not fit into memory together
         if (limit := self.job.config.server.max_medians) is not None:
             waiting = dict(updates)
             rejected |= outliers(waiting, assignments, limit)
@@ -321,25 +331,6 @@ class Federation:
             stop_if_all_are_bad(self.job, self.rounds_done, len(assignments), rejected)
         return added, rejected, bytes_up
 
-    def _valid(
-        self,
-        updates: Iterator[tuple[int, ClientUpdate]],
-        assignments: Mapping[int, Assignment],
-        rejected: dict[str, str],
-        came: list[int],
-    ) -> Iterator[tuple[int, ClientUpdate]]:
-        """Updates one by one; why others are refused is added to ``rejected``, all to ``came``."""
-        limit, known = self.job.config.server.max_rms, self.job.num_examples
-        for client, update in updates:
-            came.append(client)
-            try:
-                number = int(known[client])
-                validate(update, assignments[client], num_examples=number, max_rms=limit)
-            except Exception as error:  # values come from the client
-                rejected[str(client)] = refusal(error)
-            else:
-                yield client, update
-
     def _aggregate(self, aggregator: Aggregator) -> tuple[Tensor, Memory]:
         """The next model state and server optimizer state; the current ones do not change."""
         mean = self.state.clone()
@@ -350,7 +341,7 @@ class Federation:
             self.job.config.server.step_decay**self.rounds_done,
         )  # fmt: skip
 
-    def _save(self, *, replace_damaged: bool = False) -> None:
+    def save(self, *, replace_damaged: bool = False) -> None:
         """Write a checkpoint, unless there is one of this round already."""
         if self.folder and self._saved != self.rounds_done:
             extras = {**self.memory, **self.local}
@@ -368,8 +359,7 @@ class Federation:
         """
         if self.average is None:
             return {FINAL_MODEL: self.state}
-        history = History(self.records, metric=self.job.metric.info)
-        if history.ends_with_average(self.average.settings.ship):
+        if self.history().ends_with_average(self.average.settings.ship):
             return {FINAL_MODEL: self.average.state, LAST_MODEL: self.state}
         return {FINAL_MODEL: self.state, AVERAGE_MODEL: self.average.state}
 

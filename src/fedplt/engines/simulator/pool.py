@@ -74,7 +74,6 @@ class WorkerPool:
         self.timeout = job.config.engine.timeout_seconds
         self._workers: list[_Worker] = []
         self._deaths: Counter[str] = Counter()
-        self._looked = 0.0
         try:
             for index in range(number):
                 self._workers.append(self._start(f"fedplt-worker-{index}"))
@@ -96,9 +95,11 @@ class WorkerPool:
                     self._deal(index, todo)
             while busy := [worker for worker in self._workers if worker.tasks]:
                 self._check_stop()
-                for worker in _ready(busy, POLL_SECONDS):
+                ready = _ready(busy, POLL_SECONDS)
+                for worker in ready:
                     yield from self._receive(self._workers.index(worker), todo)
-                self._look(todo)
+                if not ready:
+                    self._look(todo)
         finally:
             self._abandon()
 
@@ -144,16 +145,10 @@ class WorkerPool:
 
     def _look(self, todo: deque[Any]) -> None:
         """Notice workers that died though their socket is still open, or that do not answer."""
-        now = time.monotonic()
-        if now - self._looked < POLL_SECONDS:
-            return
-        self._looked = now
         for index, worker in enumerate(list(self._workers)):
-            if not worker.tasks or _ready([worker], 0):  # read its messages first
-                continue
-            if not worker.process.is_alive() and not _ready([worker], 0):
+            if worker.tasks and not worker.process.is_alive() and not _ready([worker], 0):
                 self._replace_and_refill(index, todo)
-            else:
+            elif worker.tasks:
                 self._check_deadline(worker)
 
     def _abandon(self) -> None:
@@ -245,7 +240,7 @@ class WorkerPool:
 def _ready(workers: Sequence[_Worker], seconds: float) -> list[Any]:
     """The workers with a message, or whose end is closed."""
     ends: list[Any] = list(workers)
-    return [worker for worker in workers if worker.connection.has_message] or wait(ends, seconds)
+    return [worker for worker in workers if worker.connection.messages] or wait(ends, seconds)
 
 
 def _joined(processes: Sequence[multiprocessing.process.BaseProcess], seconds: float) -> None:

@@ -164,7 +164,7 @@ def worker_main(
     connection, worker = Connection(end), Worker(job.value, shared)
     while True:
         try:
-            task = connection.wait(_wait_on)
+            task = connection.wait()
         except EOFError:
             return
         try:
@@ -174,15 +174,11 @@ def worker_main(
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             answer = encode(Failure(reason, traceback.format_exc()))
-        connection.send(answer, _wait_on)
-
-
-def _wait_on() -> None:
-    """Waiting for the parent needs no deadline: :func:`_end_with` sees its end."""
+        connection.send(answer)
 
 
 def _end_with(parent: int) -> None:
-    """End this process soon after its parent, also in the middle of a long task."""
+    """End this process soon after its parent, also if it waits or is in a long task."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK_SECONDS)
     os._exit(0)
