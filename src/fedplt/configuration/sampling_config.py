@@ -90,6 +90,11 @@ class SamplingConfig(Section):
         return _CLASSES.make(self.name, {**given, **self.options})
 
     @property
+    def weighs(self) -> bool:
+        """Whether updates are weighted by one over their client's probability."""
+        return self.by_norm or self.estimator_used == "unbiased"
+
+    @property
     def estimator_used(self) -> Estimator:
         return self.estimator or ("unbiased" if self.by_norm else "renormalized")
 

@@ -210,23 +210,19 @@ def nominal_workload(
 
     ``num_examples`` is the total over all clients; it is known for built-in data sets.
     """
-    steps, batch, seen = _nominal_steps(config, num_examples)
-    return with_memory(ExactWorkload(layers, steps, batch, seen), counter)
-
-
-def _nominal_steps(config: RunConfig, num_examples: int | None) -> tuple[int, int, int | None]:
-    """Local steps, batch size, and the examples seen if not all batches are full."""
     settings = config.training
     if num_examples is None and config.data.name in CATALOG:
         num_examples = CATALOG[config.data.name].num_train
     if settings.local_steps is not None and settings.batch_size != "full":
-        return settings.local_steps, settings.batch_size, None
-    if num_examples is None:
+        workload = ExactWorkload(layers, settings.local_steps, settings.batch_size)
+    elif num_examples is None:
         raise ConfigError(
             f"the work of a round depends on the unknown size of {config.data.name!r}. "
             "Set training.local_steps and training.batch_size.",
             key="training",
         )
-    each = -(-num_examples // config.clients.num_clients)  # the most of an even split
-    seen = settings.examples_seen(each) if settings.local_steps is None else None
-    return settings.num_steps(each), settings.batch_of(each), seen
+    else:
+        each = -(-num_examples // config.clients.num_clients)  # the most of an even split
+        seen = settings.examples_seen(each) if settings.local_steps is None else None
+        workload = ExactWorkload(layers, settings.num_steps(each), settings.batch_of(each), seen)
+    return with_memory(workload, counter)

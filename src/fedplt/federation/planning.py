@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedplt.client import LocalTraining, MemoryCounter, batch_statistics, try_submodel
-from fedplt.configuration import CutConfig, RunConfig
+from fedplt.configuration import CutConfig, RunConfig, refuse_weighted_votes
 from fedplt.cutting import cut, find_spaces
 from fedplt.errors import ConfigError, CutError, FedpltError, UntrainedWarning
 from fedplt.federation.fleet import ClientDevices, client_devices
@@ -80,7 +80,7 @@ def _check_named_code(config: RunConfig) -> None:
     """Import the sampler and the aggregation rule, so that mistakes show before anything runs."""
     _ = config.sampling.rule if config.sampling.by_norm else config.sampling.sampler
     _ = config.server.rule
-    config.refuse_weighted_votes()
+    refuse_weighted_votes(config)
 
 
 def method_from_config(config: RunConfig) -> Method:

@@ -256,7 +256,7 @@ class ClientSampler:
         """
         weights, chances = self.job.weights, selection.probabilities
         differ = len(np.unique(chances[chances > 0])) > 1
-        if self.settings.by_norm or differ or self.settings.estimator_used == "unbiased":
+        if self.settings.weighs or differ:
             return over_probabilities(weights, chances)
         return weights.astype(np.float64)
 
