@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedplt.configuration import AnnouncedDevice
 from fedplt.errors import ConfigError, UntrainedWarning
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.engine import Engine, NodesEngine
-from fedplt.federation.fleet import changed_devices
+from fedplt.federation.fleet import changed_devices, nominal_workload
 from fedplt.federation.job import Job, memory_counter
 from fedplt.federation.planning import method_from_config
 from fedplt.fleet import DeviceProfile, in_time
@@ -169,8 +170,8 @@ class ChangingFleet:
 
 def replanned(job: Job, roster: Roster) -> Job:
     """The same run, planned for the clients that are there."""
-    counter = memory_counter(job)
-    devices = changed_devices(job.config, job.layers, roster, len(job.samples), counter)
+    known = (job.config, job.layers, len(job.samples), memory_counter(job))
+    devices = changed_devices(job.config, roster, partial(nominal_workload, *known))
     request = PlanRequest(job.layers, devices.ratios, job.config.seed, job.plan.coupled_units)
     plan = method_from_config(job.config).full_plan(request)
     return replace(job, plan=plan, devices=devices)

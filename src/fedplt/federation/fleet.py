@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -35,6 +35,8 @@ from fedplt.fleet import (
 from fedplt.planning import Allocation, Layers
 
 Value = TypeVar("Value")
+MakeWorkload = Callable[[], ExactWorkload]
+"""Computes the workload of a client's round, if the ratios are planned from it."""
 UNKNOWN = DeviceProfile("unknown", 1e9, 1e6, 1e6)
 """Of a client that is away; nothing is predicted for it."""
 
@@ -66,12 +68,7 @@ class ClientDevices:
         return f"{zlib.crc32(text.encode()):08x}"
 
 
-def client_devices(
-    config: RunConfig,
-    layers: Layers,
-    num_examples: int | None = None,
-    counter: MemoryCounter | None = None,
-) -> ClientDevices | None:
+def client_devices(config: RunConfig, workload: MakeWorkload) -> ClientDevices | None:
     """The clients' devices as ``[fleet]`` says, and their planned ratios if it asks for them."""
     settings = config.fleet
     if settings is None:
@@ -85,7 +82,7 @@ def client_devices(
                 "out the groups, or set fleet.ratios = 'groups'."
             )
         elif settings.replan == "on-change":
-            return changed_devices(config, layers, {}, num_examples)
+            return changed_devices(config, {}, workload)
         else:
             devices = _devices(settings)
             number, wanted = sum(device.count for device in devices), config.clients.num_clients
@@ -94,7 +91,7 @@ def client_devices(
                     f"{settings.devices} has {number} devices (counts added up), but "
                     f"clients.num_clients is {wanted}. Make them equal."
                 )
-            clients = _planned(devices, config, layers, num_examples, counter)
+            clients = _planned(devices, settings, workload())
     except FleetError as error:
         raise ConfigError(str(error), key="fleet.devices") from error
     if settings.availability is None:
@@ -130,11 +127,7 @@ def _devices(settings: FleetConfig) -> tuple[DeviceProfile, ...]:
 
 
 def changed_devices(
-    config: RunConfig,
-    layers: Layers,
-    there: Mapping[int, DeviceProfile],
-    num_examples: int | None = None,
-    counter: MemoryCounter | None = None,
+    config: RunConfig, there: Mapping[int, DeviceProfile], workload: MakeWorkload
 ) -> ClientDevices:
     """The clients that are there, planned as one fleet; others train nothing."""
     assert config.fleet is not None
@@ -142,8 +135,7 @@ def changed_devices(
     place = {client: index for index, client in enumerate(sorted(there))}
     found = ClientDevices(())
     if there:
-        fleet = tuple(there[client] for client in place)
-        found = _planned(fleet, config, layers, num_examples, counter)
+        found = _planned(tuple(there[k] for k in place), config.fleet, workload())
 
     def by_client(values: tuple[Value, ...], absent: Value) -> tuple[Value, ...]:
         return tuple(values[place[k]] if k in place else absent for k in range(number))
@@ -156,22 +148,16 @@ def changed_devices(
 
 
 def _planned(
-    devices: tuple[DeviceProfile, ...],
-    config: RunConfig,
-    layers: Layers,
-    num_examples: int | None,
-    counter: MemoryCounter | None,
+    devices: tuple[DeviceProfile, ...], settings: FleetConfig, workload: ExactWorkload
 ) -> ClientDevices:
     """Each device's share of the model, as the fleet planner plans it."""
-    assert config.fleet is not None
-    workload = nominal_workload(config, layers, num_examples, counter)
-    target = config.fleet.model_dump(include=set(FleetTarget.model_fields))
+    target = settings.model_dump(include=set(FleetTarget.model_fields))
     plan, steps = plan_fleet(devices, workload, **target), workload.local_steps
     everybody = [entry for entry in plan.devices for _ in range(entry.device.count)]
     return ClientDevices(
         tuple(entry.device for entry in everybody),
         plan,
-        tuple(planned_share(layers, entry.ratio, entry.frozen_layers) for entry in everybody),
+        tuple(planned_share(workload.layers, e.ratio, e.frozen_layers) for e in everybody),
         tuple(e.local_steps if e.local_steps < steps else None for e in everybody),
         tuple(entry.micro_batch for entry in everybody),
     )

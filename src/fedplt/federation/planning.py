@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from fedplt.client import LocalTraining, MemoryCounter, batch_statistics, try_su
 from fedplt.configuration import CutConfig, RunConfig, refuse_weighted_votes
 from fedplt.cutting import cut, find_spaces
 from fedplt.errors import ConfigError, CutError, FedpltError, UntrainedWarning
-from fedplt.federation.fleet import ClientDevices, client_devices
+from fedplt.federation.fleet import ClientDevices, client_devices, nominal_workload
 from fedplt.kernels import check_dtypes
 from fedplt.methods import Method, PlanRequest, make_method
 from fedplt.models import MODELS
@@ -52,7 +53,8 @@ def plan_from_config(
         do = "Call model.float() first. (fedplt.train_only in your training loop takes any type.)"
         raise ConfigError(f"{error} {do}", key="model") from error
     counter = MemoryCounter(model, example, training) if training and example is not None else None
-    devices = client_devices(config, layers, num_examples, counter)
+    workload = partial(nominal_workload, config, layers, num_examples, counter)
+    devices = client_devices(config, workload)
     if ratios is None:
         ratios = (devices.ratios if devices else ()) or _ratios(config, layers)
     elif devices is not None:
