@@ -7,11 +7,10 @@ import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from fedplt.configuration import SamplingConfig
 from fedplt.federation.job import Job
@@ -31,7 +30,6 @@ from fedplt.planning import (
     sublayers_assignment,
     upload_bytes,
 )
-from fedplt.schema import Section
 from fedplt.server import Broadcast
 from fedplt.text import bytes_text, counted, duration_text, flops_text
 
@@ -110,11 +108,7 @@ class DeviceTimes:
     """If it trained the whole model, with all local steps."""
 
 
-class _Devices(Section):
-    devices: Annotated[list[DeviceTimes], Field(min_length=1)]
-
-
-_DEVICES = TypeAdapter(_Devices)
+_DEVICES = TypeAdapter(list[DeviceTimes])
 
 
 def write_devices(folder: RunFolder, job: Job) -> None:
@@ -138,7 +132,7 @@ def write_devices(folder: RunFolder, job: Job) -> None:
 def read_devices(folder: Path, run: str) -> list[DeviceTimes]:
     """The devices of a run on disk; empty if it has none. ``run`` is the run's id."""
     path = folder / DEVICES_FILE
-    return checked(_DEVICES, read_json(path, run), path).devices if path.exists() else []
+    return checked(_DEVICES, read_json(path, run).get("devices"), path) if path.exists() else []
 
 
 BATCH = 64

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pickle import PicklingError
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.multiprocessing as torch_multiprocessing
 
@@ -32,7 +32,6 @@ from fedplt.engines.simulator.worker import Failure, Work, worker_main
 from fedplt.errors import DataError, RunError
 from fedplt.federation import Interrupted, Job
 
-AnyWork = TypeVar("AnyWork", bound=Work)
 EXIT_SECONDS = 1.0
 """How long a worker may take from closing its connection to its end."""
 KILL_SECONDS = 5.0
@@ -73,7 +72,7 @@ class WorkerPool:
         self.job, self.shared, self.method, self.stop = job, shared, start_method, stop
         self.timeout = job.config.engine.timeout_seconds
         self._workers: list[_Worker] = []
-        self._deaths: Counter[str] = Counter()
+        self._deaths: Counter[Work] = Counter()
         try:
             for index in range(number):
                 self._workers.append(self._start(f"fedplt-worker-{index}"))
@@ -85,7 +84,7 @@ class WorkerPool:
     def processes(self) -> list[multiprocessing.process.BaseProcess]:
         return [worker.process for worker in self._workers]
 
-    def do(self, tasks: Sequence[AnyWork]) -> Iterator[tuple[AnyWork, Any]]:
+    def do(self, tasks: Sequence[Work]) -> Iterator[tuple[Work, Any]]:
         """Send tasks to the workers; yield (task, answer) as answers arrive."""
         todo: deque[Any] = deque(tasks)
         self._deaths.clear()
@@ -186,13 +185,13 @@ class WorkerPool:
         if self.method == "spawn" and code == 1 and not worker.answered:
             raise RunError(f"{name} could not start. {SPAWNED}")
         if worker.tasks:
-            at = worker.tasks[0].what
+            at = worker.tasks[0]
             self._deaths[at] += 1
             if self._deaths[at] >= MOST_DEATHS:
-                raise RunError(f"{at}: {MOST_DEATHS} workers died at it ({how}); {HINT}")
+                raise RunError(f"{at.what}: {MOST_DEATHS} workers died at it ({how}); {HINT}")
             todo.extendleft(reversed(worker.tasks))
             worker.tasks.clear()
-            doing = f"at {at}, which is done again, to the same bits"
+            doing = f"at {at.what}, which is done again, to the same bits"
         else:
             doing = "while it had nothing to do"
         if not worker.abandoned:

@@ -72,13 +72,9 @@ def check_finite(data: Parts) -> None:
 
 
 def _refuse_not_finite(what: str, tensor: Tensor) -> None:
-    bad: list[int] = []
-    for start in range(0, len(tensor), BLOCK):
-        finite = torch.isfinite(tensor[start : start + BLOCK]).reshape(-1)
-        if bool(finite.all()):
-            continue
-        rows = finite.view(min(BLOCK, len(tensor) - start), -1).all(1)
-        bad += (start + (~rows).nonzero()[:, 0]).tolist()
+    blocks, size = tensor.split(BLOCK), tensor[0].numel()
+    finite = [torch.isfinite(block).reshape(len(block), size).all(1) for block in blocks]
+    bad = (~torch.cat(finite)).nonzero()[:, 0].tolist()
     if bad:
         raise DataError(
             f"{what} of {len(bad)} of {len(tensor)} examples have NaN or infinite values, the "

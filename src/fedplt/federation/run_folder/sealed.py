@@ -76,7 +76,7 @@ def open_json(text: str, kind: str, path: Path | str, run: str | None = None) ->
     return values
 
 
-def checked(kind: TypeAdapter[Kind], values: Mapping[str, Any], what: Path | str) -> Kind:
+def checked(kind: TypeAdapter[Kind], values: Any, what: Path | str) -> Kind:
     """Plain values as this kind; the error names the first field that is not what a run writes."""
     try:
         return kind.validate_json(json.dumps(values), strict=True)  # strict mode reads JSON alone
