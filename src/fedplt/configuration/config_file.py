@@ -29,10 +29,8 @@ Model = TypeVar("Model", bound=BaseModel)
 def read_text(path: str | Path, error_type: type[FedpltError]) -> str:
     try:
         if Path(path).is_char_device():  # such as /dev/zero, which never ends
-            raise error_type(f"{path} cannot be read: it is not an ordinary file.")
+            raise OSError("it is not an ordinary file.")
         return Path(path).read_text(encoding="utf-8-sig")
-    except FedpltError:
-        raise
     except (OSError, ValueError) as error:  # no text, or NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise error_type(f"{path} cannot be read: {reason}") from error
@@ -41,10 +39,8 @@ def read_text(path: str | Path, error_type: type[FedpltError]) -> str:
 def parse_toml(text: str, path: str | Path, error_type: type[FedpltError]) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also thousands of digits, or of brackets
         raise error_type(f"{path} is not valid TOML: {error}") from error
-    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
-        raise error_type(f"{path} cannot be read: {error}") from error
 
 
 def line_of(text: str, location: Sequence[Any]) -> int | None:

@@ -91,10 +91,7 @@ def evaluate(
 
 
 def find_code_of(folder: RunFolder) -> None:
-    """Look for the user's modules where the run found them, from whichever folder this is called.
-
-    These are the folders of its configuration and of the commands that ran it.
-    """
+    """Look for the user's modules in the folders of the run's configuration and its commands."""
     with suppress(DamagedError):  # other readers of the sessions report the damage
         for session in read_sessions(folder.path, folder.run):
             if session["folder"]:

@@ -115,7 +115,7 @@ def encode(message: Any) -> bytes:
 class ThroughFile(Generic[Value]):
     """An argument of a process; a spawned one reads it from a file.
 
-    ``multiprocessing`` would write it into a pipe, and wait for ever if the worker is stopped
+    ``multiprocessing`` would write it into a pipe, and wait forever if the worker is stopped
     before it reads and the value is larger than the pipe's buffer.
     """
 
