@@ -101,6 +101,10 @@ class Federation:
         self._costs = RoundCosts(job)
         self._availability = Availability(job, self._costs)
 
+    def start(self) -> None:
+        """Save the initial state, so that a run killed in its first round can be resumed."""
+        self._save()
+
     def resume(self) -> None:
         """Continue from the folder's checkpoint."""
         assert self.folder is not None
@@ -126,7 +130,7 @@ class Federation:
             lost = self.folder.records_file.last_round() - self.rounds_done
             repeated = self.privacy.repeat(max(lost, 1 if saved.problem else 0))
         if saved.problem or repeated:
-            self.save(replace_damaged=True)
+            self._save(replace_damaged=True)
         self.records = self.folder.go_on_from(saved)
         if self.records and self.records[-1].round == self.rounds_done:
             self._pending = None
@@ -144,9 +148,9 @@ class Federation:
             while self.rounds_done < self.job.config.rounds and not self._is_stuck():
                 self._write(self._try_round(), on_round)
         except (Interrupted, RunError):
-            self.save()
+            self._save()
             raise
-        self.save()
+        self._save()
         return self._finish()
 
     def _write(self, record: RoundRecord, on_round: OnRound) -> None:
@@ -216,7 +220,7 @@ class Federation:
         )  # fmt: skip
         self._pending = self._commit(outcome, started)
         if self.privacy or self.rounds_done % job.config.checkpoint_every == 0:
-            self.save()
+            self._save()
         return self._evaluated(self._pending)
 
     def _evaluated(self, record: RoundRecord) -> RoundRecord:
@@ -341,7 +345,7 @@ class Federation:
             self.job.config.server.step_decay**self.rounds_done,
         )  # fmt: skip
 
-    def save(self, *, replace_damaged: bool = False) -> None:
+    def _save(self, *, replace_damaged: bool = False) -> None:
         """Write a checkpoint, unless there is one of this round already."""
         if self.folder and self._saved != self.rounds_done:
             extras = {**self.memory, **self.local}

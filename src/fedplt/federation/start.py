@@ -68,7 +68,7 @@ def run_job(
             else:
                 if folder:
                     folder.begin(job, overwrite=overwrite)
-                federation.save()  # a run that is killed in its first round can be resumed
+                federation.start()
             if folder:
                 note_session(folder, federation.rounds_done)
                 write_devices(folder, job)
