@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -180,7 +181,8 @@ def _wording(
     required = [_requirement(one) for one in errors]
     examples = " or ".join(map(repr, field.examples)) if field and field.examples else ""
     hint = f" Write it like {examples}." if examples else ""
-    choices = [word for one in errors for word in _choices(one)]
+    expected = " ".join(one.get("ctx", {}).get("expected", "") for one in errors)
+    choices = re.findall(r"'([^']*)'", expected)
     if isinstance(given, str) and choices:
         similar = did_you_mean(given, choices)
         hint += "" if similar.startswith("Known") else f" {similar}"
@@ -192,11 +194,6 @@ def _requirement(error: dict[str, Any]) -> str:
     """Only our own wordings are formatted: pydantic's may quote the input, braces and all."""
     wording = _REQUIREMENTS.get(error["type"])
     return str(error["msg"]) if wording is None else wording.format(**error.get("ctx", {}))
-
-
-def _choices(error: dict[str, Any]) -> list[str]:
-    expected = error.get("ctx", {}).get("expected", "")
-    return [word.strip("'") for word in expected.replace(" or ", ", ").split(", ") if word]
 
 
 def _short(value: Any) -> str:
