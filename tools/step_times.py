@@ -32,11 +32,8 @@ def serve() -> None:
     import torch
 
     import fedplt
-
-    try:
-        from fedplt.client.local_training import LocalTraining, train_client
-    except ImportError:  # before there was such a package
-        from fedplt.training import LocalTraining, train_client
+    from fedplt import TrainingConfig
+    from fedplt.client.local_training import LocalTraining, train_client
     from fedplt.models import MODELS as BUILT_IN
     from fedplt.models import build_model
 
@@ -59,7 +56,11 @@ def serve() -> None:
         plan = fedplt.make_plan(layers, [ratio] * 3)
         assignment = plan.assignment(1) if hasattr(plan, "assignment") else plan.client(1)
         for steps in (1, STEPS[name]):  # the first is a warm-up
-            settings = LocalTraining(local_steps=steps, batch_size=BATCH[name])
+            values = {"local_steps": steps, "batch_size": BATCH[name]}
+            if "settings" in LocalTraining.__dataclass_fields__:
+                settings = LocalTraining(TrainingConfig(**values))
+            else:  # an earlier commit
+                settings = LocalTraining(**values)
             started = time.thread_time()  # other load on the machine counts less
             train_client(
                 model, assignment, examples, range(len(examples)), settings,

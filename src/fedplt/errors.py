@@ -116,31 +116,9 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     known = sorted(known)
     by_lower_case = {name.lower(): name for name in known}
     word = given.lower()
-    distances = {name: _edit_distance(word, name) for name in by_lower_case}
-    least = min(distances.values(), default=0)
-    is_typo = least <= max(len(word) // 4, int(len(word) > 2))
-    near = [name for name in by_lower_case if is_typo and distances[name] == least]
-    near.sort(key=lambda name: name[:1] != word[:1])  # the first letter is mostly right
+    near = [name for name in by_lower_case if sorted(name) == sorted(word)]  # swapped letters
     near = near or difflib.get_close_matches(word, by_lower_case, n=1, cutoff=0.8)
     near = near or difflib.get_close_matches(word, by_lower_case, n=2)
     if not near:
         return f"Known: {', '.join(known)}."
     return f"Did you mean {' or '.join(repr(by_lower_case[name]) for name in near[:2])}?"
-
-
-def _edit_distance(given: str, meant: str) -> int:
-    """Fewest insertions, deletions, replacements and swaps of neighbors (restricted Damerau).
-
-    >>> _edit_distance("fedptl", "fedplt"), _edit_distance("fedptl", "fedpmt")
-    (1, 2)
-    """
-    before: list[int] = []
-    row = list(range(len(meant) + 1))
-    for i, letter in enumerate(given):
-        above, row = row, [i + 1]
-        for j, other in enumerate(meant):
-            row.append(min(above[j + 1] + 1, row[j] + 1, above[j] + (letter != other)))
-            if before and j and letter == meant[j - 1] and given[i - 1] == other:
-                row[-1] = min(row[-1], before[j - 1] + 1)
-        before = above
-    return row[-1]

@@ -84,7 +84,7 @@ def _new_file(path: Path, private: bool) -> int:
 def open_ordinary(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a file, as ``os.open``; refuse what is none.
 
-    A pipe or a device, put in the place of a file, would make its reader wait for ever.
+    A pipe or a device, put in the place of a file, would make its reader wait forever.
     """
     try:
         # Looked at first: to open a device may have effects. A pipe is opened without waiting.
@@ -112,10 +112,7 @@ def read_file(path: Path) -> bytes:
 
 
 def write_text(path: Path, text: str, *, private: bool = False) -> None:
-    def write(scratch: Path) -> None:
-        scratch.write_text(text, encoding="utf-8")
-
-    write_atomically(path, write, private=private)
+    write_atomically(path, lambda scratch: scratch.write_text(text, "utf-8"), private=private)
 
 
 def append_text(path: Path, text: str) -> None:

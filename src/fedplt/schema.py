@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -166,8 +167,8 @@ def _wording(
     kind: type[BaseModel] | None, location: Sequence[Any], errors: list[dict[str, Any]]
 ) -> str:
     error = errors[0]
-    section, field = _find(kind, location[:-1] if error["type"] == "extra_forbidden" else location)
     if error["type"] == "extra_forbidden":
+        section, _ = find_section(kind, location[:-1])
         hint = f" {did_you_mean(str(location[-1]), section.model_fields)}" if section else ""
         return f"there is no such key.{hint}"
     if error["type"] == "missing":
@@ -176,10 +177,12 @@ def _wording(
     if error["type"] == "model_type":
         name = ".".join(map(str, location))
         return f"this is a table: write [{name}], not {name} = {_short(given)}."
+    _, field = find_section(kind, location)
     required = [_requirement(one) for one in errors]
     examples = " or ".join(map(repr, field.examples)) if field and field.examples else ""
     hint = f" Write it like {examples}." if examples else ""
-    choices = [word for one in errors for word in _choices(one)]
+    expected = " ".join(one.get("ctx", {}).get("expected", "") for one in errors)
+    choices = re.findall(r"'([^']*)'", expected)
     if isinstance(given, str) and choices:
         similar = did_you_mean(given, choices)
         hint += "" if similar.startswith("Known") else f" {similar}"
@@ -193,17 +196,12 @@ def _requirement(error: dict[str, Any]) -> str:
     return str(error["msg"]) if wording is None else wording.format(**error.get("ctx", {}))
 
 
-def _choices(error: dict[str, Any]) -> list[str]:
-    expected = error.get("ctx", {}).get("expected", "")
-    return [word.strip("'") for word in expected.replace(" or ", ", ").split(", ") if word]
-
-
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def _find(
+def find_section(
     kind: type[BaseModel] | None, location: Sequence[Any]
 ) -> tuple[type[BaseModel] | None, FieldInfo | None]:
     """The section at a key (None: a plain value), and the last field on the path to it."""

@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import MISSING, dataclass, fields
+from itertools import takewhile
 from typing import Any
 
 SAMPLE_STD = "sample standard deviation (n - 1)"
@@ -128,20 +129,16 @@ def short_names(names: Sequence[str], width: int = 32) -> list[str]:
 
 
 def _shared(names: Sequence[Sequence[str]], most: int) -> int:
-    """The number of leading parts that all names share."""
-    number = 0
-    while number < most and len(names) > 1 and len({parts[number] for parts in names}) == 1:
-        number += 1
-    return number
+    """The number of leading parts that all of several names share, at most ``most``."""
+    shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*names, strict=False))
+    return min(most, len(list(shared))) if len(names) > 1 else 0
 
 
 def _scaled(number: float, unit: str) -> str:
-    for prefix in ("", "k", "M", "G", "T"):
-        if abs(number) < 1000 or prefix == "T":
-            digits = 0 if prefix == "" else 1
-            return f"{number:.{digits}f} {prefix}{unit}"
+    prefixes = iter(" kMGT")
+    while (prefix := next(prefixes)) != "T" and abs(number) >= 1000:
         number /= 1000
-    raise AssertionError("unreachable")
+    return f"{number:.{0 if prefix == ' ' else 1}f} {prefix.strip()}{unit}"
 
 
 def table(

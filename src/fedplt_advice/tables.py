@@ -104,6 +104,7 @@ def _memory(outcome: Outcome, names: Sequence[str]) -> Iterator[str]:
         if client is None:
             yield "left out"
             continue
-        training = job.training_of(client)
-        batch = training.batch_size or len(job.examples(client))
-        yield bytes_text(counter.peak(job.plan.assignment(client), batch, training.micro_batch))
+        settings, batch = job.training_of(client).settings, len(job.examples(client))
+        if settings.batch_size != "full":
+            batch = settings.batch_size
+        yield bytes_text(counter.peak(job.plan.assignment(client), batch, settings.micro_batch))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from fedplt.client import LocalTraining
+from fedplt.client import LocalTraining, TrainingConfig
 from fedplt.configuration import AnnouncedDevice
 from fedplt.errors import UpdateError
 from fedplt.planning import Encoding, LocalRecipe
@@ -39,22 +39,6 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Training(Strict):
-    """Values of :class:`fedplt.client.LocalTraining`; the loss and the data are the node's."""
-
-    local_epochs: Annotated[int, Field(ge=1)] | None
-    local_steps: Annotated[int, Field(ge=1)] | None
-    batch_size: Annotated[int, Field(ge=1)] | None
-    micro_batch: Annotated[int, Field(ge=1)] | None
-    optimizer: Name
-    optimizer_options: dict[str, Any]
-    proximal: Annotated[float, Field(ge=0)]
-
-    @classmethod
-    def of(cls, training: LocalTraining) -> Training:
-        return cls(**{name: getattr(training, name) for name in cls.model_fields})
-
-
 class TrainHeader(Strict):
     """Order to train. A user's app has its own training loop and ignores the settings for it."""
 
@@ -74,8 +58,10 @@ class TrainHeader(Strict):
     upload: bool
     """Send the update with the answer."""
     seed: Annotated[int, Field(ge=0)]
-    training: Training
+    training: TrainingConfig
+    """The loss, the augmentation and the data are the node's."""
     learning_rate: Annotated[float, Field(gt=0)]
+    """Of this round and client."""
     check: bool
     """First compare a step of this training with full gradients times mask: the server has no data
     for it."""
@@ -99,7 +85,7 @@ class TrainHeader(Strict):
 
     def local_training(self, own: LocalTraining) -> LocalTraining:
         """The node's training with the ordered settings."""
-        return replace(own, **dict(self.training), recipe=self.local_recipe())
+        return replace(own, settings=self.training, recipe=self.local_recipe())
 
 
 class UploadHeader(Strict):

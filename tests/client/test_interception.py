@@ -400,7 +400,7 @@ def test_a_client_that_fails_leaves_nothing_behind():
         return F.cross_entropy(outputs, targets)
 
     calls: list[int] = []
-    training = replace(job.training, loss=fails, batch_size=2)
+    training = replace(job.training.with_settings(batch_size=2), loss=fails)
     assignment = job.plan.assignment(0)
     order = TrainOrder(
         client=0, round=0, seed=0, assignment=assignment, training=training, learning_rate=0.5

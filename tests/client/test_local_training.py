@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedplt import cut, make_plan
-from fedplt.client.local_training import OPTIMIZERS, LocalTraining, batches, train_client
+from fedplt.client import OPTIMIZERS, TrainingConfig
+from fedplt.client.local_training import LocalTraining, batches, train_client
 from fedplt.data.samples import TensorSamples
 from fedplt.planning.assignment import LocalRecipe
 from tests.support.jobs import blobs, small_model
@@ -19,7 +20,7 @@ from tests.support.jobs import blobs, small_model
 
 def indices(number, **settings):
     random = np.random.default_rng(0)
-    return [batch.tolist() for batch in batches(number, LocalTraining(**settings), random)]
+    return [batch.tolist() for batch in batches(number, TrainingConfig(**settings), random)]
 
 
 def test_an_epoch_sees_every_example_once():
@@ -36,10 +37,10 @@ def test_steps_draw_batches_anew():
 
 
 def test_full_batches():
-    assert [len(batch) for batch in indices(10, batch_size=None, local_epochs=3)] == [10] * 3
+    assert [len(batch) for batch in indices(10, batch_size="full", local_epochs=3)] == [10] * 3
 
 
-def train(client=0, round=0, seed=0, **settings):
+def train(client=0, round=0, seed=0, augment=None, **settings):
     torch.manual_seed(0)
     model = small_model()
     plan = make_plan(cut(model), [0.5, 0.3])
@@ -47,7 +48,8 @@ def train(client=0, round=0, seed=0, **settings):
     loss = train_client(
         model, plan.assignment(client), TensorSamples(*blobs(60)),
         range(30 * client, 30 * client + 30),
-        LocalTraining(**settings), learning_rate=0.1, seed=seed, round=round, client=client,
+        LocalTraining(TrainingConfig(**settings), augment=augment),
+        learning_rate=0.1, seed=seed, round=round, client=client,
     )  # fmt: skip
     assert loss > 0
     after = model.state_dict()
@@ -72,7 +74,7 @@ def test_every_optimizer_moves_the_slice(name):
 
 def test_full_gradient_descent_by_hand():
     """One full-batch step changes the slice by minus the learning rate times the gradient."""
-    update = train(batch_size=None)
+    update = train(batch_size="full")
     torch.manual_seed(0)
     model = small_model()
     inputs, targets = blobs(60)
@@ -113,7 +115,7 @@ def test_fedprox_pulls_back_to_the_global_values():
         with torch.no_grad():
             for parameter in reference.parameters():
                 parameter.sub_(0.1 * parameter.grad)
-    settings = LocalTraining(local_epochs=5, batch_size=None, proximal=0.7)
+    settings = LocalTraining(TrainingConfig(local_epochs=5, batch_size="full", proximal=0.7))
     train_client(
         model, make_plan(cut(model), [1.0]).assignment(0), TensorSamples(inputs, targets),
         range(30),
@@ -136,7 +138,9 @@ def test_masked_loss_by_hand():
         first, second, _ = model(inputs).unbind(1)
         chosen = torch.where(targets == 0, first, second)
         expected = ((first.exp() + second.exp() + 1).log() - chosen).mean()
-    settings = LocalTraining(batch_size=None, recipe=LocalRecipe(masked_loss=True))
+    settings = LocalTraining(
+        TrainingConfig(batch_size="full"), recipe=LocalRecipe(masked_loss=True)
+    )
     loss = train_client(
         model, make_plan(cut(model), [1.0]).assignment(0), TensorSamples(inputs, targets),
         range(30),
@@ -147,7 +151,7 @@ def test_masked_loss_by_hand():
 
 @given(
     st.integers(1, 40),
-    st.sampled_from([None, 30, 11]),
+    st.sampled_from(["full", 30, 11]),
     st.sampled_from([
         {}, {"optimizer_options": {"momentum": 0.9}}, {"optimizer": "rmsprop"}, {"proximal": 0.1},
     ]),
@@ -165,7 +169,7 @@ def test_micro_batches_give_the_update_of_the_whole_batch(size, batch_size, opti
 
 def test_micro_batches_do_not_weigh_small_parts_more():
     """Parts of 29 and 1 example: the single one counts as every other."""
-    whole, parts = train(batch_size=None), train(batch_size=None, micro_batch=29)
+    whole, parts = train(batch_size="full"), train(batch_size="full", micro_batch=29)
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-6)
     assert not torch.equal(parts, whole)  # they were split
 
@@ -175,7 +179,7 @@ def test_the_loss_of_micro_batches_is_that_of_the_batch():
         torch.manual_seed(0)
         model = small_model()
         part = make_plan(cut(model), [0.5]).assignment(0)
-        given = LocalTraining(batch_size=None, **options)
+        given = LocalTraining(TrainingConfig(batch_size="full", **options))
         samples = TensorSamples(*blobs(60))
         return train_client(
             model, part, samples, range(30), given, learning_rate=0.1, seed=0, round=0, client=0

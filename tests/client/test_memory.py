@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedplt import cut, make_plan, train_only
-from fedplt.client.local_training import LocalTraining
+from fedplt.client import LocalTraining, TrainingConfig
 from fedplt.client.memory import MemoryCounter, training_memory
 from fedplt.client.tasks import next_token_loss
 from fedplt.cutting import example_model
@@ -55,7 +55,7 @@ def test_every_part_of_a_small_network():
     [("sgd", {"momentum": 0.9}, 1), ("adam", {}, 2), ("sgd", {"weight_decay": 0.1}, 0)],
 )
 def test_an_optimizer_has_gradients_and_its_state(optimizer, options, each):
-    training = LocalTraining(optimizer=optimizer, optimizer_options=options)
+    training = LocalTraining(TrainingConfig(optimizer=optimizer, optimizer_options=options))
     part = assignment([3, 2, 4])
     found = training_memory(network(), torch.zeros(2, 10), part, batch_size=8, training=training)
     assert found.gradients == 4 * part.num_trained
@@ -147,7 +147,7 @@ def test_micro_batches_need_less_where_activations_are_most():
     assert peaks == sorted(peaks, reverse=True)
     assert peaks[0] < 0.6 * whole.peak
     assert counter.memory(part, 32, 32).peak == pytest.approx(whole.peak, rel=0.001)
-    training = LocalTraining(micro_batch=8)
+    training = LocalTraining(TrainingConfig(micro_batch=8))
     found = training_memory(model, example, part, batch_size=32, training=training)
     assert found.peak == pytest.approx(peaks[1], rel=0.001)
 

@@ -268,7 +268,7 @@ def test_fewer_steps_reach_the_clients(slow_computers):
     )
     steps = job.devices.plan.devices[0].local_steps
     assert 0 < steps < 4
-    assert job.training_of(3).local_steps == steps
+    assert job.training_of(3).settings.local_steps == steps
     assert job.examples_seen(3) == steps * 16
     assert predicted(job).max() <= 0.07
 
@@ -391,7 +391,7 @@ def test_a_device_with_little_memory_trains_in_micro_batches(tmp_path):
     (entry, *_) = split.devices.plan.devices
     assert entry.feasible and entry.memory_bytes <= 0.9 * full
     assert split.devices.micro_batches == (entry.micro_batch, None, None, None, None)
-    assert split.training_of(0).micro_batch == entry.micro_batch < 60
+    assert split.training_of(0).settings.micro_batch == entry.micro_batch < 60
     assert split.training_of(1) == split.training
     first, second = (run_fake(each)[0].rounds[-1] for each in (whole, split))
     assert first.score == pytest.approx(second.score, abs=1e-3)

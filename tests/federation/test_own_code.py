@@ -210,7 +210,7 @@ def test_settings_without_effect(sampling, words):
         ({"aggregation": "trimmed-mean", "options": {"trim": 0.9}}, "options.trim: .*itself"),
         ({"aggregation": f"{OWN}OwnMean", "options": {"min_contributors": 2}}, "itself"),
         ({"aggregation": f"{OWN}OwnMean", "trim": 0.3}, "does not use trim"),
-        ({"aggregation": "meen"}, "server.aggregation: there is no rule 'meen'.*'mean'.*import"),
+        ({"aggregation": "meen"}, "server.aggregation: there is no 'meen'.*'mean'.*import"),
     ],
 )
 def test_rules_without_such_options(server, words):

@@ -66,7 +66,7 @@ def app_of(job, make_model=small_model, *, over="model", seen=None):
     app = SlicesApp()
 
     def train(net, parameters, client, round):
-        settings, samples = job.training, job.samples
+        settings, samples = job.training.settings, job.samples
         examples, total, number = job.examples(client), 0.0, 0
         optimizer = optim.SGD(parameters, lr=job.learning_rate(client, round), momentum=0.9)
         net.train()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from fedplt.data.samples import TensorSamples
 from fedplt.data.training_data import TrainingData
 from fedplt.federation.job import Job, make_job
 from fedplt.federation.run_folder.folder import RunFolder
-from fedplt.federation.run_folder.sealed import new_run_id
 
 RATIOS = [1.0, 0.5, 0.5, 0.2, 0.2]
 
@@ -54,7 +54,7 @@ def blob_job(ratios: list[float] | None = None, model: Any = None, **settings: A
 
 def created(path, job, *, overwrite=False):
     """The folder of a new run, on disk and locked."""
-    folder = RunFolder(path, new_run_id())
+    folder = RunFolder(path, secrets.token_hex(8))
     folder.begin(job, overwrite=overwrite)
     return folder
 

@@ -273,7 +273,7 @@ def privacy(
 ) -> None:
     """Compute the (epsilon, delta) that a run with [privacy] would spend, before any training."""
     from fedplt.configuration import load_config
-    from fedplt.federation.privacy import noise_multiplier_for, privacy_record, privacy_text
+    from fedplt.federation.privacy import noise_for, privacy_record, privacy_text
 
     settings = load_config(config, set_ or [])
     if settings.privacy is None:
@@ -285,6 +285,7 @@ def privacy(
     out.print(privacy_text(record))
     noise = None
     if epsilon is not None:
-        noise = math.ceil(1000 * noise_multiplier_for(settings, epsilon)) / 1000
+        values = {key: record[key] for key in ("rounds", "probability", "delta")}
+        noise = math.ceil(1000 * noise_for(epsilon, **values)) / 1000
         out.print(f"privacy.noise_multiplier = {noise:g} gives epsilon {epsilon:g} at most.")
     print_json({"privacy": record, "noise_multiplier": noise})

@@ -14,7 +14,7 @@ from fedplt.client.evaluation import (
     num_chunks,
     statistics_chunks,
 )
-from fedplt.client.local_training import OPTIMIZERS, LocalTraining, num_steps, train_held
+from fedplt.client.local_training import LocalTraining, train_held
 from fedplt.client.memory import (
     MemoryCounter,
     TrainingMemory,
@@ -37,4 +37,5 @@ from fedplt.client.submodels import HeldModels, try_submodel
 from fedplt.client.tasks import CLASSIFICATION, MEANS, TASKS, Loss, Task, classification_loss
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
+from fedplt.client.training_config import OPTIMIZERS, TrainingConfig
 from fedplt.client.update import ClientUpdate, Origin, Uplink, update_norm, weighted_norm

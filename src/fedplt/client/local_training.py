@@ -9,7 +9,7 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedplt.client.slices import TrainableSlices
 from fedplt.client.submodels import HeldModel
 from fedplt.client.tasks import Loss, classification_loss
 from fedplt.client.train_only import train_only
+from fedplt.client.training_config import OPTIMIZERS, TrainingConfig
 from fedplt.data import Augment, Samples
 from fedplt.errors import CutError
 from fedplt.kernels import has_running_statistics, modules_with_running_statistics
@@ -29,40 +30,22 @@ from fedplt.seeds import generator, seeded_globals, torch_seed
 from fedplt.text import brief
 from fedplt.torch_internals import DisableTorchFunction
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    kind.__name__.lower(): kind
-    for kind in (
-        torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam,
-        torch.optim.RAdam, torch.optim.Adamax, torch.optim.Adagrad, torch.optim.Adadelta,
-        torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD,
-    )
-}  # fmt: skip
-"""Optimizers that treat each coordinate independently, by name."""
-
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """The settings of local training. A client creates a new optimizer in every round."""
+    """Local training: its settings, and the objects that these name or that the method adds."""
 
-    local_epochs: int | None = 1
-    """Passes over the client's examples. Ignored if ``local_steps`` is set."""
-    local_steps: int | None = None
-    """Number of steps; each draws a new batch from the client's examples."""
-    batch_size: int | None = 64
-    """None: all examples of the client in one batch."""
-    micro_batch: int | None = None
-    """Pass batches through the model in parts of so many examples, and add up their gradients."""
-    optimizer: str = "sgd"
-    optimizer_options: dict[str, Any] = field(default_factory=dict)
-    """``momentum``, ``weight_decay``, ``betas``, ... as the optimizer names them."""
+    settings: TrainingConfig = TrainingConfig()  # noqa: RUF009 (it is frozen)
     loss: Loss = classification_loss
     augment: Augment | None = None
-    proximal: float = 0.0
-    """FedProx: strength of the proximal term that pulls the slices to the global values."""
     recipe: LocalRecipe = DEFAULT_RECIPE
     """What the method changes in local training."""
 
     __repr__ = brief
+
+    def with_settings(self, **changes: Any) -> LocalTraining:
+        """The same training with other values of :class:`TrainingConfig`."""
+        return replace(self, settings=self.settings.model_copy(update=changes))
 
 
 def train_client(
@@ -70,7 +53,7 @@ def train_client(
     assignment: Assignment,
     samples: Samples,
     examples: range,
-    settings: LocalTraining,
+    training: LocalTraining,
     *,
     learning_rate: float,
     seed: int,
@@ -92,7 +75,7 @@ def train_client(
     augmenting.manual_seed(torch_seed(seed, "augment", round=round, client=client))
     model.train()
     losses: list[Tensor] = []
-    recipe, absent = settings.recipe, None
+    settings, recipe, absent = training.settings, training.recipe, None
     with (
         seeded_globals(seed, "training", round=round, client=client),
         train_only(model, assignment, keep_old=False) as part,
@@ -107,14 +90,14 @@ def train_client(
             for chosen in _micro_batches(indices, settings):
                 with DisableTorchFunction():  # data has no parameters
                     inputs, targets = samples.batch(chosen.add_(examples.start))
-                    if settings.augment is not None:
-                        inputs = settings.augment(inputs, augmenting)
+                    if training.augment is not None:
+                        inputs = training.augment(inputs, augmenting)
                 outputs = call_model(model, inputs)
                 if recipe.masked_loss:
                     if absent is None:
                         absent = _absent_classes(samples, examples, outputs)
                     outputs = outputs.masked_fill(absent, 0.0)
-                loss = settings.loss(outputs, targets)
+                loss = training.loss(outputs, targets)
                 if len(chosen) == len(indices):
                     part.backward(loss)
                 else:  # not part.backward: its fused step would not wait for the other parts
@@ -146,15 +129,14 @@ def _undo_writes(part: TrainableSlices, before: dict[str, Tensor]) -> None:
 
 
 def _stepper(
-    part: TrainableSlices, settings: LocalTraining, learning_rate: float
+    part: TrainableSlices, settings: TrainingConfig, learning_rate: float
 ) -> Callable[[], None]:
     """The function to call after each backward pass. Plain SGD is fused into the backward pass."""
-    plain = settings.optimizer == "sgd" and not any(settings.optimizer_options.values())
-    if plain and not settings.proximal:
+    if settings.is_plain_sgd:
         part.fuse_sgd(learning_rate)
         return part.step
     optimizer = OPTIMIZERS[settings.optimizer](
-        part.parameters(), lr=learning_rate, **settings.optimizer_options
+        part.parameters(), lr=learning_rate, **settings.optimizer_arguments
     )
 
     old = [leaf.detach().clone() for leaf in part.parameters()] if settings.proximal else []
@@ -170,10 +152,10 @@ def _stepper(
 
 
 def batches(
-    num_examples: int, settings: LocalTraining, random: np.random.Generator
+    num_examples: int, settings: TrainingConfig, random: np.random.Generator
 ) -> Iterator[Tensor]:
     """Yield the example indices of each batch."""
-    size = min(settings.batch_size or num_examples, num_examples)
+    size = settings.batch_of(num_examples)
     if settings.local_steps is not None:
         for _ in range(settings.local_steps):
             yield torch.from_numpy(random.permutation(num_examples)[:size])
@@ -182,18 +164,10 @@ def batches(
         yield from torch.from_numpy(random.permutation(num_examples)).split(size)
 
 
-def _micro_batches(indices: Tensor, settings: LocalTraining) -> Sequence[Tensor]:
+def _micro_batches(indices: Tensor, settings: TrainingConfig) -> Sequence[Tensor]:
     """The parts of a batch whose gradients are added up: the whole batch, or micro-batches."""
     size = settings.micro_batch or len(indices)
     return (indices,) if size >= len(indices) else indices.split(size)
-
-
-def num_steps(num_examples: int, settings: LocalTraining) -> int:
-    """The number of batches that :func:`batches` yields."""
-    if settings.local_steps is not None:
-        return settings.local_steps
-    size = min(settings.batch_size or num_examples, num_examples)
-    return (settings.local_epochs or 1) * -(-num_examples // size)
 
 
 # What a recipe changes in the model.

@@ -22,11 +22,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from fedplt.client.local_training import OPTIMIZERS, LocalTraining, scaled, train_client
+from fedplt.client.local_training import LocalTraining, scaled, train_client
 from fedplt.client.outputs import logits_of
 from fedplt.client.submodels import HeldModels
 from fedplt.client.tasks import Loss
 from fedplt.client.train_only import train_only
+from fedplt.client.training_config import OPTIMIZERS
 from fedplt.data import TensorSamples, tensors_in
 from fedplt.kernels import bind_state, has_running_statistics
 from fedplt.models import call_model, copy_model, model_mode
@@ -80,7 +81,7 @@ class MemoryCounter:
         self._recorded: dict[Any, tuple[list[int], list[int]]] = {}
 
     def peak(self, assignment: Assignment, batch_size: int, micro_batch: int | None = None) -> int:
-        """Bytes at the fullest moment; ``micro_batch``: see :class:`LocalTraining`."""
+        """Bytes at the fullest moment; ``micro_batch``: see :class:`TrainingConfig`."""
         is_split = micro_batch is not None and micro_batch < batch_size
         size = min(micro_batch or batch_size, batch_size)
         held = assignment.on_client
@@ -113,7 +114,7 @@ class MemoryCounter:
         return TrainingMemory(
             weights=weights, buffers=buffers, update=upload_bytes(assignment),
             optimizer=round(self._state_per_number() * trained),
-            gradients=0 if self._is_fused(is_split) else trained,
+            gradients=0 if self.training.settings.is_plain_sgd and not is_split else trained,
             activations=sum(saved.values()), saved=saved,
             peak=self.peak(assignment, batch_size, micro_batch),
         )  # fmt: skip
@@ -122,15 +123,11 @@ class MemoryCounter:
         """The peak of a real training with this batch size on this machine."""
         return max(accumulate(self._allocations(assignment, batch_size, False)))
 
-    def _is_fused(self, is_split: bool) -> bool:
-        settings = self.training
-        plain = settings.optimizer == "sgd" and not any(settings.optimizer_options.values())
-        return plain and not settings.proximal and not is_split
-
     def _state_per_number(self) -> float:
         """Numbers of optimizer state per trained number."""
-        settings, numbers = self.training, nn.Parameter(torch.zeros(1000))
-        optimizer = OPTIMIZERS[settings.optimizer]([numbers], lr=0.1, **settings.optimizer_options)
+        settings, numbers = self.training.settings, nn.Parameter(torch.zeros(1000))
+        options = settings.optimizer_arguments
+        optimizer = OPTIMIZERS[settings.optimizer]([numbers], lr=0.1, **options)
         numbers.grad = torch.ones(1000)
         optimizer.step()
         state = [value for value in optimizer.state[numbers].values() if torch.is_tensor(value)]
@@ -142,14 +139,15 @@ class MemoryCounter:
         number = 2 * size if is_split else size
         with self._held(assignment) as model:
             (inputs, targets), loss = self._batch(model, number)
-            settings = replace(
-                self.training, local_epochs=None, local_steps=2, batch_size=number,
-                micro_batch=size if is_split else None, augment=None, loss=loss,
+            training = self.training.with_settings(
+                local_epochs=None, local_steps=2, batch_size=number,
+                micro_batch=size if is_split else None,
             )  # fmt: skip
             with recorded_allocations() as allocations:
                 train_client(
                     model, assignment.on_client, TensorSamples(inputs, targets), range(number),
-                    settings, learning_rate=0.0, seed=0, round=0, client=0,
+                    replace(training, augment=None, loss=loss),
+                    learning_rate=0.0, seed=0, round=0, client=0,
                 )  # fmt: skip
             held = _bytes(model.parameters()) + _bytes(model.buffers())
         return [held, upload_bytes(assignment), *allocations]
@@ -216,7 +214,7 @@ def training_memory(
     ``micro_batch``.
     """
     counter = MemoryCounter(model, example, training)
-    return counter.memory(assignment, batch_size, counter.training.micro_batch)
+    return counter.memory(assignment, batch_size, counter.training.settings.micro_batch)
 
 
 def saved_bytes(

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+from fedplt.client import TrainingConfig
 from fedplt.configuration.config import (
+    FROM_PYTHON,
     ClientsConfig,
     CutConfig,
     DataConfig,
     EngineConfig,
     GroupConfig,
+    MessagesConfig,
     ModelConfig,
+    PrivacyConfig,
     RunConfig,
     default_folder,
 )
@@ -33,8 +37,8 @@ from fedplt.configuration.config_file import (
     placing,
     read_config,
     read_text,
-    validate,
 )
+from fedplt.configuration.conflicts import refuse_weighted_votes
 from fedplt.configuration.device_files import Chances, csv_rows, read_availability, read_fleet
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.configuration.fleet_config import (
@@ -43,9 +47,6 @@ from fedplt.configuration.fleet_config import (
     FleetConfig,
     WorkConfig,
 )
-from fedplt.configuration.messages_config import MessagesConfig
 from fedplt.configuration.presets import NAMES as PRESET_NAMES
-from fedplt.configuration.privacy_config import PrivacyConfig
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.server_config import ServerConfig
-from fedplt.configuration.training_config import FROM_PYTHON, TrainingConfig

@@ -9,16 +9,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from fedplt.client import TrainingConfig
+from fedplt.configuration.conflicts import refuse_unfit_sections
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
 from fedplt.configuration.fleet_config import ON_NODES, FleetConfig
-from fedplt.configuration.messages_config import MessagesConfig, refuse_memory
 from fedplt.configuration.presets import apply_preset
-from fedplt.configuration.privacy_config import PrivacyConfig, refuse_unprivate
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.server_config import ServerConfig
-from fedplt.configuration.training_config import FROM_PYTHON, TrainingConfig
 from fedplt.data import Scaling
 from fedplt.errors import ConfigError
+from fedplt.planning import DIFFERENCES, Encoding
 from fedplt.schema import Section
 
 
@@ -31,6 +31,8 @@ def _folder_name(name: str) -> str:
     return name
 
 
+FROM_PYTHON = "(given from Python)"
+"""Stands for an object that was given to ``fedplt.train``: a model, data, a loss, a function."""
 FolderName = Annotated[str, AfterValidator(_folder_name)]
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -141,11 +143,13 @@ class ClientsConfig(Section):
     """One per client, instead of those of the groups and of ``[training]``."""
 
     def refuse_conflicts(self) -> None:
-        rates, number = self.learning_rates, ["clients.num_clients"]
-        if rates is not None and len(rates) != self.num_clients:
-            problem = f"{len(rates)} were given for {self.num_clients} clients; give one per client"
-            raise ConfigError(problem, key="learning_rates", also=number)
-        if rates is not None and any(group.learning_rate for group in self.groups):
+        number = ["clients.num_clients"]
+        for key in ("num_examples", "learning_rates"):
+            given = getattr(self, key)
+            if given is not None and len(given) != self.num_clients:
+                problem = f"{len(given)} for {self.num_clients} clients; give one per client"
+                raise ConfigError(problem, key=key, also=number)
+        if self.learning_rates is not None and any(group.learning_rate for group in self.groups):
             problem = "the groups have a learning_rate; set one of the two"
             raise ConfigError(problem, key="learning_rates")
         counted = sum(group.num_clients or 0 for group in self.groups)
@@ -179,6 +183,37 @@ class ClientsConfig(Section):
         for index in rests[: self.num_clients - sum(sizes)]:
             sizes[index] += 1
         return sizes
+
+
+class MessagesConfig(Section):
+    """How models and updates are sent (``docs/beyond.md``)."""
+
+    up: Encoding = "float32"
+    """Updates: ``float32``, ``float16``, or ``int8``, ``int4``, ``int2`` in blocks of 128 values
+    with a scale; what an upload loses is added to the client's next one."""
+    down: Encoding = "float32"
+    """The model: ``float32``, ``float16`` or ``int8``; ``int4`` and ``int2`` send differences to
+    what the clients of the last round have."""
+
+    @property
+    def need_local_state(self) -> bool:
+        """Whether clients keep something from one round to the next."""
+        return self.up != "float32" or self.down in DIFFERENCES
+
+
+class PrivacyConfig(Section):
+    """Client-level differential privacy of the released models (``docs/privacy.md``)."""
+
+    clip: Annotated[float, Field(gt=0)]
+    """Updates are scaled down to at most this Euclidean norm, over the client's whole slice."""
+    noise_multiplier: Annotated[float, Field(ge=0.1)]
+    """Standard deviation of the noise on the sum of the updates, in clips; far below 1 there is
+    no protection."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """The delta for which epsilon is stated; less than one over the number of clients."""
+    noise_seed: Annotated[int, Field(ge=0)] | None = None
+    """Draw the noise and the clients from this seed, to repeat a run. Whoever knows it can remove
+    the noise. Default: a secret key from the operating system, stored in the checkpoint."""
 
 
 class EngineConfig(Section):
@@ -247,43 +282,7 @@ class RunConfig(Section):
         return apply_preset(values) if isinstance(values, dict) else values
 
     def refuse_conflicts(self) -> None:
-        replan = self.fleet.replan if self.fleet else "never"
-        for key, value, on_nodes in (
-            ("data.name", self.data.name, self.data.name == ON_NODES),
-            ("evaluation.on", self.evaluation.on, self.evaluation.on != "server"),
-            ("fleet.replan", replan, replan != "never"),
-        ):
-            if on_nodes and self.engine.name == "simulator":
-                problem = f"it is {value!r}, but the simulator has no nodes: set engine.name ="
-                problem += " 'flower', or another value here."
-                raise ConfigError(problem, key=key, also=["engine.name"])
-        for key in ("num_clients", "budget"):
-            given, number = getattr(self.sampling, key) or 0, self.clients.num_clients
-            if given > number:
-                raise ConfigError(
-                    f"it is {given:g}, but there are {number} clients (clients.num_clients). Lower "
-                    "the first, raise the second, or set sampling.name = 'all'.",
-                    key=f"sampling.{key}",
-                    also=["clients.num_clients"],
-                )
-        if ":" not in self.server.aggregation:
-            self.refuse_weighted_votes()
-        refuse_unprivate(self)
-        refuse_memory(self)
-
-    def refuse_weighted_votes(self) -> None:
-        """Refuse weights by probability with a rule that has none; imports a rule by path."""
-        server, sampling = self.server, self.sampling
-        weighs = sampling.by_norm or sampling.estimator_used == "unbiased"
-        if weighs and server.rule.counts_clients:
-            raise ConfigError(
-                f"{server.aggregation!r} counts every client once, but sampling.name = "
-                f"{sampling.name!r} with the estimator {sampling.estimator_used!r} weighs each by "
-                "one over its probability. Set server.aggregation = 'clipped-mean', or sample with "
-                "'uniform' or 'all'.",
-                key="server.aggregation",
-                also=["sampling.name"],
-            )
+        refuse_unfit_sections(self)
 
     @field_validator("method")
     @classmethod

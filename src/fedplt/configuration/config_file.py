@@ -17,12 +17,11 @@ import tomli_w
 from pydantic import BaseModel, ValidationError
 
 from fedplt.configs import builtin_fleets, find_config
-from fedplt.configuration.config import RunConfig
+from fedplt.configuration.config import FROM_PYTHON, RunConfig
 from fedplt.configuration.fleet_config import ON_NODES
-from fedplt.configuration.training_config import FROM_PYTHON
-from fedplt.errors import ConfigError, FedpltError, RunError
+from fedplt.errors import ConfigError, FedpltError, RunError, did_you_mean
 from fedplt.files import a_path
-from fedplt.schema import problems
+from fedplt.schema import find_section, problems
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -30,10 +29,8 @@ Model = TypeVar("Model", bound=BaseModel)
 def read_text(path: str | Path, error_type: type[FedpltError]) -> str:
     try:
         if Path(path).is_char_device():  # such as /dev/zero, which never ends
-            raise error_type(f"{path} cannot be read: it is not an ordinary file.")
+            raise OSError("it is not an ordinary file.")
         return Path(path).read_text(encoding="utf-8-sig")
-    except FedpltError:
-        raise
     except (OSError, ValueError) as error:  # no text, or NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise error_type(f"{path} cannot be read: {reason}") from error
@@ -42,10 +39,8 @@ def read_text(path: str | Path, error_type: type[FedpltError]) -> str:
 def parse_toml(text: str, path: str | Path, error_type: type[FedpltError]) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also thousands of digits, or of brackets
         raise error_type(f"{path} is not valid TOML: {error}") from error
-    except (ValueError, RecursionError) as error:  # thousands of digits, or of brackets
-        raise error_type(f"{path} cannot be read: {error}") from error
 
 
 def line_of(text: str, location: Sequence[Any]) -> int | None:
@@ -275,22 +270,11 @@ def _unset(values: dict[str, Any], path: Sequence[str], last: str) -> None:
         target = target.get(part, {}) if isinstance(target, dict) else target
     if not isinstance(target, dict):
         raise ConfigError(f"--set {key}=: an entry of a list cannot be unset; set the whole list.")
-    if last not in target:
-        _refuse_unknown_key([*path, last])
+    section, _ = find_section(RunConfig, path)
+    if last not in target and section is not None and last not in section.model_fields:
+        hint = did_you_mean(last, section.model_fields)
+        raise ConfigError(f"there is no such key. {hint}", key=f"--set {key}=")
     target.pop(last, None)
-
-
-def _refuse_unknown_key(path: Sequence[str]) -> None:
-    values: Any = None
-    for part in reversed(path):
-        values = {part: values}
-    try:
-        RunConfig.model_validate(values)
-    except ValidationError as error:
-        if any(one["type"] == "extra_forbidden" for one in error.errors()):
-            found = {one.key: one for one in problems(error, RunConfig, values)}
-            key = ".".join(path)
-            raise ConfigError(found[key].message, key=f"--set {key}=") from None
 
 
 FILES = (

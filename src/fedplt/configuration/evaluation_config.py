@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fedplt.client import METRICS, TASKS, Loss, Metric, Task
+from fedplt.client import METRICS, TASKS, Metric, Task
 from fedplt.errors import ConfigError, did_you_mean
 from fedplt.imports import import_object
 from fedplt.schema import Section
@@ -27,13 +28,11 @@ class TaskConfig(Section):
     def task(self) -> Task:
         """The task itself; imports what is named by import path."""
         task: Task = _named("name", self.name, TASKS, Task)
-        loss: Loss = task.loss
         if self.loss is not None:
-            loss = import_object(self.loss, "task.loss")
-        metric: Metric = task.metric
+            task = replace(task, loss=import_object(self.loss, "task.loss"))
         if self.metric is not None:
-            metric = _named("metric", self.metric, METRICS, Metric)
-        return Task(task.name, loss, metric)
+            task = replace(task, metric=_named("metric", self.metric, METRICS, Metric))
+        return task
 
 
 def _named(key: str, name: str, known: dict[str, Any], kind: type) -> Any:

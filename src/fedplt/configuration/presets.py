@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedplt.configuration.messages_config import MessagesConfig
 from fedplt.errors import ConfigError, did_you_mean
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -48,8 +47,8 @@ def apply_preset(values: Mapping[str, Any]) -> dict[str, Any]:
         )
         raise ConfigError(problem, key="method.preset", also=["method.name"])
     sections["method"] = {key: value for key, value in method.items() if key != "preset"}
-    defaults = {
-        "messages": MessagesConfig().model_dump(),
+    defaults: dict[str, dict[str, Any]] = {
+        "messages": {"up": "float32", "down": "float32"},
         "method": {"rotate_every": 0},
         "sampling": {"name": "all"},
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from fedplt.errors import ConfigError, did_you_mean
 from fedplt.imports import import_object
@@ -66,11 +66,6 @@ class SamplingConfig(Section):
         return self.match_budget or not (self.by_norm and self.rule.budget_in == "clients")
 
     @property
-    def weighs_blocks(self) -> bool:
-        """Whether clients need the weights of the blocks to compute their norms."""
-        return self.objective == "aggregate"
-
-    @property
     def rule(self) -> Rule:
         """The rule of a sampler by norm; imports what is named by import path."""
         if self.name in RULES:
@@ -95,22 +90,22 @@ class SamplingConfig(Section):
         return _CLASSES.make(self.name, {**given, **self.options})
 
     @property
+    def weighs(self) -> bool:
+        """Whether updates are weighted by one over their client's probability."""
+        return self.by_norm or self.estimator_used == "unbiased"
+
+    @property
     def estimator_used(self) -> Estimator:
         return self.estimator or ("unbiased" if self.by_norm else "renormalized")
 
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
+    def refuse_conflicts(self) -> None:
         known = [*SAMPLERS, *RULES]
-        if name not in known and ":" not in name:
-            raise ValueError(
-                f"there is no sampler {name!r}. {did_you_mean(name, known)} Your own is named by "
-                "import path: 'my_module:MySampler'."
+        if self.name not in known and ":" not in self.name:
+            raise ConfigError(
+                f"there is no sampler {self.name!r}. {did_you_mean(self.name, known)} Your own is "
+                "named by import path: 'my_module:MySampler'.",
+                key="name",
             )
-        return name
-
-    @model_validator(mode="after")
-    def _fits_the_name(self) -> SamplingConfig:
         for key in sorted(_OPTIONS):
             owners = [name for name in SAMPLERS if key in _CLASSES.options(name)]
             if ":" not in self.name and (self.name in owners) != (getattr(self, key) is not None):
@@ -142,7 +137,6 @@ class SamplingConfig(Section):
             )
         if self.by_norm and self.norms == "fresh":
             self.refuse_unused(["floor"], "norms = 'fresh'", "or set norms = 'last'")
-        return self
 
 
 _OPTIONS = set().union(*map(_CLASSES.options, SAMPLERS)) & SamplingConfig.model_fields.keys()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
-from fedplt.errors import ConfigError, did_you_mean
+from fedplt.errors import ConfigError
 from fedplt.methods import NamedClasses
 from fedplt.schema import Section
 from fedplt.server import (
@@ -72,19 +72,10 @@ class ServerConfig(Section):
     attempts: Annotated[int, Field(ge=1)] = 3
     """How often a round is tried before the run stops (it can be resumed)."""
 
-    @field_validator("aggregation")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in RULES and ":" not in name:
-            raise ValueError(
-                f"there is no rule {name!r}. {did_you_mean(name, RULES)} Your own is named by "
-                "import path: 'my_module:MyRule'."
-            )
-        return name
-
-    @model_validator(mode="after")
-    def _fits_the_aggregation(self) -> ServerConfig:
-        because = f"aggregation = {self.aggregation!r}"
+    def refuse_conflicts(self) -> None:
+        because, is_built_in = f"aggregation = {self.aggregation!r}", ":" not in self.aggregation
+        if is_built_in:
+            _CLASSES.find(self.aggregation)  # refuses an unknown name
         for key in sorted(_OPTIONS):
             names = [name for name in RULES if key in _CLASSES.options(name)]
             if self.aggregation not in names:
@@ -92,25 +83,17 @@ class ServerConfig(Section):
         for key in self.options.keys() & self._own_options():
             problem = f"{key} is a key of [server] itself; write it there"
             raise ConfigError(problem, key=f"options.{key}")
-        if ":" not in self.aggregation and self.rule.counts_clients:
+        if is_built_in and self.rule.counts_clients:
             instead = "or set aggregation = 'clipped-mean'"
             self.refuse_unused(["weights", "max_examples"], because, instead)
         if self.weights == "equal":
             self.refuse_unused(["max_examples"], "weights = 'equal'", "or weigh by examples")
-        return self
-
-    @model_validator(mode="after")
-    def _fits_the_optimizer(self) -> ServerConfig:
         unused = {
             "none": ("learning_rate", "beta1", "beta2", "epsilon"),
             "momentum": ("beta2", "epsilon"),
         }.get(self.optimizer, ())
-        because = f"optimizer = {self.optimizer!r}"
-        self.refuse_unused(unused, because, "or choose another optimizer, such as 'adam'")
-        return self
-
-    @model_validator(mode="after")
-    def _fits_the_memory(self) -> ServerConfig:
+        instead = "or choose another optimizer, such as 'adam'"
+        self.refuse_unused(unused, f"optimizer = {self.optimizer!r}", instead)
         if self.memory is not None and self.aggregation not in ("mean", "clipped-mean"):
             raise ConfigError(
                 f"aggregation = {self.aggregation!r} does not allow it: remembered updates are "
@@ -118,7 +101,6 @@ class ServerConfig(Section):
                 "'clipped-mean'",
                 key="memory",
             )
-        return self
 
     @property
     def rule(self) -> AggregationRule:

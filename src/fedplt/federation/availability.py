@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,12 @@ from fedplt.configuration import AnnouncedDevice
 from fedplt.errors import ConfigError, UntrainedWarning
 from fedplt.federation.costs import RoundCosts
 from fedplt.federation.engine import Engine, NodesEngine
-from fedplt.federation.fleet import changed_devices
+from fedplt.federation.fleet import changed_devices, nominal_workload
 from fedplt.federation.job import Job, memory_counter
 from fedplt.federation.planning import method_from_config
 from fedplt.fleet import DeviceProfile, in_time
 from fedplt.methods import PlanRequest
-from fedplt.planning import Assignment, RoundAssignments
+from fedplt.planning import Assignment
 from fedplt.seeds import generator
 from fedplt.server import Broadcast
 
@@ -60,29 +61,23 @@ class Availability:
             problem = f"nobody finishes within {limit:g} s; the fastest, {fastest}, takes "
             raise ConfigError(f"{problem}{least:.3g} s. Raise it.", key="fleet.late_after_seconds")
 
-    def attend(self, round: int, assignments: RoundAssignments | None = None) -> Attendance:
+    def attend(self, round: int) -> Attendance:
         """The attendance of all clients in this round, whether they are sampled or not."""
         settings, number = self.settings, self.job.plan.num_clients
-        if settings is None:
+        if settings is None or self.job.devices is None:
             return Attendance(list(range(number)), [], [])
         late = np.zeros(number, dtype=np.bool_)
         if settings.late_after_seconds is not None:
-            seconds = self.predicted(round, assignments)
+            seconds = self.predicted(round)
             late = np.array([not in_time(each, settings.late_after_seconds) for each in seconds])
-        chances = generator(self.job.config.seed, "dropout", round=round).random(number)
-        dropped = ~late & (chances < self._away(round))
-        assert self.job.devices is not None
+        away: Any = settings.dropout  # the probability, of all clients or of each
+        if available := self.job.devices.availability:
+            away = 1 - (1 - away) * np.array(available[round % len(available)])
+        draws = generator(self.job.config.seed, "dropout", round=round).random(number)
+        dropped = ~late & (draws < away)
         dropped[list(self.job.devices.away)] = True
         parts = (~late & ~dropped, dropped, late)
         return Attendance(*(np.flatnonzero(part).tolist() for part in parts))
-
-    def _away(self, round: int) -> float | NDArray[np.float64]:
-        """The chance to be away: of all clients, or of each."""
-        assert self.settings is not None and self.job.devices is not None
-        dropout, available = self.settings.dropout, self.job.devices.availability
-        if available is None:
-            return dropout
-        return 1 - (1 - dropout) * np.array(available[round % len(available)])
 
     def round_seconds(
         self, assignments: Mapping[int, Assignment], uploading: Collection[int], sent: Broadcast
@@ -95,15 +90,13 @@ class Availability:
         times = (seconds(k, a, uploads=k in some, sent=sent) for k, a in assignments.items())
         return max((time.total for time in times), default=0.0)
 
-    def predicted(
-        self, round: int, assignments: RoundAssignments | None = None
-    ) -> NDArray[np.float64]:
+    def predicted(self, round: int) -> NDArray[np.float64]:
         """Predicted seconds of each client, upload included: sampling may come later."""
         plan = self.job.plan
         if not plan.costs_change:
             round = 0  # other slices may be trained, but of the same size in every round
         if self._predictions is None or self._predictions[0] != round:
-            assigned = plan.in_round(round) if assignments is None else assignments
+            assigned = plan.in_round(round)
             times = [self._costs.seconds(k, assigned[k]).total for k in range(plan.num_clients)]
             self._predictions = round, np.array(times)
         return self._predictions[1]
@@ -177,8 +170,8 @@ class ChangingFleet:
 
 def replanned(job: Job, roster: Roster) -> Job:
     """The same run, planned for the clients that are there."""
-    counter = memory_counter(job)
-    devices = changed_devices(job.config, job.layers, roster, len(job.samples), counter)
+    known = (job.config, job.layers, len(job.samples), memory_counter(job))
+    devices = changed_devices(job.config, roster, partial(nominal_workload, *known))
     request = PlanRequest(job.layers, devices.ratios, job.config.seed, job.plan.coupled_units)
     plan = method_from_config(job.config).full_plan(request)
     return replace(job, plan=plan, devices=devices)

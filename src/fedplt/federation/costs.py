@@ -7,11 +7,10 @@ import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from fedplt.configuration import SamplingConfig
 from fedplt.federation.job import Job
@@ -31,7 +30,6 @@ from fedplt.planning import (
     sublayers_assignment,
     upload_bytes,
 )
-from fedplt.schema import Section
 from fedplt.server import Broadcast
 from fedplt.text import bytes_text, counted, duration_text, flops_text
 
@@ -110,17 +108,13 @@ class DeviceTimes:
     """If it trained the whole model, with all local steps."""
 
 
-class _Devices(Section):
-    devices: Annotated[list[DeviceTimes], Field(min_length=1)]
+_DEVICES = TypeAdapter(list[DeviceTimes])
 
 
-_DEVICES = TypeAdapter(_Devices)
-
-
-def device_times(job: Job) -> list[DeviceTimes]:
-    """The devices of a job, in the order of their first clients; empty without ``[fleet]``."""
+def write_devices(folder: RunFolder, job: Job) -> None:
+    """Write ``devices.json``: the devices in the order of their first clients, if there are any."""
     if job.devices is None:
-        return []
+        return
     costs, plan = RoundCosts(job), job.plan
     whole = sublayers_assignment(plan.layers, plan.layers.num_sublayers)
     clients: dict[str, list[int]] = {}
@@ -131,20 +125,14 @@ def device_times(job: Job) -> list[DeviceTimes]:
         busiest = max(members, key=job.examples_seen)
         part = plan.assignment(busiest)
         planned, full = costs.seconds(busiest, part), costs.seconds(busiest, whole, uncut=True)
-        found.append(DeviceTimes(name, members, part.ratio, planned, full))
-    return found
-
-
-def write_devices(folder: RunFolder, job: Job) -> None:
-    """Write ``devices.json``, if the run has devices."""
-    if devices := device_times(job):
-        folder.write_json(DEVICES_FILE, {"devices": [asdict(device) for device in devices]})
+        found.append(asdict(DeviceTimes(name, members, part.ratio, planned, full)))
+    folder.write_json(DEVICES_FILE, {"devices": found})
 
 
 def read_devices(folder: Path, run: str) -> list[DeviceTimes]:
     """The devices of a run on disk; empty if it has none. ``run`` is the run's id."""
     path = folder / DEVICES_FILE
-    return checked(_DEVICES, read_json(path, run), path).devices if path.exists() else []
+    return checked(_DEVICES, read_json(path, run).get("devices"), path) if path.exists() else []
 
 
 BATCH = 64
@@ -248,17 +236,16 @@ def _sampled(
     if not sampling.by_norm:
         part = sampling.sampler.share(clients)
         return part, part * uploads
-    if sampling.budget is None:
-        return 1.0, uploads
     each = model if sampling.in_models else uploads / clients
-    sent = min(sampling.budget * each, uploads)
+    sent = min((sampling.budget or 0.0) * each, uploads)
     return (sent / uploads if sampling.norms == "last" else 1.0), sent
 
 
 def _flops_per_second(job: Job, flops: int) -> float:
     """Of one thread that trains the whole model; the second of two steps is timed."""
     model, threads = copy_model(job.model), torch.get_num_threads()
-    number = min(job.training.batch_size or BATCH, len(job.samples))
+    size = job.training.settings.batch_size
+    number = min(BATCH if size == "full" else size, len(job.samples))
     inputs, targets = job.samples.batch(torch.arange(number))
     torch.set_num_threads(1)
     try:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedplt.client import CHUNK, Evaluation, Metric, Sums, label_shares
+from fedplt.client import CHUNK, Evaluation, Metric, label_shares
 from fedplt.configuration import ON_NODES
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.engine import Engine
@@ -179,7 +179,9 @@ def score_of_clients(
     together = summary["mean"]
     if own:
         scaled = [factor * sums for factor, sums in zip(factors, parts, strict=True)]
-        together = metric.score(_added(scaled), max(1, round(weights.sum())))
+        # Client order, exactly rounded: the sum does not depend on who answers first.
+        added = np.array([math.fsum(column) for column in zip(*scaled, strict=True)])
+        together = metric.score(added, max(1, round(weights.sum())))
     loss = _mean(losses, weights)
     if combine != "mean":
         together, loss = _robust(scores, combine, trim), _robust(losses, combine, trim)
@@ -215,8 +217,3 @@ def _unlike(evaluations: Mapping[int, Evaluation]) -> dict[int, str]:
     most = Counter(lengths.values()).most_common(1)[0][0] if lengths else 0
     why = "it measured another metric than most. Is [task] in its node.toml that of the run?"
     return {client: why for client, length in lengths.items() if length != most}
-
-
-def _added(parts: Sequence[Sums]) -> Sums:
-    """The sums of all clients, in client order."""
-    return np.array([math.fsum(column) for column in zip(*parts, strict=True)])

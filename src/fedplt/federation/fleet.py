@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from fedplt.client import MEANS, MemoryCounter, batch_statistics
 from fedplt.configuration import (
@@ -33,6 +34,9 @@ from fedplt.fleet import (
 )
 from fedplt.planning import Allocation, Layers
 
+Value = TypeVar("Value")
+MakeWorkload = Callable[[], ExactWorkload]
+"""Computes the workload of a client's round, if the ratios are planned from it."""
 UNKNOWN = DeviceProfile("unknown", 1e9, 1e6, 1e6)
 """Of a client that is away; nothing is predicted for it."""
 
@@ -60,47 +64,37 @@ class ClientDevices:
         profiles = [asdict(profile) for profile in self.profiles]
         for profile in profiles:
             del profile["watts"]  # changes neither
-        text = repr(profiles)
-        if self.availability is not None:
-            text += repr(self.availability)
+        text = repr(profiles) + (repr(self.availability) if self.availability else "")
         return f"{zlib.crc32(text.encode()):08x}"
 
 
-def client_devices(
-    config: RunConfig,
-    layers: Layers,
-    num_examples: int | None = None,
-    counter: MemoryCounter | None = None,
-) -> ClientDevices | None:
+def client_devices(config: RunConfig, workload: MakeWorkload) -> ClientDevices | None:
     """The clients' devices as ``[fleet]`` says, and their planned ratios if it asks for them."""
     settings = config.fleet
     if settings is None:
         return None
     try:
-        changes, on_nodes = settings.replan == "on-change", settings.devices == ON_NODES
-        if settings.ratios == "groups" and not (changes or on_nodes):
+        if settings.ratios == "groups":
             clients = ClientDevices(_by_group(config.clients, settings))
         elif config.clients.groups != ClientsConfig().groups:
             raise FleetError(
                 "the ratios are planned from the devices, but clients.groups sets them too. Leave "
                 "out the groups, or set fleet.ratios = 'groups'."
             )
-        elif changes:
-            return changed_devices(config, layers, {}, num_examples)
+        elif settings.replan == "on-change":
+            return changed_devices(config, {}, workload)
         else:
-            devices = (
-                _announced(settings) if on_nodes else read_fleet(Path(settings.devices)).devices
-            )
+            devices = _devices(settings)
             number, wanted = sum(device.count for device in devices), config.clients.num_clients
             if number != wanted:
                 raise FleetError(
                     f"{settings.devices} has {number} devices (counts added up), but "
                     f"clients.num_clients is {wanted}. Make them equal."
                 )
-            clients = _planned(devices, config, layers, num_examples, counter)
+            clients = _planned(devices, settings, workload())
     except FleetError as error:
         raise ConfigError(str(error), key="fleet.devices") from error
-    if settings.availability is None or on_nodes:
+    if settings.availability is None:
         return clients
     try:
         names = [profile.name for profile in clients.profiles]
@@ -120,7 +114,10 @@ def _by_group(clients: ClientsConfig, settings: FleetConfig) -> tuple[DeviceProf
     return tuple(d for d, size in zip(devices, sizes, strict=True) for _ in range(size))
 
 
-def _announced(settings: FleetConfig) -> tuple[DeviceProfile, ...]:
+def _devices(settings: FleetConfig) -> tuple[DeviceProfile, ...]:
+    """The devices in the file, or those that the nodes have announced."""
+    if settings.devices != ON_NODES:
+        return read_fleet(Path(settings.devices)).devices
     if settings.announced is None:
         raise FleetError(
             "the devices are the nodes' ('nodes'): give what each client's device can do in "
@@ -130,49 +127,37 @@ def _announced(settings: FleetConfig) -> tuple[DeviceProfile, ...]:
 
 
 def changed_devices(
-    config: RunConfig,
-    layers: Layers,
-    there: Mapping[int, DeviceProfile],
-    num_examples: int | None = None,
-    counter: MemoryCounter | None = None,
+    config: RunConfig, there: Mapping[int, DeviceProfile], workload: MakeWorkload
 ) -> ClientDevices:
     """The clients that are there, planned as one fleet; others train nothing."""
     assert config.fleet is not None
-    number, clients = config.clients.num_clients, sorted(there)
-    profiles = [UNKNOWN] * number
-    ratios: list[float | Allocation] = [config.fleet.min_ratio] * number
-    steps: list[int | None] = [None] * number
-    parts = list(steps)
-    plan = None
-    if clients:
-        fleet = tuple(there[client] for client in clients)
-        found = _planned(fleet, config, layers, num_examples, counter)
-        plan = found.plan
-        for index, client in enumerate(clients):
-            profiles[client] = found.profiles[index]
-            ratios[client], steps[client] = found.ratios[index], found.local_steps[index]
-            parts[client] = found.micro_batches[index]
-    away = frozenset(range(number)) - frozenset(clients)
-    return ClientDevices(tuple(profiles), plan, tuple(ratios), tuple(steps), tuple(parts), away)
+    number, minimum = config.clients.num_clients, config.fleet.min_ratio
+    place = {client: index for index, client in enumerate(sorted(there))}
+    found = ClientDevices(())
+    if there:
+        found = _planned(tuple(there[k] for k in place), config.fleet, workload())
+
+    def by_client(values: tuple[Value, ...], absent: Value) -> tuple[Value, ...]:
+        return tuple(values[place[k]] if k in place else absent for k in range(number))
+
+    return ClientDevices(
+        by_client(found.profiles, UNKNOWN), found.plan, by_client(found.ratios, minimum),
+        by_client(found.local_steps, None), by_client(found.micro_batches, None),
+        away=frozenset(range(number)) - there.keys(),
+    )  # fmt: skip
 
 
 def _planned(
-    devices: tuple[DeviceProfile, ...],
-    config: RunConfig,
-    layers: Layers,
-    num_examples: int | None,
-    counter: MemoryCounter | None,
+    devices: tuple[DeviceProfile, ...], settings: FleetConfig, workload: ExactWorkload
 ) -> ClientDevices:
     """Each device's share of the model, as the fleet planner plans it."""
-    assert config.fleet is not None
-    workload = nominal_workload(config, layers, num_examples, counter)
-    target = config.fleet.model_dump(include=set(FleetTarget.model_fields))
+    target = settings.model_dump(include=set(FleetTarget.model_fields))
     plan, steps = plan_fleet(devices, workload, **target), workload.local_steps
     everybody = [entry for entry in plan.devices for _ in range(entry.device.count)]
     return ClientDevices(
         tuple(entry.device for entry in everybody),
         plan,
-        tuple(planned_share(layers, entry.ratio, entry.frozen_layers) for entry in everybody),
+        tuple(planned_share(workload.layers, e.ratio, e.frozen_layers) for e in everybody),
         tuple(e.local_steps if e.local_steps < steps else None for e in everybody),
         tuple(entry.micro_batch for entry in everybody),
     )
@@ -194,7 +179,7 @@ def with_memory(workload: ExactWorkload, counter: MemoryCounter | None) -> Exact
     """The workload with its memory counted, and batches that may be split to save some."""
     if counter is None:
         return workload
-    own = counter.training.micro_batch
+    own = counter.training.settings.micro_batch
     # Other losses may not be means over the examples.
     may_split = counter.training.loss in MEANS or own is not None
     may_split &= not batch_statistics(counter.model)
@@ -211,26 +196,19 @@ def nominal_workload(
 
     ``num_examples`` is the total over all clients; it is known for built-in data sets.
     """
-    steps, batch, seen = _nominal_steps(config, num_examples)
-    return with_memory(ExactWorkload(layers, steps, batch, seen), counter)
-
-
-def _nominal_steps(config: RunConfig, num_examples: int | None) -> tuple[int, int, int | None]:
-    """Local steps, batch size, and the examples seen if not all batches are full."""
     settings = config.training
     if num_examples is None and config.data.name in CATALOG:
         num_examples = CATALOG[config.data.name].num_train
     if settings.local_steps is not None and settings.batch_size != "full":
-        return settings.local_steps, settings.batch_size, None
-    if num_examples is None:
+        workload = ExactWorkload(layers, settings.local_steps, settings.batch_size)
+    elif num_examples is None:
         raise ConfigError(
             f"the work of a round depends on the unknown size of {config.data.name!r}. "
             "Set training.local_steps and training.batch_size.",
             key="training",
         )
-    each = -(-num_examples // config.clients.num_clients)  # the most of an even split
-    batch = each if settings.batch_size == "full" else min(settings.batch_size, each)
-    if settings.local_steps is not None:
-        return settings.local_steps, batch, None
-    epochs = settings.local_epochs or 1
-    return epochs * -(-each // batch), batch, epochs * each
+    else:
+        each = -(-num_examples // config.clients.num_clients)  # the most of an even split
+        seen = settings.examples_seen(each) if settings.local_steps is None else None
+        workload = ExactWorkload(layers, settings.num_steps(each), settings.batch_of(each), seen)
+    return with_memory(workload, counter)

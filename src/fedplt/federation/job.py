@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -31,6 +31,7 @@ from fedplt.federation.preflight.model import (
     uncompiled,
 )
 from fedplt.fleet import ExactWorkload
+from fedplt.imports import import_object
 from fedplt.models import MODELS
 from fedplt.planning import Allocation, Layers, LocalRecipe, Plan
 from fedplt.server import claim_cap, update_weights
@@ -91,33 +92,28 @@ class Job:
 
         ``uncut``: as if the planner had not cut its local steps.
         """
-        number = len(self.examples(client))
-        settings = self.training if uncut else self.training_of(client)
-        if settings.local_steps is not None:
-            return settings.local_steps * min(settings.batch_size or number, number)
-        return number * (settings.local_epochs or 1)
+        training = self.training if uncut else self.training_of(client)
+        return training.settings.examples_seen(len(self.examples(client)))
 
     def training_of(self, client: int) -> LocalTraining:
         """The run's local training, with the steps and micro-batches planned for this client."""
         planned = self.devices.local_steps if self.devices else ()
-        steps, default = planned[client] if planned else None, self.training
+        steps, training = planned[client] if planned else None, self.training
         parts = self.devices.micro_batches if self.devices else ()
         if parts and parts[client] is not None:
-            default = replace(default, micro_batch=parts[client])
+            training = training.with_settings(micro_batch=parts[client])
         if steps is None:
-            return default
-        number = len(self.examples(client))
-        seen = steps * min(default.batch_size or number, number)
-        if default.local_steps is None and seen >= number * (default.local_epochs or 1):
-            return default  # the planner assumed more examples than this client has
-        return replace(default, local_epochs=None, local_steps=steps)
+            return training
+        fewer = training.with_settings(local_epochs=None, local_steps=steps)
+        if training.settings.local_steps is not None:
+            return fewer
+        number = len(self.examples(client))  # the planner may have assumed more of them
+        are_fewer = fewer.settings.examples_seen(number) < training.settings.examples_seen(number)
+        return fewer if are_fewer else training
 
     def device_name(self, client: int) -> str:
         """The client's device, with ``[fleet]``; else empty."""
         return self.devices.profiles[client].name if self.devices else ""
-
-    def device_names(self, clients: Sequence[int]) -> dict[str, str]:
-        return {str(k): self.device_name(k) for k in clients} if self.devices else {}
 
     def client_name(self, client: int) -> str:
         """``client 3``, or ``client 3 (old-phone)``."""
@@ -183,29 +179,15 @@ def local_training_of(
     loss: Loss = classification_loss,
     augment: Augment | None = None,
 ) -> LocalTraining:
-    settings = config.training
-    if settings.augment == FROM_PYTHON and augment is None:
+    path = config.training.augment
+    if path == FROM_PYTHON and augment is None:
         problem = f"{FROM_PYTHON!r} stands for a function that was given to fedplt.train. Name it "
         do = "by import path ('my_package.images:augment'), or leave it out."
         raise ConfigError(problem + do, key="training.augment")
-    options: dict[str, Any] = dict(settings.optimizer_options)
-    for name in ("momentum", "weight_decay"):
-        if getattr(settings, name) is not None:
-            options[name] = getattr(settings, name)
-    training = LocalTraining(
-        local_epochs=settings.local_epochs or (None if settings.local_steps else 1),
-        local_steps=settings.local_steps,
-        batch_size=None if settings.batch_size == "full" else settings.batch_size,
-        micro_batch=settings.micro_batch,
-        optimizer=settings.optimizer,
-        optimizer_options=options,
-        loss=loss,
-        augment=augment or settings.augmentation(),
-        proximal=settings.proximal,
-        recipe=method_from_config(config).recipe,
-    )
-    try_optimizer(training)
-    return training
+    if path is not None and augment is None:
+        augment = import_object(path, "training.augment")
+    try_optimizer(config.training)
+    return LocalTraining(config.training, loss, augment, method_from_config(config).recipe)
 
 
 def _refuse_without_labels(data: TrainingData, outputs: Any) -> None:
@@ -271,10 +253,6 @@ class DataOnNodes:
 
 def make_server_job(config: RunConfig, num_examples: Sequence[int]) -> Job:
     """The job of a server without data; ``num_examples`` of every client."""
-    number = config.clients.num_clients
-    if len(num_examples) != number or min(num_examples) < 1:
-        problem = f"{len(num_examples)} numbers for {number} clients; give each client's number of "
-        raise ConfigError(f"{problem}examples, at least 1.", key="clients.num_examples")
     model, task, total = model_from_config(config), config.task.task(), sum(num_examples)
     training = local_training_of(config, task.loss)
     plan, devices = plan_from_config(

@@ -27,7 +27,7 @@ from fedplt.federation.preflight.model import (
 )
 from fedplt.federation.privacy import PrivateRounds
 from fedplt.federation.run_folder.checkpoint import Checkpoint
-from fedplt.federation.run_folder.folder import RunFolder
+from fedplt.federation.run_folder.folder import PLAN_FILE, RunFolder
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
 from fedplt.federation.run_folder.results import (
     AVERAGE_MODEL,
@@ -191,7 +191,7 @@ class Federation:
         job = self.job
         everybody = job.plan.in_round(round)
         # Choose: before training, unless the sampler needs the norms of this round's updates.
-        there = self._availability.attend(round, everybody)
+        there = self._availability.attend(round)
         selection = self.sampler.before_training(round, there.present)
         asked = there if selection is None else there.of(selection.asked)
         assignments = {client: everybody[client] for client in asked.present}
@@ -259,18 +259,19 @@ class Federation:
         seconds = time.perf_counter() - started
         replanned = self.fleet.commit() if self.fleet else None
         if replanned and self.folder:
-            self.folder.write_plan(self.job.plan)
+            self.folder.write_json(PLAN_FILE, self.job.plan.to_json())
         record = outcome.record(
             round=self.rounds_done, total=self.total, seconds=seconds, diagnostics=diagnostics,
             replanned=replanned,
         )  # fmt: skip
-        return replace(record, devices=self.job.device_names(record.away))
+        names = {str(k): self.job.device_name(k) for k in record.away if self.job.devices}
+        return replace(record, devices=names)
 
     def _use(self, job: Job) -> None:
         """Go on with another plan for the same model, data and clients."""
         if job is not self.job:
             self.job = job
-            self.sampler.use(job)
+            self.sampler.job = job
             self._costs = RoundCosts(job)
             self._availability = Availability(job, self._costs)
 
@@ -300,7 +301,20 @@ class Federation:
         # Client order: float addition is not associative, and the result must not depend on
         # which worker finishes first.
         added, came, weights = [], list[int](), self.sampler.weights(selection)
-        updates = self._valid(self.engine.collect(selection.clients), assignments, rejected, came)
+        max_rms, known = self.job.config.server.max_rms, self.job.num_examples
+
+        def valid() -> Iterator[tuple[int, ClientUpdate]]:
+            for client, update in self.engine.collect(selection.clients):
+                came.append(client)
+                try:
+                    number = int(known[client])
+                    validate(update, assignments[client], num_examples=number, max_rms=max_rms)
+                except Exception as error:  # values come from the client
+                    rejected[str(client)] = refusal(error)
+                else:
+                    yield client, update
+
+        updates = valid()  # one by one: they may not fit into memory together
         if (limit := self.job.config.server.max_medians) is not None:
             waiting = dict(updates)
             rejected |= outliers(waiting, assignments, limit)
@@ -320,25 +334,6 @@ class Federation:
         if not self.privacy:  # with noise, a round without updates is one like others
             stop_if_all_are_bad(self.job, self.rounds_done, len(assignments), rejected)
         return added, rejected, bytes_up
-
-    def _valid(
-        self,
-        updates: Iterator[tuple[int, ClientUpdate]],
-        assignments: Mapping[int, Assignment],
-        rejected: dict[str, str],
-        came: list[int],
-    ) -> Iterator[tuple[int, ClientUpdate]]:
-        """Updates one by one; why others are refused is added to ``rejected``, all to ``came``."""
-        limit, known = self.job.config.server.max_rms, self.job.num_examples
-        for client, update in updates:
-            came.append(client)
-            try:
-                number = int(known[client])
-                validate(update, assignments[client], num_examples=number, max_rms=limit)
-            except Exception as error:  # values come from the client
-                rejected[str(client)] = refusal(error)
-            else:
-                yield client, update
 
     def _aggregate(self, aggregator: Aggregator) -> tuple[Tensor, Memory]:
         """The next model state and server optimizer state; the current ones do not change."""
@@ -368,8 +363,7 @@ class Federation:
         """
         if self.average is None:
             return {FINAL_MODEL: self.state}
-        history = History(self.records, metric=self.job.metric.info)
-        if history.ends_with_average(self.average.settings.ship):
+        if self.history().ends_with_average(self.average.settings.ship):
             return {FINAL_MODEL: self.average.state, LAST_MODEL: self.state}
         return {FINAL_MODEL: self.state, AVERAGE_MODEL: self.average.state}
 

@@ -113,12 +113,12 @@ def load_data(config: RunConfig, progress: Progress | None = None) -> TrainingDa
 
 
 def call_loader(load: Any, name: str, key: str) -> Any:
-    """Call the user's function, which may raise anything."""
+    """Call the user's function."""
     try:
         return load()
     except FedpltError:
         raise
-    except Exception as error:
+    except Exception as error:  # the user's function may raise anything
         problem = f"{name!r} failed: {type(error).__name__}: {error}"
         raise ConfigError(problem, key=key) from error
 

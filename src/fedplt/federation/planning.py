@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from fedplt.client import LocalTraining, MemoryCounter, batch_statistics, try_submodel
-from fedplt.configuration import RunConfig
+from fedplt.configuration import CutConfig, RunConfig, refuse_weighted_votes
 from fedplt.cutting import cut, find_spaces
 from fedplt.errors import ConfigError, CutError, FedpltError, UntrainedWarning
-from fedplt.federation.fleet import ClientDevices, client_devices
+from fedplt.federation.fleet import ClientDevices, client_devices, nominal_workload
 from fedplt.kernels import check_dtypes
 from fedplt.methods import Method, PlanRequest, make_method
 from fedplt.models import MODELS
@@ -32,17 +33,18 @@ def plan_from_config(
 
     ``training`` lets the fleet planner count the memory of the devices' training.
     """
-    check_named_code(config)
-    _check_micro_batch(config, model)
-    groups: Any = config.model.groups
-    if groups is None and config.model.name in MODELS:
-        groups = MODELS[config.model.name].groups
-    settings = config.model
+    _check_named_code(config)
+    if config.training.micro_batch is not None and (name := batch_statistics(model)):
+        raise ConfigError(
+            f"{name} normalizes by the statistics of the whole batch, which micro-batches do not "
+            "have. Leave out micro_batch, or use layers without them (GroupNorm, LayerNorm).",
+            key="training.micro_batch",
+        )
+    how: dict[str, Any] = config.model.model_dump(include=set(CutConfig.model_fields))
+    if how["groups"] is None and config.model.name in MODELS:
+        how["groups"] = MODELS[config.model.name].groups
     try:
-        layers = cut(
-            model, example, groups=groups, always=settings.always, never=settings.never,
-            fused=settings.fused, max_sublayers=settings.max_sublayers,
-        )  # fmt: skip
+        layers = cut(model, example, **how)
     except CutError as error:
         raise ConfigError(str(error), key="model") from error
     try:
@@ -51,7 +53,8 @@ def plan_from_config(
         do = "Call model.float() first. (fedplt.train_only in your training loop takes any type.)"
         raise ConfigError(f"{error} {do}", key="model") from error
     counter = MemoryCounter(model, example, training) if training and example is not None else None
-    devices = client_devices(config, layers, num_examples, counter)
+    workload = partial(nominal_workload, config, layers, num_examples, counter)
+    devices = client_devices(config, workload)
     if ratios is None:
         ratios = (devices.ratios if devices else ()) or _ratios(config, layers)
     elif devices is not None:
@@ -75,20 +78,11 @@ def warn_of_gaps(plan: Plan, label: str = "", stacklevel: int = 3) -> None:
         warnings.warn(f"{label}{entry}", UntrainedWarning, stacklevel=stacklevel)
 
 
-def check_named_code(config: RunConfig) -> None:
+def _check_named_code(config: RunConfig) -> None:
     """Import the sampler and the aggregation rule, so that mistakes show before anything runs."""
     _ = config.sampling.rule if config.sampling.by_norm else config.sampling.sampler
     _ = config.server.rule
-    config.refuse_weighted_votes()
-
-
-def _check_micro_batch(config: RunConfig, model: nn.Module) -> None:
-    if config.training.micro_batch is not None and (name := batch_statistics(model)):
-        raise ConfigError(
-            f"{name} normalizes by the statistics of the whole batch, which micro-batches do not "
-            "have. Leave out micro_batch, or use layers without them (GroupNorm, LayerNorm).",
-            key="training.micro_batch",
-        )
+    refuse_weighted_votes(config)
 
 
 def method_from_config(config: RunConfig) -> Method:

@@ -131,13 +131,6 @@ def privacy_text(record: Mapping[str, Any]) -> str:
     return f"{text}."
 
 
-def noise_multiplier_for(config: RunConfig, epsilon: float) -> float:
-    """The noise multiplier with which this run would spend at most epsilon."""
-    assert config.privacy is not None
-    probability, delta = probability_of(config), config.privacy.delta
-    return noise_for(epsilon, config.rounds, probability=probability, delta=delta)
-
-
 def epsilon_after(
     rounds: int, *, noise_multiplier: float, probability: float, delta: float
 ) -> float:

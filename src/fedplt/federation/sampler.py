@@ -72,10 +72,6 @@ class ClientSampler:
         self._saved_refusals = self._refusals.clone()
         """As of the last round that counts."""
 
-    def use(self, job: Job) -> None:
-        """Go on with another plan for the same clients."""
-        self.job = job
-
     def before_training(self, round: int, there: Sequence[int]) -> Selection | None:
         """The selection, if it can be made before training; None if all clients must train first.
 
@@ -147,7 +143,7 @@ class ClientSampler:
 
     def block_weights(self, assignments: RoundAssignments, there: Sequence[int]) -> Tensor | None:
         """The server's divisor of each value, if the clients' norms must be weighted by it."""
-        if not self.settings.weighs_blocks:
+        if self.settings.objective != "aggregate":
             return None
         aggregator = Aggregator(self.job.layers, self.job.recipe.normalizer)
         self._expect(aggregator, assignments, there)
@@ -260,7 +256,7 @@ class ClientSampler:
         """
         weights, chances = self.job.weights, selection.probabilities
         differ = len(np.unique(chances[chances > 0])) > 1
-        if self.settings.by_norm or differ or self.settings.estimator_used == "unbiased":
+        if self.settings.weighs or differ:
             return over_probabilities(weights, chances)
         return weights.astype(np.float64)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +21,6 @@ from fedplt.federation.preflight.self_check import check_job
 from fedplt.federation.progress import both
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import History, RoundRecord
-from fedplt.federation.run_folder.sealed import new_run_id
 from fedplt.federation.run_folder.sessions import note_session
 from fedplt.federation.trained_model import find_code_of
 from fedplt.files import a_path
@@ -51,7 +51,7 @@ def run_job(
     on_round = both(on_round, _named(job.config.engine.on_round))
     folder = None
     if out:
-        folder = RunFolder.open(out) if resume else RunFolder(out, new_run_id())
+        folder = RunFolder.open(out) if resume else RunFolder(out, secrets.token_hex(8))
     try:
         if folder and resume:
             folder.lock()

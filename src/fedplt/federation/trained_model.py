@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,17 +91,11 @@ def evaluate(
 
 
 def find_code_of(folder: RunFolder) -> None:
-    """Look for the user's modules where the run found them, from whichever folder this is called.
-
-    These are the folders of its configuration and of the commands that ran it.
-    """
-    try:
-        sessions = read_sessions(folder.path, folder.run)
-    except DamagedError:  # other readers of it report the damage
-        sessions = []
-    for session in sessions:
-        if session["folder"]:
-            search_also(session["folder"])
+    """Look for the user's modules in the folders of the run's configuration and its commands."""
+    with suppress(DamagedError):  # other readers of the sessions report the damage
+        for session in read_sessions(folder.path, folder.run):
+            if session["folder"]:
+                search_also(session["folder"])
     find_code(folder.config())
 
 

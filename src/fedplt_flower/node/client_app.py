@@ -27,7 +27,6 @@ from fedplt.client import (
     combine,
     evaluate_chunk,
     num_chunks,
-    num_steps,
 )
 from fedplt.configuration import AnnouncedDevice, load_config
 from fedplt.cutting import find_spaces
@@ -108,7 +107,7 @@ class NodeClient:
             self.job.layers, order.assignment, frozenset(order.local), lambda: self._spaces
         )
         training = order.local_training(self.job.training)
-        admitted.admit_training(assignment.ratio, num_steps(len(self.examples), training))
+        admitted.admit_training(assignment.ratio, training.settings.num_steps(len(self.examples)))
         admitted.admit_upload(update_packing(assignment, order.up).size, now=order.upload)
         saved = self._saved(order, local)
         state = _decoded(order, assignment, arrays.get("state"), saved.get("reference"))

@@ -46,7 +46,6 @@ from fedplt_flower.messages import (
     Strict,
     TrainAnswer,
     TrainHeader,
-    Training,
     UploadHeader,
     read,
 )
@@ -161,7 +160,7 @@ class FlowerEngine:
             upload=upload,
             seed=job.config.seed,
             recipe=asdict(training.recipe),
-            training=Training.of(training),
+            training=training.settings,
             learning_rate=job.learning_rate(client, self.round),
             check=job.config.engine.check and job.config.data.name == ON_NODES,
             down=down,

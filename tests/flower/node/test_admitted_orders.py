@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from fedplt.client import LocalTraining, num_steps
+from fedplt.client import TrainingConfig
 from fedplt.client.local_training import batches
 from fedplt.data import TensorSamples
 from fedplt.errors import RunError
+from fedplt.planning import DEFAULT_RECIPE
 from fedplt_flower.messages import (
     EVALUATE,
     HELLO,
@@ -25,7 +26,6 @@ from fedplt_flower.messages import (
     UPLOAD,
     EvaluateHeader,
     TrainHeader,
-    Training,
     UploadHeader,
 )
 from fedplt_flower.node import owner_limits
@@ -85,10 +85,10 @@ class Node:
                 client=1, round=0, part="validation", local=[], local_state_round=-1
             )
             return asked.model_dump(), state
-        settings = LocalTraining(**{"batch_size": 16, **training})
+        settings = TrainingConfig(**{"batch_size": 16, **training})
         header = TrainHeader(
-            client=1, round=0, seed=0, plan=plan, local=[], recipe=asdict(settings.recipe),
-            assignment=self.job.plan.assignment(0).to_message(), training=Training.of(settings),
+            client=1, round=0, seed=0, plan=plan, local=[], recipe=asdict(DEFAULT_RECIPE),
+            assignment=self.job.plan.assignment(0).to_message(), training=settings,
             learning_rate=0.1, local_state_round=-1, oldest_state_round=-1, upload=False,
             check=False,
         )  # fmt: skip
@@ -198,11 +198,12 @@ def test_a_node_without_time_limits_pays_nothing_per_step():
 
 
 @pytest.mark.parametrize("steps", [None, 7])
-@pytest.mark.parametrize("size", [None, 1, 16, 100])
+@pytest.mark.parametrize("size", ["full", 1, 16, 100])
 def test_the_number_of_steps_is_that_of_the_batches(steps, size):
-    settings = LocalTraining(local_steps=steps, local_epochs=3, batch_size=size)
+    epochs = 3 if steps is None else None
+    settings = TrainingConfig(local_steps=steps, local_epochs=epochs, batch_size=size)
     made = batches(50, settings, np.random.default_rng(0))
-    assert num_steps(50, settings) == len(list(made))
+    assert settings.num_steps(50) == len(list(made))
 
 
 def test_an_update_that_waits_counts_when_it_is_sent(tmp_path):

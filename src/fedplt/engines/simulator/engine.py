@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from fedplt.client import (
 )
 from fedplt.engines.simulator.interprocess import SharedMemory
 from fedplt.engines.simulator.pool import WorkerPool
-from fedplt.engines.simulator.worker import EvaluateWork, StatisticsWork, TrainWork
+from fedplt.engines.simulator.worker import Work
 from fedplt.federation import Job, evaluation_chunks, most_clients
 from fedplt.fleet import available_cores
 from fedplt.planning import Assignment
@@ -89,12 +90,18 @@ class SimulatorEngine:
                     self._results[result.client] = result
         return [self._results[client] for client in assignments]
 
-    def _train_tasks(self, round: int, clients: list[int]) -> list[TrainWork]:
+    def _work(self, what: str, method: str, *arguments: Any) -> Work:
+        return Work(self._version, what, method, arguments)
+
+    def _train_tasks(self, round: int, clients: list[int]) -> list[Work]:
         """Longest first, so that the workers finish at about the same time."""
         job = self.job
         work = job.num_examples[clients] * (1 + 2 * job.plan.achieved_ratios[clients])
         ordered = np.asarray(clients)[np.argsort(-work, kind="stable")].tolist()
-        return [TrainWork(self._version, round, k, self._places[k][0]) for k in ordered]
+        return [
+            self._work(f"client {k}, round {round + 1}", "train", round, k, self._places[k][0])
+            for k in ordered
+        ]
 
     def collect(self, clients: Sequence[int]) -> Iterator[tuple[int, ClientUpdate]]:
         for client in clients:
@@ -124,17 +131,23 @@ class SimulatorEngine:
         assert samples is not None
         number = num_chunks(samples)
         chunks = {client: evaluation_chunks(self.job, number, client) for client in clients}
-        tasks = [EvaluateWork(self._version, part, c, k) for k in clients for c in chunks[k]]
-        answers = {(task.client, task.chunk): answer for task, answer in self._pool.do(tasks)}
+        what = f"evaluation on the {part} data"
+        tasks = [
+            self._work(what + ("" if k is None else f" for client {k}"), "evaluate", part, k, chunk)
+            for k in clients
+            for chunk in chunks[k]
+        ]
+        found = {task.arguments: answer for task, answer in self._pool.do(tasks)}
         metric = self.job.metric
-        return [combine((answers[k, chunk] for chunk in chunks[k]), metric) for k in clients]
+        return [combine((found[part, k, chunk] for chunk in chunks[k]), metric) for k in clients]
 
     def statistics(self, state: Tensor) -> Tensor:
         self._publish(state)
         chunks = range(statistics_chunks(self.job.samples))
-        tasks = [StatisticsWork(self._version, chunk) for chunk in chunks]
-        answers = {task.chunk: answer for task, answer in self._pool.do(tasks)}
-        gathered = [(number, torch.from_numpy(v)) for number, v in (answers[c] for c in chunks)]
+        what = "gathering the running statistics (method.static_norm)"
+        tasks = [self._work(what, "statistics", chunk) for chunk in chunks]
+        found = {task.arguments[0]: answer for task, answer in self._pool.do(tasks)}
+        gathered = [(number, torch.from_numpy(v)) for number, v in (found[c] for c in chunks)]
         return combine_statistics(gathered)
 
     def keep_local(self, clients: Sequence[int]) -> None:

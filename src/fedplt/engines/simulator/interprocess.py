@@ -11,6 +11,7 @@ import selectors
 import socket
 import struct
 import tempfile
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.reduction import DupFd, ForkingPickler
@@ -34,7 +35,7 @@ Value = TypeVar("Value")
 class Connection:
     """One end of a socket. Messages are pickled: both ends are processes of this run.
 
-    Where a call has to wait, it calls ``waiting`` about every 0.2 seconds, which raises to give up.
+    A call that has to wait calls ``waiting`` about every 0.2 seconds, which may raise to give up.
     So no call outlasts the death or the stop of the other end, not even in the middle of a message,
     and not even if another process holds the other end open.
     """
@@ -42,13 +43,15 @@ class Connection:
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self._socket = end
+        self.messages: deque[Any] = deque()
+        """Whole messages that were read from the socket and not yet received."""
         self._read = bytearray()
         self._ended = False
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, message: bytes, waiting: Callable[[], None]) -> None:
+    def send(self, message: bytes, waiting: Callable[[], None] = lambda: None) -> None:
         """Send a message from :func:`encode`; raise OSError if the other end is closed."""
         rest = memoryview(_LENGTH.pack(len(message)) + message)
         while rest:
@@ -63,28 +66,20 @@ class Connection:
     def receive(self) -> list[Any]:
         """All messages that have arrived; raise EOFError once the other end is closed."""
         self._fill()
-        found = []
-        while self.has_message:
-            found.append(self._next())
-        if self._ended and not found:
+        if self._ended and not self.messages:
             raise EOFError
-        return found
+        return [self.messages.popleft() for _ in range(len(self.messages))]
 
-    def wait(self, waiting: Callable[[], None]) -> Any:
-        """The next message."""
-        while True:
-            self._fill()
-            if self.has_message:
-                return self._next()
+    def wait(self, waiting: Callable[[], None] = lambda: None) -> Any:
+        """The next message; raise EOFError once the other end is closed."""
+        self._fill()
+        while not self.messages:
             if self._ended:
                 raise EOFError
             self._wait(selectors.EVENT_READ)
             waiting()
-
-    @property
-    def has_message(self) -> bool:
-        """Whether a whole message has been read from the socket and not yet been received."""
-        return len(self._read) >= _LENGTH.size and len(self._read) >= self._end_of_next()
+            self._fill()
+        return self.messages.popleft()
 
     def close(self) -> None:
         self._socket.close()
@@ -100,15 +95,12 @@ class Connection:
             pass
         except OSError:  # reset by the other end: it has died
             self._ended = True
-
-    def _end_of_next(self) -> int:
-        return _LENGTH.size + int(_LENGTH.unpack_from(self._read)[0])
-
-    def _next(self) -> Any:
-        end = self._end_of_next()
-        message = bytes(self._read[_LENGTH.size : end])
-        del self._read[:end]
-        return ForkingPickler.loads(message)
+        while len(self._read) >= _LENGTH.size:
+            end = _LENGTH.size + int(_LENGTH.unpack_from(self._read)[0])
+            if len(self._read) < end:
+                break
+            self.messages.append(ForkingPickler.loads(bytes(self._read[_LENGTH.size : end])))
+            del self._read[:end]
 
     def _wait(self, events: int) -> None:
         with selectors.DefaultSelector() as selector:
@@ -123,7 +115,7 @@ def encode(message: Any) -> bytes:
 class ThroughFile(Generic[Value]):
     """An argument of a process; a spawned one reads it from a file.
 
-    ``multiprocessing`` would write it into a pipe, and wait for ever if the worker is stopped
+    ``multiprocessing`` would write it into a pipe, and wait forever if the worker is stopped
     before it reads and the value is larger than the pipe's buffer.
     """
 
@@ -163,10 +155,11 @@ class SharedMemory:
 
     @classmethod
     def make(cls, job: Job) -> SharedMemory:
-        size, by_block, local = job.layers.state_size, job.config.sampling.weighs_blocks, None
+        size, by_block = job.layers.state_size, job.config.sampling.objective == "aggregate"
         num_local = job.plan.num_clients * job.plan.local_index.size if job.plan.local else 0
         total = size + most_numbers(job) + (size if by_block else 0) + 2 * num_local
         _refuse_too_much(4 * total)
+        local = None
         if job.plan.local:  # each client starts with the model's initial values
             own = take(read_state(job.model, job.layers), job.plan.local_index)
             local = own.expand(job.plan.num_clients, -1).clone().share_memory_()

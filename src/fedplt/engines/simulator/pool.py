@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from pickle import PicklingError
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.multiprocessing as torch_multiprocessing
 
@@ -32,7 +32,6 @@ from fedplt.engines.simulator.worker import Failure, Work, worker_main
 from fedplt.errors import DataError, RunError
 from fedplt.federation import Interrupted, Job
 
-AnyWork = TypeVar("AnyWork", bound=Work)
 EXIT_SECONDS = 1.0
 """How long a worker may take from closing its connection to its end."""
 KILL_SECONDS = 5.0
@@ -73,8 +72,7 @@ class WorkerPool:
         self.job, self.shared, self.method, self.stop = job, shared, start_method, stop
         self.timeout = job.config.engine.timeout_seconds
         self._workers: list[_Worker] = []
-        self._deaths: Counter[str] = Counter()
-        self._looked = 0.0
+        self._deaths: Counter[Work] = Counter()
         try:
             for index in range(number):
                 self._workers.append(self._start(f"fedplt-worker-{index}"))
@@ -86,7 +84,7 @@ class WorkerPool:
     def processes(self) -> list[multiprocessing.process.BaseProcess]:
         return [worker.process for worker in self._workers]
 
-    def do(self, tasks: Sequence[AnyWork]) -> Iterator[tuple[AnyWork, Any]]:
+    def do(self, tasks: Sequence[Work]) -> Iterator[tuple[Work, Any]]:
         """Send tasks to the workers; yield (task, answer) as answers arrive."""
         todo: deque[Any] = deque(tasks)
         self._deaths.clear()
@@ -96,9 +94,11 @@ class WorkerPool:
                     self._deal(index, todo)
             while busy := [worker for worker in self._workers if worker.tasks]:
                 self._check_stop()
-                for worker in _ready(busy, POLL_SECONDS):
+                ready = _ready(busy, POLL_SECONDS)
+                for worker in ready:
                     yield from self._receive(self._workers.index(worker), todo)
-                self._look(todo)
+                if not ready:
+                    self._look(todo)
         finally:
             self._abandon()
 
@@ -144,16 +144,10 @@ class WorkerPool:
 
     def _look(self, todo: deque[Any]) -> None:
         """Notice workers that died though their socket is still open, or that do not answer."""
-        now = time.monotonic()
-        if now - self._looked < POLL_SECONDS:
-            return
-        self._looked = now
         for index, worker in enumerate(list(self._workers)):
-            if not worker.tasks or _ready([worker], 0):  # read its messages first
-                continue
-            if not worker.process.is_alive() and not _ready([worker], 0):
+            if worker.tasks and not worker.process.is_alive() and not _ready([worker], 0):
                 self._replace_and_refill(index, todo)
-            else:
+            elif worker.tasks:
                 self._check_deadline(worker)
 
     def _abandon(self) -> None:
@@ -191,13 +185,13 @@ class WorkerPool:
         if self.method == "spawn" and code == 1 and not worker.answered:
             raise RunError(f"{name} could not start. {SPAWNED}")
         if worker.tasks:
-            at = worker.tasks[0].what
+            at = worker.tasks[0]
             self._deaths[at] += 1
             if self._deaths[at] >= MOST_DEATHS:
-                raise RunError(f"{at}: {MOST_DEATHS} workers died at it ({how}); {HINT}")
+                raise RunError(f"{at.what}: {MOST_DEATHS} workers died at it ({how}); {HINT}")
             todo.extendleft(reversed(worker.tasks))
             worker.tasks.clear()
-            doing = f"at {at}, which is done again, to the same bits"
+            doing = f"at {at.what}, which is done again, to the same bits"
         else:
             doing = "while it had nothing to do"
         if not worker.abandoned:
@@ -245,7 +239,7 @@ class WorkerPool:
 def _ready(workers: Sequence[_Worker], seconds: float) -> list[Any]:
     """The workers with a message, or whose end is closed."""
     ends: list[Any] = list(workers)
-    return [worker for worker in workers if worker.connection.has_message] or wait(ends, seconds)
+    return [worker for worker in workers if worker.connection.messages] or wait(ends, seconds)
 
 
 def _joined(processes: Sequence[multiprocessing.process.BaseProcess], seconds: float) -> None:

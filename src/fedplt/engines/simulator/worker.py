@@ -27,47 +27,15 @@ PARENT_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class TrainWork:
-    """Train a client and write its update into the shared array, starting at ``place``."""
+class Work:
+    """A call of one of the worker's methods."""
 
     version: int
-    round: int
-    client: int
-    place: int
-
-    @property
-    def what(self) -> str:
-        return f"client {self.client}, round {self.round + 1}"
-
-
-@dataclass(frozen=True)
-class EvaluateWork:
-    """Evaluate one chunk of the validation or test data, for a client with its local state."""
-
-    version: int
-    part: str
-    chunk: int
-    client: int | None = None
-
-    @property
-    def what(self) -> str:
-        client = "" if self.client is None else f" for client {self.client}"
-        return f"evaluation on the {self.part} data{client}, chunk {self.chunk}"
-
-
-@dataclass(frozen=True)
-class StatisticsWork:
-    """Gather running statistics over one chunk of the training data."""
-
-    version: int
-    chunk: int
-
-    @property
-    def what(self) -> str:
-        return f"gathering the running statistics (method.static_norm), chunk {self.chunk}"
-
-
-Work = TrainWork | EvaluateWork | StatisticsWork
+    """Of the global state."""
+    what: str
+    """For messages."""
+    method: str
+    arguments: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -98,31 +66,31 @@ class Worker:
         if task.version != self.version:  # the server has a new global state
             self.trainer.refresh()
             self.version = task.version
-        if isinstance(task, EvaluateWork):
-            samples = self.test if task.part == "test" else self.validation
-            assert samples is not None
-            if task.client is not None:
-                self._load_local(task.client)
-            model, job = self.trainer.model, self.job
-            try:
-                return evaluate_chunk(model, samples, task.chunk, job.training.loss, job.metric)
-            finally:
-                self.trainer.reset_buffers(warn=False)
-        if isinstance(task, StatisticsWork):
-            return self._statistics(task.chunk)
-        return self._train(task)
+        return getattr(self, task.method)(*task.arguments)
 
-    def _train(self, task: TrainWork) -> ClientResult:
-        job, client, shared = self.job, task.client, self.shared
-        assignment = job.plan.in_round(task.round)[client]
-        weights = shared.block_weights
+    def evaluate(self, part: str, client: int | None, chunk: int) -> Any:
+        """Evaluate a chunk of the validation or test data, for a client with its local state."""
+        samples = self.test if part == "test" else self.validation
+        assert samples is not None
+        if client is not None:
+            self._load_local(client)
+        loss, metric = self.job.training.loss, self.job.metric
+        try:
+            return evaluate_chunk(self.trainer.model, samples, chunk, loss, metric)
+        finally:
+            self.trainer.reset_buffers(warn=False)
+
+    def train(self, round: int, client: int, place: int) -> ClientResult:
+        """Train a client; its update goes into the shared array, from ``place`` on."""
+        job, shared = self.job, self.shared
+        assignment, weights = job.plan.in_round(round)[client], shared.block_weights
         order = TrainOrder(
-            client=client, round=task.round, seed=job.config.seed, assignment=assignment,
-            training=job.training_of(client), learning_rate=job.learning_rate(client, task.round),
+            client=client, round=round, seed=job.config.seed, assignment=assignment,
+            training=job.training_of(client), learning_rate=job.learning_rate(client, round),
             block_weights=None if weights is None else take(weights, assignment.uploaded),
         )  # fmt: skip
         self._load_local(client)
-        update = shared.updates[task.place : task.place + assignment.update_size]
+        update = shared.updates[place : place + assignment.update_size]
         result = self.trainer.train(order, self.samples, job.examples(client), update)
         if shared.trained_local is not None:
             shared.trained_local[client] = self.trainer.local_state()
@@ -132,7 +100,7 @@ class Worker:
         if self.shared.local is not None:
             self.trainer.load_local_state(self.shared.local[client])
 
-    def _statistics(self, chunk: int) -> tuple[int, NDArray[np.float64]]:
+    def statistics(self, chunk: int) -> tuple[int, NDArray[np.float64]]:
         """Number of examples and running statistics of a chunk of the training data."""
         trainer = self.trainer
         number = gather_statistics(trainer.model, self.samples, chunk)
@@ -164,7 +132,7 @@ def worker_main(
     connection, worker = Connection(end), Worker(job.value, shared)
     while True:
         try:
-            task = connection.wait(_wait_on)
+            task = connection.wait()
         except EOFError:
             return
         try:
@@ -174,15 +142,11 @@ def worker_main(
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             answer = encode(Failure(reason, traceback.format_exc()))
-        connection.send(answer, _wait_on)
-
-
-def _wait_on() -> None:
-    """Waiting for the parent needs no deadline: :func:`_end_with` sees its end."""
+        connection.send(answer)
 
 
 def _end_with(parent: int) -> None:
-    """End this process soon after its parent, also in the middle of a long task."""
+    """End this process soon after its parent, also if it waits or is in a long task."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK_SECONDS)
     os._exit(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,13 +72,9 @@ def check_finite(data: Parts) -> None:
 
 
 def _refuse_not_finite(what: str, tensor: Tensor) -> None:
-    bad: list[int] = []
-    for start in range(0, len(tensor), BLOCK):
-        finite = torch.isfinite(tensor[start : start + BLOCK]).reshape(-1)
-        if bool(finite.all()):
-            continue
-        rows = finite.view(min(BLOCK, len(tensor) - start), -1).all(1)
-        bad += (start + (~rows).nonzero()[:, 0]).tolist()
+    blocks, size = tensor.split(BLOCK), tensor[0].numel()
+    finite = [torch.isfinite(block).reshape(len(block), size).all(1) for block in blocks]
+    bad = (~torch.cat(finite)).nonzero()[:, 0].tolist()
     if bad:
         raise DataError(
             f"{what} of {len(bad)} of {len(tensor)} examples have NaN or infinite values, the "
@@ -221,21 +218,14 @@ class _LabelCheck:
         )
 
 
-@dataclass(frozen=True)
-class _SeveralCheck:
+def _check_several(part: str, asks: str, targets: Tensor, numbers: Sequence[int]) -> None:
     """Targets are 0 or 1 for each label, or in between."""
-
-    part: str
-    asks: str
-
-    def __call__(self, targets: Tensor, numbers: Sequence[int]) -> None:
-        wrong = ((targets < 0) | (targets > 1)).nonzero()
-        if len(wrong):
-            raise DataError(
-                f"{self.part}: targets go from {float(targets.min()):g} to "
-                f"{float(targets.max()):g} (example {numbers[int(wrong[0, 0])]}); {self.asks} "
-                "needs 0 or 1 for each label."
-            )
+    wrong = ((targets < 0) | (targets > 1)).nonzero()
+    if len(wrong):
+        raise DataError(
+            f"{part}: targets go from {float(targets.min()):g} to {float(targets.max()):g} "
+            f"(example {numbers[int(wrong[0, 0])]}); {asks} needs 0 or 1 for each label."
+        )
 
 
 def target_check(part: str, outputs: Any, task: Task) -> CheckTargets | None:
@@ -247,7 +237,8 @@ def target_check(part: str, outputs: Any, task: Task) -> CheckTargets | None:
         tokens = METRICS["perplexity"].function, METRICS["token-accuracy"].function
         follows = task.loss is TASKS["next-token"].loss or task.metric.function in tokens
         return _LabelCheck(part, asks, tuple(logits.shape), wrapped, follows)
-    return _SeveralCheck(part, task.name) if task.loss is TASKS["multi-label"].loss else None
+    several = task.loss is TASKS["multi-label"].loss
+    return partial(_check_several, part, task.name) if several else None
 
 
 def _many(targets: Tensor) -> str:

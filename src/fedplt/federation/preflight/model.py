@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedplt.client import OPTIMIZERS, LocalTraining, Task
+from fedplt.client import OPTIMIZERS, LocalTraining, Task, TrainingConfig
 from fedplt.configuration import RunConfig
 from fedplt.data import Samples, TensorSamples, first_examples
 from fedplt.errors import ConfigError, DataError
 from fedplt.federation.preflight.data import Parts, check_finite, check_shift, with_checks
 from fedplt.fleet import physical_memory
 from fedplt.models import MODELS, call_model, model_mode
-from fedplt.planning import LocalRecipe, Normalizer, Plan
+from fedplt.planning import BYTES_PER_NUMBER, LocalRecipe, Normalizer, Plan
 from fedplt.server import MemorySettings
 from fedplt.text import bytes_text
 
@@ -94,7 +94,7 @@ def run_model(config: RunConfig, model: nn.Module, inputs: Any, part: str = "dat
         raise ConfigError(
             f"model.name: {config.model.name!r} does not fit the {part} {config.data.name!r}, "
             f"whose inputs are {kind_of(inputs)}: {first_line(error)}. "
-            + (_OPTIONS if config.model.name in MODELS else _LOSS)
+            + (_OPTIONS if config.model.name in MODELS else "Change the model or the data.")
         ) from error
 
 
@@ -112,8 +112,8 @@ def try_task(config: RunConfig, outputs: Any, targets: Any, task: Task) -> None:
     except Exception as error:  # the user's loss and metric may raise anything
         raise ConfigError(
             f"the loss or the metric of {task.name!r} fails on the outputs of "
-            f"{config.model.name!r}, {_shape(outputs)} per example, with targets "
-            f"{_shape(targets)} per example: {first_line(error)}. {_TASK}",
+            f"{config.model.name!r}, {kind_of(outputs)}, with targets of {kind_of(targets)}: "
+            f"{first_line(error)}. Is it the right task? See [task] (fedplt.train: task=).",
             key="task",
         ) from error
 
@@ -135,7 +135,7 @@ def try_augment(training: LocalTraining, samples: Samples) -> None:
 
 
 def kind_of(inputs: Any) -> str:
-    """Shapes and types of a batch of inputs, without the number of examples."""
+    """Shapes and types of a batch, without the number of examples."""
     if isinstance(inputs, Mapping):
         return ", ".join(f"{key!r} {kind_of(value)}" for key, value in inputs.items())
     if isinstance(inputs, (tuple, list)):
@@ -170,17 +170,11 @@ def num_examples(targets: Any) -> int:
     return len(targets)
 
 
-def _shape(batch: Any) -> str:
-    return f"{tuple(batch.shape[1:])}" if isinstance(batch, Tensor) else type(batch).__name__
-
-
 _OPTIONS = (
     "Set model.options to fit (fcn: num_inputs; cnn: num_channels, image_size; resnet8: "
     "num_channels; vit: image_size, num_channels; text: vocabulary, context; all but text: "
     "num_classes)."
 )
-_LOSS = "Change the model or the data."
-_TASK = "Is it the right task? See [task] (fedplt.train: task=, loss=, metric=)."
 
 
 def likes_channels_last(model: nn.Module, inputs: Any) -> bool:
@@ -229,35 +223,34 @@ def place_of_memory(settings: MemorySettings, plan: Plan, run: Path | None) -> P
             problem = "it is 'disk', but the run has no folder. Give it one, or set 'ram'."
             raise ConfigError(problem, key="server.memory.store")
         return run / "updates"
-    needed, there = settings.num_bytes(plan), physical_memory()
-    if there is not None and needed > there:
-        raise ConfigError(
-            f"it is 'ram', but the updates of {plan.num_clients} clients take up to "
-            f"{bytes_text(needed)}, and this machine has {bytes_text(there)}. Set 'disk', or a "
-            "smaller server.memory.precision.",
-            key="server.memory.store",
-        )
+    what, do = f"the updates of {plan.num_clients} clients", "Set 'disk', or a lower precision."
+    _refuse_too_large(settings.num_bytes(plan), what, do, "server.memory.store")
     return None
 
 
 def check_window(window: int, state_size: int) -> None:
     """Refuse diagnostics that would not fit into this machine's memory."""
-    needed, there = 4 * window * state_size, physical_memory()
+    what, do = f"{window} copies of this model", "Set fewer."
+    _refuse_too_large(BYTES_PER_NUMBER * window * state_size, what, do, "diagnostics.window")
+
+
+def _refuse_too_large(needed: int, what: str, do: str, key: str) -> None:
+    there = physical_memory()
     if there is not None and needed > there:
-        problem = f"{window} copies of this model need {bytes_text(needed)}, but this machine has "
-        do = f"{bytes_text(there)}. Set at most {there // (4 * state_size)}."
-        raise ConfigError(problem + do, key="diagnostics.window")
+        need = f"{what} need up to {bytes_text(needed)} of memory"
+        raise ConfigError(f"{need}, but this machine has {bytes_text(there)}. {do}", key=key)
 
 
-def try_optimizer(training: LocalTraining) -> None:
+def try_optimizer(settings: TrainingConfig) -> None:
     """One step with the options, on one number."""
+    options = settings.optimizer_arguments
     try:
         number = nn.Parameter(torch.zeros(1))
-        optimizer = OPTIMIZERS[training.optimizer]([number], lr=0.1, **training.optimizer_options)
+        optimizer = OPTIMIZERS[settings.optimizer]([number], lr=0.1, **options)
         number.grad = torch.ones(1)
         optimizer.step()
     except Exception as error:  # torch checks some options only when it steps
-        given = f"{training.optimizer} does not take {training.optimizer_options}"
+        given = f"{settings.optimizer} does not take {options}"
         problem = f"{given}: {error or type(error).__name__}"
         raise ConfigError(problem, key="training.optimizer_options") from error
 

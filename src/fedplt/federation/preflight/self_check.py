@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -91,11 +90,11 @@ def refuse_order(job: Job) -> None:
 
 def _order(job: Job, client: int, round: int) -> TrainOrder:
     training = job.training_of(client)
-    size = min(training.batch_size or MAX_BATCH, MAX_BATCH)
+    size = training.settings.batch_of(MAX_BATCH)
     return TrainOrder(
         client=client, round=round, seed=job.config.seed,
         assignment=job.plan.assignment(client, round),
-        training=replace(training, local_epochs=None, local_steps=1, batch_size=size),
+        training=training.with_settings(local_epochs=None, local_steps=1, batch_size=size),
         learning_rate=job.learning_rate(client, round),
     )  # fmt: skip
 

@@ -99,7 +99,7 @@ class RunFolder:
                 self._clear()
             remove_scratch(self.path)
             self.write_config(job.config)
-            self.write_plan(job.plan)
+            self.write_json(PLAN_FILE, job.plan.to_json())
             self.write_json(METRIC_FILE, job.metric.info.to_json(), indent=1)
         except BaseException:
             self.unlock()
@@ -196,9 +196,6 @@ class RunFolder:
             text = seal_lines(dump_config(config), self.run, "config")
             holds_key = config.privacy is not None and config.privacy.noise_seed is not None
             write_text(self.path / "config.toml", text, private=holds_key)
-
-    def write_plan(self, plan: Plan) -> None:
-        self.write_json(PLAN_FILE, plan.to_json())
 
     def write_json(self, name: str, values: Mapping[str, Any], indent: int | None = None) -> None:
         """Write a sealed file; its kind is its name (``plan.json``: ``plan``)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -25,54 +25,29 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Sampling(BaseModel, extra="allow", strict=True):
-    """What ``sampling_record`` writes."""
+    """What the sampler writes; other values are numbers, such as the budget."""
 
+    __pydantic_extra__: dict[str, Amount]
     num_chosen: Count
     chosen: list[ClientNumber] = []
     probabilities: list[Amount] | dict[str, Amount] = []
     note: str = ""
 
 
-class _BudgetSampling(_Sampling):
-    """The same, of a sampler with a budget."""
-
-    budget: Amount
-    expected_cost: Amount
-    cost: Amount
-    num_trained: Count
-    variance: Amount | None = None
-    uniform_variance: Amount | None = None
-    variance_ratio: Amount | None = None
-
-
-class _LayerMovement(BaseModel, extra="allow", strict=True):
-    update_magnitude: Amount
-    effective_perturbation: Amount | None = None
-    mean_age: Amount | None = None
-    max_age: Count | None = None
-    never_trained: Count
-
-
 class _Movement(BaseModel, extra="allow", strict=True):
-    """What ``Diagnostics.observe`` writes."""
+    """What ``Diagnostics.observe`` writes; other values are numbers of the whole model."""
 
-    update_magnitude: Amount
-    effective_perturbation: Amount | None = None
-    layer_divergence: Amount | None = None
-    layers: dict[str, _LayerMovement]
+    __pydantic_extra__: dict[str, Amount | None]
+    layers: dict[str, dict[str, Amount | None]]
 
 
-def _sampling(values: dict[str, Any]) -> None:
-    (_BudgetSampling if "budget" in values else _Sampling).model_validate(values)
+def _checked_by(kind: type[BaseModel]) -> AfterValidator:
+    """The values unchanged, if they are of this kind."""
+    return AfterValidator(lambda values: (kind.model_validate(values), values)[1])
 
 
-def _checked_by(check: Callable[[dict[str, Any]], object]) -> AfterValidator:
-    """The values as they are, if the check does not raise."""
-    return AfterValidator(lambda values: (check(values), values)[1])
-
-
-Sampling = Annotated[dict[str, Any], _checked_by(_sampling)]
-Movement = Annotated[dict[str, Any], _checked_by(_Movement.model_validate)]
+Sampling = Annotated[dict[str, Any], _checked_by(_Sampling)]
+Movement = Annotated[dict[str, Any], _checked_by(_Movement)]
 FORMAT: Literal[2] = 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -103,13 +104,10 @@ class RecordsFile:
 
 def rounds_text(rounds: list[int]) -> str:
     """``rounds 3 to 5, 9``."""
-    runs: list[list[int]] = []
-    for round in rounds:
-        if runs and runs[-1][-1] == round - 1:
-            runs[-1].append(round)
-        else:
-            runs.append([round])
-    parts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    parts = []
+    for _, group in groupby(enumerate(rounds), lambda pair: pair[1] - pair[0]):
+        run = [round for _, round in group]
+        parts.append(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]))
     shown = ", ".join(parts[:10]) + (", ..." if len(parts) > 10 else "")
     return f"round {shown}" if len(rounds) == 1 else f"rounds {shown}"
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,10 +30,6 @@ SEAL = re.compile(r'seal"?: "?([0-9a-f]{16}):([0-9a-f]{64})')
 UNSEALED = "0" * 64
 METADATA = "fedplt"
 Kind = TypeVar("Kind")
-
-
-def new_run_id() -> str:
-    return secrets.token_hex(8)
 
 
 def seal_json(values: Mapping[str, Any], run: str, kind: str, indent: int | None = None) -> str:
@@ -81,7 +76,7 @@ def open_json(text: str, kind: str, path: Path | str, run: str | None = None) ->
     return values
 
 
-def checked(kind: TypeAdapter[Kind], values: Mapping[str, Any], what: Path | str) -> Kind:
+def checked(kind: TypeAdapter[Kind], values: Any, what: Path | str) -> Kind:
     """Plain values as this kind; the error names the first field that is not what a run writes."""
     try:
         return kind.validate_json(json.dumps(values), strict=True)  # strict mode reads JSON alone

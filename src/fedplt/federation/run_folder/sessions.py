@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import warnings
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -87,14 +88,11 @@ def read_sessions(folder: Path, run: str) -> list[dict[str, Any]]:
 
 def processor_name() -> str:
     """What last bits depend on, such as ``AMD EPYC, AVX2, torch 2.13.0, kernels 2``."""
-    model, lines = platform.processor() or platform.machine(), []
+    model = platform.processor() or platform.machine()
     with suppress(OSError):  # not Linux
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            model = value.strip()
-            break
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        if named := re.search(r"^model name\s*:(.*)$", text, re.MULTILINE):
+            model = named[1].strip()
     version = torch.__version__.partition("+")[0]
     simd = torch.backends.cpu.get_cpu_capability()
     return f"{model}, {simd}, torch {version}, kernels {GENERATION}"

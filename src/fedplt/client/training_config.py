@@ -1,24 +1,30 @@
-"""``[training]``: what a client does in a round."""
+"""``[training]``: the settings of local training."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field, field_validator
 
-from fedplt.client import OPTIMIZERS
-from fedplt.data import Augment
 from fedplt.errors import ConfigError, did_you_mean
-from fedplt.imports import import_object
 from fedplt.schema import Section
 
-FROM_PYTHON = "(given from Python)"
-"""Stands for an object that was given to ``fedplt.train``: a model, data, a loss, a function."""
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    kind.__name__.lower(): kind
+    for kind in (
+        torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.NAdam,
+        torch.optim.RAdam, torch.optim.Adamax, torch.optim.Adagrad, torch.optim.Adadelta,
+        torch.optim.RMSprop, torch.optim.Rprop, torch.optim.ASGD,
+    )
+}  # fmt: skip
+"""Optimizers that treat each coordinate independently, by name."""
 
 
 class TrainingConfig(Section):
-    """Local training: what a client does in a round."""
+    """Local training: what a client does in a round, with a new optimizer in every round."""
 
     local_epochs: Annotated[int, Field(ge=1)] | None = None
     """Passes over the client's examples (default 1)."""
@@ -72,12 +78,37 @@ class TrainingConfig(Section):
             raise ValueError(f"there is no optimizer {name!r}. {did_you_mean(name, OPTIMIZERS)}")
         return name
 
-    def augmentation(self) -> Augment | None:
-        """The function itself; None where there is none, or where it comes from Python."""
-        if self.augment in (None, FROM_PYTHON):
-            return None
-        found: Augment = import_object(str(self.augment), "training.augment")
-        return found
+    @property
+    def optimizer_arguments(self) -> dict[str, Any]:
+        """Arguments of the optimizer besides the learning rate."""
+        own = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        given = {name: value for name, value in own.items() if value is not None}
+        return {**self.optimizer_options, **given}
+
+    @property
+    def is_plain_sgd(self) -> bool:
+        """Whether a step only subtracts the scaled gradient."""
+        return (
+            self.optimizer == "sgd"
+            and not any(self.optimizer_arguments.values())
+            and not self.proximal
+        )
+
+    def batch_of(self, num_examples: int) -> int:
+        """The size of a client's first batch."""
+        return num_examples if self.batch_size == "full" else min(self.batch_size, num_examples)
+
+    def num_steps(self, num_examples: int) -> int:
+        """The number of batches of a client in a round."""
+        if self.local_steps is not None:
+            return self.local_steps
+        return (self.local_epochs or 1) * -(-num_examples // self.batch_of(num_examples))
+
+    def examples_seen(self, num_examples: int) -> int:
+        """The number of examples that a client processes in a round, repetitions included."""
+        if self.local_steps is not None:
+            return self.local_steps * self.batch_of(num_examples)
+        return (self.local_epochs or 1) * num_examples
 
     def rate_factor(self, round: int) -> float:
         """The schedule's factor of the learning rate, in round 0, 1, ..."""
