@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +16,6 @@ from torch.utils.checkpoint import CheckpointError
 
 from fedplt.errors import CutError
 from fedplt.kernels import Slices
-from fedplt.planning import split_name
 from fedplt.torch_internals import is_functorch_tensor
 
 _ENDED = "_fedplt_block_ended"
@@ -24,15 +24,12 @@ _WHOLE_MATRICES = {"adafactor", "muon", "shampoo", "soap", "lamb", "lars"}
 """Class names of optimizers whose step of a row depends on other rows of the matrix."""
 
 
-def modules_of(model: nn.Module) -> dict[str, nn.Module]:
-    """All modules under all of their names."""
-    return dict(model.named_modules(remove_duplicate=False))
-
-
-def tensor_of(modules: Mapping[str, nn.Module], name: str) -> Any:
+def tensor_of(model: nn.Module, name: str) -> Any:
     """The tensor of this name, or None."""
-    owner, key = split_name(name)
-    return getattr(modules.get(owner), key, None)
+    try:
+        return attrgetter(name)(model)
+    except AttributeError:
+        return None
 
 
 def refuse_wrapped(model: nn.Module) -> None:
@@ -47,9 +44,8 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 def refuse_replaced(model: nn.Module, trained: Iterable[Slices]) -> None:
     """Refuse tensors that were replaced inside the block: they were not trained."""
-    modules = modules_of(model)
     for slices in trained:
-        now, own = tensor_of(modules, slices.name), slices.parameter
+        now, own = tensor_of(model, slices.name), slices.parameter
         if now is not own:
             raise CutError(
                 f"{slices.name} was replaced by another tensor while its slices were trained "

@@ -85,7 +85,6 @@ def cut(
         called = set().union(*(trace.inputs for trace in seen))
         joined = {n: d for n, d in joined.items() if n in called or not d.is_statistics}
     grouped = _grouped(joined, drafts.aliases, groups or {})
-    _check_parameters(grouped)
     always_trained = _always(always, grouped, drafts.aliases)
     layers = [
         _layer(name, draft, max_sublayers, name in always_trained)
@@ -226,17 +225,6 @@ def _with_normalization(drafts: Drafts, fed_by: Mapping[str, str]) -> dict[str, 
     return result
 
 
-def _check_parameters(drafts: Mapping[str, LayerDraft]) -> None:
-    for name, draft in drafts.items():
-        if draft.is_statistics:
-            raise CutError(
-                f"normalization layer {name!r} has running statistics but no trainable parameters, "
-                "and no single layer is known to feed it. Give an example input; or set affine = "
-                "True or track_running_stats = False; or group it with a layer: "
-                f"groups={{'first': [{name!r}, ...]}}."
-            )
-
-
 def _always(patterns: Patterns, drafts: Mapping[str, LayerDraft], aliases: Aliases) -> set[str]:
     found = _match_all("always", patterns, [*drafts, *aliases])
     waiting = list(found)
@@ -267,6 +255,13 @@ def _grouped(
 
 
 def _layer(name: str, draft: LayerDraft, max_sublayers: int | None, always: bool) -> Layer:
+    if draft.is_statistics:
+        raise CutError(
+            f"normalization layer {name!r} has running statistics but no trainable parameters, and "
+            "no single layer is known to feed it. Give an example input; or set affine = True or "
+            "track_running_stats = False; or group it with a layer: "
+            f"groups={{'first': [{name!r}, ...]}}."
+        )
     num_sublayers = draft.num_units
     if max_sublayers is not None:
         if max_sublayers < 1:

@@ -7,12 +7,12 @@ outputs of modules of a known kind are looked up in it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
 
 from fedplt.cutting.operations import NORMALIZATION
 from fedplt.data import map_tensors, tensors_in
@@ -100,17 +100,9 @@ class Trace:
         self._calls: list[tuple[Any, Any]] = []  # nodes of a module's input and output
         first = next((tensor for tensor in tensors_in(example) if tensor.ndim), None)
         self.batch = 1 if first is None else max(1, first.size(0))
-        known = {id(module): name for name, module in self.modules.items() if is_known(module)}
-
-        def note(
-            module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any
-        ) -> None:
-            if id(module) in known:  # not a copy of a module that its forward makes
-                x = inputs[0] if inputs else next(iter(named.values()))
-                self._note(known[id(module)], x, output)
-
+        self._names = {id(module): name for name, module in self.modules.items()}
         with (  # the complete graph; the model is left as it was
-            register_module_forward_hook(note, with_kwargs=True),
+            ExitStack() as hooks,
             _example_errors(),
             torch.inference_mode(False),
             _unchanged_tensors(model),
@@ -120,6 +112,9 @@ class Trace:
             checkpoints_disabled(),
             compiled_code_disabled(),
         ):
+            for module in filter(is_known, self.modules.values()):
+                hook = module.register_forward_hook(self, with_kwargs=True, prepend=True)
+                hooks.enter_context(hook)
             result = call_model(model, map_tensors(example, _differentiable))
         self._keep_alive = result  # nodes live as long as their graph
         self.modules.update(model.named_modules())  # a first pass may register some
@@ -139,8 +134,13 @@ class Trace:
             if not is_parameter(node)
         }
 
-    def _note(self, name: str, x: Tensor, output: Tensor) -> None:
+    def __call__(
+        self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor
+    ) -> None:
         """Note a call of a module."""
+        if id(module) not in self._names:  # a shallow copy, which has the same hooks
+            return
+        name, x = self._names[id(module)], inputs[0] if inputs else next(iter(named.values()))
         self.inputs.setdefault(name, []).append(_node(x))
         positions = _positions(self.modules[name], x, output) / self.batch
         self.positions.setdefault(name, []).append(positions)
@@ -148,6 +148,10 @@ class Trace:
         if output.grad_fn is not None:
             self.outputs[output.grad_fn] = name
             self._calls.append((_node(x), output.grad_fn))
+
+    def __reduce__(self) -> Any:
+        """A copy of a module that its forward makes is not traced."""
+        return partial, (_ignore,)
 
     def sources(self, node: Any) -> set[str]:
         """The modules and parameters a node depends on without another module in between."""
@@ -172,6 +176,9 @@ class Trace:
             for parent, _ in node.next_functions
             if parent is not None and is_parameter(parent)
         }
+
+
+def _ignore(*call: Any) -> None: ...
 
 
 def is_known(module: nn.Module) -> bool:

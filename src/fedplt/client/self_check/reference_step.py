@@ -17,7 +17,7 @@ from fedplt.client.train_only import train_only
 from fedplt.errors import CutError
 from fedplt.kernels import has_running_statistics, keeps_statistics, original
 from fedplt.models import call_model
-from fedplt.planning import Assignment, Rows, SliceAssignment, TensorSpec, dotted
+from fedplt.planning import Assignment, SliceAssignment, dotted
 from fedplt.seeds import seeded_globals
 
 LossOf = Callable[[Any], Tensor]
@@ -72,8 +72,8 @@ class ReferenceStep:
     @cached_property
     def rate(self) -> float:
         """A learning rate at which the largest change is 1."""
-        sizes = (g.abs() for g in self.gradients.values())
-        largest = max((_largest_finite(size) for size in sizes), default=0.0)
+        sizes = (g.abs().nan_to_num(0, 0, 0) for g in self.gradients.values() if g.numel())
+        largest = max((float(size.max()) for size in sizes), default=0.0)
         return 1 / largest if largest else 1.0
 
     def untrained(self, name: str) -> Tensor:
@@ -91,14 +91,6 @@ class ReferenceStep:
         if name not in self.buffers or not wanted.numel():
             return 1.0
         return float(wanted.abs().nan_to_num().max()) or 1.0
-
-
-def _largest_finite(sizes: Tensor) -> float:
-    largest = float(sizes.max()) if sizes.numel() else 0.0
-    if math.isfinite(largest):  # so all of them are
-        return largest
-    finite = sizes[sizes.isfinite()]
-    return float(finite.max()) if finite.numel() else 0.0
 
 
 @contextmanager
@@ -177,7 +169,10 @@ def differences(
             layer = assignment.layers[planned[name].layer_index].name
             kind = notes.get(layer, layer)
             is_local = name in reference.statistics and name in assignment.local
-            _fill(mask, planned[name].tensor, rows.get(name, ()), is_local)
+            tensor = planned[name].tensor
+            # Statistics that stay on a client change as a whole.
+            for start, stop in ((0, tensor.num_rows),) if is_local else rows.get(name, ()):
+                (mask.narrow(tensor.axis, start, stop - start) if mask.ndim else mask).fill_(True)
         wanted = torch.where(mask, reference.trained(name), reference.untrained(name))
         got = after.get(name, new.new_empty(0))
         error, moved = float("inf"), False
@@ -188,12 +183,6 @@ def differences(
         done = reference.operations.get(name, ())
         result.append(Difference(assignment.ratio, name, kind, error, moved, done))
     return result
-
-
-def _fill(mask: Tensor, tensor: TensorSpec, rows: Rows, is_local: bool) -> None:
-    """True in the trained rows; statistics that stay on a client change as a whole."""
-    for start, stop in ((0, tensor.num_rows),) if is_local else rows:
-        (mask.narrow(tensor.axis, start, stop - start) if tensor.shape else mask).fill_(True)
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
