@@ -291,7 +291,7 @@ def example_model(
     ``shape`` is that of one example, without the batch; built-in models know theirs.
     """
     options, known = options or {}, MODELS.get(name)
-    model = build_model(name, options, seed=0)
+    model = build_model(name, options, seed=0).eval()
     if name == "fcn" and "num_inputs" in options:
         shape = shape or [int(options["num_inputs"])]
     if shape:
@@ -301,11 +301,8 @@ def example_model(
     else:
         raise ExampleError(f"the shape of an input of {name!r} is not known.")
     try:
-        with torch.no_grad():
-            model.eval()(example)
-    except Exception as error:  # the user's model may raise anything
-        raise ExampleError(
-            f"{name!r} does not take inputs of shape {list(example.shape[1:])}: "
-            f"{(str(error).splitlines() or [repr(error)])[0]}."
-        ) from error
-    return model, example, cut(model, example, groups=known.groups if known else None)
+        layers = cut(model, example, groups=known.groups if known else None)
+    except ExampleError as error:
+        text = f"{name!r} does not take inputs of shape {list(example.shape[1:])}"
+        raise ExampleError(f"{text}: {str(error).splitlines()[0]}.") from error
+    return model, example, layers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fedplt.client.evaluation import seeded
 from fedplt.client.train_only import train_only
 from fedplt.errors import CutError
 from fedplt.kernels import has_running_statistics, keeps_statistics, original
 from fedplt.models import call_model
 from fedplt.planning import Assignment, SliceAssignment, dotted
-from fedplt.seeds import seeded_globals
 
 LossOf = Callable[[Any], Tensor]
 """A scalar from the model's outputs."""
@@ -93,14 +92,6 @@ class ReferenceStep:
         return float(wanted.abs().nan_to_num().max()) or 1.0
 
 
-@contextmanager
-def _seeded() -> Iterator[None]:
-    """Both steps draw the same random numbers."""
-    with torch.random.fork_rng(devices=[]), seeded_globals(0, "check"):
-        torch.manual_seed(0)
-        yield
-
-
 def reference_step(model: nn.Module, inputs: Any, loss: LossOf) -> ReferenceStep:
     """One forward and backward pass; the parameters do not change, unless the model does it."""
     old = {name: tensor.clone() for name, tensor in _tensors(model).items()}
@@ -110,7 +101,7 @@ def reference_step(model: nn.Module, inputs: Any, loss: LossOf) -> ReferenceStep
             if key == "num_batches_tracked":
                 buffer.zero_()  # a block counts from zero, too
     operations = Operations(model)
-    with _seeded():
+    with seeded("check"):
         try:
             with operations:
                 result = loss(call_model(model, inputs))
@@ -147,7 +138,7 @@ def partial_step(
     model: nn.Module, inputs: Any, loss: LossOf, assignment: SliceAssignment, rate: float
 ) -> dict[str, Tensor]:
     """The model's tensors after a step of partial training."""
-    with _seeded(), train_only(model, assignment, keep_old=False) as part:
+    with seeded("check"), train_only(model, assignment, keep_old=False) as part:
         part.fuse_sgd(rate)
         part.backward(loss(call_model(model, inputs)))
         part.step()
