@@ -11,7 +11,6 @@ import json
 import socket
 import struct
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +51,10 @@ class FramedSocket:
         if len(data) < size:
             raise ConnectionError("the other side has ended")
         return data
+
+    def close(self) -> None:
+        self._input.close()
+        self.connection.close()
 
 
 class SocketWire:
@@ -106,8 +109,7 @@ class SocketWire:
     def close(self) -> None:
         """The server app ends when the connection is closed."""
         if self._peer is not None:
-            with suppress(OSError):
-                self._peer.connection.shutdown(socket.SHUT_RDWR)
+            self._peer.close()
             self._peer = None
         self._listener.close()
 
