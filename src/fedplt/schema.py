@@ -110,6 +110,7 @@ _REQUIREMENTS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
+    "float_parsing": "a number",
     "finite_number": "a finite number",
     "bool_type": "true or false",
     "string_type": "a text in quotes",

@@ -55,13 +55,19 @@ def test_a_model_that_is_not_here_is_no_obstacle(fedplt, tmp_path):
         ("name,ratio\nn1,1\nN1,0.5\n", "line 3: the name 'N1' is taken already"),
         ("name,ratio\n../n1,1\n", "line 2: name: '../n1' cannot name a node"),
         ("name,ratio\n,1\n", "line 2: name: '' cannot name a node"),
-        ("name,ratio\nn1,1\n\nn2,25%\n", "line 4: ratio: '25%' was given"),
+        ("name,ratio\nn1,1\n\nn2,25%\n", "line 4: ratio: must be a number, but it is '25%'"),
         ("name,ratio\nn1,\n", "node n1 has no ratio"),
-        ("name,ratio\nn1,0\n", "line 2: ratio: '0' was given"),
-        ("name,ratio\nn1,25\n", "line 2: ratio: '25' was given"),
-        ("name,ratio\nn1,nan\n", "line 2: ratio: 'nan' was given"),
+        ("name,ratio\nn1,0\n", "line 2: ratio: must be a number greater than 0, but it is '0'"),
+        (
+            "name,ratio\nn1,25\n",
+            "ratio: must be a number less than or equal to 1, but it is '25'",
+        ),
+        ("name,ratio\nn1,nan\n", "line 2: ratio: must be a finite number, but it is 'nan'"),
         ("name,ratio\nn1\n", "line 2: 1 values for 2 columns"),
-        ("name,ratio,learning_rate\nn1,1,-1\n", "line 2: learning_rate: '-1' was given"),
+        (
+            "name,ratio,learning_rate\nn1,1,-1\n",
+            "learning_rate: must be a number greater than 0",
+        ),
     ],
 )
 def test_mistakes_in_the_nodes(fedplt, tmp_path, nodes, expected):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from pydantic import ValidationError
 
 from fedplt.errors import UpdateError
 from fedplt_flower.messages import EvaluateAnswer
-from fedplt_flower.records import MAX_DEPTH, dump_header, load_header
+from fedplt_flower.records import dump_header, load_header
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -22,15 +20,14 @@ values = st.recursive(
 
 @given(st.dictionaries(st.text(alphabet="ab"), values, max_size=3))
 def test_headers_come_back(header):
-    if json.dumps(header).count("[") + json.dumps(header).count("{") <= MAX_DEPTH:
-        assert load_header(dump_header(header)) == header
+    assert load_header(dump_header(header)) == header
 
 
 @pytest.mark.parametrize("before", ["", "]" * 5000, "}]" * 5000])
-def test_deep_headers_are_refused_before_they_are_parsed(before):
+def test_deep_headers_are_refused(before):
     """Closing brackets in a text do not count against those that are opened after it."""
     text = f'{{"a": "{before}", "b": {"[" * 900}{"]" * 900}}}'
-    with pytest.raises(UpdateError, match="nested too deeply"):
+    with pytest.raises(UpdateError, match="recursion limit"):
         load_header(text)
 
 

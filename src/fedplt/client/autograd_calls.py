@@ -30,15 +30,8 @@ class AutogradCalls:
         """``required``: by identity, whether the model's parameters require gradients."""
         self.part, self.mode, self.required = part, mode, required
 
-    def backward(
-        self,
-        tensor: Tensor,
-        gradient: Any = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
-        inputs: Any = None,
-    ) -> None:
-        self.autograd_backward(tensor, gradient, retain_graph, create_graph, inputs)
+    def backward(self, tensor: Tensor, gradient: Any = None, *args: Any, **kwargs: Any) -> None:
+        self.autograd_backward(tensor, gradient, *args, **kwargs)
 
     def autograd_backward(
         self,

@@ -83,7 +83,7 @@ def evaluate_chunk(
 ) -> ChunkResult:
     """Evaluate one chunk of the samples."""
     model.eval()
-    with torch.no_grad(), _seeded(chunk):
+    with torch.no_grad(), seeded("evaluation", chunk):
         inputs, targets, number = _batch(samples, chunk)
         outputs = call_model(model, inputs)
         mean_loss = float(loss(outputs, targets))
@@ -108,7 +108,7 @@ def gather_statistics(model: nn.Module, samples: Samples, chunk: int) -> int:
     for layer in layers:
         layer.momentum = 1.0
         layer.train()
-    with torch.no_grad(), _seeded(chunk):
+    with torch.no_grad(), seeded("evaluation", chunk):
         inputs, _, number = _batch(samples, chunk)
         call_model(model, inputs)
     for layer, momentum in zip(layers, momenta, strict=True):
@@ -123,10 +123,10 @@ def _batch(samples: Samples, chunk: int) -> tuple[Any, Any, int]:
 
 
 @contextmanager
-def _seeded(chunk: int) -> Iterator[None]:
+def seeded(purpose: str, chunk: int = 0) -> Iterator[None]:
     """Data sets and models may draw at random: a chunk gets the same numbers in every worker."""
-    with torch.random.fork_rng(devices=[]), seeded_globals(0, "evaluation", client=chunk):
-        torch.manual_seed(torch_seed(0, "evaluation", client=chunk))
+    with torch.random.fork_rng(devices=[]), seeded_globals(0, purpose, client=chunk):
+        torch.manual_seed(torch_seed(0, purpose, client=chunk))
         yield
 
 

@@ -172,10 +172,8 @@ class MemoryCounter:
 
     def _batch(self, model: nn.Module, number: int) -> tuple[tuple[Any, Any], Loss]:
         """Copies of the first example with targets that the loss takes, and the loss."""
-        inputs: Any = self.example
-        while not isinstance(inputs, Tensor):
-            inputs = next(iter(inputs.values() if isinstance(inputs, Mapping) else inputs))
-        samples = TensorSamples(self.example, torch.zeros(len(inputs)))
+        number_given = len(next(iter(tensors_in(self.example))))
+        samples = TensorSamples(self.example, torch.zeros(number_given))
         copies, targets = samples.batch(torch.zeros(number, dtype=torch.int64))
         with torch.no_grad(), model_mode(model, training=False):
             outputs = call_model(model, copies)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +16,6 @@ from torch.utils.checkpoint import CheckpointError
 
 from fedplt.errors import CutError
 from fedplt.kernels import Slices
-from fedplt.planning import split_name
 from fedplt.torch_internals import is_functorch_tensor
 
 _ENDED = "_fedplt_block_ended"
@@ -24,15 +24,12 @@ _WHOLE_MATRICES = {"adafactor", "muon", "shampoo", "soap", "lamb", "lars"}
 """Class names of optimizers whose step of a row depends on other rows of the matrix."""
 
 
-def modules_of(model: nn.Module) -> dict[str, nn.Module]:
-    """All modules under all of their names."""
-    return dict(model.named_modules(remove_duplicate=False))
-
-
-def tensor_of(modules: Mapping[str, nn.Module], name: str) -> Any:
+def tensor_of(model: nn.Module, name: str) -> Any:
     """The tensor of this name, or None."""
-    owner, key = split_name(name)
-    return getattr(modules.get(owner), key, None)
+    try:
+        return attrgetter(name)(model)
+    except AttributeError:
+        return None
 
 
 def refuse_wrapped(model: nn.Module) -> None:
@@ -47,9 +44,8 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 def refuse_replaced(model: nn.Module, trained: Iterable[Slices]) -> None:
     """Refuse tensors that were replaced inside the block: they were not trained."""
-    modules = modules_of(model)
     for slices in trained:
-        now, own = tensor_of(modules, slices.name), slices.parameter
+        now, own = tensor_of(model, slices.name), slices.parameter
         if now is not own:
             raise CutError(
                 f"{slices.name} was replaced by another tensor while its slices were trained "
@@ -110,41 +106,56 @@ def explained_errors() -> Iterator[None]:
         ) from error
 
 
-Inspected = WeakKeyDictionary[Optimizer, int]
+_in_blocks: set[int] = set()
+"""Identities of the parameters of all models that are in a block."""
+_inspected: WeakKeyDictionary[Optimizer, int] = WeakKeyDictionary()
 """Checked optimizers, and how many parameters they held then: groups may be added."""
 
 
-def _watch_steps(seen: Inspected, check: Callable[[Optimizer, list[Tensor]], None]) -> Any:
-    """Before an optimizer's step, check it, unless it was seen with as many parameters."""
+@contextmanager
+def refused_optimizers(own: Collection[int], leaves: Collection[Tensor]) -> Iterator[None]:
+    """Refuse optimizers that change untrained values, and after the block those of its slices.
 
+    ``own``: identities of the model's parameters; ``leaves``: the slices.
+    """
+    _watch_optimizers()
+    _in_blocks.update(own)
+    _inspected.clear()
+    try:
+        yield
+    finally:
+        _in_blocks.difference_update(own)
+        _inspected.clear()
+        for leaf in leaves:
+            setattr(leaf, _ENDED, True)
+
+
+@functools.cache
+def _watch_optimizers() -> None:
     def inspect(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         number = sum([len(group["params"]) for group in optimizer.param_groups])
-        if seen.get(optimizer) != number:
-            check(optimizer, [p for group in optimizer.param_groups for p in group["params"]])
-            seen[optimizer] = number
+        if _inspected.get(optimizer) != number:
+            _check_optimizer(optimizer)
+            _inspected[optimizer] = number
 
-    return register_optimizer_step_pre_hook(inspect)
+    register_optimizer_step_pre_hook(inspect)
 
 
-@contextmanager
-def refused_optimizers(own: Collection[int]) -> Iterator[None]:
-    """Refuse optimizers that change untrained values; ``own``: ids of the model's parameters."""
-
-    def check(optimizer: Optimizer, parameters: list[Tensor]) -> None:
-        if any(id(parameter) in own for parameter in parameters):
-            raise CutError(
-                f"this {type(optimizer).__name__} was given parameters of the model, of which only "
-                "slices are trained inside train_only: give it part.parameters()."
-            )
-        if any(kind.__name__.lower() in _WHOLE_MATRICES for kind in type(optimizer).__mro__):
-            raise CutError(
-                f"{type(optimizer).__name__} treats a matrix as a whole, so a step of slices is "
-                "not a part of the step of the whole. Use an optimizer that treats every "
-                "coordinate alone, such as SGD or AdamW."
-            )
-
-    with _watch_steps(WeakKeyDictionary(), check):
-        yield
+def _check_optimizer(optimizer: Optimizer) -> None:
+    kind = type(optimizer)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    refuse_ended(parameters, f"this {kind.__name__} has")
+    if any(id(parameter) in _in_blocks for parameter in parameters):
+        raise CutError(
+            f"this {kind.__name__} was given parameters of the model, of which only slices are "
+            "trained inside train_only: give it part.parameters()."
+        )
+    if _in_blocks and any(base.__name__.lower() in _WHOLE_MATRICES for base in kind.__mro__):
+        raise CutError(
+            f"{kind.__name__} treats a matrix as a whole, so a step of slices is not a part of the "
+            "step of the whole. Use an optimizer that treats every coordinate alone, such as SGD "
+            "or AdamW."
+        )
 
 
 def refuse_ended(tensors: Iterable[Any], holder: str) -> None:
@@ -155,22 +166,6 @@ def refuse_ended(tensors: Iterable[Any], holder: str) -> None:
             "Make the optimizer, or the list of parameters, from this block's part.parameters(), "
             "and take optimizer steps inside the block."
         )
-
-
-_inspected: Inspected = WeakKeyDictionary()
-
-
-def end_slices(leaves: Iterable[Tensor]) -> None:
-    """Mark slices when their block ends: no optimizer may step with them again."""
-    _watch_optimizers()
-    _inspected.clear()
-    for leaf in leaves:
-        setattr(leaf, _ENDED, True)
-
-
-@functools.cache
-def _watch_optimizers() -> None:
-    _watch_steps(_inspected, lambda o, held: refuse_ended(held, f"this {type(o).__name__} has"))
 
 
 def new_gradient_node(parameter: Tensor) -> None:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from fedplt.client.refusals import (
     explained_errors,
-    modules_of,
     refuse_ended,
     refuse_lost_gradient,
     refuse_other_data,
@@ -62,9 +61,8 @@ class TrainableSlices:
         self._rows: dict[tuple[int, int], TrainedRows] = {}  # of a weight with a bias
         self._old_statistics: list[tuple[Statistics, Tensor, Tensor]] = []
         try:
-            modules = modules_of(model)
             for tensor, rows in self.assignment.trained_rows:
-                self._take(tensor, rows, tensor_of(modules, tensor.name))
+                self._take(tensor, rows, tensor_of(model, tensor.name))
         except BaseException:
             self.release()
             raise

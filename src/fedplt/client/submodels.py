@@ -54,15 +54,9 @@ class HeldModel:
 
     module: nn.Module
     state: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class BuiltSubmodel(HeldModel):
-    """A sub-model that was built for a client."""
-
-    buffers: tuple[tuple[Tensor, Tensor], ...]
-    """Buffers that are not shared, and their initial values."""
-    pads: tuple[PaddedChannels, ...]
+    buffers: tuple[tuple[Tensor, Tensor], ...] = ()
+    """Of a sub-model: buffers that are not shared, and their initial values."""
+    pads: tuple[PaddedChannels, ...] = ()
 
 
 class HeldModels:
@@ -71,12 +65,12 @@ class HeldModels:
     def __init__(self, module: nn.Module, state: Tensor) -> None:
         """``state``: the module's own flat state (:func:`fedplt.bind_state`)."""
         self._resident = HeldModel(module, state)
-        self._kept: OrderedDict[tuple[int, ...], BuiltSubmodel] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, ...], HeldModel] = OrderedDict()
 
     def whole(self, assignment: SliceAssignment) -> HeldModel:
         return self._resident
 
-    def smaller(self, assignment: SubmodelAssignment) -> BuiltSubmodel:
+    def smaller(self, assignment: SubmodelAssignment) -> HeldModel:
         """The sub-model of an assignment, with values from the whole model's flat state."""
         state, key = self._resident.state, assignment.num_units
         small = self._kept.pop(key, None) or self._build(assignment)
@@ -94,7 +88,7 @@ class HeldModels:
             module.places = torch.from_numpy(places[outputs]).to(state.device)
         return small
 
-    def _build(self, assignment: SubmodelAssignment) -> BuiltSubmodel:
+    def _build(self, assignment: SubmodelAssignment) -> HeldModel:
         """Copy the module structure with smaller tensors; the whole tensors are not copied."""
         layers, spaces = assignment.on_client.layers, assignment.spaces
         source = self._graph if spaces.pads else self._resident.module
@@ -114,7 +108,7 @@ class HeldModels:
                 setattr(model.get_submodule(owner), key, buffer.clone())
                 others.append((model.get_buffer(name), buffer.clone()))
         pads = _replace_pads(model, spaces) if spaces.pads else ()
-        return BuiltSubmodel(model, bind_state(model, layers), tuple(others), pads)
+        return HeldModel(model, bind_state(model, layers), tuple(others), pads)
 
     @cached_property
     def _graph(self) -> fx.GraphModule:

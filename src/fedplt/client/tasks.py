@@ -48,28 +48,28 @@ def classification_loss(outputs: Any, targets: Any) -> Tensor:
     if type(outputs) is Tensor and targets.ndim < outputs.ndim:
         with DisableTorchFunction():  # no parameter is used here
             return F.cross_entropy(outputs, targets)
+    return _own_or(F.cross_entropy, class_scores, outputs, targets)
+
+
+def _own_or(function: Loss, align: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> Tensor:
+    """The loss that the model computed itself, or else the function's."""
     loss = own_loss(outputs)
-    return F.cross_entropy(*class_scores(outputs, targets)) if loss is None else loss
+    return function(*align(outputs, targets)) if loss is None else loss
 
 
 def regression_loss(outputs: Any, targets: Any) -> Tensor:
     """Mean squared error."""
-    loss = own_loss(outputs)
-    return F.mse_loss(*aligned(outputs, targets)) if loss is None else loss
+    return _own_or(F.mse_loss, aligned, outputs, targets)
 
 
 def multi_label_loss(outputs: Any, targets: Any) -> Tensor:
     """Binary cross entropy of each label; outputs are logits."""
-    loss = own_loss(outputs)
-    if loss is not None:
-        return loss
-    return F.binary_cross_entropy_with_logits(*aligned(outputs, targets))
+    return _own_or(F.binary_cross_entropy_with_logits, aligned, outputs, targets)
 
 
 def next_token_loss(outputs: Any, targets: Any) -> Tensor:
     """Cross entropy of the token that follows."""
-    loss = own_loss(outputs)
-    return F.cross_entropy(*next_tokens(outputs, targets)) if loss is None else loss
+    return _own_or(F.cross_entropy, next_tokens, outputs, targets)
 
 
 MEANS: tuple[Loss, ...] = (classification_loss, regression_loss, multi_label_loss)

@@ -19,7 +19,6 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from fedplt.client.interception import Interception
 from fedplt.client.refusals import (
-    end_slices,
     new_gradient_node,
     refuse_late_gradient,
     refuse_replaced,
@@ -85,7 +84,7 @@ def train_only(
         with (
             _batches_counted(model),
             compiled_code_disabled(),
-            refused_optimizers(own),
+            refused_optimizers(own, list(part.parameters())),
             functions,
             interception,
         ):
@@ -107,7 +106,6 @@ def train_only(
         for parameter, gradient in gradients:
             parameter.grad = gradient
         part.release()
-        end_slices(part.parameters())
 
 
 def _faster_forward(

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -87,11 +87,26 @@ class ClientUpdate:
     @classmethod
     def from_bytes(cls, data: bytes) -> ClientUpdate:
         """Read what a client sent: anything but an update is refused as :class:`UpdateError`."""
-        header, values = _read(data)
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise UpdateError(f"an update is sent as bytes, not as {type(data).__name__}.")
+        data = bytes(data)
+        start = 8 + int.from_bytes(data[:8], "little")
+        if len(data) < 8 or start > min(8 + MAX_HEADER, len(data)):
+            raise UpdateError("these bytes are not a client update: they have no header.")
+        # Both headers are checked field by field before any memory is taken for the numbers.
+        file = _parse(_File, data[8:start])
+        header = _parse(_Header, file.metadata["fedplt"])
+        (number,) = file.update.shape
         if header.format != FORMAT:
             raise UpdateError(
                 f"this update has format {header.format}; this version reads {FORMAT}."
             )
+        if file.update.data_offsets != (0, 4 * number) or len(data) - start != 4 * number:
+            raise UpdateError(
+                f"these bytes are not a client update: the header has {number} numbers, and "
+                f"{len(data) - start} bytes follow."
+            )
+        values = np.frombuffer(data, dtype="<f4", offset=start).astype(np.float32)
         return cls(values, header.num_examples, header.norm, header.metrics, header.origin)
 
 
@@ -111,33 +126,13 @@ class _Header(_Strict):
 
 class _Array(_Strict):
     dtype: Literal["F32"]
-    shape: Annotated[list[Index], Field(min_length=1, max_length=1)]
-    data_offsets: Annotated[list[Index], Field(min_length=2, max_length=2)]
+    shape: tuple[Index]
+    data_offsets: tuple[Index, Index]
 
 
 class _File(_Strict):
     metadata: Annotated[dict[Literal["fedplt"], str], Field(alias="__metadata__", min_length=1)]
     update: _Array
-
-
-def _read(data: Any) -> tuple[_Header, NDArray[np.float32]]:
-    """Check both headers field by field before any memory is taken for the numbers."""
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise UpdateError(f"an update is sent as bytes, not as {type(data).__name__}.")
-    data = bytes(data)
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(MAX_HEADER, len(data) - 8):
-        raise UpdateError("these bytes are not a client update: they have no header.")
-    start = 8 + length
-    file = _parse(_File, data[8:start])
-    header = _parse(_Header, file.metadata["fedplt"])
-    (number,) = file.update.shape
-    if file.update.data_offsets != [0, 4 * number] or len(data) - start != 4 * number:
-        raise UpdateError(
-            f"these bytes are not a client update: the header has {number} numbers, and "
-            f"{len(data) - start} bytes follow."
-        )
-    return header, np.frombuffer(data, dtype="<f4", offset=start).astype(np.float32)
 
 
 def _parse(kind: type[Kind], text: str | bytes) -> Kind:

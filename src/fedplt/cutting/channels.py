@@ -10,7 +10,7 @@ kind: attention, recurrent layers, custom code.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -80,7 +80,7 @@ def flow(traces: Sequence[Trace]) -> tuple[ModuleFlow, ...]:
 
     Feeders are those that all traces (training and evaluation mode) have in common.
     """
-    first, *others = map(_flow_of, traces)
+    first, *others = (list(_flow_of(trace)) for trace in traces)
     path = attrgetter("name", "feeder", "columns", "norms")
     for other in others:
         known = set(map(path, other))
@@ -94,41 +94,31 @@ def flow(traces: Sequence[Trace]) -> tuple[ModuleFlow, ...]:
     return tuple(first)
 
 
-def _flow_of(trace: Trace) -> list[ModuleFlow]:
+def _flow_of(trace: Trace) -> Iterator[ModuleFlow]:
     elsewhere = trace.used_elsewhere()
-    return [
-        _call(trace, name, call, elsewhere)
-        for name, nodes in trace.inputs.items()
-        for call in range(len(nodes))
-    ]
-
-
-def _call(trace: Trace, name: str, call: int, elsewhere: set[int]) -> ModuleFlow:
-    nodes = trace.inputs[name]
-    module = trace.modules[name]
-    path = None
-    if len(nodes) == 1 and isinstance(module, CHANNELED):
-        path = _channel_path(trace, name, nodes[0])
-    feeder, columns, norms = path or (None, 1, ())
-    weight: Any = getattr(module, "weight", None)
-    has_matrix = isinstance(weight, Tensor) and weight.ndim > 1
-    is_matrix = has_matrix and not isinstance(module, NORMALIZATION)
-    return ModuleFlow(
-        name=name,
-        positions=_whole(trace.positions[name][call]),
-        parents=tuple(sorted(trace.sources(nodes[call]))),
-        feeder=feeder,
-        columns=columns,
-        norms=norms,
-        # A weight that is a buffer takes part in the computation, but is never trained.
-        weight=trace.parameters.get(id(weight), dotted(name, "weight")) if is_matrix else None,
-        weight_size=weight.numel() if is_matrix else 0,
-        used_elsewhere=any(id(p) in elsewhere for p in module.parameters(recurse=False)),
-    )
-
-
-def _whole(number: float) -> float:
-    return int(number) if number == int(number) else number
+    for name, nodes in trace.inputs.items():
+        module, path = trace.modules[name], None
+        if len(nodes) == 1 and isinstance(module, CHANNELED):
+            path = _channel_path(trace, name, nodes[0])
+        feeder, columns, norms = path or (None, 1, ())
+        weight: Any = getattr(module, "weight", None)
+        has_matrix = isinstance(weight, Tensor) and weight.ndim > 1
+        is_matrix = has_matrix and not isinstance(module, NORMALIZATION)
+        for node, positions in zip(nodes, trace.positions[name], strict=True):
+            yield ModuleFlow(
+                name=name,
+                positions=int(positions) if positions == int(positions) else positions,
+                parents=tuple(sorted(trace.sources(node))),
+                feeder=feeder,
+                columns=columns,
+                norms=norms,
+                # A weight that is a buffer takes part in the computation, but is never trained.
+                weight=trace.parameters.get(id(weight), dotted(name, "weight"))
+                if is_matrix
+                else None,
+                weight_size=weight.numel() if is_matrix else 0,
+                used_elsewhere=any(id(p) in elsewhere for p in module.parameters(recurse=False)),
+            )
 
 
 Path = tuple[str, int, tuple[str, ...]]

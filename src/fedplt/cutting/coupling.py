@@ -67,7 +67,7 @@ def find_spaces(model: nn.Module, layers: Layers, example: Tensor) -> Spaces:
 class _Walk(fx.Interpreter):
     def __init__(self, model: nn.Module, layers: Layers) -> None:
         super().__init__(traced(model))
-        self.problem: CutError | None = None
+        self.extra_traceback = False  # errors of this class need no more text
         self.units: dict[fx.Node, _Units | None] = {}
         self.shapes: dict[fx.Node, tuple[int, ...]] = {}
         self.parent, self.widths, self.makers = [_WHOLE], [0], ["the model's input"]
@@ -79,11 +79,7 @@ class _Walk(fx.Interpreter):
         result = super().run_node(node)
         if isinstance(result, Tensor):
             self.shapes[node] = tuple(result.shape)
-        try:
-            self.units[node] = self._follow(node, result)
-        except CutError as error:  # raised later: the interpreter would add text
-            self.units[node] = None
-            self.problem = self.problem or error
+        self.units[node] = self._follow(node, result)
         return result
 
     def _follow(self, node: fx.Node, result: Any) -> _Units | None:
@@ -260,8 +256,6 @@ class _Walk(fx.Interpreter):
 
     def spaces(self) -> Spaces:
         """Everything joined, numbered in the order of the flat state."""
-        if self.problem:
-            raise self.problem
         numbers: dict[int, int] = {}
         for name in self.trained:
             if name not in self.tensors:

@@ -85,7 +85,6 @@ def cut(
         called = set().union(*(trace.inputs for trace in seen))
         joined = {n: d for n, d in joined.items() if n in called or not d.is_statistics}
     grouped = _grouped(joined, drafts.aliases, groups or {})
-    _check_parameters(grouped)
     always_trained = _always(always, grouped, drafts.aliases)
     layers = [
         _layer(name, draft, max_sublayers, name in always_trained)
@@ -226,17 +225,6 @@ def _with_normalization(drafts: Drafts, fed_by: Mapping[str, str]) -> dict[str, 
     return result
 
 
-def _check_parameters(drafts: Mapping[str, LayerDraft]) -> None:
-    for name, draft in drafts.items():
-        if draft.is_statistics:
-            raise CutError(
-                f"normalization layer {name!r} has running statistics but no trainable parameters, "
-                "and no single layer is known to feed it. Give an example input; or set affine = "
-                "True or track_running_stats = False; or group it with a layer: "
-                f"groups={{'first': [{name!r}, ...]}}."
-            )
-
-
 def _always(patterns: Patterns, drafts: Mapping[str, LayerDraft], aliases: Aliases) -> set[str]:
     found = _match_all("always", patterns, [*drafts, *aliases])
     waiting = list(found)
@@ -267,6 +255,13 @@ def _grouped(
 
 
 def _layer(name: str, draft: LayerDraft, max_sublayers: int | None, always: bool) -> Layer:
+    if draft.is_statistics:
+        raise CutError(
+            f"normalization layer {name!r} has running statistics but no trainable parameters, and "
+            "no single layer is known to feed it. Give an example input; or set affine = True or "
+            "track_running_stats = False; or group it with a layer: "
+            f"groups={{'first': [{name!r}, ...]}}."
+        )
     num_sublayers = draft.num_units
     if max_sublayers is not None:
         if max_sublayers < 1:
@@ -296,7 +291,7 @@ def example_model(
     ``shape`` is that of one example, without the batch; built-in models know theirs.
     """
     options, known = options or {}, MODELS.get(name)
-    model = build_model(name, options, seed=0)
+    model = build_model(name, options, seed=0).eval()
     if name == "fcn" and "num_inputs" in options:
         shape = shape or [int(options["num_inputs"])]
     if shape:
@@ -306,11 +301,8 @@ def example_model(
     else:
         raise ExampleError(f"the shape of an input of {name!r} is not known.")
     try:
-        with torch.no_grad():
-            model.eval()(example)
-    except Exception as error:  # the user's model may raise anything
-        raise ExampleError(
-            f"{name!r} does not take inputs of shape {list(example.shape[1:])}: "
-            f"{(str(error).splitlines() or [repr(error)])[0]}."
-        ) from error
-    return model, example, cut(model, example, groups=known.groups if known else None)
+        layers = cut(model, example, groups=known.groups if known else None)
+    except ExampleError as error:
+        text = f"{name!r} does not take inputs of shape {list(example.shape[1:])}"
+        raise ExampleError(f"{text}: {str(error).splitlines()[0]}.") from error
+    return model, example, layers

@@ -7,7 +7,8 @@ outputs of modules of a known kind are looked up in it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,21 +40,14 @@ def _example_errors() -> Iterator[None]:
 @contextmanager
 def _unchanged_tensors(model: nn.Module) -> Iterator[None]:
     """Inside the block, all tensors are copies, and all parameters require gradients."""
-    scripted = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
-    old = [
-        (module, key, buffer)
-        for module in model.modules()
-        if module not in scripted  # their buffers cannot be replaced
-        for key, buffer in module._buffers.items()
-    ]
-    tensors = [*model.parameters(), *(b for s in scripted for b in s.buffers(recurse=False))]
-    data = [(tensor, tensor.data) for tensor in tensors]
+    data = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
     frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
-    copies: dict[int, Tensor] = {}
+    buffers = [
+        (module._buffers, dict(module._buffers))
+        for module in model.modules()
+        if not isinstance(module, torch.jit.ScriptModule)  # their buffers cannot be replaced
+    ]
     try:
-        for module, key, buffer in old:
-            if buffer is not None:
-                module._buffers[key] = copies.setdefault(id(buffer), buffer.clone())
         for tensor, original in data:
             tensor.data = original.clone()
         for parameter in frozen:
@@ -62,8 +56,8 @@ def _unchanged_tensors(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in frozen:
             parameter.requires_grad_(False)
-        for module, key, buffer in old:
-            module._buffers[key] = buffer
+        for current, old in buffers:
+            current.update(old)
         for tensor, original in data:
             tensor.data = original
 
@@ -106,28 +100,22 @@ class Trace:
         self._calls: list[tuple[Any, Any]] = []  # nodes of a module's input and output
         first = next((tensor for tensor in tensors_in(example) if tensor.ndim), None)
         self.batch = 1 if first is None else max(1, first.size(0))
-        handles = []
-        for name, module in self.modules.items():
-            if is_known(module):
-                handles += [
-                    module.register_forward_pre_hook(_Hook(self, name), with_kwargs=True),
-                    module.register_forward_hook(_Hook(self, name), with_kwargs=True, prepend=True),
-                ]
-        try:
-            with (  # the complete graph; the model is left as it was
-                _example_errors(),
-                torch.inference_mode(False),
-                _unchanged_tensors(model),
-                model_mode(model, training=training),
-                torch.enable_grad(),
-                torch.random.fork_rng(devices=[]),
-                checkpoints_disabled(),
-                compiled_code_disabled(),
-            ):
-                result = call_model(model, map_tensors(example, _differentiable))
-        finally:
-            for handle in handles:
-                handle.remove()
+        self._names = {id(module): name for name, module in self.modules.items()}
+        with (  # the complete graph; the model is left as it was
+            ExitStack() as hooks,
+            _example_errors(),
+            torch.inference_mode(False),
+            _unchanged_tensors(model),
+            model_mode(model, training=training),
+            torch.enable_grad(),
+            torch.random.fork_rng(devices=[]),
+            checkpoints_disabled(),
+            compiled_code_disabled(),
+        ):
+            for module in filter(is_known, self.modules.values()):
+                hook = module.register_forward_hook(self, with_kwargs=True, prepend=True)
+                hooks.enter_context(hook)
+            result = call_model(model, map_tensors(example, _differentiable))
         self._keep_alive = result  # nodes live as long as their graph
         self.modules.update(model.named_modules())  # a first pass may register some
         self.parameters = {id(p): name for name, p in model.named_parameters()}
@@ -146,16 +134,24 @@ class Trace:
             if not is_parameter(node)
         }
 
-    def note_input(self, name: str, x: Tensor) -> None:
+    def __call__(
+        self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor
+    ) -> None:
+        """Note a call of a module."""
+        if id(module) not in self._names:  # a shallow copy, which has the same hooks
+            return
+        name, x = self._names[id(module)], inputs[0] if inputs else next(iter(named.values()))
         self.inputs.setdefault(name, []).append(_node(x))
-        self.positions.setdefault(name, []).append(0.0)  # a call may be broken off
+        positions = _positions(self.modules[name], x, output) / self.batch
+        self.positions.setdefault(name, []).append(positions)
         self.dimensions[name] = x.dim()
-
-    def note_output(self, name: str, x: Tensor, output: Tensor) -> None:
         if output.grad_fn is not None:
             self.outputs[output.grad_fn] = name
-            self._calls.append((self.inputs[name][-1], output.grad_fn))
-        self.positions[name][-1] = _positions(self.modules[name], x, output) / self.batch
+            self._calls.append((_node(x), output.grad_fn))
+
+    def __reduce__(self) -> Any:
+        """A copy of a module that its forward makes is not traced."""
+        return partial, (_ignore,)
 
     def sources(self, node: Any) -> set[str]:
         """The modules and parameters a node depends on without another module in between."""
@@ -182,26 +178,7 @@ class Trace:
         }
 
 
-class _Hook:
-    """Notes the calls of a module in a trace."""
-
-    def __init__(self, trace: Trace | None, name: str) -> None:
-        self.trace, self.name = trace, name
-
-    def __call__(
-        self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], *output: Tensor
-    ) -> None:
-        if self.trace is None:
-            return
-        x: Tensor = inputs[0] if inputs else next(iter(named.values()))
-        if output:
-            self.trace.note_output(self.name, x, *output)
-        else:
-            self.trace.note_input(self.name, x)
-
-    def __reduce__(self) -> Any:
-        """A copy of the module that its forward makes is not traced."""
-        return _Hook, (None, self.name)
+def _ignore(*call: Any) -> None: ...
 
 
 def is_known(module: nn.Module) -> bool:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -117,10 +118,8 @@ def reply_trained(
 ) -> Message:
     """Reply with the update, or store it until the server requests it."""
     answer = TrainAnswer(
-        client=order.client, round=order.round, plan=order.plan, num_examples=result.num_examples,
-        norm=result.norm, loss=result.loss, seconds=result.seconds,
-        weighted_norm=result.weighted_norm, metrics=dict(metrics or {}),
-    )  # fmt: skip
+        round=order.round, plan=order.plan, metrics=dict(metrics or {}), **asdict(result)
+    )
     if order.upload:
         return reply(message, answer, {"update": update})
     header = answer.model_dump(include={"client", "round", "plan"})
@@ -167,9 +166,12 @@ def _load_local_state(message: Message, context: Context) -> None:
         )
 
 
-def refuse_other(ordered: int, client: int) -> None:
-    if ordered != client:
-        raise UpdateError(f"this is client {client}; the order is for client {ordered}.")
+def refuse_other(order: TrainHeader | EvaluateHeader, client: int, layers: Layers) -> None:
+    """Refuse an order for another client or another model."""
+    if order.client != client:
+        raise UpdateError(f"this is client {client}; the order is for client {order.client}.")
+    if unknown := sorted(set(order.local) - {tensor.name for tensor in layers.tensors}):
+        raise UpdateError(f"there is no tensor {unknown[0]!r} in the model's layers.")
 
 
 def receive(state: Tensor, places: FlatIndex, numbers: Any) -> None:
@@ -245,8 +247,8 @@ def train_slices(message: Message, context: Context, model: nn.Module) -> Iterat
         )
     header, arrays = from_records(message.content)
     order = read(TrainHeader, header)
-    refuse_other(order.client, _client(context))
     layers, recipe = _read_layers(order, model), order.local_recipe()
+    refuse_other(order, _client(context), layers)
     assignment = read_assignment(
         layers, order.assignment, frozenset(order.local), lambda: _read_spaces(order, layers)
     )
@@ -290,8 +292,6 @@ def _read_layers(order: TrainHeader, model: nn.Module) -> Layers:
                 )
             if not 0 <= tensor.axis < max(1, len(tensor.shape)) or tensor.repeats < 1:
                 raise UpdateError(f"{tensor.name} cannot be cut as the server orders.")
-    if unknown := sorted(set(order.local) - seen):
-        raise UpdateError(f"there is no tensor {unknown[0]!r} in the server's layers.")
     check_dtypes(model, layers)
     return layers
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import http.client
-import os
 import shutil
 import socket
 import ssl
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -61,7 +61,6 @@ from fedplt_flower.node.node_config import (
     node_data,
     node_device,
     node_model,
-    node_task,
 )
 from fedplt_flower.node.owner_limits import load_limits
 
@@ -194,9 +193,7 @@ def _node_files(folder: Path, manifest: Manifest) -> Iterator[Finding]:
 def _writable(state: Path) -> Finding:
     try:
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        probe = state / f".probe.{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        tempfile.TemporaryFile(dir=state).close()
     except OSError as error:
         text = f"{state} cannot be written to: {error.strerror}"
         return problem(text, "make the node's user its owner, or set state in node.toml")
@@ -220,7 +217,7 @@ def _profile(node: NodeConfig) -> Iterator[Finding]:
 def _data_and_model(node: NodeConfig, manifest: Manifest) -> Iterator[Finding]:
     data = node_data(node)
     yield ok(f"data: {len(data.train):,} examples of this node")
-    model, task = node_model(node), node_task(node)
+    model, task = node_model(node), node.task.task()
     inputs, targets = first_examples(data.train)
     config = node.run_config()
     try_model(config, model, inputs, targets, task)

@@ -73,19 +73,14 @@ def versions(wanted: Mapping[str, str], here: Mapping[str, str] | None = None) -
     here = here or installed_versions()
     for package, expected in wanted.items():
         found = here.get(package, "(not installed)")
-        text, made = f"{package} {found}", f"the deployment was made with {expected}"
-        install = f"pip install '{package}=={expected.partition('+')[0]}'"
+        text = f"{package} {found}, but the deployment was made with {expected}"
         same_minor = found.split(".")[:2] == expected.split(".")[:2]
         if found == expected:
-            yield ok(text)
-        elif package in ("fedplt", "flwr"):
-            yield problem(f"{text}, but {made}", install)
-        elif same_minor:
-            yield note(f"{text} ({made})")
-        elif package == "torch":
-            yield problem(f"{text}, but {made}: results may differ in bits", install)
+            yield ok(f"{package} {found}")
+        elif package in ("fedplt", "flwr") or (package == "torch" and not same_minor):
+            yield problem(text, f"pip install '{package}=={expected.partition('+')[0]}'")
         else:
-            yield note(f"{text}, but {made}: results may differ in bits")
+            yield note(text)
 
 
 def check_ca(path: Path, now: datetime | None = None) -> Iterator[Finding]:

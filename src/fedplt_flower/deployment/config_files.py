@@ -12,14 +12,13 @@ server plans the ratios from the device profiles that the nodes send.
 
 from __future__ import annotations
 
-import math
 import re
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedplt.configuration import (
     ON_NODES,
@@ -33,13 +32,11 @@ from fedplt.configuration import (
 )
 from fedplt.errors import ConfigError, did_you_mean
 from fedplt.federation import FEWEST_CLIENTS
+from fedplt.schema import first_problem
 
 EXAMPLE = "name,ratio"
-NUMBERS = {
-    "ratio": (1.0, "a number in (0, 1], such as 0.25"),
-    "learning_rate": (math.inf, "a positive number, such as 0.01"),
-}
-"""Columns with numbers: the largest value, and what to write."""
+NUMBERS = ("ratio", "learning_rate")
+"""Columns with numbers, which may be missing."""
 ROUND_TIMEOUT_SECONDS = 600.0
 MAX_RMS = 1.0
 """A round changes weights by less than this: they are of this order of magnitude themselves."""
@@ -60,14 +57,25 @@ SPLIT_FILE = "split.json"
 """The name of ``data.split_file`` in the folders of the server and the nodes."""
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(BaseModel):
     """A line of ``nodes.csv``."""
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
     name: str
     client: int
-    ratio: float | None
-    learning_rate: float | None = None
+    ratio: Annotated[float, Field(gt=0, le=1)] | None = None
+    learning_rate: Annotated[float, Field(gt=0)] | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name):
+            raise ValueError(
+                f"{name!r} cannot name a node. Use up to 63 letters, digits, '-' and '_', such as "
+                "hospital-a."
+            )
+        return name
 
 
 def read_nodes(path: Path) -> tuple[Node, ...]:
@@ -77,9 +85,9 @@ def read_nodes(path: Path) -> tuple[Node, ...]:
     text = read_text(path, ConfigError)
     for place, row in csv_rows(text, path, ConfigError, _check_columns, EXAMPLE):
         try:
-            node = _node(row, len(nodes))
-        except ConfigError as error:
-            raise ConfigError(f"{place}: {error}") from error
+            node = Node.model_validate({"name": "", **row, "client": len(nodes)})
+        except ValidationError as error:
+            raise ConfigError(f"{place}: {first_problem(error)}") from error
         # Names become folders, and some file systems ignore case.
         if (taken := places.get(node.name.lower())) is not None:
             raise ConfigError(
@@ -104,29 +112,6 @@ def _check_columns(names: list[str]) -> None:
         raise ConfigError(
             f"the column 'name' is missing. The first line names the columns: {EXAMPLE}."
         )
-
-
-def _node(row: dict[str, str], client: int) -> Node:
-    name = row.get("name", "")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", name):
-        raise ConfigError(
-            f"name: {name!r} cannot name a node. Use up to 63 letters, digits, '-' and '_', such "
-            "as hospital-a."
-        )
-    return Node(name, client, _number(row, "ratio"), _number(row, "learning_rate"))
-
-
-def _number(row: dict[str, str], column: str) -> float | None:
-    if column not in row:
-        return None
-    most, expected = NUMBERS[column]
-    try:
-        number = float(row[column])
-    except ValueError:
-        number = math.nan
-    if not (0 < number <= most and math.isfinite(number)):
-        raise ConfigError(f"{column}: {row[column]!r} was given; write {expected}.")
-    return number
 
 
 def client_groups(nodes: tuple[Node, ...]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from fedplt.configuration import RunConfig
+from fedplt.configuration import RunConfig, read_text
 from fedplt.errors import ConfigError, FedpltError, RunError
 from fedplt.federation import participants_warning
 from fedplt.text import table
@@ -72,7 +72,7 @@ def init_deployment(
     manifest = Manifest(installed_versions(), address, layers, clients)
     split = {}
     if run.data.split_file is not None:
-        split = {SPLIT_FILE: _read_split(Path(run.data.split_file))}
+        split = {SPLIT_FILE: read_text(Path(run.data.split_file), ConfigError)}
         values["data"] = {**values["data"], "split_file": str(folder / "server" / SPLIT_FILE)}
 
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}.part")
@@ -93,13 +93,6 @@ def init_deployment(
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return manifest, warnings
-
-
-def _read_split(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"data.split_file: {path} cannot be read: {error}") from error
 
 
 def _make_server_keys(scratch: Path, address: Address) -> None:

@@ -101,8 +101,7 @@ class NodeClient:
     ) -> tuple[TrainHeader, ClientResult, NDArray[Any]]:
         """The order, its result, and the update in the order's encoding."""
         order = read(TrainHeader, header)
-        refuse_other(order.client, self.client)
-        local = self._local(order.local)
+        local = self._local(order)
         assignment = read_assignment(
             self.job.layers, order.assignment, frozenset(order.local), lambda: self._spaces
         )
@@ -161,8 +160,7 @@ class NodeClient:
         self, header: Mapping[str, Any], arrays: Arrays, admitted: AdmittedOrder
     ) -> EvaluateAnswer:
         order = read(EvaluateHeader, header)
-        refuse_other(order.client, self.client)
-        job, local = self.job, self._local(order.local)
+        job, local = self.job, self._local(order)
         trainer = self._trainer(local, FlatIndex([(0, job.layers.state_size)]), arrays.get("state"))
         if order.local_state_round >= 0 and local.size:
             saved = self.states.load(order.local_state_round, {"kept": local.size})
@@ -197,11 +195,10 @@ class NodeClient:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "\n".join(kind))
 
-    def _local(self, names: list[str]) -> FlatIndex:
-        known = {tensor.name for tensor in self.job.layers.tensors}
-        if unknown := sorted(set(names) - known):
-            raise UpdateError(f"there is no tensor {unknown[0]!r} in this node's model.")
-        return self.job.layers.flat_index(frozenset(names))
+    def _local(self, order: TrainHeader | EvaluateHeader) -> FlatIndex:
+        """The part of the flat state that stays on this client."""
+        refuse_other(order, self.client, self.job.layers)
+        return self.job.layers.flat_index(frozenset(order.local))
 
     def _trainer(self, local: FlatIndex, received: FlatIndex, state: Any) -> ClientTrainer:
         trainer = ClientTrainer(self.job.model, self.job.layers, self._global, local)

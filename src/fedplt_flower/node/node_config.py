@@ -23,7 +23,6 @@ from typing import Annotated
 from pydantic import Field, model_validator
 from torch import nn
 
-from fedplt.client import Task
 from fedplt.configuration import (
     ClientsConfig,
     DataConfig,
@@ -107,11 +106,12 @@ class NodeConfig(Section):
 
 
 def load_node(path: str | Path) -> NodeConfig:
-    """Read ``node.toml``; the paths of the result are absolute."""
+    """Read ``node.toml``; the paths of the result are absolute, and its code can be imported."""
     path = Path(path).absolute()
     node = load_section(NodeConfig, path, ConfigError)
     given = {key: getattr(node, key) for key in ("code", "state", "limits", "profile")}
     update = {key: str(path.parent / value) for key, value in given.items() if value is not None}
+    search_also(update["code"])
     if node.data.split_file is not None:
         file = str(path.parent / node.data.split_file)
         data = node.data.model_copy(update={"split_file": file})
@@ -121,7 +121,6 @@ def load_node(path: str | Path) -> NodeConfig:
 
 def node_data(node: NodeConfig) -> TrainingData:
     """The node's training examples, in the simulator's order."""
-    search_also(node.code)
     config = node.run_config()
     data = load_data(config)
     if not node.data.whole:
@@ -134,7 +133,6 @@ def node_data(node: NodeConfig) -> TrainingData:
 
 def node_model(node: NodeConfig) -> nn.Module:
     """The node's model; the server's weights replace its own."""
-    search_also(node.code)
     return build_model(node.model.name, node.model.options, node.data.seed)
 
 
@@ -155,15 +153,9 @@ def node_device(node: NodeConfig) -> DeviceProfile | None:
     return devices[0]
 
 
-def node_task(node: NodeConfig) -> Task:
-    """The node's loss and metric."""
-    search_also(node.code)
-    return node.task.task()
-
-
 def node_job(node: NodeConfig) -> Job:
     """A job of this one client; the server's orders contain the training settings."""
     data = node_data(node)
     config = node.run_config().model_copy(update={"clients": ClientsConfig(num_clients=1)})
     everything = split_given([list(range(len(data.train)))], len(data.train))
-    return make_job(config, node_model(node), data, split=everything, task=node_task(node))
+    return make_job(config, node_model(node), data, split=everything, task=node.task.task())

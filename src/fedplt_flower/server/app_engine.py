@@ -117,7 +117,10 @@ class AppEngine(FlowerEngine):
                 "its app replied without fedplt's train_slices: in @app.train(), return "
                 "part.reply(num_examples=...)."
             )
-        return super().take_result(client, answer, upload)
+        result = super().take_result(client, answer, upload)
+        self.job.known[client] = result.num_examples
+        self.train_metrics[client] = result.num_examples, answer.header.get("metrics", {})
+        return result
 
     def check_examples(self, found: Any) -> None:
         """A client's first number of examples is bounded, and must not change later."""
@@ -128,10 +131,6 @@ class AppEngine(FlowerEngine):
                 f"it trained on {found.num_examples} examples; at most "
                 f"{self.settings.max_examples} are allowed (max_examples)."
             )
-
-    def note_answer(self, found: Any) -> None:
-        self.job.known[found.client] = found.num_examples
-        self.train_metrics[found.client] = found.num_examples, found.metrics
 
     def arrays(self, state: Tensor) -> ArrayRecord:
         """All tensors of the model, under the names in the app."""

@@ -188,10 +188,8 @@ class FlowerEngine:
         found = read(TrainAnswer, answer.header)
         self._refuse_other(client, found)
         self.check_examples(found)
-        update = self._update_of(answer) if upload else None
-        self.note_answer(found)
-        if update is not None:
-            self._updates[client] = update
+        if upload:
+            self._updates[client] = self._update_of(answer)
         return ClientResult(
             client, found.num_examples, found.norm, found.loss, found.seconds, found.weighted_norm
         )
@@ -201,9 +199,6 @@ class FlowerEngine:
         expected = int(self.job.num_examples[found.client])
         if found.num_examples != expected:
             raise UpdateError(f"it has {found.num_examples} examples; {expected} are known.")
-
-    def note_answer(self, found: Any) -> None:
-        """Called for an accepted answer."""
 
     def _refuse_other(self, client: int, found: Any) -> None:
         """Refuse an answer of another client, round or plan."""
@@ -345,13 +340,10 @@ class FlowerEngine:
         return {"state": state.numpy()}, {}
 
     def take_evaluation(self, client: int, answer: Answer) -> Evaluation:
+        """Refuse sums that cannot be those of the metric."""
         found = read(EvaluateAnswer, answer.header)
         self._refuse_other(client, found)
         self.check_examples(found)
-        return self._evaluation_of(found)
-
-    def _evaluation_of(self, found: EvaluateAnswer) -> Evaluation:
-        """Refuse sums that cannot be those of the metric."""
         counts, scores, sums = found.label_counts, found.label_scores, np.asarray(found.sums)
         if not math.isfinite(found.loss):
             raise UpdateError(f"its loss is {found.loss}.")

@@ -7,13 +7,9 @@ the answers back. Frames are safetensors; nothing is pickled.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import secrets
-import shutil
 import socket
 import struct
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +21,9 @@ from fedplt.errors import RunError
 from fedplt_flower.records import Arrays
 from fedplt_flower.server.wire import Answer, Order, Wire
 
-MAX_FRAME = 2**36
-HANDSHAKE_SECONDS = 10.0
+CONNECT_SECONDS = 10.0
+VALUE = "frame.value"
+"""The array of a frame with its JSON value, beside the arrays of an order or answer."""
 
 
 class FramedSocket:
@@ -36,48 +33,39 @@ class FramedSocket:
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
+        self.connection, self._input = connection, connection.makefile("rb")
 
     def send(self, value: Any, arrays: Arrays | None = None) -> None:
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8)
         whole = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
-        data = save(whole, metadata={"value": json.dumps(value)})
+        data = save({**whole, VALUE: text})
         self.connection.sendall(struct.pack("<Q", len(data)) + data)
 
     def receive(self) -> tuple[Any, Arrays]:
         (size,) = struct.unpack("<Q", self._read(8))
-        if size > MAX_FRAME:
-            raise ConnectionError(f"a frame of {size} bytes")
-        data = self._read(size)
-        length = int.from_bytes(data[:8], "little")
-        value = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["value"])
-        return value, load(data)
+        arrays = load(self._read(size))
+        return json.loads(arrays.pop(VALUE).tobytes()), arrays
 
     def _read(self, size: int) -> bytes:
-        data = bytearray(size)
-        view, place = memoryview(data), 0
-        while place < size:
-            number = self.connection.recv_into(view[place:])
-            if not number:
-                raise ConnectionError("the other side has ended")
-            place += number
-        return bytes(data)
+        data = self._input.read(size)
+        if len(data) < size:
+            raise ConnectionError("the other side has ended")
+        return data
 
     def close(self) -> None:
+        self._input.close()
         self.connection.close()
 
 
 class SocketWire:
-    """The round loop's end of the socket."""
+    """The round loop's end of the socket, in a folder that only this user may enter."""
 
-    def __init__(self, max_in_flight: int, timeout: float) -> None:
+    def __init__(self, address: Path, max_in_flight: int, timeout: float) -> None:
         self.max_in_flight: int | None = max_in_flight
         self.timeout = timeout
         self.interruptions = 0
-        self.folder = tempfile.mkdtemp(prefix="fedplt-grid-")  # only this user may enter it
-        self.address = str(Path(self.folder) / "socket")
-        self.token = secrets.token_hex(16)
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.address)
+        self._listener.bind(str(address))
         self._listener.listen(1)
         self._peer: FramedSocket | None = None
 
@@ -88,13 +76,8 @@ class SocketWire:
             connection, _ = self._listener.accept()
         except TimeoutError:
             return False
-        connection.settimeout(HANDSHAKE_SECONDS)
-        peer = FramedSocket(connection)
-        if peer.receive()[0] != self.token:
-            peer.close()
-            return False
         connection.settimeout(self.timeout)
-        self._peer = peer
+        self._peer = FramedSocket(connection)
         return True
 
     def nodes(self) -> list[int]:
@@ -120,33 +103,28 @@ class SocketWire:
             self._peer.send(value, arrays)
             number, _ = self._peer.receive()
             return [self._peer.receive() for _ in range(number)]
-        except (OSError, ConnectionError) as error:
+        except OSError as error:
             raise RunError(f"Flower's server app has ended ({error}).") from error
 
     def close(self) -> None:
+        """The server app ends when the connection is closed."""
         if self._peer is not None:
-            with contextlib.suppress(OSError):
-                self._peer.send(["end"])
             self._peer.close()
             self._peer = None
         self._listener.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def serve_grid(wire: Wire, address: str, token: str) -> None:
+def serve_grid(wire: Wire, address: str) -> None:
     """The server app's end of the socket: carry out calls until the round loop ends."""
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(HANDSHAKE_SECONDS)
+    connection.settimeout(CONNECT_SECONDS)
     connection.connect(address)
     connection.settimeout(None)  # the round loop ends this process when it ends
     peer = FramedSocket(connection)
-    peer.send(token)
     while True:
         try:
             (action, *rest), arrays = peer.receive()
-        except (OSError, ConnectionError):
-            return
-        if action == "end":
+        except OSError:
             return
         frames: list[tuple[Any, Arrays]]
         if action == "nodes":

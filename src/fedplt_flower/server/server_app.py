@@ -42,13 +42,13 @@ STOP_SECONDS = 10.0
 """A run that waits for the SuperLink is interrupted so long after it should have stopped."""
 
 
-def simulation_app(address: str, token: str) -> ServerApp:
+def simulation_app(address: str) -> ServerApp:
     """The server app of a simulation: the round loop is in the process that started it."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        serve_grid(GridWire(grid), address, token)
+        serve_grid(GridWire(grid), address)
 
     return app
 

@@ -48,12 +48,13 @@ class FlowerSimulation(FlowerEngine):
                 "fleet.replan = 'on-change' is for deployments: simulated nodes neither join nor "
                 "leave, and have no devices. Leave it out."
             )
-        workers = job.config.engine.workers or available_cores()
-        wire = SocketWire(2 * workers, job.config.engine.timeout_seconds)
-        super().__init__(job, wire, stop)
-        self._socket, self._workers = wire, workers
-        self.nodes.hello_seconds = START_SECONDS
+        self._workers = job.config.engine.workers or available_cores()
         self._folder = Path(tempfile.mkdtemp(prefix="fedplt-flower-"))
+        self._address = self._folder / "socket"
+        timeout = job.config.engine.timeout_seconds
+        self._socket = SocketWire(self._address, 2 * self._workers, timeout)
+        super().__init__(job, self._socket, stop)
+        self.nodes.hello_seconds = START_SECONDS
         self._superlink: subprocess.Popen[bytes] | None = None
         try:
             self._start()
@@ -117,7 +118,7 @@ class FlowerSimulation(FlowerEngine):
         about = "Relays orders between fedplt and Flower's simulated nodes"
         server = (
             "from fedplt_flower.server.server_app import simulation_app\n\n"
-            f"app = simulation_app({self._socket.address!r}, {self._socket.token!r})\n"
+            f"app = simulation_app({str(self._address)!r})\n"
         )
         client = (
             "from fedplt_flower.node.client_app import simulated_client_app\n\n"

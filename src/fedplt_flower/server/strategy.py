@@ -204,7 +204,12 @@ class FedPLT(Strategy):
                 "engine": {**sections["engine"], "round_timeout_seconds": timeout},
             }
         )
-        self._load(arrays)
+        try:
+            self.model.load_state_dict(arrays.to_torch_state_dict())
+        except RuntimeError as error:
+            raise ConfigError(
+                f"they are not of the model that FedPLT got: {error}", key="initial_arrays"
+            ) from error
         number = len(self.ratios)
         nowhere = DataOnNodes(number)
         return AppJob(
@@ -220,14 +225,6 @@ class FedPLT(Strategy):
             known=self._known.copy(),
             are_claims=not self._known.any(),
         )
-
-    def _load(self, arrays: ArrayRecord) -> None:
-        try:
-            self.model.load_state_dict(arrays.to_torch_state_dict())
-        except RuntimeError as error:
-            raise ConfigError(
-                f"they are not of the model that FedPLT got: {error}", key="initial_arrays"
-            ) from error
 
     def summary(self) -> None:
         """Log what each client trains."""

@@ -9,7 +9,7 @@ import torch
 from fedplt.configuration import parse_config
 from fedplt.errors import ConfigError
 from fedplt.federation import job_from_config
-from fedplt_flower.node.node_config import load_node, node_data, node_model, node_task
+from fedplt_flower.node.node_config import load_node, node_data, node_model
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ def test_data_of_the_nodes_own_is_not_split(tmp_path):
     whole = node_data(node).train
     split = node_data(load_node(write(tmp_path, text.replace("whole = true", "")))).train
     assert len(whole) > len(split)
-    assert node_task(node).loss is torch.nn.functional.mse_loss
+    assert node.task.task().loss is torch.nn.functional.mse_loss
     assert isinstance(node_model(node), torch.nn.Module)
 
 

@@ -240,7 +240,7 @@ BAD = {
     "another plan": (change_header(plan="0" * 16), "its plan is"),
     "more keys": (change_header(import_path="os:system"), "import_path"),
     "not JSON": (records(update=np.zeros(3, np.float32)), "cannot be read"),
-    "deep": (lambda h, a: ({**h, "norm": eval("[" * 60 + "]" * 60)}, a), "nested too deeply"),
+    "deep": (lambda h, a: ({**h, "norm": eval("[" * 60 + "]" * 60)}, a), "norm"),
     "refused by its owner": (lambda h, a: ({"refused": "not at night"}, {}), "not at night"),
 }
 

@@ -213,12 +213,15 @@ class _Comparison:
         self.found: list[Difference] = []
         self.undecided: list[str] = []
         self.has_submodels = False
-        self._submodels: SubmodelCheck | None = None
 
     @cached_property
     def _reference(self) -> ReferenceStep:
         """For all clients that hold the whole model."""
         return reference_step(copy_model(self.model), self.inputs, self.loss)
+
+    @cached_property
+    def _submodels(self) -> SubmodelCheck:
+        return SubmodelCheck(self.model, self.inputs, self.loss, self.recipe)
 
     def whole(self, assignment: SliceAssignment) -> None:
         if not self._reference.gradients:
@@ -229,9 +232,6 @@ class _Comparison:
         self.found += differences(self._reference, after, assignment)
 
     def smaller(self, assignment: SubmodelAssignment) -> None:
-        self._submodels = self._submodels or SubmodelCheck(
-            self.model, assignment.layers, self.inputs, self.loss, self.recipe
-        )
         found, reason = self._submodels.compare(assignment)
         self.found += found
         self.undecided += [reason] if reason else []

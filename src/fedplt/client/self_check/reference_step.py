@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fedplt.client.evaluation import seeded
 from fedplt.client.train_only import train_only
 from fedplt.errors import CutError
 from fedplt.kernels import has_running_statistics, keeps_statistics, original
 from fedplt.models import call_model
-from fedplt.planning import Assignment, Rows, SliceAssignment, TensorSpec, dotted
-from fedplt.seeds import seeded_globals
+from fedplt.planning import Assignment, SliceAssignment, dotted
 
 LossOf = Callable[[Any], Tensor]
 """A scalar from the model's outputs."""
@@ -72,8 +71,8 @@ class ReferenceStep:
     @cached_property
     def rate(self) -> float:
         """A learning rate at which the largest change is 1."""
-        sizes = (g.abs() for g in self.gradients.values())
-        largest = max((_largest_finite(size) for size in sizes), default=0.0)
+        sizes = (g.abs().nan_to_num(0, 0, 0) for g in self.gradients.values() if g.numel())
+        largest = max((float(size.max()) for size in sizes), default=0.0)
         return 1 / largest if largest else 1.0
 
     def untrained(self, name: str) -> Tensor:
@@ -93,22 +92,6 @@ class ReferenceStep:
         return float(wanted.abs().nan_to_num().max()) or 1.0
 
 
-def _largest_finite(sizes: Tensor) -> float:
-    largest = float(sizes.max()) if sizes.numel() else 0.0
-    if math.isfinite(largest):  # so all of them are
-        return largest
-    finite = sizes[sizes.isfinite()]
-    return float(finite.max()) if finite.numel() else 0.0
-
-
-@contextmanager
-def _seeded() -> Iterator[None]:
-    """Both steps draw the same random numbers."""
-    with torch.random.fork_rng(devices=[]), seeded_globals(0, "check"):
-        torch.manual_seed(0)
-        yield
-
-
 def reference_step(model: nn.Module, inputs: Any, loss: LossOf) -> ReferenceStep:
     """One forward and backward pass; the parameters do not change, unless the model does it."""
     old = {name: tensor.clone() for name, tensor in _tensors(model).items()}
@@ -118,7 +101,7 @@ def reference_step(model: nn.Module, inputs: Any, loss: LossOf) -> ReferenceStep
             if key == "num_batches_tracked":
                 buffer.zero_()  # a block counts from zero, too
     operations = Operations(model)
-    with _seeded():
+    with seeded("check"):
         try:
             with operations:
                 result = loss(call_model(model, inputs))
@@ -155,7 +138,7 @@ def partial_step(
     model: nn.Module, inputs: Any, loss: LossOf, assignment: SliceAssignment, rate: float
 ) -> dict[str, Tensor]:
     """The model's tensors after a step of partial training."""
-    with _seeded(), train_only(model, assignment, keep_old=False) as part:
+    with seeded("check"), train_only(model, assignment, keep_old=False) as part:
         part.fuse_sgd(rate)
         part.backward(loss(call_model(model, inputs)))
         part.step()
@@ -177,7 +160,10 @@ def differences(
             layer = assignment.layers[planned[name].layer_index].name
             kind = notes.get(layer, layer)
             is_local = name in reference.statistics and name in assignment.local
-            _fill(mask, planned[name].tensor, rows.get(name, ()), is_local)
+            tensor = planned[name].tensor
+            # Statistics that stay on a client change as a whole.
+            for start, stop in ((0, tensor.num_rows),) if is_local else rows.get(name, ()):
+                (mask.narrow(tensor.axis, start, stop - start) if mask.ndim else mask).fill_(True)
         wanted = torch.where(mask, reference.trained(name), reference.untrained(name))
         got = after.get(name, new.new_empty(0))
         error, moved = float("inf"), False
@@ -188,12 +174,6 @@ def differences(
         done = reference.operations.get(name, ())
         result.append(Difference(assignment.ratio, name, kind, error, moved, done))
     return result
-
-
-def _fill(mask: Tensor, tensor: TensorSpec, rows: Rows, is_local: bool) -> None:
-    """True in the trained rows; statistics that stay on a client change as a whole."""
-    for start, stop in ((0, tensor.num_rows),) if is_local else rows:
-        (mask.narrow(tensor.axis, start, stop - start) if tensor.shape else mask).fill_(True)
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

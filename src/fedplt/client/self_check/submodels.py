@@ -29,7 +29,7 @@ from fedplt.client.submodels import HeldModels, held_units
 from fedplt.cutting import traced
 from fedplt.kernels import bind_state, named_tensors, put, take
 from fedplt.models import call_model
-from fedplt.planning import Layers, LocalRecipe, SubmodelAssignment
+from fedplt.planning import LocalRecipe, SubmodelAssignment
 from fedplt.torch_internals import DropoutBase
 
 NO_REFERENCE = (
@@ -42,16 +42,12 @@ SAME = 1e-9
 class SubmodelCheck:
     """Compares sub-models of one model."""
 
-    def __init__(
-        self, model: nn.Module, layers: Layers, inputs: Any, loss: LossOf, recipe: LocalRecipe
-    ) -> None:
-        self.model, self.layers = copy.deepcopy(model), layers
+    def __init__(self, model: nn.Module, inputs: Any, loss: LossOf, recipe: LocalRecipe) -> None:
+        self.model = copy.deepcopy(model)
         self.inputs, self.loss, self.recipe = inputs, loss, recipe
         for module in self.model.modules():
             if isinstance(module, DropoutBase):  # a smaller model draws other numbers
                 module.p = 0.0
-        resident = copy.deepcopy(self.model)
-        self._held = HeldModels(resident, bind_state(resident, layers))
 
     def compare(self, assignment: SubmodelAssignment) -> tuple[list[Difference], str]:
         """The differences, and why the whole model is no reference (empty: it is one)."""
@@ -60,15 +56,14 @@ class SubmodelCheck:
             found, reason = self._with_whole(assignment)
             if not reason:
                 return found, ""
-        small = copy.deepcopy(self._held.smaller(assignment).module).train()
-        reference = self._reference(small, assignment)
+        reference = self._reference(self._small(assignment), assignment)
         return self._differences(reference, assignment), NO_REFERENCE + reason
 
     def _with_whole(self, assignment: SubmodelAssignment) -> tuple[list[Difference], str]:
         whole = copy.deepcopy(self.model)
         if assignment.spaces.pads:
             whole = _with_masked_pads(traced(whole), assignment)
-        state = bind_state(whole, self.layers)
+        state = bind_state(whole, assignment.layers)
         held = take(state, assignment.received)
         put(state.zero_(), assignment.received, held)
         reference = self._reference(whole, assignment)
@@ -87,15 +82,20 @@ class SubmodelCheck:
     def _differences(
         self, reference: ReferenceStep, assignment: SubmodelAssignment
     ) -> list[Difference]:
-        small = self._held.smaller(assignment).module.train()
+        small = self._small(assignment)
         with scaled(small, assignment, self.recipe):
             part = assignment.on_client
             after = partial_step(small, self.inputs, self.loss, part, reference.rate)
         return differences(reference, after, assignment)
 
+    def _small(self, assignment: SubmodelAssignment) -> nn.Module:
+        whole = copy.deepcopy(self.model)
+        held = HeldModels(whole, bind_state(whole, assignment.layers))
+        return held.smaller(assignment).module.train()
+
     def _mixing(self, assignment: SubmodelAssignment) -> str:
         """The LayerNorm over units of which some are not held, in words; else empty."""
-        pairs = zip(self.layers.tensors, assignment.on_client.layers.tensors, strict=True)
+        pairs = zip(assignment.layers.tensors, assignment.on_client.layers.tensors, strict=True)
         cut = {whole.module for whole, held in pairs if held.num_rows < whole.num_rows}
         for name, module in self.model.named_modules():
             if isinstance(module, nn.LayerNorm) and name in cut:
