@@ -24,6 +24,9 @@ from torch import Tensor, nn
 
 from benchmarks.recorder import Recorder
 from fedplt import cut, make_plan, train_only
+from fedplt.client import LocalTraining, classification_loss
+from fedplt.client.local_training import train_client
+from fedplt.data.samples import TensorSamples
 from fedplt.fleet import keep_freed_memory
 from fedplt.models import MODELS, build_model
 from fedplt.planning.assignment import Assignment, SliceAssignment
@@ -81,17 +84,18 @@ def stepper(
     One block at a time: an open block watches the operations of the others.
     """
     model = build_model(name, options, seed=0).train()
-    batches = [batch_of(name, shape) for _ in range(STEPS)]
+    inputs, targets = zip(*(batch_of(name, shape) for _ in range(STEPS + 1)), strict=True)
+    samples = TensorSamples(torch.cat(inputs), torch.cat(targets)).with_channels_last()
+    settings = LocalTraining(batch_size=BATCH)
     recorder = Recorder()
 
     def steps() -> float:
-        with train_only(model, assignment, keep_old=False) as part:
-            part.fuse_sgd(1e-3)
-            started = time.process_time()
-            for x, y in batches:
-                part.backward(F.cross_entropy(model(x), y))
-                part.step()
-            return time.process_time() - started
+        begun: list[float] = []
+        train_client(
+            model, assignment, samples, range(len(samples)), settings, learning_rate=1e-3,
+            seed=1, round=0, client=0, on_step=lambda: begun.append(time.process_time()),
+        )  # fmt: skip
+        return begun[-1] - begun[0]
 
     def products() -> float:
         started = time.process_time()
@@ -106,7 +110,7 @@ def stepper(
         for _ in range(2):
             recorder.calls.clear()
             with recorder:
-                part.backward(F.cross_entropy(model(batches[0][0]), batches[0][1]))
+                part.backward(classification_loss(model(inputs[0]), targets[0]))
             part.step()
     return steps, products
 
