@@ -58,6 +58,24 @@ class RoundAssignments(dict[int, Assignment]):
         self[client] = found = self._plan.assignment(client, self._round)
         return found
 
+    def sublayer_weights(
+        self, clients: Sequence[int], weights: NDArray[np.int64]
+    ) -> NDArray[np.int64] | None:
+        """Of each sub-layer, the summed weight of its clients; None if the plan is no plain one."""
+        plan = self._plan
+        if type(plan).assignment is not Plan.assignment:
+            return None
+        chosen = np.asarray(clients, dtype=np.int64)
+        starts, counts = plan._starts_in(chosen, self._round), plan.counts[chosen]
+        result = []
+        for width, start, count in zip(plan.layers.num_sublayers, starts.T, counts.T, strict=True):
+            # Two turns of the layer: a run that wraps around ends in the second one.
+            changes = np.zeros(2 * width + 1, dtype=np.int64)
+            np.add.at(changes, start, weights)
+            np.subtract.at(changes, start + count, weights)
+            result.append(changes.cumsum()[:-1].reshape(2, width).sum(axis=0))
+        return np.concatenate(result)
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -129,8 +147,8 @@ class Plan:
         if not 0 <= client < self.num_clients:
             raise PlanError(f"there is no client {client}; clients are 0 to {self.num_clients - 1}")
 
-    def _starts_in(self, client: int, round: int) -> NDArray[np.int32]:
-        """First sub-layers of a client; all move by the same step, so coverage stays even."""
+    def _starts_in(self, client: int | NDArray[np.int64], round: int) -> NDArray[np.int32]:
+        """First sub-layers of clients; all move by the same step, so coverage stays even."""
         starts: NDArray[np.int32] = self._starts[client]
         if not self.rotate_every or round < self.rotate_every:
             return starts

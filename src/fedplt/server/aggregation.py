@@ -12,7 +12,7 @@ client sampling, :meth:`Aggregator.expect` makes the denominator sum over all cl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -21,7 +21,14 @@ from torch import Tensor
 
 from fedplt.client import ClientUpdate
 from fedplt.kernels import add_at
-from fedplt.planning import Assignment, Layers, Normalizer, PlacedTensor, Ranges
+from fedplt.planning import (
+    Assignment,
+    Layers,
+    Normalizer,
+    PlacedTensor,
+    Ranges,
+    RoundAssignments,
+)
 
 
 class BlockSums:
@@ -54,6 +61,11 @@ class BlockSums:
         for sublayers, ranges in zip(self._sublayers, slices, strict=True):
             for part in ranges:  # NumPy view of the same memory: less overhead
                 sublayers.numpy()[part.start : part.stop] += weight
+
+    def count_clients(self, sublayers: NDArray[np.int64], total: int) -> None:
+        """Of many clients: the weight of each sub-layer, and of all clients together."""
+        self.total += total
+        self._flat += torch.from_numpy(sublayers)
 
     def count_positions(self, positions: NDArray[np.int64], weight: float) -> None:
         if self._elements is None:
@@ -121,6 +133,18 @@ class Aggregator:
         if self._expected is None:
             self._expected = BlockSums(self.layers)
         self._expected.count(assignment, weight)
+
+    def expect_all(
+        self, assignments: RoundAssignments, clients: Sequence[int], weights: NDArray[np.int64]
+    ) -> None:
+        """:meth:`expect` for each of these clients; sums of whole numbers are exact."""
+        sublayers = assignments.sublayer_weights(clients, weights)
+        if sublayers is None or type(self).expect is not Aggregator.expect:
+            for client, weight in zip(clients, weights.tolist(), strict=True):
+                self.expect(assignments[client], weight)
+            return
+        self._expected = self._expected or BlockSums(self.layers)
+        self._expected.count_clients(sublayers, int(weights.sum()))
 
     def divisors(self) -> Tensor:
         """The divisor of each value of the flat state."""
