@@ -1,7 +1,7 @@
 """Does partial training pay? Local training time, partial over full, against exact FLOPs.
 
-One thread, batch 64, alternatives interleaved, time on the processor: other processes disturb it
-little. Also shows how much of a step its matrix products and convolutions take ("products"), what
+One thread, batch 64 (MiniLM: 8), alternatives interleaved, time on the processor: other processes
+disturb it little. Also shows how much of a step its matrix products and convolutions take ("products"), what
 leaving out input gradients near the lowest trained layer saves ("all columns"), and the memory a
 client needs. ``python -m benchmarks.local``.
 """
@@ -34,6 +34,8 @@ from fedplt.planning.cost import exact_flops
 from fedplt.planning.plan import Plan
 
 BATCH = 64
+MINILM, MINILM_BATCH = "benchmarks.local:MiniLM", 8
+"""As in its example."""
 STEPS = 4
 PASSES = 25
 
@@ -44,6 +46,7 @@ CASES = [
     ("vit", {}, (3, 32, 32), [1.0, 0.25, 0.06]),
     ("text", {}, (64,), [1.0, 0.25, 0.06]),
     ("benchmarks.local:Recurrent", {}, (32, 64), [1.0, 0.25, 0.06]),
+    (MINILM, {}, (32,), [1.0, 0.3, 0.05]),
 ]
 
 
@@ -60,10 +63,35 @@ class Recurrent(nn.Module):
         return logits
 
 
+class MiniLM(nn.Module):
+    """The transformer of ``examples/fine_tune``; its time does not depend on the values it holds.
+
+    Every client trains the output layer in full, as there.
+    """
+
+    def __init__(self) -> None:
+        from transformers import BertConfig, BertModel
+
+        super().__init__()
+        config = BertConfig(
+            hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536,
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        )  # fmt: skip
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.head = nn.Linear(384, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.bert(x, torch.ones_like(x)).last_hidden_state.mean(1))
+        return logits
+
+
 def batch_of(name: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Random inputs and targets; images are channels last, as in a run."""
     if name == "text":
         return torch.randint(0, 128, (BATCH, *shape)), torch.randint(0, 128, (BATCH, *shape))
+    if name == MINILM:
+        number = MINILM_BATCH
+        return torch.randint(0, 30_000, (number, *shape)), torch.randint(0, 5, (number,))
     inputs = torch.randn(BATCH, *shape)
     if inputs.ndim == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
@@ -72,7 +100,9 @@ def batch_of(name: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 def plan_for(name: str, options: dict[str, Any], shape: tuple[int, ...], ratio: float) -> Plan:
     model = build_model(name, options, seed=0)
-    layers = cut(model, batch_of(name, shape)[0][:2], groups=MODELS[name].groups)
+    groups = MODELS[name].groups if name in MODELS else {}
+    always = ["head"] if name == MINILM else []
+    layers = cut(model, batch_of(name, shape)[0][:2], groups=groups, always=always)
     return make_plan(layers, [ratio] * 3)
 
 
@@ -86,7 +116,7 @@ def stepper(
     model = build_model(name, options, seed=0).train()
     inputs, targets = zip(*(batch_of(name, shape) for _ in range(STEPS + 1)), strict=True)
     samples = TensorSamples(torch.cat(inputs), torch.cat(targets)).with_channels_last()
-    settings = LocalTraining(batch_size=BATCH)
+    settings = LocalTraining(batch_size=len(inputs[0]))
     recorder = Recorder()
 
     def steps() -> float:
