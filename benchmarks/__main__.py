@@ -80,6 +80,7 @@ def main() -> None:
     passes = options.passes or (3 if options.quick else 7)
     chosen = ["fcn-784"] if options.quick else list(RATIOS)
     results: dict[str, dict[str, list[float]]] = {}
+    peaks: dict[str, dict[str, list[int]]] = {}
     with tempfile.TemporaryDirectory(prefix="fedplt-bench-") as folder:
         jobs.write(Path(folder))
         for job in options.jobs or chosen:
@@ -87,12 +88,13 @@ def main() -> None:
             racing = contestants(job, options.quick, peers)
             race(racing, Path(folder), passes)
             results[job] = {c.name: c.seconds for c in racing}
+            peaks[job] = {c.name: c.peaks for c in racing if c.peaks}
             show(job, racing)
     if options.out:
         machine = {"processor": processor(), "torch": torch.__version__}
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"format": 1, "machine": machine, "seconds": results}, indent=2)
-        options.out.write_text(text + "\n")
+        found = {"format": 1, "machine": machine, "seconds": results, "peak_megabytes": peaks}
+        options.out.write_text(json.dumps(found, indent=2) + "\n")
         print(f"written to {options.out}")
 
 
@@ -113,6 +115,11 @@ def show(job: str, racing: list[Contestant]) -> None:
         print(f"{contestant.name:32}{contestant.best:9.3f}{ratios}")
     best = {contestant.name: contestant.best for contestant in racing}
     print()
+    for contestant in racing:
+        if contestant.peaks:
+            parent, *workers = contestant.peaks
+            each = ", ".join(map(str, workers))
+            print(f"{contestant.name}: peak MB of the parent {parent}, of the workers {each}")
     for name, seconds in best.items():
         if PRODUCTS_OF + name in best:
             print(f"{name}: {best[PRODUCTS_OF + name] / seconds:.0%} of the rate of its products")

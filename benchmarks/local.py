@@ -1,9 +1,9 @@
 """Does partial training pay? Local training time, partial over full, against exact FLOPs.
 
-One thread, batch 64, alternatives interleaved, time on the processor: other processes disturb it
-little. Also shows how much of a step its matrix products and convolutions take ("products"), what
-leaving out input gradients near the lowest trained layer saves ("all columns"), and the memory a
-client needs. ``python -m benchmarks.local``.
+One thread, batch 64 (MiniLM: 8), alternatives interleaved, time on the processor: other processes
+disturb it little. Also shows how much of a step its matrix products and convolutions take
+("products"), what leaving out input gradients near the lowest trained layer saves ("all columns"),
+and the memory a client needs. ``python -m benchmarks.local``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from torch import Tensor, nn
 
 from benchmarks.recorder import Recorder
 from fedplt import cut, make_plan, train_only
+from fedplt.client import LocalTraining, classification_loss
+from fedplt.client.local_training import train_client
+from fedplt.data.samples import TensorSamples
 from fedplt.fleet import keep_freed_memory
 from fedplt.models import MODELS, build_model
 from fedplt.planning.assignment import Assignment, SliceAssignment
@@ -31,6 +34,8 @@ from fedplt.planning.cost import exact_flops
 from fedplt.planning.plan import Plan
 
 BATCH = 64
+MINILM, MINILM_BATCH = "benchmarks.local:MiniLM", 8
+"""As in its example."""
 STEPS = 4
 PASSES = 25
 
@@ -41,6 +46,7 @@ CASES = [
     ("vit", {}, (3, 32, 32), [1.0, 0.25, 0.06]),
     ("text", {}, (64,), [1.0, 0.25, 0.06]),
     ("benchmarks.local:Recurrent", {}, (32, 64), [1.0, 0.25, 0.06]),
+    (MINILM, {}, (32,), [1.0, 0.3, 0.05]),
 ]
 
 
@@ -57,10 +63,35 @@ class Recurrent(nn.Module):
         return logits
 
 
+class MiniLM(nn.Module):
+    """The transformer of ``examples/fine_tune``; its time does not depend on the values it holds.
+
+    Every client trains the output layer in full, as there.
+    """
+
+    def __init__(self) -> None:
+        from transformers import BertConfig, BertModel
+
+        super().__init__()
+        config = BertConfig(
+            hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536,
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        )  # fmt: skip
+        self.bert = BertModel(config, add_pooling_layer=False)
+        self.head = nn.Linear(384, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.bert(x, torch.ones_like(x)).last_hidden_state.mean(1))
+        return logits
+
+
 def batch_of(name: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Random inputs and targets; images are channels last, as in a run."""
     if name == "text":
         return torch.randint(0, 128, (BATCH, *shape)), torch.randint(0, 128, (BATCH, *shape))
+    if name == MINILM:
+        number = MINILM_BATCH
+        return torch.randint(0, 30_000, (number, *shape)), torch.randint(0, 5, (number,))
     inputs = torch.randn(BATCH, *shape)
     if inputs.ndim == 4:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
@@ -69,7 +100,9 @@ def batch_of(name: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 def plan_for(name: str, options: dict[str, Any], shape: tuple[int, ...], ratio: float) -> Plan:
     model = build_model(name, options, seed=0)
-    layers = cut(model, batch_of(name, shape)[0][:2], groups=MODELS[name].groups)
+    groups = MODELS[name].groups if name in MODELS else {}
+    always = ["head"] if name == MINILM else []
+    layers = cut(model, batch_of(name, shape)[0][:2], groups=groups, always=always)
     return make_plan(layers, [ratio] * 3)
 
 
@@ -81,17 +114,18 @@ def stepper(
     One block at a time: an open block watches the operations of the others.
     """
     model = build_model(name, options, seed=0).train()
-    batches = [batch_of(name, shape) for _ in range(STEPS)]
+    inputs, targets = zip(*(batch_of(name, shape) for _ in range(STEPS + 1)), strict=True)
+    samples = TensorSamples(torch.cat(inputs), torch.cat(targets)).with_channels_last()
+    settings = LocalTraining(batch_size=len(inputs[0]))
     recorder = Recorder()
 
     def steps() -> float:
-        with train_only(model, assignment, keep_old=False) as part:
-            part.fuse_sgd(1e-3)
-            started = time.process_time()
-            for x, y in batches:
-                part.backward(F.cross_entropy(model(x), y))
-                part.step()
-            return time.process_time() - started
+        begun: list[float] = []
+        train_client(
+            model, assignment, samples, range(len(samples)), settings, learning_rate=1e-3,
+            seed=1, round=0, client=0, on_step=lambda: begun.append(time.process_time()),
+        )  # fmt: skip
+        return begun[-1] - begun[0]
 
     def products() -> float:
         started = time.process_time()
@@ -106,7 +140,7 @@ def stepper(
         for _ in range(2):
             recorder.calls.clear()
             with recorder:
-                part.backward(F.cross_entropy(model(batches[0][0]), batches[0][1]))
+                part.backward(classification_loss(model(inputs[0]), targets[0]))
             part.step()
     return steps, products
 

@@ -20,6 +20,8 @@ class Contestant:
     options: Sequence[str] = ()
     python: str = sys.executable
     seconds: list[float] = field(default_factory=list)
+    peaks: list[int] = field(default_factory=list)
+    """Of fedplt: the peak memory of the parent process and of its workers, in MB."""
     _process: subprocess.Popen[str] | None = None
 
     @property
@@ -57,6 +59,8 @@ class Contestant:
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
+            if self.module == "ours" and self._process.poll() is None:
+                self.peaks = [int(peak) for peak in self._answer().split(",")]
             try:
                 self._process.wait(10)
             except subprocess.TimeoutExpired:

@@ -1,6 +1,7 @@
 """1,000,000 clients, 1,000 per round: memory, and time per participant against 1,000 clients.
 
-Synthetic data, 4 examples per client. ``python -m benchmarks.scale``.
+Synthetic data, 4 examples per client; the largest fleet also with the unbiased estimator, whose
+divisors count all clients. ``python -m benchmarks.scale``.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ EXAMPLES = 4
 FEATURES = 16
 ROUNDS = 8
 FEW, MANY = 1000, 1_000_000
+PLAIN = "renormalized"
 
 
-def run(num_clients: int, connection: Any) -> None:
+def run(num_clients: int, estimator: str, connection: Any) -> None:
     """Rounds on request; answers with seconds, and with memory at the end."""
     number = num_clients * EXAMPLES
     random = torch.Generator().manual_seed(0)
@@ -46,7 +48,11 @@ def run(num_clients: int, connection: Any) -> None:
         {
             "rounds": 10**6,
             "clients": {"num_clients": num_clients},
-            "sampling": {"name": "uniform", "num_clients": min(PER_ROUND, num_clients)},
+            "sampling": {
+                "name": "uniform",
+                "num_clients": min(PER_ROUND, num_clients),
+                "estimator": estimator,
+            },
             "training": {"batch_size": EXAMPLES},
         }
     )
@@ -77,31 +83,33 @@ def _proportional_kilobytes(pid: int | None) -> int:
 
 def main() -> None:
     context = multiprocessing.get_context("spawn")
-    fleets: dict[int, Any] = {}
-    out: dict[str, Any] = {"format": 1, "per_round": PER_ROUND, "examples": EXAMPLES, "fleets": {}}
-    for number in (FEW, MANY):
+    fleets: dict[str, Any] = {}
+    out: dict[str, Any] = {"format": 2, "per_round": PER_ROUND, "examples": EXAMPLES, "fleets": {}}
+    for number, estimator in ((FEW, PLAIN), (MANY, PLAIN), (MANY, "unbiased")):
         ours, theirs = context.Pipe()
-        process = context.Process(target=run, args=(number, theirs))
+        process = context.Process(target=run, args=(number, estimator, theirs))
         process.start()
         theirs.close()  # else a process that ends by an error would be waited for
-        fleets[number] = (ours, process, ours.recv(), [])
+        name = str(number) if estimator == PLAIN else f"{number}, {estimator}"
+        fleets[name] = (ours, process, ours.recv(), [])
     for _ in range(ROUNDS):
         for connection, _, _, seconds in fleets.values():
             connection.send("go")
             seconds.append(connection.recv())
-    for number, (connection, process, start, seconds) in fleets.items():
+    for name, (connection, process, start, seconds) in fleets.items():
         connection.send("stop")
         megabytes, data = connection.recv()
         process.join(30)
         each = 1000 * min(seconds) / PER_ROUND
-        print(f"{number:>9,} clients: {each:.2f} ms per participating client, plan and first round "
+        print(f"{name} clients: {each:.2f} ms per participating client, plan and first round "
               f"{start:.1f} s, {megabytes:.0f} MB in all ({data:.0f} MB of it data)")  # fmt: skip
-        out["fleets"][number] = {
+        out["fleets"][name] = {
             "milliseconds_per_client": each, "start_seconds": start,
             "megabytes": megabytes, "data_megabytes": data,
         }  # fmt: skip
-    few, many = (out["fleets"][n]["milliseconds_per_client"] for n in (FEW, MANY))
-    print(f"time per participating client, {MANY:,} over {FEW:,} clients: {many / few:.3f}")
+    few, *many = (fleet["milliseconds_per_client"] for fleet in out["fleets"].values())
+    ratios = " and ".join(f"{each / few:.3f}" for each in many)
+    print(f"time per participating client, {MANY:,} over {FEW:,} clients: {ratios} (unbiased)")
     if len(sys.argv) > 1:
         Path(sys.argv[1]).write_text(json.dumps(out, indent=2) + "\n")
 

@@ -63,6 +63,22 @@ is_wrapper_subclass = is_traceable_wrapper_subclass
 """Whether a tensor wraps others and has no memory itself."""
 
 
+_log_softmax: Any = torch.ops.aten._log_softmax.default
+_log_softmax_backward: Any = torch.ops.aten._log_softmax_backward_data.default
+_nll_loss: Any = torch.ops.aten.nll_loss_forward.default
+_nll_loss_backward: Any = torch.ops.aten.nll_loss_backward.default
+_OPTIONS = (None, 1, -100)
+"""Of a loss: no weights, a mean, and the target that it ignores."""
+
+
+def cross_entropy_and_gradient(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """``F.cross_entropy`` of (examples, classes), and what autograd computes as its gradient."""
+    scores = _log_softmax(outputs, 1, False)
+    loss, total = _nll_loss(scores, targets, *_OPTIONS)
+    grad = _nll_loss_backward(torch.ones_like(loss), scores, targets, *_OPTIONS, total)
+    return loss, _log_softmax_backward(grad, scores, 1, scores.dtype)
+
+
 def kernel_accepts(x: Any) -> bool:
     """A dense tensor, outside of autocast, functional transforms (vmap, grad) and forward mode."""
     return (

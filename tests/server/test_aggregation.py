@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedplt import Aggregator, ClientUpdate, Layer, Layers, TensorSpec, make_plan
+from fedplt import Aggregator, ClientUpdate, Layer, Layers, TensorSpec, cut, make_plan
+from fedplt.models import fcn
 from fedplt.planning.assignment import SliceAssignment
 from fedplt.planning.submodels import Spaces, SubmodelAssignment, TensorUnits
 
@@ -132,3 +135,20 @@ def test_tensors_that_stay_with_the_clients_are_left_alone():
     aggregator.apply(state)
     assert aggregator.touched().tolist() == [False] * 2 + [True] * 4
     assert torch.signbit(state).tolist() == [True] * 2 + [False] * 4
+
+
+@pytest.mark.parametrize("rotate_every", [0, 2])
+def test_all_clients_at_once_give_the_same_bits(rotate_every):
+    layers = cut(fcn(num_inputs=8))
+    ratios = np.resize([1.0, 0.29, 0.06, 0.5, 0.9], 203)
+    plan = dataclasses.replace(make_plan(layers, list(ratios)), rotate_every=rotate_every)
+    weights = np.random.default_rng(0).integers(1, 10**9, 203)
+    clients = [client for client in range(203) if client % 7]
+    for round in (0, 5):
+        one_by_one, together = Aggregator(layers), Aggregator(layers)
+        for client in clients:
+            one_by_one.expect(plan.assignment(client, round), int(weights[client]))
+        together.expect_all(plan.in_round(round), clients, weights[clients])
+        assert torch.equal(one_by_one.divisors(), together.divisors())
+        assert one_by_one._expected.total == together._expected.total
+        assert np.array_equal(one_by_one._expected.numbers, together._expected.numbers)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,12 @@ from fedplt.client.train_only import train_only
 from fedplt.client.training_config import OPTIMIZERS, TrainingConfig
 from fedplt.data import Augment, Samples
 from fedplt.errors import CutError
-from fedplt.kernels import has_running_statistics, modules_with_running_statistics
+from fedplt.kernels import (
+    BlockForward,
+    Chained,
+    has_running_statistics,
+    modules_with_running_statistics,
+)
 from fedplt.models import call_model
 from fedplt.planning import DEFAULT_RECIPE, Assignment, LocalRecipe, dotted
 from fedplt.seeds import generator, seeded_globals, torch_seed
@@ -83,25 +88,30 @@ def train_client(
         _frozen_norms(model, part, recipe),
     ):
         step = _stepper(part, settings, learning_rate)
+        direct = _direct_step(part, training)
         for indices in batches(len(examples), settings, random):
             if on_step is not None:
                 on_step()
             shares: list[Tensor] = []
-            for chosen in _micro_batches(indices, settings):
+            for chosen, share in _micro_batches(indices, settings):
                 with DisableTorchFunction():  # data has no parameters
                     inputs, targets = samples.batch(chosen.add_(examples.start))
                     if training.augment is not None:
                         inputs = training.augment(inputs, augmenting)
+                done = None if direct is None else direct(inputs, targets)
+                if done is not None:
+                    shares.append(done)
+                    continue
                 outputs = call_model(model, inputs)
                 if recipe.masked_loss:
                     if absent is None:
                         absent = _absent_classes(samples, examples, outputs)
                     outputs = outputs.masked_fill(absent, 0.0)
                 loss = training.loss(outputs, targets)
-                if len(chosen) == len(indices):
+                if share == 1:
                     part.backward(loss)
                 else:  # not part.backward: its fused step would not wait for the other parts
-                    loss = loss * (len(chosen) / len(indices))
+                    loss = loss * share
                     loss.backward()
                 shares.append(loss.detach())
             step()
@@ -151,6 +161,33 @@ def _stepper(
     return step
 
 
+def _direct_step(
+    part: TrainableSlices, training: LocalTraining
+) -> Callable[[Any, Any], Tensor | None] | None:
+    """A step without autograd, for a model that is a chain; each call checks whether it can run.
+
+    It returns the loss, or None: then nothing was done.
+    """
+    forward = vars(part.model).get("forward")
+    chained = forward.forward if type(forward) is BlockForward else None
+    one_batch = not (training.recipe.masked_loss or training.settings.micro_batch)
+    if part.state.rate is None or training.loss is not classification_loss or not one_batch:
+        return None
+    if not isinstance(chained, Chained):
+        return None
+    take_step, state = chained.step, part.state
+
+    def step(inputs: Any, targets: Any) -> Tensor | None:
+        state.is_step, state.depth = True, 1
+        try:
+            return take_step(inputs, targets)
+        finally:
+            state.is_step, state.depth = False, 0
+            part.forget_uses()
+
+    return step
+
+
 def batches(
     num_examples: int, settings: TrainingConfig, random: np.random.Generator
 ) -> Iterator[Tensor]:
@@ -164,10 +201,16 @@ def batches(
         yield from torch.from_numpy(random.permutation(num_examples)).split(size)
 
 
-def _micro_batches(indices: Tensor, settings: TrainingConfig) -> Sequence[Tensor]:
-    """The parts of a batch whose gradients are added up: the whole batch, or micro-batches."""
-    size = settings.micro_batch or len(indices)
-    return (indices,) if size >= len(indices) else indices.split(size)
+def _micro_batches(indices: Tensor, settings: TrainingConfig) -> Iterable[tuple[Tensor, float]]:
+    """The parts of a batch whose gradients are added up, and their shares of it.
+
+    The whole batch, or micro-batches.
+    """
+    with DisableTorchFunction():
+        number = len(indices)
+        if number <= (settings.micro_batch or number):
+            return ((indices, 1.0),)
+        return [(part, len(part) / number) for part in indices.split(settings.micro_batch)]
 
 
 # What a recipe changes in the model.

@@ -45,9 +45,10 @@ class Task:
 
 def classification_loss(outputs: Any, targets: Any) -> Tensor:
     """Cross entropy; of a model that computes its own loss from labels, that loss."""
-    if type(outputs) is Tensor and targets.ndim < outputs.ndim:
+    if type(outputs) is Tensor and type(targets) is Tensor:
         with DisableTorchFunction():  # no parameter is used here
-            return F.cross_entropy(outputs, targets)
+            if targets.ndim < outputs.ndim:
+                return F.cross_entropy(outputs, targets)
     return _own_or(F.cross_entropy, class_scores, outputs, targets)
 
 

@@ -152,9 +152,8 @@ class ClientSampler:
     def _expect(
         self, aggregator: Aggregator, assignments: RoundAssignments, clients: Sequence[int]
     ) -> None:
-        weights = self.job.weights
-        for client in clients:
-            aggregator.expect(assignments[client], int(weights[client]))
+        weights = self.job.weights[np.asarray(clients, dtype=np.int64)].astype(np.int64)
+        aggregator.expect_all(assignments, clients, weights)
 
     def after_training(self, round: int, results: Sequence[ClientResult]) -> Selection:
         """The selection by the norms of this round's updates, which all clients send first."""
@@ -246,7 +245,8 @@ class ClientSampler:
     ) -> None:
         """Set the aggregator's divisors: all present clients, for the unbiased estimator."""
         if self.settings.estimator_used == "unbiased":
-            sound = [client for client in there if str(client) not in selection.refused]
+            refused = {int(client) for client in selection.refused}
+            sound = [client for client in there if client not in refused] if refused else there
             self._expect(aggregator, assignments, sound)
 
     def weights(self, selection: Selection) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ from fedplt.kernels.block_forward import (
     is_shadowed,
     original,
 )
+from fedplt.kernels.chain import Chained
 from fedplt.kernels.convolution import keep_layout
 from fedplt.kernels.dispatch import (
     KERNEL_OF,
@@ -34,7 +35,6 @@ from fedplt.kernels.frozen_activations import (
     marked_functions,
     require_gradient,
 )
-from fedplt.kernels.linear import Chained
 from fedplt.kernels.norm import (
     RUNNING_STATISTICS,
     has_running_statistics,

@@ -113,8 +113,11 @@ def is_standard_chain(sequential: nn.Sequential) -> bool:
         type(sequential).__iter__ is _ITER
         and nn.Linear.forward is _FORWARDS[nn.Linear]
         and nn.ReLU.forward is _RELU_FORWARD
+        and nn.Sequential.forward is _FORWARDS[nn.Sequential]
+        and nn.Sequential.__call__ is _CALL
         and nn.Linear.__call__ is _CALL
         and nn.ReLU.__call__ is _CALL
+        and nn.Sequential._call_impl is _CALL_IMPL
         and nn.Linear._call_impl is _CALL_IMPL
         and nn.ReLU._call_impl is _CALL_IMPL
         and (F.linear, F.relu, torch.relu) == _CHAINED

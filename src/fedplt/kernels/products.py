@@ -12,20 +12,18 @@ from torch import Tensor
 
 from fedplt.torch_internals import is_batched, linear, onednn_linear
 
-GENERATION = 2
+GENERATION = 3
 """Raised when a change of any kernel changes last bits. Runs of other generations differ as runs on
 another kind of processor do, so that reports and comparisons never pair them."""
-_MIN_PRODUCTS = 2**21
+_MIN_PRODUCTS = 2**22
 """Multiplications below which the call takes longer than BLAS saves."""
 _MIN_INNER = 32
 """Summands below which the result is written more slowly than BLAS computes it."""
-_CHUNK = 2**18
-"""Values of a weight gradient that stay in a core's cache until they are added."""
 
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = False) -> Tensor:
     """``x @ weight.T + bias``, then ReLU if wanted."""
-    if onednn_linear is not None and _is_fast(x, weight, len(weight)):
+    if onednn_linear is not None and _is_fast(x, weight, weight.size(0)):
         y: Tensor = onednn_linear(x, weight, bias, "relu" if relu else "none", [], "")
         return y
     y = linear(x, weight, bias)
@@ -34,29 +32,23 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool = Fal
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b``."""
-    if onednn_linear is not None and len(b) >= _MIN_INNER and _is_fast(a, b, b.shape[1]):
+    if onednn_linear is not None and b.size(0) >= _MIN_INNER and _is_fast(a, b, b.size(1)):
         c: Tensor = onednn_linear(a, b.T, None, "none", [], "")
         return c
     return a @ b
 
 
 def subtract_product(target: Tensor, a: Tensor, b: Tensor, rate: float) -> None:
-    """``target -= rate * a @ b``."""
-    if len(b) < _MIN_INNER or not _is_fast(a, b, b.shape[1]):
-        target.addmm_(a, b, alpha=-rate)
-        return
-    num_rows = max(16, _CHUNK // b.shape[1])
-    for some, part in zip(target.split(num_rows), a.contiguous().split(num_rows), strict=True):
-        some.sub_(product(part, b), alpha=rate)
+    """``target -= rate * a @ b``, in one pass: oneDNN cannot add to a matrix, BLAS can."""
+    target.addmm_(a, b, alpha=-rate)
 
 
 def _is_fast(a: Tensor, b: Tensor, num_columns: int) -> bool:
     """Whether oneDNN computes the product, whose second matrix is ``b`` or its transpose."""
     return (
-        onednn_linear is not None
-        and a.numel() * num_columns >= _MIN_PRODUCTS
+        a.numel() * num_columns >= _MIN_PRODUCTS
         and a.dtype is torch.float32
-        and a.device.type == "cpu"
+        and a.is_cpu
         and b.is_contiguous()  # else oneDNN may run code that is hundreds of times slower
         and not is_batched(a)
         and not torch.is_grad_enabled()  # oneDNN's call has no derivative

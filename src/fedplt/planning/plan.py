@@ -59,6 +59,24 @@ class RoundAssignments(dict[int, Assignment]):
         self[client] = found = self._plan.assignment(client, self._round)
         return found
 
+    def sublayer_weights(
+        self, clients: Sequence[int], weights: NDArray[np.int64]
+    ) -> NDArray[np.int64] | None:
+        """Of each sub-layer, the summed weight of its clients; None if the plan is no plain one."""
+        plan = self._plan
+        if type(plan).assignment is not Plan.assignment:
+            return None
+        chosen = np.asarray(clients, dtype=np.int64)
+        starts, counts = plan._starts_in(chosen, self._round), plan.counts[chosen]
+        result = []
+        for width, start, number in zip(plan.layers.num_sublayers, starts.T, counts.T, strict=True):
+            # Two turns of the layer: a run that wraps around ends in the second one.
+            changes = np.zeros(2 * width + 1, dtype=np.int64)
+            np.add.at(changes, start % width, weights)
+            np.subtract.at(changes, start % width + number, weights)
+            result.append(changes.cumsum()[:-1].reshape(2, width).sum(axis=0))
+        return np.concatenate(result)
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -89,9 +107,7 @@ class Plan:
     def assignment(self, client: int, round: int = 0) -> Assignment:
         """The assignment of ``client``; the same in every round unless the plan rotates."""
         self._check(client)
-        moves = round // self.rotate_every if self.rotate_every else 0
-        # All clients move by the same step, so coverage stays even.
-        starts = self._starts[client] + moves * self._steps
+        starts = self._starts_in(client, round)
         each = zip(starts, self.counts[client], self.layers.num_sublayers, strict=True)
         slices = tuple(_wrapped(int(start) % total, int(n), total) for start, n, total in each)
         return SliceAssignment(self.layers, slices, self.local)
@@ -126,6 +142,14 @@ class Plan:
     def _check(self, client: int) -> None:
         if not 0 <= client < self.num_clients:
             raise PlanError(f"there is no client {client}; clients are 0 to {self.num_clients - 1}")
+
+    def _starts_in(self, client: int | NDArray[np.int64], round: int) -> NDArray[np.int64]:
+        """First sub-layers of clients, to be taken modulo the number of sub-layers.
+
+        All clients move by the same step, so coverage stays even.
+        """
+        moves = round // self.rotate_every if self.rotate_every else 0
+        return np.asarray(self._starts[client] + moves * self._steps)
 
     @cached_property
     def _steps(self) -> NDArray[np.int64]:

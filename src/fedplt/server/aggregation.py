@@ -12,7 +12,7 @@ client sampling, :meth:`Aggregator.expect` makes the denominator sum over all cl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedplt.client import ClientUpdate
 from fedplt.kernels import add_at
-from fedplt.planning import Assignment, Layers, Normalizer, PlacedTensor
+from fedplt.planning import Assignment, Layers, Normalizer, PlacedTensor, RoundAssignments
 
 
 class BlockSums:
@@ -60,6 +60,11 @@ class BlockSums:
             self._elements = torch.zeros(self.layers.state_size, dtype=torch.float64)
         each = torch.tensor(weight, dtype=torch.float64).expand(len(positions))
         self._elements.index_add_(0, torch.from_numpy(positions), each)  # 4 times faster than +=
+
+    def count_clients(self, sublayers: NDArray[np.int64], total: int) -> None:
+        """Of many clients: the weight of each sub-layer, and of all clients together."""
+        self.total += total
+        self._flat += torch.from_numpy(sublayers)
 
     @property
     def numbers(self) -> NDArray[np.float64]:
@@ -123,6 +128,18 @@ class Aggregator:
         if self._expected is None:
             self._expected = BlockSums(self.layers)
         self._expected.count(assignment, weight)
+
+    def expect_all(
+        self, assignments: RoundAssignments, clients: Sequence[int], weights: NDArray[np.int64]
+    ) -> None:
+        """:meth:`expect` for each of these clients; sums of whole numbers are exact."""
+        sublayers = assignments.sublayer_weights(clients, weights)
+        if sublayers is None or type(self).expect is not Aggregator.expect:
+            for client, weight in zip(clients, weights.tolist(), strict=True):
+                self.expect(assignments[client], weight)
+            return
+        self._expected = self._expected or BlockSums(self.layers)
+        self._expected.count_clients(sublayers, int(weights.sum()))
 
     def divisors(self) -> Tensor:
         """The divisor of each value of the flat state."""
