@@ -33,7 +33,7 @@ def dynamics_charts(run: ShownRun) -> list[Chart]:
 def dynamics_note(run: ShownRun) -> str:
     """The layers with sub-layers that no client has trained."""
     recorded = (r.diagnostics for r in reversed(run.history.rounds) if r.diagnostics)
-    layers = next(recorded, {"layers": {}})["layers"]
+    layers: dict[str, Any] = next(recorded, {"layers": {}})["layers"]
     never = {name: layer["never_trained"] for name, layer in layers.items()}
     parts = [f"{number} sub-layers of {name}" for name, number in never.items() if number]
     return f"Never trained so far: {', '.join(parts)}." if parts else ""
