@@ -283,7 +283,8 @@ def complete(
         if not outcome.is_final:
             found.append(outcome)
         elif runs:
-            found.append(replace(outcome, histories=runs))
+            slow = {seed: score for seed, score in outcome.slow_scores.items() if seed in runs}
+            found.append(replace(outcome, histories=runs, slow_scores=slow))
         else:
             skipped[outcome.strategy.title] = NO_TIME
     return found

@@ -175,8 +175,9 @@ def outcome(label, ends, most_rounds=99, compared_after=None, **failed):
         for seed, end in ends.items()
     }
     return Outcome(
-        label, Strategy(label, {}), 0.1, None, 1.0, histories, {}, None, {}, compared_after,
-        most_rounds, {int(seed[1:]): why for seed, why in failed.items()},
+        label, Strategy(label, {}), 0.1, None, 1.0, histories, {}, None,
+        dict.fromkeys(histories, 0.5), compared_after, most_rounds,
+        {int(seed[1:]): why for seed, why in failed.items()},
     )  # fmt: skip
 
 
@@ -186,6 +187,7 @@ def test_the_seeds_that_all_strategies_have_are_compared():
     capped, long = outcome("fedavg-all", {1: 5, 2: 5}, 5), outcome("fedplt", {1: 40, 2: 12})
     found = complete([capped, long], skipped, [1, 2], 20.0)
     assert [list(o.histories) for o in found] == [[1], [1]] and not skipped
+    assert [o.slow_scores for o in found] == [{1: 0.5}, {1: 0.5}]
     assert capped.capped and capped.known_until == np.inf and long.known_until == 12.0
 
     capped = outcome("fedavg-all", {1: 5}, 5, s2=STOPPED)

@@ -284,7 +284,7 @@ def _finish(folder: RunFolder) -> None:
     last, mean = metric.text(history.last_score, 1), metric.text(history.final_score(), 1)
     text = f"{metric.name} {last} in the last evaluation, {mean} mean of the last {number}"
     shipped = ""
-    if record.average_score is not None and config.server.average is not None:
+    if record.average_score is not None:
         text += f", {metric.text(record.average_score, 1)} the average of past models"
         is_last = (folder.path / AVERAGE_MODEL).exists()
         shipped = " (the last model)" if is_last else " (the average)"

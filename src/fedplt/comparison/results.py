@@ -23,9 +23,9 @@ from fedplt.text import (
     flops_text,
     html_text,
     latex,
+    plain,
     seconds_text,
     shortened,
-    table,
 )
 
 FORMAT = 3
@@ -207,10 +207,7 @@ class Comparison:
 
     def text(self, target: float | None = None) -> str:
         """The results as printed tables."""
-        tables = [
-            f"{made.title}\n\n{table(made.header, made.rows)}" for made in self.tables(target)
-        ]
-        return "\n\n".join([*tables, *self.problems, *self.refused])
+        return "\n\n".join([*map(plain, self.tables(target)), *self.problems, *self.refused])
 
     def latex(self, target: float | None = None) -> str:
         """The same tables as LaTeX."""

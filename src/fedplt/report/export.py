@@ -44,7 +44,7 @@ def client_rows(run: ShownRun) -> Iterator[Row]:
         listed = sampling.get("probabilities")
         probabilities = dict(enumerate(listed)) if isinstance(listed, list) else {}
         chosen, scores = set(sampling.get("chosen", ())), scores_by_client(record)
-        refused = {int(key): why for key, why in record.rejected.items() if key.isdecimal()}
+        refused = {int(client): why for client, why in record.rejected.items()}
         known = {*probabilities, *chosen, *scores, *refused, *record.dropped, *record.late}
         for client in sorted(known):
             yield {

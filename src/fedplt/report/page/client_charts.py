@@ -91,9 +91,8 @@ def away_table(run: ShownRun) -> Table | None:
     reasons: dict[int, str] = {}
     for record in run.history.rounds:
         for client, reason in record.rejected.items():
-            number = int(client) if client.isdecimal() else -1
-            counts["refused"][number] += 1
-            reasons.setdefault(number, f"round {record.round}: {reason[:REASON_LETTERS]}")
+            counts["refused"][int(client)] += 1
+            reasons.setdefault(int(client), f"round {record.round}: {reason[:REASON_LETTERS]}")
         counts["dropped"].update(record.dropped)
         counts["late"].update(record.late)
     total: Counter[int] = sum(counts.values(), Counter())
@@ -159,15 +158,16 @@ def sampling_budget(run: ShownRun) -> Chart | None:
     def values(key: str) -> list[Any]:
         return [samplings[number].get(key) for number in x]
 
-    names = {"cost": "cost", "expected_cost": "expected cost", "budget": "budget"}
+    names = {"num_chosen": "chosen clients"}
+    title, note = "chosen clients", ""
+    if samplings[x[0]].get("budget") is not None:
+        names = {"cost": "cost", "expected_cost": "expected cost", "budget": "budget"}
+        title, spent = "budget and cost", np.mean(values("cost"))
+        note = f"{spent:.3g} is spent on average of a budget of {values('budget')[-1]}."
     traces = [
         line(text, x, values(key), **({"line": {"dash": "dash"}} if key == "budget" else {}))
         for key, text in names.items()
-        if any(value is not None for value in values(key))
     ]
-    title = "budget and cost"
-    if not traces:
-        traces, title = [line("chosen clients", x, values("num_chosen"))], "chosen clients"
     layout: dict[str, Any] = {
         "xaxis": axis("round"),
         "yaxis": axis(title, rangemode="tozero"),
@@ -178,9 +178,5 @@ def sampling_budget(run: ShownRun) -> Chart | None:
         traces.append(line("variance / uniform sampling's", x, ratio, yaxis="y2"))
         right = {"overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False}
         layout["yaxis2"] = axis("variance ratio", **right)
-    costs = [value for value in values("cost") if value is not None]
-    note = ""
-    if costs:
-        note = f"{np.mean(costs):.3g} is spent on average of a budget of {values('budget')[-1]}."
     alt = f"Cost of the chosen clients in {len(samplings)} rounds. {note}"
     return Chart("budget", "Sampling budget", alt, traces, layout, note, 280)

@@ -27,48 +27,43 @@ QUANTITIES: dict[str, tuple[str, str, dict[str, str]]] = {
 def dynamics_charts(run: ShownRun) -> list[Chart]:
     """One chart per quantity; none if diagnostics were not recorded."""
     records = [record for record in run.history.rounds if record.diagnostics]
-    if not records:
-        return []
-    return [_chart(name, records) for name in QUANTITIES]
+    return [_chart(name, records) for name in QUANTITIES] if records else []
 
 
 def dynamics_note(run: ShownRun) -> str:
-    last: Any = next((r.diagnostics for r in reversed(run.history.rounds) if r.diagnostics), None)
-    if last is None:
-        return ""
-    never = {name: entry.get("never_trained", 0) for name, entry in last["layers"].items()}
+    """The layers with sub-layers that no client has trained."""
+    recorded = (r.diagnostics for r in reversed(run.history.rounds) if r.diagnostics)
+    layers: dict[str, Any] = next(recorded, {"layers": {}})["layers"]
+    never = {name: layer["never_trained"] for name, layer in layers.items()}
     parts = [f"{number} sub-layers of {name}" for name, number in never.items() if number]
     return f"Never trained so far: {', '.join(parts)}." if parts else ""
 
 
 def _chart(key: str, records: Sequence[RoundRecord]) -> Chart:
     title, what, scale = QUANTITIES[key]
-    seen: list[Any] = [record.diagnostics for record in records]
-    layers = list(seen[0]["layers"])
+    layers = list((records[0].diagnostics or {})["layers"])
     many = len(layers) > MAX_LINES
-    shown = evenly(len(records), MAX_COLUMNS if many else 1000)
-    rounds = [records[i].round for i in shown]
-    logarithmic = key == "update_magnitude"
-
-    def values(name: str, in_logs: bool = False) -> list[float | None]:
-        found = [_known(seen[i]["layers"].get(name, {}).get(key), logarithmic) for i in shown]
-        return [math.log10(v) if in_logs and v is not None else v for v in found]
-
+    shown = [records[i] for i in evenly(len(records), MAX_COLUMNS if many else 1000)]
+    rounds = [record.round for record in shown]
+    seen: list[Any] = [record.diagnostics for record in shown]
+    found = {name: [each["layers"].get(name, {}).get(key) for each in seen] for name in layers}
     layout: dict[str, Any] = {"xaxis": axis("round")}
     if many:
+        in_logs = scale.get("type") == "log"
+        if in_logs:
+            found = {k: [math.log10(v) if v else None for v in row] for k, row in found.items()}
         traces = [
             {
                 "type": "heatmap", "x": rounds, "y": [label(name) for name in layers],
-                "z": [values(name, in_logs=logarithmic) for name in layers],
-                "meta": {"scale": "value"},
+                "z": list(found.values()), "meta": {"scale": "value"},
                 "hovertemplate": hover("%{y}<br>round %{x}: %{z:.3~g}"),
-                "colorbar": {"title": {"text": "log10" if logarithmic else ""}, "thickness": 10},
+                "colorbar": {"title": {"text": "log10" if in_logs else ""}, "thickness": 10},
             }
         ]  # fmt: skip
         layout["yaxis"] = {**ROWS, "nticks": 12}
     else:
-        traces = [line(name, rounds, values(name)) for name in layers]
-        whole = [_known(seen[i].get(key), logarithmic) for i in shown]
+        traces = [line(name, rounds, values) for name, values in found.items()]
+        whole = [each.get(key) for each in seen]
         if any(value is not None for value in whole):
             color = {"meta": {"color": "text"}, "line": {"width": 2.5}}
             traces.append(line("whole model", rounds, whole, **color))
@@ -76,10 +71,3 @@ def _chart(key: str, records: Sequence[RoundRecord]) -> Chart:
         layout["hovermode"] = "x unified"
     alt = f"{title} of {len(layers)} layers, rounds {rounds[0]} to {rounds[-1]}."
     return Chart(key, title, alt, traces, layout, what if many else "", 300)
-
-
-def _known(value: Any, logarithmic: bool) -> float | None:
-    """None for what is missing, and for what a logarithmic axis cannot show."""
-    if not isinstance(value, int | float) or (logarithmic and value <= 0):
-        return None
-    return float(value)

@@ -112,22 +112,17 @@ def checklist(groups: Groups) -> Table:
 
 
 def _machine(session: Mapping[str, Any]) -> str:
-    if not session:
-        return "not recorded"
-    memory = session.get("memory_bytes")
+    cores, memory = session.get("cores"), session.get("memory_bytes")
     parts = [
         session.get("processor"),
-        f"{session.get('cores')} cores",
-        bytes_text(memory) if isinstance(memory, int | float) else None,
+        f"{cores} cores" if cores else "",
+        bytes_text(memory) if memory else "",
         session.get("system"),
     ]
-    return ", ".join(str(part) for part in parts if part)
+    return ", ".join(filter(None, parts)) or "not recorded"
 
 
 def _versions(session: Mapping[str, Any]) -> str:
-    packages = session.get("packages")
-    found = dict(packages) if isinstance(packages, Mapping) else {}
-    names = {"python": session.get("python"), **found}
-    return (
-        ", ".join(f"{name} {number}" for name, number in names.items() if number) or "not recorded"
-    )
+    numbers = {"python": session.get("python"), **session.get("packages", {})}
+    known = [f"{name} {number}" for name, number in numbers.items() if number]
+    return ", ".join(known) or "not recorded"
