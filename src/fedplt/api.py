@@ -223,12 +223,10 @@ def train(
         training["augment"] = FROM_PYTHON
     functions = {"on_round": on_round} | ({} if augment is None else {"training.augment": augment})
     check_arguments(model, **functions)
-    if isinstance(train_data, TrainingData):
-        if validation_data is not None:
-            raise ConfigError("the TrainingData has it already.", key="validation_data")
-        data = train_data
-    else:
-        data = TrainingData(train_data, validation_data)
+    is_complete = isinstance(train_data, TrainingData)
+    if is_complete and validation_data is not None:
+        raise ConfigError("the TrainingData has it already.", key="validation_data")
+    data = train_data if is_complete else TrainingData(train_data, validation_data)
     ratios, rates = as_list(ratios), as_list(learning_rate)
     if rates is not None and not isinstance(rates, Sequence):
         if "learning_rate" in training:

@@ -179,18 +179,14 @@ def replanned(job: Job, roster: Roster) -> Job:
 
 def _warn_of_gaps(job: Job, roster: Roster) -> None:
     """Warn of sub-layers that none of the clients that are there will train."""
-    trained: list[set[int]] = [set() for _ in job.layers]
-    moves = [False] * len(trained)
-    for client in roster:
-        now, next_round = (job.plan.assignment(client, round).slices for round in (0, 1))
-        for index, (ranges, later) in enumerate(zip(now, next_round, strict=True)):
-            trained[index].update(*ranges)
-            moves[index] |= bool(ranges) and ranges != later  # in time they reach all others
-    gaps = [
-        f"{layer.name} ({layer.num_sublayers - len(rows)} of {layer.num_sublayers})"
-        for layer, rows, moving in zip(job.layers, trained, moves, strict=True)
-        if not moving and len(rows) < layer.num_sublayers
-    ]
+    now, later = ([job.plan.assignment(k, round).slices for k in roster] for round in (0, 1))
+    gaps = []
+    for index, layer in enumerate(job.layers):
+        rows = {row for slices in now for part in slices[index] for row in part}
+        moves = any(a[index] and a[index] != b[index] for a, b in zip(now, later, strict=True))
+        if len(rows) < layer.num_sublayers and not moves:  # moving rows reach all others in time
+            missing = layer.num_sublayers - len(rows)
+            gaps.append(f"{layer.name} ({missing} of {layer.num_sublayers})")
     if gaps:
         warnings.warn(
             f"planned for the {len(roster)} clients that are there: until others join, nobody "
