@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 
 from fedplt.cli.app import err, out, print_json, status, verb
-from fedplt.cli.comparing import parse_seeds
 from fedplt.cli.prepare import fetch_progress
-from fedplt.comparison.progress import comparison_progress
 from fedplt.errors import ConfigError, did_you_mean
 from fedplt.fleet import available_cores
 from fedplt.report.page import write_page
 from fedplt.text import counted, duration_text, plain, table
+from fedplt_compare.cli import parse_seeds
+from fedplt_compare.progress import comparison_progress
 from reproduction.catalog import EXPERIMENTS, find_blocks
 from reproduction.claims import claims_tables
 from reproduction.figures import write_figures

@@ -48,11 +48,11 @@ def fcn():
 @pytest.fixture
 def forked_runs(monkeypatch):
     """The runs of a comparison are forked: importing torch anew takes seconds."""
-    from fedplt.comparison import processes, run_process
+    from fedplt_compare import processes, run_process
     from tests.support.processes import Forked
 
     def start(command, *, stdout, stderr):
-        assert command[:4] == [sys.executable, "-P", "-m", "fedplt.comparison.run_process"]
+        assert command[:4] == [sys.executable, "-P", "-m", "fedplt_compare.run_process"]
         assert stdout == subprocess.PIPE
         return Forked(run_process.main, command[4:], stderr=stderr)
 

@@ -18,7 +18,7 @@ from tools.unused import unused
 import fedplt
 
 SOURCE = Path(fedplt.__file__).parent
-BESIDE = {name: SOURCE.with_name(name) for name in ("fedplt_advice", "fedplt_flower")}
+BESIDE = {name: SOURCE.with_name(name) for name in ("fedplt_compare", "fedplt_flower")}
 """Packages beside ``fedplt`` that may use all of it, and not each other."""
 TESTS = Path(__file__).parent
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DEFINED = ("src/fedplt", "src/fedplt_advice", "src/fedplt_flower", "reproduction")
+DEFINED = ("src/fedplt", "src/fedplt_compare", "src/fedplt_flower", "reproduction")
 USED = (*DEFINED, "tools", "benchmarks", "examples")
 TEXTS = (
     "README.md", "pyproject.toml", "docs/*.md", "examples/*/README.md", "src/*/**/*.html",

@@ -20,7 +20,6 @@ from fedplt.client import TrainOrder as TrainOrder
 from fedplt.client import check as check
 from fedplt.client import train_only as train_only
 from fedplt.client import training_memory as training_memory
-from fedplt.comparison import compare as compare
 from fedplt.configuration import ClientsConfig as ClientsConfig
 from fedplt.configuration import CutConfig as CutConfig
 from fedplt.configuration import DataConfig as DataConfig
@@ -86,6 +85,7 @@ from fedplt.sampling import sampling_probabilities as sampling_probabilities
 from fedplt.server import AggregationRule as AggregationRule
 from fedplt.server import Aggregator as Aggregator
 from fedplt.server import validate as validate
-from fedplt_advice.advise import advise as advise
+from fedplt_compare.advise import advise as advise
+from fedplt_compare.compare import compare as compare
 
 __version__: str

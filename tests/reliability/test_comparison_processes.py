@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedplt.comparison import processes
-from fedplt.comparison.processes import STOPPED, Processes
+from fedplt_compare import processes
+from fedplt_compare.processes import STOPPED, Processes
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import typer
 
-from fedplt.cli import comparing, fleet, prepare, runs
+from fedplt.cli import fleet, prepare, runs
 from fedplt.cli.app import app, err
 from fedplt.errors import FedpltError
 
 PACKAGE = Path(__file__).parents[1]
-BESIDE = ("fedplt_advice", "fedplt_flower")
+BESIDE = ("fedplt_compare", "fedplt_flower")
 """Packages beside this one, with verbs in their module ``cli``."""
 OWN = (PACKAGE, *map(PACKAGE.with_name, BESIDE))
 

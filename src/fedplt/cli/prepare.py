@@ -1,4 +1,4 @@
-"""Verbs before a run: copy a configuration, get a data set, cut a model, compute privacy."""
+"""Verbs before a run: copy a configuration, get a data set, list methods, cut a model, privacy."""
 
 from __future__ import annotations
 
@@ -90,6 +90,17 @@ def data_get(
         path = fetch_data_set(name, folder=folder, progress=progress)
     out.print(f"{name} is in {path}")
     print_json({"name": name, "folder": str(path)})
+
+
+@verb()
+def methods() -> None:
+    """List the methods: what a client holds and trains. To add your own: docs/add_method.md."""
+    from fedplt.methods import METHODS
+    from fedplt.text import table
+
+    rows = [[name, kind.holds, kind.trains] for name, kind in METHODS.items()]
+    out.print(table(["method", "a client holds", "and trains"], rows, left=range(3)))
+    print_json({name: {"holds": holds, "trains": trains} for name, holds, trains in rows})
 
 
 @verb()

@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from fedplt.client import accuracy
-from fedplt.comparison.progress import comparison_progress
+from fedplt_compare.progress import comparison_progress
 
 
 def test_a_comparison_does_not_count_its_start_as_rounds(monkeypatch):

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from fedplt.client import MetricInfo
-from fedplt.comparison.run_comparison import Rounds, Watch
 from fedplt.text import duration_text
+from fedplt_compare.compare import Rounds, Watch
 
 LOG_SECONDS = 30.0
 

@@ -62,7 +62,7 @@ class Processes:
     def _run(self, folder: Path, on_round: OnRound, timeout: float) -> tuple[str, bool]:
         """The problem, or '', and whether another process killed it."""
         # -P: modules of the current folder are not imported before installed ones.
-        command = [sys.executable, "-P", "-m", "fedplt.comparison.run_process"]
+        command = [sys.executable, "-P", "-m", "fedplt_compare.run_process"]
         command += [str(folder), str(os.getpid())]
         log = beside(folder, ".log")
         with self._lock:

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 
-from fedplt.comparison import Watch, check_runs, make_folder, variant
 from fedplt.configs import find_fleet
 from fedplt.configuration import ConfigLike, as_config, read_fleet, read_text
 from fedplt.data import Fetching
@@ -25,9 +24,15 @@ from fedplt.errors import ConfigError, FedpltError, FleetError, RunError
 from fedplt.federation import find_code, load_data, model_from_config, on_device, take_lock
 from fedplt.files import write_text
 from fedplt.fleet import available_cores
-from fedplt_advice.advice import Advice
-from fedplt_advice.race import Race, candidates_of
-from fedplt_advice.strategies import make_setting, strategies_of, with_exclusions
+from fedplt_compare.advice import Advice
+from fedplt_compare.compare import (
+    Watch,
+    check_runs,
+    make_folder,
+    variant,
+)
+from fedplt_compare.race import Race, candidates_of
+from fedplt_compare.strategies import make_setting, strategies_of, with_exclusions
 
 
 def advise(

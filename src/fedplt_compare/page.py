@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedplt.comparison import run_folder
 from fedplt.report.page import Section, content_of, read_run, write_page
-from fedplt_advice.advice import Advice
+from fedplt_compare.advice import Advice
+from fedplt_compare.compare import run_folder
 
 
 def write_advice(folder: Path, advice: Advice) -> Path:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from fedplt.client import MemoryCounter
-from fedplt.comparison import variant
 from fedplt.configuration import RunConfig, read_availability, read_fleet
 from fedplt.data import TrainingData, first_examples
 from fedplt.errors import ConfigError, FedpltError, FleetError
@@ -33,6 +32,7 @@ from fedplt.fleet import (
     round_time,
 )
 from fedplt.planning import Assignment, download_bytes, exact_flops, upload_bytes
+from fedplt_compare.compare import variant
 
 WAITS, WITHOUT, RECOMMENDED = "fedavg-all", "fedavg-without-slow", "fedplt-recommended"
 TITLES = {

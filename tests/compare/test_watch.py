@@ -10,11 +10,11 @@ from rich.console import Console
 
 from fedplt import RunError
 from fedplt.client import accuracy
-from fedplt.comparison.progress import comparison_progress
-from fedplt.comparison.run_comparison import Watch, compare
 from fedplt.configuration.config_file import load_config
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.start import prepare_resume
+from fedplt_compare.compare import Watch, compare
+from fedplt_compare.progress import comparison_progress
 
 pytestmark = pytest.mark.usefixtures("forked_runs")
 
@@ -135,8 +135,8 @@ def test_a_run_that_was_killed_before_it_began_is_started_again(config, tmp_path
 def test_progress_of_a_comparison(terminal, monkeypatch):
     """Three runs of four rounds: one is done, one has two of its rounds."""
     clock = iter(range(0, 1000, 10))
-    monkeypatch.setattr("fedplt.comparison.progress.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("fedplt.comparison.progress.LOG_SECONDS", 0.0)
+    monkeypatch.setattr("fedplt_compare.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("fedplt_compare.progress.LOG_SECONDS", 0.0)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
     with comparison_progress(console) as watch:
         assert not console.file.getvalue()  # data are fetched first, with a display of their own
@@ -181,7 +181,7 @@ def test_data_are_fetched_before_the_comparison_is_shown(tmp_path, monkeypatch):
         def on_begin(self, *told):
             raise LookupError("enough")
 
-    get = "fedplt.comparison.run_comparison.fetch_data_set"
+    get = "fedplt_compare.compare.fetch_data_set"
     monkeypatch.setattr(get, lambda name, progress: progress(name, 0, None))
     settings, methods = load_config("fashion-mnist"), {"a": {"name": "fedavg"}}
     with pytest.raises(LookupError, match="enough"):

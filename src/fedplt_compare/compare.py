@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.client import MetricInfo
-from fedplt.comparison.processes import Processes, beside, terminated_like_interrupted
-from fedplt.comparison.results import Comparison, MethodRuns, refusals
+from fedplt.comparison import Comparison, MethodRuns, refusals
 from fedplt.configuration import (
     ConfigLike,
     RunConfig,
@@ -49,6 +48,7 @@ from fedplt.federation import (
 from fedplt.files import write_text
 from fedplt.fleet import available_cores
 from fedplt.planning import Plan, paper_flops_of
+from fedplt_compare.processes import Processes, beside, terminated_like_interrupted
 
 Rounds = Mapping[tuple[str, int], int]
 """Numbers of rounds, by label and seed."""

@@ -18,8 +18,12 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.comparison import (
-    STOPPED,
+from fedplt.data import TrainingData
+from fedplt.errors import DataError, RunError
+from fedplt.federation import History, Job, evaluate, forecast, split_data
+from fedplt.files import write_text
+from fedplt_compare.advice import Advice
+from fedplt_compare.compare import (
     Run,
     Watch,
     check_folders,
@@ -28,14 +32,10 @@ from fedplt.comparison import (
     run_folder,
     variant,
 )
-from fedplt.data import TrainingData
-from fedplt.errors import DataError, RunError
-from fedplt.federation import History, Job, evaluate, forecast, split_data
-from fedplt.files import write_text
-from fedplt_advice.advice import Advice
-from fedplt_advice.outcome import NO_TIME, Candidate, Outcome, examples_of, score_after
-from fedplt_advice.retiming import client_seconds, late_clients
-from fedplt_advice.strategies import Setting, Strategy, job_of
+from fedplt_compare.outcome import NO_TIME, Candidate, Outcome, examples_of, score_after
+from fedplt_compare.processes import STOPPED
+from fedplt_compare.retiming import client_seconds, late_clients
+from fedplt_compare.strategies import Setting, Strategy, job_of
 
 MOST_ROUNDS = 5
 """A strategy with short rounds does at most so many times the configuration's rounds."""

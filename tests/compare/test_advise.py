@@ -11,15 +11,16 @@ import pytest
 from torch import nn
 
 from fedplt import ConfigError, RoundRecord, advise
-from fedplt.comparison import STOPPED, Watch
 from fedplt.configuration import load_config
 from fedplt.configuration.config_file import parse_config
 from fedplt.data import Split
 from fedplt.federation.run_folder.records import History, Totals
-from fedplt_advice.outcome import NO_TIME, Outcome, lost, score_after
-from fedplt_advice.race import candidates_of, complete, of_final_model
-from fedplt_advice.retiming import idle_share, never_there, participants, retimed
-from fedplt_advice.strategies import Strategy, make_setting, strategies_of, with_exclusions
+from fedplt_compare.compare import Watch
+from fedplt_compare.outcome import NO_TIME, Outcome, lost, score_after
+from fedplt_compare.processes import STOPPED
+from fedplt_compare.race import candidates_of, complete, of_final_model
+from fedplt_compare.retiming import idle_share, never_there, participants, retimed
+from fedplt_compare.strategies import Strategy, make_setting, strategies_of, with_exclusions
 from tests.support.jobs import blob_data, blob_job, small_model
 from tests.support.runs import run_job
 from tests.support.tiny import CONFIG

@@ -1,4 +1,4 @@
-"""Verbs about methods: list them, compare them."""
+"""``fedplt compare`` and ``fedplt advise``: methods, or strategies for a fleet, side by side."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 
 from fedplt.cli.app import (
     Config,
+    Devices,
     Set,
     err,
     figures,
@@ -31,17 +32,7 @@ DEFAULT = (
     "fedplt-recommended", "fedplt", "fedavg", "fedpmt", "heterofl", "fedrolex", "feddrop",
 )  # fmt: skip
 """Compared by default, with the configuration's own method; others are given by name."""
-
-
-@verb()
-def methods() -> None:
-    """List the methods: what a client holds and trains. To add your own: docs/add_method.md."""
-    from fedplt.methods import METHODS
-    from fedplt.text import table
-
-    rows = [[name, kind.holds, kind.trains] for name, kind in METHODS.items()]
-    out.print(table(["method", "a client holds", "and trains"], rows, left=range(3)))
-    print_json({name: {"holds": holds, "trains": trains} for name, holds, trains in rows})
+QUICK_MINUTES = 1.8
 
 
 @verb()
@@ -72,11 +63,11 @@ def compare(
 
     The same command, started again, continues where it stopped.
     """
-    from fedplt.comparison.run_comparison import compare as run_comparison
-    from fedplt.comparison.run_comparison import run_folder
     from fedplt.configuration import load_config
     from fedplt.files import write_text
     from fedplt.report.page import content_of, read_run, write_page
+    from fedplt_compare.compare import compare as run_comparison
+    from fedplt_compare.compare import run_folder
 
     settings = load_config(config, set_ or [])
     names = [n.strip() for n in methods.split(",") if n.strip()] if methods else [*DEFAULT]
@@ -108,11 +99,65 @@ def compare(
         raise typer.Exit(1)
 
 
+@verb()
+def advise(
+    devices: Devices,
+    run: Annotated[Path, typer.Option(help="Configuration with your model, data and training.")],
+    seeds: Seeds = "1,2,3",
+    deadline_seconds: Annotated[
+        float | None, typer.Option(help="Length of a round (default: the planner's choice).")
+    ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option(help="Compare after so many simulated hours (default: all planned rounds)."),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Take at most so many minutes; drop weak strategies early.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Take two minutes at most.")] = False,
+    rates: Annotated[
+        str, typer.Option(help="Learning rates to try with every strategy, comma-separated.")
+    ] = "",
+    target: Annotated[
+        float | None, typer.Option(help="Report the time to this score, such as 0.7.")
+    ] = None,
+    set_: Set = None,
+    out_folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of all runs (default: runs/advise-NAME-DEVICES)."),
+    ] = None,
+    processes: Processes = None,
+) -> None:
+    """Train several strategies on your fleet, simulated, and recommend one.
+
+    The same command, started again, continues where it stopped.
+    """
+    from fedplt.configuration import load_config
+    from fedplt_compare.advise import advise as run_advice
+    from fedplt_compare.page import write_advice
+
+    if quick and minutes is not None:
+        raise ConfigError("--quick and --minutes: give one of them.")
+    settings = load_config(run, set_ or [])
+    folder = out_folder or Path("runs") / f"advise-{settings.name}-{devices.stem}"
+    with runs_shown(run, set_) as shown:
+        advice = run_advice(
+            settings, devices, folder,
+            seeds=parse_seeds(seeds), deadline_seconds=deadline_seconds, hours=hours,
+            minutes=QUICK_MINUTES if quick else minutes, rates=_rates(rates), target=target,
+            processes=processes, **shown,
+        )  # fmt: skip
+    out.print(advice.text())
+    page = write_advice(folder, advice)
+    out.print(f"\nresults: {folder / 'advice.json'}\nreport: {page}")
+    print_json(advice.to_json)
+
+
 @contextmanager
 def runs_shown(config: Path, overrides: list[str] | None) -> Iterator[dict[str, Any]]:
     """Arguments that show the progress of several runs; after Ctrl-C, print how to continue."""
-    from fedplt.comparison.progress import comparison_progress
     from fedplt.configuration import placing
+    from fedplt_compare.progress import comparison_progress
 
     try:
         with placing(config, overrides or []), comparison_progress(status) as watch:
@@ -164,3 +209,10 @@ def _with_options(
             raise ConfigError(f"--option {option}: choose methods by --methods, not by this key.")
         chosen[method][name] = parse_value(raw)
     return chosen
+
+
+def _rates(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise ConfigError(f"--rates {text}: write numbers with commas: 0.05,0.1.") from error

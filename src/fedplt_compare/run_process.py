@@ -1,4 +1,4 @@
-"""One run of a comparison as a process: ``python -m fedplt.comparison.run_process FOLDER PARENT``.
+"""One run of a comparison as a process: ``python -m fedplt_compare.run_process FOLDER PARENT``.
 
 The configuration is in ``FOLDER.toml``. An interrupted run is continued; a finished one is not run
 again. If the process PARENT ends, the run saves and ends. It reports to the parent on standard
@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedplt.comparison.processes import beside
 from fedplt.configuration import load_config
 from fedplt.engines import engine_of
 from fedplt.errors import DivergedError, FedpltError
@@ -32,6 +31,7 @@ from fedplt.federation import (
     run_job,
 )
 from fedplt.files import write_text
+from fedplt_compare.processes import beside
 
 PARENT_CHECK_SECONDS = 1.0
 

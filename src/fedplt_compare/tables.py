@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from fedplt.comparison import cost_text, mean_cost_text
 from fedplt.federation import memory_counter
 from fedplt.text import SAMPLE_STD, Table, bytes_text, flops_text, seconds_text, shortened
-from fedplt_advice.outcome import TIME, Outcome
+from fedplt_compare.outcome import TIME, Outcome
 
 if TYPE_CHECKING:
-    from fedplt_advice.advice import Advice
+    from fedplt_compare.advice import Advice
 
 MOST_KINDS = 8
 """Kinds of devices in the table of memory, those with the least first."""
