@@ -65,7 +65,7 @@ class Median(AggregationRule):
     def combine(self, table: Floats, numbers: NDArray[np.int64]) -> NDArray[np.floating]:
         rows, last = np.arange(len(table)), np.maximum(numbers - 1, 0)
         low, high = table[rows, last // 2], table[rows, np.minimum(numbers // 2, last)]
-        return 0.5 * low.astype(np.float64) + 0.5 * high.astype(np.float64)
+        return np.asarray(0.5 * low.astype(np.float64) + 0.5 * high.astype(np.float64))
 
     def fewest_to_outvote_one(self) -> int:
         return 3
