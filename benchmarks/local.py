@@ -1,9 +1,9 @@
 """Does partial training pay? Local training time, partial over full, against exact FLOPs.
 
 One thread, batch 64 (MiniLM: 8), alternatives interleaved, time on the processor: other processes
-disturb it little. Also shows how much of a step its matrix products and convolutions take ("products"), what
-leaving out input gradients near the lowest trained layer saves ("all columns"), and the memory a
-client needs. ``python -m benchmarks.local``.
+disturb it little. Also shows how much of a step its matrix products and convolutions take
+("products"), what leaving out input gradients near the lowest trained layer saves ("all columns"),
+and the memory a client needs. ``python -m benchmarks.local``.
 """
 
 from __future__ import annotations
