@@ -79,6 +79,19 @@ def cross_entropy_and_gradient(outputs: Tensor, targets: Tensor) -> tuple[Tensor
     return loss, _log_softmax_backward(grad, scores, 1, scores.dtype)
 
 
+@functools.cache
+def _has_accelerator() -> bool:
+    return torch.accelerator.is_available()
+
+
+def seed_torch(seed: int) -> None:
+    """``torch.manual_seed``, which records a stack for every kind of accelerator that is absent."""
+    if _has_accelerator():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
 def kernel_accepts(x: Any) -> bool:
     """A dense tensor, outside of autocast, functional transforms (vmap, grad) and forward mode."""
     return (

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedplt import allocation_of, cut, make_plan
+from fedplt.client import TrainingConfig
 from fedplt.client.local_training import LocalTraining, train_client
 from fedplt.data.samples import TensorSamples
 from fedplt.kernels import Chained
@@ -62,10 +63,13 @@ def train(model, assignment, monkeypatch, *, direct=True, targets=None, **settin
         return loss
 
     monkeypatch.setattr(Chained, "step", counted)
+    objects = {key: settings.pop(key) for key in ("loss", "recipe") if key in settings}
+    training = LocalTraining(
+        TrainingConfig(batch_size=16, local_epochs=2, **settings), **objects
+    )
     loss = train_client(
         model, assignment, TensorSamples(inputs, targets), range(NUM_EXAMPLES),
-        LocalTraining(batch_size=16, local_epochs=2, **settings), learning_rate=0.1, seed=0,
-        round=0, client=0,
+        training, learning_rate=0.1, seed=0, round=0, client=0,
     )  # fmt: skip
     monkeypatch.setattr(Chained, "step", step)
     return {name: value.clone() for name, value in model.state_dict().items()}, loss, number

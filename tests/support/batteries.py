@@ -20,7 +20,7 @@ from torch import nn
 from fedplt import Aggregator, ClientUpdate, check, cut, make_plan, train_only
 from fedplt.client import CheckReport, TrainableSlices, interception
 from fedplt.cutting import ChannelPaths, find_spaces
-from fedplt.kernels import Slices, TrainedRows, linear, norm
+from fedplt.kernels import Slices, TrainedRows, chain, linear, norm
 from fedplt.methods import PlanRequest, make_method
 from fedplt.models import MODELS, build_model
 from fedplt.planning import balanced_allocation, exact_flops
@@ -118,7 +118,7 @@ MISTAKES: dict[str, tuple[Any, str, Any]] = {
         linear, "move_rows", lambda right: lambda rows, grad, x: right(rows, 1.01 * grad, x),
     ),
     "outputs of a chain": (
-        linear, "_run_chain", lambda right: lambda links, x: 1.01 * right(links, x),
+        chain, "_run_chain", lambda right: lambda links, x: 1.01 * right(links, x),
     ),
     "gradients of inputs": (
         linear, "input_gradient", lambda right: lambda *given: 1.01 * right(*given),

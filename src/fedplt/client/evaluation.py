@@ -22,6 +22,7 @@ from fedplt.kernels import modules_with_running_statistics
 from fedplt.models import call_model
 from fedplt.seeds import seeded_globals, torch_seed
 from fedplt.text import brief
+from fedplt.torch_internals import seed_torch
 
 CHUNK = 1000
 """Examples per evaluation batch; fixed, so that sums do not depend on the number of workers."""
@@ -126,7 +127,7 @@ def _batch(samples: Samples, chunk: int) -> tuple[Any, Any, int]:
 def seeded(purpose: str, chunk: int = 0) -> Iterator[None]:
     """Data sets and models may draw at random: a chunk gets the same numbers in every worker."""
     with torch.random.fork_rng(devices=[]), seeded_globals(0, purpose, client=chunk):
-        torch.manual_seed(torch_seed(0, purpose, client=chunk))
+        seed_torch(torch_seed(0, purpose, client=chunk))
         yield
 
 

@@ -33,7 +33,7 @@ from fedplt.models import call_model
 from fedplt.planning import DEFAULT_RECIPE, Assignment, LocalRecipe, dotted
 from fedplt.seeds import generator, seeded_globals, torch_seed
 from fedplt.text import brief
-from fedplt.torch_internals import DisableTorchFunction
+from fedplt.torch_internals import DisableTorchFunction, seed_torch
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def train_client(
     untrained rows may have changed; ``on_step`` before every step, to end the training by raising.
     """
     random = generator(seed, "batches", round=round, client=client)
-    torch.manual_seed(torch_seed(seed, "training", round=round, client=client))
+    seed_torch(torch_seed(seed, "training", round=round, client=client))
     augmenting = torch.Generator()
     augmenting.manual_seed(torch_seed(seed, "augment", round=round, client=client))
     model.train()

@@ -174,7 +174,7 @@ class FlowerEngine:
     @cached_property
     def _layers(self) -> dict[str, Any]:
         identity = self.job.layers.identity()
-        return {key: identity[key] for key in ("layers", "flow")}
+        return {key: list(identity[key]) for key in ("layers", "flow")}
 
     def oldest_state_round(self, client: int) -> int:
         """A resumed run starts at the last checkpoint or at the one before."""

@@ -230,8 +230,9 @@ def place_of_memory(settings: MemorySettings, plan: Plan, run: Path | None) -> P
 
 def check_window(window: int, state_size: int) -> None:
     """Refuse diagnostics that would not fit into this machine's memory."""
-    what, do = f"{window} copies of this model", "Set fewer."
-    _refuse_too_large(BYTES_PER_NUMBER * window * state_size, what, do, "diagnostics.window")
+    size = BYTES_PER_NUMBER * state_size
+    what, do = f"{window} copies of this model", f"Set at most {(physical_memory() or 0) // size}."
+    _refuse_too_large(window * size, what, do, "diagnostics.window")
 
 
 def _refuse_too_large(needed: int, what: str, do: str, key: str) -> None:
