@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from benchmarks.recorder import Recorder
 from fedplt import cut, make_plan, train_only
-from fedplt.client import LocalTraining, classification_loss
+from fedplt.client import LocalTraining, TrainingConfig, classification_loss
 from fedplt.client.local_training import train_client
 from fedplt.data.samples import TensorSamples
 from fedplt.fleet import keep_freed_memory
@@ -116,7 +116,7 @@ def stepper(
     model = build_model(name, options, seed=0).train()
     inputs, targets = zip(*(batch_of(name, shape) for _ in range(STEPS + 1)), strict=True)
     samples = TensorSamples(torch.cat(inputs), torch.cat(targets)).with_channels_last()
-    settings = LocalTraining(batch_size=len(inputs[0]))
+    settings = LocalTraining(TrainingConfig(batch_size=len(inputs[0])))
     recorder = Recorder()
 
     def steps() -> float:

@@ -64,9 +64,7 @@ def train(model, assignment, monkeypatch, *, direct=True, targets=None, **settin
 
     monkeypatch.setattr(Chained, "step", counted)
     objects = {key: settings.pop(key) for key in ("loss", "recipe") if key in settings}
-    training = LocalTraining(
-        TrainingConfig(batch_size=16, local_epochs=2, **settings), **objects
-    )
+    training = LocalTraining(TrainingConfig(batch_size=16, local_epochs=2, **settings), **objects)
     loss = train_client(
         model, assignment, TensorSamples(inputs, targets), range(NUM_EXAMPLES),
         training, learning_rate=0.1, seed=0, round=0, client=0,

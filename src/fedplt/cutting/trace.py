@@ -39,15 +39,25 @@ def _example_errors() -> Iterator[None]:
 
 @contextmanager
 def _unchanged_tensors(model: nn.Module) -> Iterator[None]:
-    """Inside the block, all tensors are copies, and all parameters require gradients."""
-    data = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
-    frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
-    buffers = [
-        (module._buffers, dict(module._buffers))
+    """Inside the block, all tensors are copies, and all parameters require gradients.
+
+    Buffers are replaced, not only their data: a write in the forward pass adds them to the graph.
+    """
+    scripted = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
+    old = [
+        (module, key, buffer)
         for module in model.modules()
-        if not isinstance(module, torch.jit.ScriptModule)  # their buffers cannot be replaced
+        if module not in scripted  # their buffers cannot be replaced
+        for key, buffer in module._buffers.items()
     ]
+    tensors = [*model.parameters(), *(b for s in scripted for b in s.buffers(recurse=False))]
+    data = [(tensor, tensor.data) for tensor in tensors]
+    frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
+    copies: dict[int, Tensor] = {}
     try:
+        for module, key, buffer in old:
+            if buffer is not None:
+                module._buffers[key] = copies.setdefault(id(buffer), buffer.clone())
         for tensor, original in data:
             tensor.data = original.clone()
         for parameter in frozen:
@@ -56,8 +66,8 @@ def _unchanged_tensors(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in frozen:
             parameter.requires_grad_(False)
-        for current, old in buffers:
-            current.update(old)
+        for module, key, buffer in old:
+            module._buffers[key] = buffer
         for tensor, original in data:
             tensor.data = original
 

@@ -7,10 +7,11 @@ import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from fedplt.configuration import SamplingConfig
 from fedplt.federation.job import Job
@@ -108,7 +109,7 @@ class DeviceTimes:
     """If it trained the whole model, with all local steps."""
 
 
-_DEVICES = TypeAdapter(list[DeviceTimes])
+_DEVICES = TypeAdapter(Annotated[list[DeviceTimes], Field(min_length=1)])
 
 
 def write_devices(folder: RunFolder, job: Job) -> None:
