@@ -31,6 +31,8 @@ START_SECONDS = 600.0
 RESTORED = 2**30
 """The round in the names of local state files that come from a checkpoint."""
 APP = "fedplt-simulation"
+ORDERS_PER_WORKER = 5
+"""Unanswered orders, each with a copy of the model: Flower looks for new ones every 0.1 seconds."""
 
 
 class FlowerSimulation(FlowerEngine):
@@ -49,7 +51,7 @@ class FlowerSimulation(FlowerEngine):
                 "leave, and have no devices. Leave it out."
             )
         workers = job.config.engine.workers or available_cores()
-        wire = SocketWire(2 * workers, job.config.engine.timeout_seconds)
+        wire = SocketWire(ORDERS_PER_WORKER * workers, job.config.engine.timeout_seconds)
         super().__init__(job, wire, stop)
         self._socket, self._workers = wire, workers
         self.nodes.hello_seconds = START_SECONDS
