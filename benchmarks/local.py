@@ -228,7 +228,7 @@ def main() -> None:
                 {
                     "model": title, "ratio": ratio, "seconds_per_step": seconds[key],
                     "time_over_full": by_time, "flops_over_full": by_flops,
-                    "flops": vars(flops[ratio]), "seconds_all_columns": blind_time,
+                    "flops": flops[ratio]._asdict(), "seconds_all_columns": blind_time,
                     "peak_megabytes": megabytes, "products_share": share,
                 }
             )  # fmt: skip

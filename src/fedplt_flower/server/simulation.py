@@ -31,6 +31,8 @@ START_SECONDS = 600.0
 RESTORED = 2**30
 """The round in the names of local state files that come from a checkpoint."""
 APP = "fedplt-simulation"
+ORDERS_PER_WORKER = 5
+"""Unanswered orders, each with a copy of the model: Flower looks for new ones every 0.1 seconds."""
 
 
 class FlowerSimulation(FlowerEngine):
@@ -52,7 +54,7 @@ class FlowerSimulation(FlowerEngine):
         self._folder = Path(tempfile.mkdtemp(prefix="fedplt-flower-"))
         self._address = self._folder / "socket"
         timeout = job.config.engine.timeout_seconds
-        self._socket = SocketWire(self._address, 2 * self._workers, timeout)
+        self._socket = SocketWire(self._address, ORDERS_PER_WORKER * self._workers, timeout)
         super().__init__(job, self._socket, stop)
         self.nodes.hello_seconds = START_SECONDS
         self._superlink: subprocess.Popen[bytes] | None = None
