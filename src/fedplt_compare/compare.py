@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from fedplt.client import MetricInfo
-from fedplt.comparison import Comparison, MethodRuns, refusals
 from fedplt.configuration import (
     ConfigLike,
     RunConfig,
@@ -49,6 +48,7 @@ from fedplt.files import write_text
 from fedplt.fleet import available_cores
 from fedplt.planning import Plan, paper_flops_of
 from fedplt_compare.processes import Processes, beside, terminated_like_interrupted
+from fedplt_compare.results import Comparison, MethodRuns, refusals
 
 Rounds = Mapping[tuple[str, int], int]
 """Numbers of rounds, by label and seed."""

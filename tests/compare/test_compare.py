@@ -14,9 +14,7 @@ import pytest
 import torch
 
 from fedplt import FedpltError, RunError, cli
-from fedplt.comparison.results import (
-    MEASURES,
-)
+from fedplt.comparison import MEASURES
 from fedplt.configuration.config_file import load_config
 from fedplt.federation.job import job_from_config
 from fedplt.federation.run_folder.folder import RunFolder

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from fedplt.comparison.results import (
+from fedplt.comparison.measures import (
     MEASURES,
-    Comparison,
-    MethodRuns,
     by_seed,
     cost_text,
     cost_to_reach,
     default_target,
     mean_cost_text,
     measures_of,
-    refusals,
     score_within,
     spread_text,
 )

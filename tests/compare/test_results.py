@@ -6,14 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedplt.comparison.results import (
-    Comparison,
-    MethodRuns,
-    cost_to_reach,
-    refusals,
-    score_within,
-)
+from fedplt.comparison import cost_to_reach, score_within
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
+from fedplt_compare.results import Comparison, MethodRuns, refusals
 
 
 def history(accuracies, each):
