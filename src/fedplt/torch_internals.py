@@ -206,9 +206,10 @@ def recorded_allocations() -> Iterator[list[int]]:
     try:
         yield sizes
     finally:
+        threads = torch._C._autograd._disable_profiler_legacy()
         if collects:
             gc.enable()
-        for thread in torch._C._autograd._disable_profiler_legacy():
+        for thread in threads:
             kinds: Any = [event.kind() for event in thread]
             pairs = zip(kinds, thread, strict=True)
             sizes += [event.cpu_memory_usage() for kind, event in pairs if kind == "memory_alloc"]

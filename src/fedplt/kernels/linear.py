@@ -73,7 +73,7 @@ def move_parts(trained: TrainedRows, parts: list[Tensor], x: Tensor) -> list[Ten
     return [None] * len(trained.all_leaves())
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=256)  # clients' last batches have many sizes
 def _ones(number: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     return torch.ones(number, device=device, dtype=dtype)
 
