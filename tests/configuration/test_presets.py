@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fedplt.configuration import TrainingConfig, parse_config
 from fedplt.errors import ConfigError
+from tests.support.jobs import blob_job
 
 RECOMMENDED = {"name": "fedplt", "preset": "recommended"}
 
@@ -69,6 +70,27 @@ def test_after_warming_up_a_rate_never_grows(schedule, warmup, round):
     assert 0 <= then <= now <= 1
 
 
+def test_small_slices_start_with_larger_rates():
+    settings = TrainingConfig(slice_power=0.25, slice_rounds=10)
+    factors = [settings.slice_factor(1 / 16, t) for t in (0, 5, 10, 99)]
+    assert factors == pytest.approx([2, 2**0.5, 1, 1])
+    training = {"learning_rate": 0.1, "slice_power": 0.5, "slice_rounds": 4}
+    job, small = blob_job([1.0, 0.5, 0.2], training=training), 2
+    ratio = job.plan.achieved_ratios[small]
+    rates = [job.learning_rate(small, t) for t in (0, 2, 4)]
+    assert rates == pytest.approx([0.1 * ratio**-0.5, 0.1 * ratio**-0.25, 0.1])
+    assert [job.learning_rate(0, t) for t in (0, 2, 4)] == pytest.approx([0.1] * 3)
+
+
+@given(st.floats(0.01, 1), st.floats(0.01, 1), st.integers(0, 100))
+def test_slice_factors_fall_to_one(ratio, power, round):
+    settings = TrainingConfig(slice_power=power, slice_rounds=50)
+    now, then = settings.slice_factor(ratio, round), settings.slice_factor(ratio, round + 1)
+    assert 1 <= then <= now <= 1 / ratio * (1 + 1e-12)
+    assert settings.slice_factor(1.0, round) == 1
+    assert now >= settings.slice_factor(min(1.0, 2 * ratio), round)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -76,6 +98,7 @@ def test_after_warming_up_a_rate_never_grows(schedule, warmup, round):
         {"schedule": "step", "decay_rounds": 0.5},
         {"schedule": "cosine", "decay_rounds": 5.0, "step_factor": 0.5},
         {"final_factor": 0.5},
+        {"slice_rounds": 10},
     ],
 )
 def test_keys_that_do_not_fit_the_schedule_are_refused(settings):

@@ -58,6 +58,10 @@ class TrainingConfig(Section):
     """For ``cosine``."""
     step_factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """For ``step``: the rate is multiplied by it at every step."""
+    slice_power: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """A client with ratio r starts with ``r ** -slice_power`` times the learning rate."""
+    slice_rounds: Annotated[int, Field(ge=1)] = 30
+    """Rounds in which the power falls to 0, linearly."""
 
     def refuse_conflicts(self) -> None:
         if self.local_epochs is not None and self.local_steps is not None:
@@ -70,6 +74,8 @@ class TrainingConfig(Section):
         for key, schedule in (("final_factor", "cosine"), ("step_factor", "step")):
             if self.schedule != schedule:
                 self.refuse_unused([key], because, instead)
+        if not self.slice_power:
+            self.refuse_unused(["slice_rounds"], "slice_power = 0", "or set slice_power")
 
     @field_validator("optimizer")
     @classmethod
@@ -125,3 +131,11 @@ class TrainingConfig(Section):
             start = self.constant_rounds if self.schedule == "constant-then-1/t" else 0
             factor = self.decay_rounds / (self.decay_rounds + max(0, round - start))
         return warming * factor
+
+    def slice_factor(self, ratio: float, round: int) -> float:
+        r"""The factor of the learning rate for a client that trains a slice, in round 0, 1, ...
+
+        :math:`r^{-p \max(0, 1 - t / T)}` for ratio r, with p = ``slice_power`` and
+        T = ``slice_rounds``: small slices take larger steps at first.
+        """
+        return float(ratio ** (-self.slice_power * max(0.0, 1 - round / self.slice_rounds)))

@@ -129,7 +129,11 @@ class Job:
         return np.asarray(given, dtype=np.float64)
 
     def learning_rate(self, client: int, round: int) -> float:
-        return float(self.learning_rates[client] * self.config.training.rate_factor(round))
+        training = self.config.training
+        factor = training.rate_factor(round)
+        if training.slice_power:
+            factor *= training.slice_factor(self.plan.achieved_ratios[client], round)
+        return float(self.learning_rates[client] * factor)
 
 
 def job_from_config(config: RunConfig, progress: Progress | None = None) -> Job:
