@@ -71,13 +71,13 @@ def advise(
     """
     ends = math.inf if minutes is None else time.monotonic() + 60 * minutes
     config, out, seeds = on_device(as_config(config)), Path(out), list(seeds)
-    rates = list(dict.fromkeys(rates))
     check_runs({"strategies": {}}, seeds, processes, target, config.task.task().metric.info)
     given = {"deadline_seconds": deadline_seconds, "hours": hours, "minutes": minutes}
     given |= {f"rates, number {i + 1}": rate for i, rate in enumerate(rates)}
     for name, value in given.items():
         if value is not None and not (isinstance(value, (int, float)) and 0 < value < math.inf):
             raise ConfigError(f"{name} is {value!r}; give a positive number.")
+    rates = list(dict.fromkeys(rates))
     if config.engine.name != "simulator":
         raise ConfigError("advice is simulated: set engine.name = 'simulator'.", key="engine.name")
     read_fleet(Path(devices))  # refuses a wrong file before anything is written

@@ -46,6 +46,17 @@ def rows(*ranges):
     return SliceAssignment(THREE, (ranges,))
 
 
+def test_remembered_statistics_that_do_not_fit_into_half_precision():
+    spec = TensorSpec("mean", (2,), is_buffer=True)
+    layers = Layers((Layer("norm", (TensorSpec("w", (2,)), spec), 2),))
+    memory = UpdateMemory(layers, MemorySettings(decay=0.9, precision="float16"))
+    state, whole = torch.zeros(4), SliceAssignment(layers, ((range(2),),))
+    one_round(memory, 0, state, [(0, whole, [0.0, 0.0, 1e5, 1e5], 1)])
+    one_round(memory, 1, state, [(1, whole, [1.0, 1.0, 2.0, 2.0], 1)])
+    assert state[2:].tolist() == [100_002.0, 100_002.0]  # statistics use this round's updates
+    assert torch.isfinite(state).all()
+
+
 def test_three_numbers():
     memory = UpdateMemory(THREE, MemorySettings(decay=0.5))
     state = torch.tensor([10.0, 20.0, -0.0])

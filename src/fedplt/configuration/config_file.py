@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from fedplt.schema import find_section, problems
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def read_text(path: str | Path, error_type: type[FedpltError]) -> str:
+def read_text(path: str | Path, error_type: Callable[[str], FedpltError]) -> str:
     try:
         if Path(path).is_char_device():  # such as /dev/zero, which never ends
             raise OSError("it is not an ordinary file.")

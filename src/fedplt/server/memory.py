@@ -245,6 +245,8 @@ class MemoryAggregator(Aggregator):
             is_new = remembered.last_rounds == self.round
             new_weights = BlockSums(self.layers, is_new * remembered.weight)
             for placed in self.layers.placed:
+                if placed.tensor.is_buffer and client not in self._sent:
+                    continue  # a remembered value may be infinite (float16), and 0 * inf is NaN
                 rows = (new_weights if placed.tensor.is_buffer else weights).of(placed).float()
                 place = slice(placed.offset, placed.stop)
                 total = self._total[place].view(len(rows), -1)

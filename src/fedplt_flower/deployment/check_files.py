@@ -75,6 +75,7 @@ def versions(wanted: Mapping[str, str], here: Mapping[str, str] | None = None) -
         found = here.get(package, "(not installed)")
         text = f"{package} {found}, but the deployment was made with {expected}"
         same_minor = found.split(".")[:2] == expected.split(".")[:2]
+        text += "" if same_minor else ": results may differ in bits"
         if found == expected:
             yield ok(f"{package} {found}")
         elif package in ("fedplt", "flwr") or (package == "torch" and not same_minor):

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,8 @@ def init_deployment(
     manifest = Manifest(installed_versions(), address, layers, clients)
     split = {}
     if run.data.split_file is not None:
-        split = {SPLIT_FILE: read_text(Path(run.data.split_file), ConfigError)}
+        unreadable = partial(ConfigError, key="data.split_file")
+        split = {SPLIT_FILE: read_text(Path(run.data.split_file), unreadable)}
         values["data"] = {**values["data"], "split_file": str(folder / "server" / SPLIT_FILE)}
 
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}.part")

@@ -73,6 +73,7 @@ class WorkerPool:
         self.timeout = job.config.engine.timeout_seconds
         self._workers: list[_Worker] = []
         self._deaths: Counter[Work] = Counter()
+        self._looked = 0.0
         try:
             for index in range(number):
                 self._workers.append(self._start(f"fedplt-worker-{index}"))
@@ -94,10 +95,9 @@ class WorkerPool:
                     self._deal(index, todo)
             while busy := [worker for worker in self._workers if worker.tasks]:
                 self._check_stop()
-                ready = _ready(busy, POLL_SECONDS)
-                for worker in ready:
+                for worker in _ready(busy, POLL_SECONDS):
                     yield from self._receive(self._workers.index(worker), todo)
-                if not ready:
+                if time.monotonic() - self._looked >= POLL_SECONDS:
                     self._look(todo)
         finally:
             self._abandon()
@@ -144,10 +144,13 @@ class WorkerPool:
 
     def _look(self, todo: deque[Any]) -> None:
         """Notice workers that died though their socket is still open, or that do not answer."""
+        self._looked = time.monotonic()
         for index, worker in enumerate(list(self._workers)):
-            if worker.tasks and not worker.process.is_alive() and not _ready([worker], 0):
+            if not worker.tasks or _ready([worker], 0):  # its answers are read first
+                continue
+            if not worker.process.is_alive() and not _ready([worker], 0):
                 self._replace_and_refill(index, todo)
-            elif worker.tasks:
+            else:
                 self._check_deadline(worker)
 
     def _abandon(self) -> None:

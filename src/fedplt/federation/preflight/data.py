@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -72,7 +73,7 @@ def check_finite(data: Parts) -> None:
 
 
 def _refuse_not_finite(what: str, tensor: Tensor) -> None:
-    blocks, size = tensor.split(BLOCK), tensor[0].numel()
+    blocks, size = tensor.split(BLOCK), math.prod(tensor.shape[1:])
     finite = [torch.isfinite(block).reshape(len(block), size).all(1) for block in blocks]
     bad = (~torch.cat(finite)).nonzero()[:, 0].tolist()
     if bad:

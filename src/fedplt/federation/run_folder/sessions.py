@@ -87,7 +87,7 @@ def read_sessions(folder: Path, run: str) -> list[dict[str, Any]]:
 
 
 def processor_name() -> str:
-    """What last bits depend on, such as ``AMD EPYC, AVX2, torch 2.13.0, kernels 2``."""
+    """What last bits depend on, such as ``AMD EPYC, AVX2, torch 2.13.0, kernels 3``."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):  # not Linux
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
