@@ -66,7 +66,7 @@ def table(study: Study, runs: Runs) -> str:
                 "" if name == "fedavg" else _interval(differences),
                 f"{fmean(each) / 1e6:.1f} MB",
                 _mean_of([value / 1e9 for value in sent], "GB"),
-                _mean_of([value / 3600 for value in seconds], "h") if any(seconds) else "",
+                _mean_of([value / 3600 for value in seconds], "h"),
             ]
         )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -129,6 +129,8 @@ def _mean_of(values: Sequence[float], unit: str) -> str:
     reached = [value for value in values if not math.isnan(value)]
     if not reached:
         return "not reached"
+    if not any(reached):  # without a fleet there is no simulated time
+        return ""
     missing = len(values) - len(reached)
     return f"{fmean(reached):.2f} {unit}" + (f" ({missing} not reached)" if missing else "")
 
