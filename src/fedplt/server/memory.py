@@ -242,12 +242,14 @@ class MemoryAggregator(Aggregator):
             self._added.plus(weights)
             if self._contributors is not None:
                 self._contributors.plus(BlockSums(self.layers, (each > 0).astype(np.float64)))
-            is_new = remembered.last_rounds == self.round
-            new_weights = BlockSums(self.layers, is_new * remembered.weight)
             for placed in self.layers.placed:
-                if placed.tensor.is_buffer and client not in self._sent:
-                    continue  # a remembered value may be infinite (float16), and 0 * inf is NaN
-                rows = (new_weights if placed.tensor.is_buffer else weights).of(placed).float()
+                used = weights
+                if placed.tensor.is_buffer:
+                    if client not in self._sent:
+                        continue  # a remembered value may be infinite (float16): 0 * inf is NaN
+                    is_new = remembered.last_rounds == self.round
+                    used = BlockSums(self.layers, is_new * remembered.weight)
+                rows = used.of(placed).float()
                 place = slice(placed.offset, placed.stop)
                 total = self._total[place].view(len(rows), -1)
                 total.addcmul_(values[place].view(len(rows), -1), rows)
