@@ -95,10 +95,16 @@ def test_refusals():
         split_dirichlet(LABELS[:100], 10, alpha=0.1, min_examples=11)
     with pytest.raises(DataError, match="Use fewer clients"):
         split_iid(5, 6)
-    for alpha in (-1.0, float("inf"), float("nan"), 1e308):
+    for alpha in (-1.0, 0.0, float("inf"), float("nan"), 1e308):
+        with pytest.raises(DataError, match=f"alpha is {alpha}".replace("+", r"\+")):
+            split_dirichlet(LABELS, 10, alpha=alpha)
         with pytest.raises(ValueError, match="alpha"):
             DataConfig(alpha=alpha)
+    with pytest.raises(DataError, match="0 clients"):
+        split_iid(5, 0)
     with pytest.raises(ValueError, match="num_clients"):
         ClientsConfig(num_clients=0)
+    with pytest.raises(DataError, match="at least 0 .* shards"):
+        split_shards(LABELS, 5, shards_per_client=0)
     with pytest.raises(ValueError, match="shards_per_client"):
         DataConfig(split="shards", shards_per_client=0)

@@ -21,6 +21,8 @@ from numpy.typing import ArrayLike, NDArray
 from fedplt.errors import DataError
 from fedplt.seeds import generator
 
+MAX_ALPHA = 1e6
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
@@ -58,6 +60,8 @@ def split_dirichlet(
     topped up with random examples of those that have the most.
     """
     labels = np.asarray(labels)
+    if not 0 < alpha <= MAX_ALPHA:
+        raise DataError(f"alpha is {alpha}; it must be above 0 and at most {MAX_ALPHA:g}.")
     _check_enough(len(labels), num_clients, min_examples)
     random = generator(seed, "split")
     owner = np.empty(len(labels), dtype=np.int64)
@@ -108,6 +112,12 @@ def split_given(indices: Sequence[ArrayLike], num_examples: int) -> Split:
 
 
 def _check_enough(num_examples: int, num_clients: int, min_examples: int) -> None:
+    """``min_examples``: of each client; with shards, as many as it has shards."""
+    if min(num_clients, min_examples) < 1:
+        raise DataError(
+            f"{num_clients} clients with at least {min_examples} examples or shards each: both "
+            "numbers must be at least 1."
+        )
     if num_clients * min_examples > num_examples:
         raise DataError(
             f"{num_clients} clients with at least {min_examples} examples each need more "

@@ -245,6 +245,8 @@ def _refuse_too_large(needed: int, what: str, do: str, key: str) -> None:
 def try_optimizer(settings: TrainingConfig) -> None:
     """One step with the options, on one number."""
     options = settings.optimizer_arguments
+    if not options:  # making an optimizer imports torch's compiler: a second
+        return
     try:
         number = nn.Parameter(torch.zeros(1))
         optimizer = OPTIMIZERS[settings.optimizer]([number], lr=0.1, **options)
