@@ -28,10 +28,11 @@ RUN_ELSEWHERE = {
     r"fedplt watch|fedplt report runs/fedplt-seed1|\.parquet": "tests/report, tests/cli",
 }
 SMALL = "--set rounds=1 --set engine.workers=1 --set evaluation.every=1"
+ONE_STEP = "--set training.local_epochs= --set training.local_steps=1"
 LITTLE = {
     "run": SMALL,
     "compare": f"{SMALL} --seeds 1 --processes 1 --set clients.num_clients=10",
-    "advise": f"{SMALL} --seeds 1 --processes 1",
+    "advise": f"{SMALL} --seeds 1 --processes 1 {ONE_STEP}",
     "resume": "--set rounds=2",
     "probe": "--passes 1 --batch-size 2",
 }
