@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -84,3 +85,9 @@ def command(monkeypatch, capfd):
 @pytest.fixture
 def fedplt(command):
     return partial(command, cli.app, "fedplt")
+
+
+def pytest_collection_finish():
+    """Keep what was imported and collected out of garbage collections, which tests cause often."""
+    gc.collect()
+    gc.freeze()
