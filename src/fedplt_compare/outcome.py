@@ -1,4 +1,4 @@
-"""What became of a strategy: its scores and costs by time, and who was left out."""
+"""The result of a strategy: scores and costs by simulated time, and clients left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedplt_compare.strategies import Strategy
 
 TIME = "simulated time"
 NO_TIME = "there was no time for it"
-"""Why a strategy of a short budget was not trained."""
+"""Why a strategy was skipped: the budget was too short."""
 MOSTLY = 0.5
 """A label is mostly lost if more than this share of its examples is on devices left out."""
 
@@ -28,13 +28,13 @@ MOSTLY = 0.5
 def score_after(history: History, seconds: float) -> float | None:
     """The score after these simulated seconds, or of the last round if the run ended before.
 
-    None: not one round had ended by then.
+    None: no round had ended by then.
     """
     return score_within(history, TIME, min(seconds, _end(history)))
 
 
 def examples_of(split: Split, clients: Sequence[int]) -> NDArray[np.int64]:
-    """The examples of these clients."""
+    """Indices of these clients' examples."""
     return np.concatenate([split.order[:0], *map(split.client, clients)])
 
 
@@ -56,12 +56,12 @@ class Candidate:
     """A strategy with a learning rate."""
 
     label: str
-    """Of its run folders."""
+    """Part of the names of its run folders."""
     strategy: Strategy
     rate: float
     job: Job
     planned_seconds: float
-    """Simulated, of a round in which everybody takes part."""
+    """Simulated time of a round in which all clients take part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +72,12 @@ class Outcome(Candidate):
     """By seed; scores are those of the model that the run ends with."""
     splits: Mapping[int, Split]
     labels: NDArray[np.int64] | None
-    """Of the training data, if it has labels."""
+    """Labels of the training data; None: it has none."""
     slow_scores: Mapping[int, float | None]
     compared_after: float | None
     """Simulated seconds after which it was given up; None: it was trained to the end."""
     most_rounds: int
-    """A run with short rounds ends after so many, before the time is over."""
+    """Limit for strategies with short rounds: a run ends after this many, even if time is left."""
     failed: Mapping[int, str]
 
     @property
@@ -87,7 +87,7 @@ class Outcome(Candidate):
 
     @cached_property
     def seconds(self) -> dict[int, Seconds]:
-        """Of a round, by seed and client: splits differ from seed to seed."""
+        """Seconds of a round by seed and client: splits differ from seed to seed."""
         offsets = {seed: self.splits[seed].offsets for seed in self.histories}
         return {seed: client_seconds(replace(self.job, offsets=o)) for seed, o in offsets.items()}
 
@@ -98,12 +98,12 @@ class Outcome(Candidate):
 
     @property
     def capped(self) -> bool:
-        """It did the most rounds that any strategy does."""
+        """Whether all its runs ended at ``most_rounds``."""
         return all(map(self._is_capped, self._runs))
 
     @property
     def known_until(self) -> float:
-        """When the first of its runs was stopped; the last score of a capped run stands."""
+        """Simulated time up to which all runs have scores; a capped run keeps its last score."""
         ends = [_end(run) for run in self._runs if not self._is_capped(run)]
         return min(ends, default=math.inf)
 
@@ -125,7 +125,7 @@ class Outcome(Candidate):
         return {seed: cost_to_reach(run, TIME, target) for seed, run in self.histories.items()}
 
     def total(self, seconds: float, what: str) -> float:
-        """A cost until then, mean over the seeds."""
+        """A field of Totals up to this simulated time, mean over the seeds."""
         return fmean(
             _until(run, seconds, [float(getattr(record.total, what)) for record in run.rounds])
             for run in self._runs
@@ -164,11 +164,11 @@ class Outcome(Candidate):
 
     @property
     def lost(self) -> tuple[float, list[int]]:
-        """With the first seed."""
+        """Share of examples and labels lost with :attr:`left_out`, with the first seed."""
         return lost(self.splits[next(iter(self.histories))], self.labels, self.left_out)
 
     def to_json(self, at: float, target: float) -> dict[str, Any]:
-        """Everything as plain values, by then."""
+        """All results after ``at`` simulated seconds, as plain values."""
         share, labels = self.lost
         return {
             "title": self.strategy.title,

@@ -136,7 +136,7 @@ def evaluate(
         int | None, typer.Option(help="Use the layers that this client keeps (fedbn).")
     ] = None,
 ) -> None:
-    """Measure the model that a run has trained on new data."""
+    """Evaluate a run's model on new data."""
     from fedplt.api import evaluate as measure
     from fedplt.federation.run_folder.folder import RunFolder
 
@@ -303,7 +303,7 @@ def _finish(folder: RunFolder) -> None:
     try:
         report = str(write_report([folder.path], folder.path / "report.html"))
         out.print(f"report: {report}")
-    except RunError as error:  # no round was evaluated; the run has ended well all the same
+    except RunError as error:  # no round was evaluated; the run itself succeeded
         err.print(f"no report: {error}")
     print_json(
         {
@@ -321,7 +321,7 @@ def _finish(folder: RunFolder) -> None:
 
 
 def _train(job: Job, folder: Path, done: int, tensorboard: bool, **how: bool) -> None:
-    """Train with progress, also for TensorBoard if wanted; after Ctrl-C, print how to continue."""
+    """Train with a progress display and optional TensorBoard logs; Ctrl-C prints how to resume."""
     from fedplt.engines import engine_of
     from fedplt.federation import Interrupted, run_job
     from fedplt.federation.progress import both, rounds_progress

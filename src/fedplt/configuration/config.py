@@ -66,7 +66,7 @@ class DataConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _split_of_the_keys(cls, values: Any) -> Any:
-        """A key of one split chooses it: ``alpha`` alone must not be without effect."""
+        """A key of one split selects that split: ``alpha`` alone means ``dirichlet``."""
         if not isinstance(values, dict) or "split" in values or values.get("whole"):
             return values  # whole: a node's examples, which are not split
         for split, keys in _KEYS_OF_SPLIT.items():
@@ -174,7 +174,7 @@ class ClientsConfig(Section):
             )
 
     def group_sizes(self) -> list[int]:
-        """Clients per group; shares are rounded so that each client is in a group."""
+        """Clients per group; the groups with the largest remainders are rounded up."""
         if self.groups[0].num_clients is not None:
             return [group.num_clients or 0 for group in self.groups]
         exact = [(group.share or 0) * self.num_clients for group in self.groups]
@@ -207,8 +207,8 @@ class PrivacyConfig(Section):
     clip: Annotated[float, Field(gt=0)]
     """Updates are scaled down to at most this Euclidean norm, over the client's whole slice."""
     noise_multiplier: Annotated[float, Field(ge=0.1)]
-    """Standard deviation of the noise on the sum of the updates, in clips; far below 1 there is
-    no protection."""
+    """Standard deviation of the noise on the sum of the updates, as a multiple of ``clip``;
+    far below 1 there is no protection."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """The delta for which epsilon is stated; less than one over the number of clients."""
     noise_seed: Annotated[int, Field(ge=0)] | None = None
@@ -217,7 +217,7 @@ class PrivacyConfig(Section):
 
 
 class EngineConfig(Section):
-    """What runs the clients, and how. Only ``device`` may change the results."""
+    """What runs the clients, and how. In the simulator, only ``device`` may change the results."""
 
     name: Literal["simulator", "flower"] = "simulator"
     """``simulator``: worker processes on this machine. ``flower``: Flower's simulation of nodes
@@ -242,7 +242,7 @@ class EngineConfig(Section):
     round_timeout_seconds: Annotated[float, Field(gt=0)] = 3600.0
     """``flower``: clients that have not answered after this long are left out of the round."""
     pin_nodes: bool = False
-    """``flower`` with node authentication: a client stays with the node that was it first."""
+    """``flower`` with node authentication: a client stays with the first node that joined as it."""
     on_round: str | None = None
     """``package.module:function``, called with the :class:`fedplt.RoundRecord` of every round, in
     order: to log it elsewhere."""

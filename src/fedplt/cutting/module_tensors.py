@@ -1,7 +1,6 @@
 """Which module owns which tensors, and which tensors are not trained and why.
 
-A parameter belongs to the first module that has it; other modules with the very same parameter are
-tied to it.
+A shared parameter belongs to the first module that has it; the other modules are tied to it.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ def find_module_tensors(
 ) -> tuple[list[ModuleTensors], list[LayerNote]]:
     """The tensors of every module of ``model.named_modules()``, and the untrained parameters.
 
-    ``never`` are names of modules and parameters that no client trains, ``used`` the identities of
-    the parameters that the output depends on (None: not known).
+    ``never``: names of modules and parameters that no client trains. ``used``: the ``id`` of every
+    parameter that the output depends on (None: not known).
     """
     owned = {id(parameter): name for name, parameter in model.named_parameters()}
     untrained = _untrained(model, never, used)
@@ -143,7 +142,7 @@ def local_buffers(model: nn.Module, in_layers: Collection[str]) -> list[LayerNot
 
 
 def check_storage(model: nn.Module) -> None:
-    """Refuse two parameters in the same memory, which would be untied."""
+    """Refuse parameters that overlap in memory: training would untie them."""
     ranges: list[tuple[int, int, str]] = []
     for name, parameter in model.named_parameters():
         if parameter.numel() and parameter.layout is torch.strided and not parameter.is_meta:

@@ -31,7 +31,7 @@ from fedplt.planning import Layers
 
 
 def find_code(config: RunConfig) -> None:
-    """Look for modules that the configuration names in its folder, too."""
+    """Make the modules in the configuration's ``code`` folder importable."""
     if config.code is not None:
         search_also(config.code)
 
@@ -45,7 +45,7 @@ def model_from_config(config: RunConfig) -> nn.Module:
 
 
 def all_tensors(model: nn.Module, layers: Layers, state: Tensor) -> dict[str, Tensor]:
-    """All tensors of ``model.state_dict()``, trained or not; those of the layers from a state."""
+    """All tensors of ``model.state_dict()``; those of the layers are taken from ``state``."""
     trained = named_tensors(layers, state)
     rest = {
         name: tensor.detach().contiguous().clone()
@@ -82,7 +82,7 @@ def load_weights(model: nn.Module, path: Path, key: str) -> None:
 
 
 def _has_twin(own: dict[str, Tensor], tensors: dict[str, Tensor], name: str) -> bool:
-    """Whether the tensor is tied to one that the file has, as safetensors stores such tensors."""
+    """Whether the file has a tensor tied to this one: safetensors stores tied tensors once."""
     return any(own[other].data_ptr() == own[name].data_ptr() for other in tensors if other in own)
 
 
@@ -113,7 +113,7 @@ def load_data(config: RunConfig, progress: Progress | None = None) -> TrainingDa
 
 
 def call_loader(load: Any, name: str, key: str) -> Any:
-    """Call the user's function."""
+    """Call the user's function; its exceptions become a ConfigError of this key."""
     try:
         return load()
     except FedpltError:

@@ -64,7 +64,7 @@ def evaluate(
     which: str = "model",
     client: int | None = None,
 ) -> Evaluation:
-    """Measure the model that a run has trained on new data, with the run's loss and metric.
+    """Evaluate a run's model on new data, with the run's loss and metric.
 
     Args:
         run, model, best, which, client: as of :func:`load`.

@@ -37,7 +37,7 @@ from fedplt.text import counted
 
 @dataclass(frozen=True)
 class Work:
-    """One client's round."""
+    """FLOPs and bytes of one client in one round."""
 
     forward_flops: float
     backward_flops: float
@@ -50,34 +50,34 @@ class Work:
 
 
 Peak = Callable[[Assignment, int, int | None], float]
-"""Bytes that training holds at most, by assignment, batch size and micro-batch."""
+"""Peak memory of training in bytes, by assignment, batch size and micro-batch."""
 
 
 class Workload(ABC):
-    """The work of a round as a function of what a client trains."""
+    """The work of a round, by training ratio."""
 
     is_linear: ClassVar[bool]
-    """Work is linear between the knots; else it comes in whole sub-layers."""
+    """Whether work is linear between the knots; else it grows by whole sub-layers."""
     local_steps: int
     batch_size: int
 
     @property
     def part_sizes(self) -> list[int]:
-        """Examples that go through the model at once, to choose from by memory; largest first."""
+        """Allowed micro-batch sizes, largest first; a planner chooses by memory."""
         return [self.batch_size]
 
     @property
     def num_layers(self) -> int:
-        """Number of layers, of which the first can be frozen; 1 where layers are not known."""
+        """Number of layers; 1 where layers are not known."""
         return 1
 
     @property
     def always_ratio(self) -> float:
-        """Fraction of the model that every client trains, at any ratio."""
+        """Fraction of the model in layers that every client trains."""
         return 0.0
 
     def work(self, ratio: float, *, frozen: int = 0) -> Work:
-        """Of a single client, with the first ``frozen`` layers left out."""
+        """The work of a single client that does not train the first ``frozen`` layers."""
         return self.next_work(ratio, 1, frozen=frozen)[0][0]
 
     def next_work(
@@ -89,9 +89,9 @@ class Workload(ABC):
         local_steps: int | None = None,
         frozen: int = 0,
     ) -> tuple[list[Work], Turns | None]:
-        """Of clients with this ratio that come after others in a fleet, and the turns after them.
+        """The work of the next clients of a fleet, all with this ratio, and the turns after them.
 
-        There is more than one work where clients take turns.
+        The list has several entries where clients take turns (:data:`fedplt.planning.Turns`).
         """
         kinds, turns = self._kinds(ratio, num_clients, turns, frozen)
         steps = local_steps or self.local_steps
@@ -106,7 +106,7 @@ class Workload(ABC):
         frozen: int = 0,
         part_size: int | None = None,
     ) -> float:
-        """Bytes that the training of such clients holds at most, by default in whole batches."""
+        """Peak memory of any of these clients, in bytes; by default with whole batches."""
         kinds, _ = self._kinds(ratio, num_clients, turns, frozen)
         return max(self._memory(kind, part_size or self.part_sizes[0]) for kind in kinds)
 
@@ -114,7 +114,7 @@ class Workload(ABC):
     def _kinds(
         self, ratio: float, num_clients: int, turns: Turns | None, frozen: int
     ) -> tuple[list[Any], Turns | None]:
-        """What the clients train, each kind once, and the turns after them."""
+        """The distinct things that these clients train, and the turns after them."""
 
     @abstractmethod
     def _work(self, kind: Any, local_steps: int) -> Work: ...
@@ -159,7 +159,7 @@ class PaperWorkload(Workload):
         return Work(forward, backward, size, ratio * size)
 
     def _memory(self, ratio: float, part_size: int) -> float:
-        """The model, and gradients and update of what is trained; activations are not known."""
+        """The model, plus gradients and update of the trained part; activations are not known."""
         return (1 + 2 * ratio) * self.num_parameters * self.bytes_per_parameter
 
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
@@ -183,14 +183,14 @@ class ExactWorkload(Workload):
     local_steps: int
     batch_size: int = 64
     num_examples: int | None = None
-    """Examples seen in a round; by default all batches are full."""
+    """Most examples seen in a round; by default all batches are full."""
     peak: Peak | None = None
-    """Counts memory (:meth:`fedplt.client.memory.MemoryCounter.peak`); by default it is that of the
-    model, and of gradients and update of what is trained, without activations."""
+    """Counts memory (:meth:`fedplt.client.memory.MemoryCounter.peak`). Default: the model, plus the
+    gradients and the update of the trained part, without activations."""
     may_split: bool = False
     """Batches may be split into micro-batches to save memory."""
     micro_batch: int | None = None
-    """The micro-batches that the run is configured with."""
+    """The run's ``training.micro_batch``."""
 
     @property
     def num_layers(self) -> int:
@@ -265,7 +265,7 @@ class ExactWorkload(Workload):
 
 
 def planned_share(layers: Layers, ratio: float, frozen: int) -> float | Allocation:
-    """The input of a plan: the ratio, or its balanced allocation without the first layers.
+    """What a plan takes for a client: the ratio, or an allocation without the frozen layers.
 
     The ratio is of the whole model. Layers that are always trained count towards it.
     """

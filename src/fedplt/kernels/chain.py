@@ -2,8 +2,8 @@
 
 With layers of a few hundred neurons, much of a step's time is Python and autograd bookkeeping per
 module. So consecutive Linear and ReLU children of an ``nn.Sequential`` are one autograd function.
-Where they are the whole model, a step of plain SGD needs no autograd. In all cases the same kernels
-run in the same order: every way gives the same bits.
+Where they are the whole model, a step of plain SGD needs no autograd. Either way the same kernels
+run in the same order, so results are bit-identical.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _backward(
     ``values``: those of :func:`_forward`, the last only where a ReLU computed it.
     """
     gradients: list[Tensor | None] = []
-    grad_x, in_place = None, False  # only what is computed here may be changed in place
+    grad_x, in_place = None, False  # only tensors computed here may be changed in place
     for index in range(len(links) - 1, -1, -1):
         trained, relu = links[index]
         weight, needed = trained.tensors["weight"], trained.needed(columns[index])
@@ -175,7 +175,7 @@ class Chained:
         index = 0
         while index < len(children):
             child, length = children[index], 0
-            # No operation that is hidden here uses a parameter outside of a kernel.
+            # Safe to hide from the function mode: parameters are used by kernels only.
             if type(child) is nn.Linear:
                 with DisableTorchFunction():
                     links, length = self._links(children, index, input)
@@ -200,7 +200,7 @@ class Chained:
     def step(self, input: Any, targets: Any) -> Tensor | None:
         """Forward and backward pass of a fused step with cross entropy, without autograd.
 
-        Returns the loss; None where the sequence is no chain as a whole, or autograd must see it.
+        Returns the loss; None if the sequence is not one chain as a whole, or needs autograd.
         """
         sequential = self.sequential
         children = list(sequential._modules.values())
@@ -263,7 +263,7 @@ def _is_flatten(module: Any, input: Any) -> bool:
 
 
 def _may_skip_autograd(sequential: nn.Sequential, input: Tensor) -> bool:
-    """Whether nothing can tell a step without autograd from one with it."""
+    """Whether a step without autograd is indistinguishable from one with it."""
     return (
         torch.is_grad_enabled()
         and not input.requires_grad

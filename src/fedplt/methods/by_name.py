@@ -34,9 +34,9 @@ class NamedClasses(Generic[Kind]):
     known: Mapping[str, type[Kind]]
     """Built-in classes by name."""
     wanted: str
-    """What a class by import path must be, in words."""
+    """Description of the required class, for error messages."""
     page: str
-    """The page that explains how to write one."""
+    """The documentation page on writing such a class."""
     needs: tuple[str, ...] = ()
     """Attributes that a class must define; ``a or b``: one of them."""
 
@@ -50,7 +50,7 @@ class NamedClasses(Generic[Kind]):
                     f"{name} has no such option. {hint}", key=f"{self.options_key}.{option}"
                 )
         try:
-            text = json.dumps(options, default=str)  # strict mode reads dataclasses from JSON alone
+            text = json.dumps(options, default=str)  # strict mode accepts dataclasses only as JSON
             return TypeAdapter(kind).validate_json(text, strict=True)
         except ValidationError as error:
             first = problems(error)[0]
@@ -114,9 +114,9 @@ def import_path(item: object) -> str:
 def calling_own(
     item: object, what: str, problem: type[FedpltError] = ConfigError
 ) -> Iterator[None]:
-    """Where the user's class or function fails, name it, the file and the line.
+    """Turn an exception of the user's code into one that names its class, file and line.
 
-    Errors of built-in classes pass unchanged: those are our own.
+    Exceptions of built-in classes, and any FedpltError, pass unchanged.
     """
     try:
         yield

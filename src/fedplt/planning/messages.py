@@ -2,7 +2,7 @@
 
 Both are one flat array as safetensors: float32, or bytes in another encoding
 (:mod:`fedplt.planning.encoding`). Plans, costs and records take their sizes from here.
-What a client reports about its update (examples, norm, loss) is not part of the upload: engines
+A client's report (number of examples, update norm, loss) is not part of the upload: engines
 receive it after training, before they ask for the update. :meth:`fedplt.ClientUpdate.to_bytes`
 sends both together; that takes :data:`REPORT_BYTES` more.
 """
@@ -53,9 +53,9 @@ def _message_bytes(name: str, packing: Packing) -> int:
 
 
 def update_header(numbers: int, report: str) -> bytes:
-    """The bytes before the numbers of an update that is sent with its report.
+    """The safetensors header of an update that is sent with its report.
 
-    :data:`REPORT_BYTES` more than those of an upload; more only if a user adds metrics.
+    It is :data:`REPORT_BYTES` longer than that of an upload, or more if a user adds metrics.
     """
     least = len(_header("update", numbers)) + REPORT_BYTES
     return _header("update", numbers, {"__metadata__": {"fedplt": report}}, least)

@@ -1,8 +1,8 @@
 r"""The server's step: add the mean update, or use it as a gradient for an optimizer (FedOpt).
 
-With :math:`\Delta` the mean update of a round, momentum moves by :math:`m = \beta_1 m + \Delta`,
-Adam and Yogi by :math:`\eta\, m / (\sqrt v + \epsilon)` with
-:math:`m = \beta_1 m + (1 - \beta_1) \Delta` and
+With :math:`\Delta` the mean update of a round, momentum adds :math:`\eta\, m` to the model, with
+:math:`m = \beta_1 m + \Delta`; Adam and Yogi add :math:`\eta\, m / (\sqrt v + \epsilon)`, without
+bias correction, with :math:`m = \beta_1 m + (1 - \beta_1) \Delta` and
 :math:`v = \beta_2 v + (1 - \beta_2) \Delta^2` or
 :math:`v = v - (1 - \beta_2) \Delta^2 \operatorname{sign}(v - \Delta^2)`; :math:`v` starts at
 :math:`\epsilon^2`. A coordinate that no client trained in a round does not change, nor does its

@@ -67,7 +67,7 @@ from fedplt_flower.node.owner_limits import load_limits
 DEADLINE_SECONDS = 5.0
 AHEAD_SECONDS = 4.0
 BEHIND_SECONDS = 300.0
-"""The SuperLink refuses signatures from more than 5 s ahead of its clock, or 305 s behind it."""
+"""A SuperLink refuses signatures from over 5 s ahead or 305 s behind; the check is stricter."""
 
 
 def check_deployment(folder: Path, node: str | None = None) -> Iterator[Finding]:
@@ -327,7 +327,7 @@ def _refusal(response: httpx.Response) -> Iterator[Finding]:
 
 def compare_clocks(server: datetime, here: datetime) -> Finding:
     """Nodes sign with the time of day, so the server refuses nodes with a wrong clock."""
-    ahead = (here - server).total_seconds()  # up to a second too much: the header has whole ones
+    ahead = (here - server).total_seconds()  # up to 1 s too much: the header has whole seconds
     do = "set the clocks, such as with 'timedatectl set-ntp true' on both"
     where = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
     if ahead > AHEAD_SECONDS or ahead < -BEHIND_SECONDS:
@@ -338,7 +338,7 @@ def compare_clocks(server: datetime, here: datetime) -> Finding:
 
 
 def _server_date(secured: ssl.SSLSocket) -> datetime | None:
-    """The ``Date`` header of an answer."""
+    """The ``Date`` header of the server's answer; None: it sent none."""
     request = b"HEAD / HTTP/1.1\r\nHost: fedplt\r\nConnection: close\r\n\r\n"
     try:
         secured.sendall(request)

@@ -47,7 +47,7 @@ class NodeDataConfig(DataConfig):
     """The node's data: its part of a data set that all nodes have, or its own data set."""
 
     seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the split: the run's, so that nodes take disjoint parts."""
+    """Seed of the split; must be the run's, so that nodes take disjoint parts."""
     whole: bool = False
     """The function returns this node's examples only: they are not split."""
 
@@ -81,8 +81,8 @@ class NodeConfig(Section):
     limits: str = "limits.toml"
     """The owner's limits; a missing file allows everything."""
     profile: str | None = None
-    """A file that describes this device, written by ``fedplt probe --out``; for ratios that the
-    server plans."""
+    """A file that describes this device, written by ``fedplt probe --out``; the server
+    needs it to plan ratios."""
 
     @model_validator(mode="after")
     def _client_of_the_run(self) -> NodeConfig:
@@ -94,7 +94,7 @@ class NodeConfig(Section):
         return self
 
     def run_config(self) -> RunConfig:
-        """The known part of the run's configuration."""
+        """The part of the run's configuration that a node knows."""
         values = self.data.model_dump(exclude={"seed", "whole"})
         return RunConfig(
             seed=self.data.seed,

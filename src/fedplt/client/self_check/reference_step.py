@@ -1,4 +1,4 @@
-"""A training step of the whole model by torch alone: the reference of the self-check."""
+"""The self-check's reference: a training step of the whole model by torch alone."""
 
 from __future__ import annotations
 
@@ -86,20 +86,20 @@ class ReferenceStep:
         return self.old[name] if name.endswith("num_batches_tracked") else self.new[name]
 
     def scale(self, name: str, wanted: Tensor) -> float:
-        """What errors are relative to: the largest change of parameters, 1, or the buffer."""
+        """Divisor of the error: 1 for parameters (the largest change), or the buffer's maximum."""
         if name not in self.buffers or not wanted.numel():
             return 1.0
         return float(wanted.abs().nan_to_num().max()) or 1.0
 
 
 def reference_step(model: nn.Module, inputs: Any, loss: LossOf) -> ReferenceStep:
-    """One forward and backward pass; the parameters do not change, unless the model does it."""
+    """One forward and backward pass; only the model's own code may change parameters."""
     old = {name: tensor.clone() for name, tensor in _tensors(model).items()}
     with_statistics = {n: m for n, m in model.named_modules() if has_running_statistics(m)}
     for module in with_statistics.values():
         for key, buffer in module.named_buffers(recurse=False):
             if key == "num_batches_tracked":
-                buffer.zero_()  # a block counts from zero, too
+                buffer.zero_()  # train_only counts from zero, too
     operations = Operations(model)
     with seeded("check"):
         try:
@@ -124,7 +124,7 @@ def reference_step(model: nn.Module, inputs: Any, loss: LossOf) -> ReferenceStep
 
 
 def _kept_statistics(modules: dict[str, nn.Module], operations: Operations) -> Iterator[str]:
-    """Buffers whose untrained rows must not change; a model may change others itself."""
+    """Buffers whose untrained rows must not change; the model's own code may write to others."""
     for owner, module in modules.items():
         for key, _ in module.named_buffers(recurse=False):
             name = dotted(owner, key)
@@ -148,7 +148,7 @@ def partial_step(
 def differences(
     reference: ReferenceStep, after: dict[str, Tensor], assignment: Assignment
 ) -> list[Difference]:
-    """Of every parameter and buffer, after a partial step at the reference's rate."""
+    """Compare every parameter and buffer after a partial step at the reference's rate."""
     planned = {placed.tensor.name: placed for placed in assignment.on_client.layers.placed}
     rows = {tensor.name: found for tensor, found in assignment.on_client.trained_rows}
     notes = {note.name: note.kind for note in assignment.layers.about}
@@ -188,13 +188,13 @@ def _gaps(one: Tensor, other: Tensor) -> Tensor:
         one, other = one.double(), other.double()
     gaps = (one - other).abs()
     if not gaps.numel() or math.isfinite(float(gaps.max())):
-        return gaps  # the rest is slow on large models, and only for values that are not finite
+        return gaps  # the rest handles non-finite values, and is slow on large models
     same = (one == other) | (one.isnan() & other.isnan())
     return gaps.masked_fill(same, 0)
 
 
 class Operations(TorchFunctionMode):
-    """Notes which torch functions are called with the tensors of a model."""
+    """Records which torch functions are called with the tensors of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

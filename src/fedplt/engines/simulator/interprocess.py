@@ -36,15 +36,15 @@ class Connection:
     """One end of a socket. Messages are pickled: both ends are processes of this run.
 
     A call that has to wait calls ``waiting`` about every 0.2 seconds, which may raise to give up.
-    So no call outlasts the death or the stop of the other end, not even in the middle of a message,
-    and not even if another process holds the other end open.
+    So a call ends even if the other process dies or stops in the middle of a message, or if a third
+    process holds the other end open.
     """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
         self._socket = end
         self.messages: deque[Any] = deque()
-        """Whole messages that were read from the socket and not yet received."""
+        """Complete messages, read from the socket but not yet returned."""
         self._read = bytearray()
         self._ended = False
 
@@ -113,10 +113,10 @@ def encode(message: Any) -> bytes:
 
 
 class ThroughFile(Generic[Value]):
-    """An argument of a process; a spawned one reads it from a file.
+    """An argument of a process; a spawned process reads it from a file.
 
-    ``multiprocessing`` would write it into a pipe, and wait forever if the worker is stopped
-    before it reads and the value is larger than the pipe's buffer.
+    ``multiprocessing`` would write it into a pipe. If the value is larger than the pipe's buffer
+    and the worker is stopped before it reads, that waits forever.
     """
 
     def __init__(self, value: Value) -> None:
@@ -124,7 +124,7 @@ class ThroughFile(Generic[Value]):
         self._file: IO[bytes] | None = None  # without a name
 
     def close(self) -> None:
-        """Called after the start: the process has the file."""
+        """Called after the start: the process has its own descriptor."""
         if self._file is not None:
             self._file.close()
 
@@ -173,7 +173,7 @@ class SharedMemory:
 
 
 def _refuse_too_much(num_bytes: int, folder: str = SHARED_FOLDER) -> None:
-    """Writing to more shared memory than there is would end the process at once."""
+    """Without this check, a write beyond the free shared memory kills the process (SIGBUS)."""
     try:
         found = os.statvfs(folder)
     except OSError:  # another system

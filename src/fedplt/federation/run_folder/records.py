@@ -42,7 +42,7 @@ class _Movement(BaseModel, extra="allow", strict=True):
 
 
 def _checked_by(kind: type[BaseModel]) -> AfterValidator:
-    """The values unchanged, if they are of this kind."""
+    """Validate values as this model, but return them unchanged."""
     return AfterValidator(lambda values: (kind.model_validate(values), values)[1])
 
 
@@ -71,9 +71,9 @@ class Totals:
 
 
 def _all_there(values: Any) -> Any:
-    """A run writes all costs: none of them is 0 because its number was lost."""
+    """Refuse missing costs: runs write all of them, and a default of 0 would hide the loss."""
     if not isinstance(values, dict):
-        return values  # refused as such
+        return values  # pydantic refuses it
     missing = [field.name for field in fields(Totals) if field.name not in values]
     if missing:
         raise ValueError(f"{', '.join(missing)} must be there")
@@ -115,7 +115,7 @@ class RoundRecord:
     devices: dict[str, str] = field(default_factory=dict)
     """With ``[fleet]``: the devices of the clients that dropped out, were late or refused."""
     sampling: Sampling | None = None
-    """How the clients were chosen (``docs/sampling.md``); empty if all take part."""
+    """How the clients were chosen (``docs/sampling.md``); None if all take part."""
     diagnostics: Movement | None = None
     """How the global model moved (``docs/diagnostics.md``), with ``[diagnostics]`` enabled."""
     clipped: dict[str, float] = field(default_factory=dict)
@@ -134,15 +134,15 @@ class RoundRecord:
         return [*self.dropped, *self.late, *map(int, self.rejected)]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; unknown values and NaN are left out (JSON has no NaN)."""
+        """Plain values; empty, NaN and infinite ones are left out (JSON has no NaN)."""
         values = asdict(self)
         return {key: value for key, value in values.items() if not is_nothing(value)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], what: str = "the record") -> RoundRecord:
-        """A record whose every field is what :meth:`to_json` writes; else DamagedError.
+        """Read what :meth:`to_json` writes; raise DamagedError if a field has another type.
 
-        ``what``: what messages call it.
+        ``what``: the name of the record in error messages.
         """
         return checked(_RECORD, {"train_loss": math.nan, **data}, what)
 

@@ -1,4 +1,4 @@
-"""Read the runs that a page shows from their folders, without importing what they name."""
+"""Read the runs of a page from their folders, without importing users' code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ShownRun:
     seed: int
     history: History
     rounds: int
-    """Rounds of the configuration."""
+    """Configured number of rounds."""
     config: RunConfig | None = None
     plan: Plan | None = None
     plan_problem: str = ""
@@ -43,7 +43,7 @@ class ShownRun:
     devices: Sequence[DeviceTimes] = ()
     sessions: Sequence[Mapping[str, Any]] = ()
     has_result: bool = False
-    """Whether its final numbers were written."""
+    """Whether ``result.json`` was written."""
 
     @property
     def rounds_done(self) -> int:
@@ -102,7 +102,7 @@ def read_run(path: Path, *, check_models: bool = True) -> ShownRun:
 
 
 def _plan(folder: RunFolder) -> tuple[Plan | None, str]:
-    """The plan; or why it is not known, such as a method whose code would have to be imported."""
+    """The plan, or why there is none: such as a method whose code would have to be imported."""
     try:
         return folder.plan(), ""
     except FedpltError as error:
@@ -159,7 +159,7 @@ def read_groups(paths: Sequence[Path]) -> dict[str, list[ShownRun]]:
 
 
 _PER_RUN = ("seed", "name", "rounds", "checkpoint_every", "server.attempts")
-"""Keys in which the seeds of one group may differ, besides those of the engine."""
+"""Keys in which the runs of one group may differ, besides those of the engine."""
 
 
 def _configuration(run: ShownRun, is_compared: bool) -> str:
