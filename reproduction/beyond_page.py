@@ -65,7 +65,7 @@ def table(study: Study, runs: Runs) -> str:
                 _spread([100 * study.model_accuracy(r["average_score"]) for r in found.values()]),
                 "" if name == "fedavg" else _interval(differences),
                 f"{fmean(each) / 1e6:.1f} MB",
-                _mean_of([value / 1e9 for value in sent], "GB"),
+                _mean_of([value / 1e9 for value in sent], "GB", 4 if fmean(each) < 1e7 else 2),
                 _mean_of([value / 3600 for value in seconds], "h"),
             ]
         )
@@ -125,14 +125,14 @@ def _interval(differences: Sequence[float]) -> str:
     return f"{mean} [{found.low:+.2f}, {found.high:+.2f}]"
 
 
-def _mean_of(values: Sequence[float], unit: str) -> str:
+def _mean_of(values: Sequence[float], unit: str, digits: int = 2) -> str:
     reached = [value for value in values if not math.isnan(value)]
     if not reached:
         return "not reached"
     if not any(reached):  # without a fleet there is no simulated time
         return ""
     missing = len(values) - len(reached)
-    return f"{fmean(reached):.2f} {unit}" + (f" ({missing} not reached)" if missing else "")
+    return f"{fmean(reached):.{digits}f} {unit}" + (f" ({missing} not reached)" if missing else "")
 
 
 def _part(study: Study, runs: Runs) -> str:

@@ -104,7 +104,7 @@ def test_refusals():
         split_iid(5, 0)
     with pytest.raises(ValueError, match="num_clients"):
         ClientsConfig(num_clients=0)
-    with pytest.raises(DataError, match="at least 0 .* shards"):
+    with pytest.raises(DataError, match=r"at least 0 .* shards"):
         split_shards(LABELS, 5, shards_per_client=0)
     with pytest.raises(ValueError, match="shards_per_client"):
         DataConfig(split="shards", shards_per_client=0)
