@@ -30,7 +30,7 @@ from fedplt.data.samples import TensorSamples
 from fedplt.fleet import keep_freed_memory
 from fedplt.models import MODELS, build_model
 from fedplt.planning.assignment import Assignment, SliceAssignment
-from fedplt.planning.cost import exact_flops
+from fedplt.planning.flops import exact_flops
 from fedplt.planning.plan import Plan
 
 BATCH = 64

@@ -20,7 +20,7 @@ from statistics import fmean, stdev
 
 from fedplt.federation import job_from_config
 from fedplt.federation.availability import Availability
-from fedplt.federation.costs import RoundCosts
+from fedplt.federation.round_costs import RoundCosts
 from fedplt.files import write_text
 from reproduction.catalog import EXPERIMENTS
 from reproduction.pages import replace_generated

@@ -22,7 +22,16 @@ BESIDE = {name: SOURCE.with_name(name) for name in ("fedplt_compare", "fedplt_fl
 """Packages beside ``fedplt`` that may use all of it, and not each other."""
 TESTS = Path(__file__).parent
 
-ROOT_MODULES = ["errors", "seeds", "files", "text", "imports", "schema", "torch_internals"]
+ROOT_MODULES = [
+    "errors",
+    "seeds",
+    "files",
+    "text",
+    "imports",
+    "schema",
+    "named_classes",
+    "torch_internals",
+]
 PACKAGES = [
     "planning", "sampling", "fleet", "data", "models", "kernels", "cutting", "client",
     "server", "methods", "configuration", "federation", "engines", "api", "comparison", "report",

@@ -79,7 +79,7 @@ def train(name: str, ratio: float, frozen: bool, batch: int) -> int:
     import torch
 
     from fedplt.client.local_training import train_client
-    from fedplt.client.memory import MemoryCounter
+    from fedplt.client.training_memory import MemoryCounter
     from fedplt.data import TensorSamples
 
     model, example, assignment, training = case(name, ratio, frozen)
@@ -103,7 +103,7 @@ def measure(name: str, ratio: float, frozen: bool) -> None:
 
     import torch
 
-    from fedplt.client.memory import MemoryCounter
+    from fedplt.client.training_memory import MemoryCounter
 
     torch.set_num_threads(1)
     model, example, assignment, training = case(name, ratio, frozen)

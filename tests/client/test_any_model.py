@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fedplt import cut, make_plan, train_only
-from fedplt.planning.cost import exact_flops
+from fedplt.planning.flops import exact_flops
 from tests.support.flops import flop_counter
 from tests.support.masked_training import OPTIMIZERS, assert_equals_masked, masks, train_masked
 from tests.support.zoo import ZOO, batches, images

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fedplt import cut, make_plan
-from fedplt.planning.cost import exact_flops
+from fedplt.planning.flops import exact_flops
 from tests.support.masked_training import assert_equals_masked
 
 pytestmark = [

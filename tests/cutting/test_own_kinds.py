@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fedplt
-from fedplt.cutting import rules
+from fedplt.cutting import layer_rules as rules
 
 
 @pytest.fixture(autouse=True)

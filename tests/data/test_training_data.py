@@ -8,8 +8,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fedplt import DataError, TrainingData
+from fedplt.data.dataset_samples import DatasetSamples
 from fedplt.data.samples import TensorSamples
-from fedplt.data.training_data import DatasetSamples, as_samples
+from fedplt.data.training_data import as_samples
 
 X, Y = torch.arange(12.0).view(6, 2), torch.tensor([0, 1, 2, 0, 1, 2])
 

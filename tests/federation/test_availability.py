@@ -6,7 +6,7 @@ import pytest
 
 from fedplt import ConfigError
 from fedplt.federation.availability import Availability
-from fedplt.federation.costs import RoundCosts
+from fedplt.federation.round_costs import RoundCosts
 from tests.support.jobs import blob_job
 
 DEVICES = "name,count,mflops,kbps_down,kbps_up\nphone,2,10,100,100\nlaptop,3,20,100,100\n"

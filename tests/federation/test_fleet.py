@@ -15,8 +15,8 @@ from fedplt.client.trainer import ClientTrainer, TrainOrder
 from fedplt.client.update import update_norm
 from fedplt.configuration.device_files import read_fleet
 from fedplt.federation.availability import Availability
-from fedplt.federation.costs import RoundCosts
 from fedplt.federation.loop import Federation
+from fedplt.federation.round_costs import RoundCosts
 from fedplt.federation.run_folder.records import RoundRecord
 from fedplt.federation.sampler import ClientSampler
 from fedplt.fleet import ExactWorkload, Work, plan_fleet, round_time

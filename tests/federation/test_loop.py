@@ -13,7 +13,7 @@ from fedplt import RunError
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
 from fedplt.federation.sampler import ClientSampler
-from fedplt.planning.cost import exact_flops
+from fedplt.planning.flops import exact_flops
 from fedplt.server import Aggregator
 from tests.support.engines import FakeEngine, run_fake
 from tests.support.jobs import blob_job, run_folder

@@ -12,7 +12,7 @@ import fedplt
 from fedplt import ConfigError, RunError
 from fedplt.configuration import load_config, parse_config
 from fedplt.federation import RunFolder, coverage_warnings
-from fedplt.federation.costs import forecast
+from fedplt.federation.cost_forecast import forecast
 from fedplt.federation.loop import Federation
 from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.sampling import SAMPLERS

@@ -15,8 +15,8 @@ from fedplt.configuration.config_file import parse_config
 from fedplt.data.samples import TensorSamples
 from fedplt.data.training_data import TrainingData
 from fedplt.federation.availability import Availability
-from fedplt.federation.costs import RoundCosts
 from fedplt.federation.job import make_job
+from fedplt.federation.round_costs import RoundCosts
 from tests.support.jobs import blobs
 
 WIDTHS = st.integers(3, 24)

@@ -12,7 +12,7 @@ from fedplt.methods import PlanRequest, make_method
 from fedplt.methods.fedpmt import FedPMT, from_input_to_output
 from fedplt.models import VisionTransformer
 from fedplt.models import fcn as fcn_model
-from fedplt.planning.cost import exact_flops
+from fedplt.planning.flops import exact_flops
 from tests.support.image_jobs import image_job, trained
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedplt import ConfigError, cut
-from fedplt.federation.costs import forecast
+from fedplt.federation.cost_forecast import forecast
 from fedplt.methods import PlanRequest, make_method
 from fedplt.models import fcn as fcn_model
 from fedplt.planning import download_bytes

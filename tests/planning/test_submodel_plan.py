@@ -18,7 +18,7 @@ from fedplt.cutting.coupling import find_spaces
 from fedplt.kernels.flat_state import bind_state, named_tensors
 from fedplt.methods import PlanRequest, make_method
 from fedplt.models import ResNet8, cnn, fcn
-from fedplt.planning.cost import exact_flops, paper_flops_of
+from fedplt.planning.flops import exact_flops, paper_flops_of
 from fedplt.planning.submodel_plans import (
     closest_rates,
     expected_keep_rates,

@@ -10,7 +10,7 @@ from tools.reliability import damage, power_loss
 from tools.reliability_page import ATTACKS, PAGE, page
 
 from fedplt.federation.run_folder import sealed
-from fedplt.federation.run_folder.results import RecordsFile
+from fedplt.federation.run_folder.records_file import RecordsFile
 
 FEW = {"power_loss": 12, "damage": 16, "kills": 1, "fuzz": 260}
 BY_MODULE = {attack.module: attack for attack in ATTACKS}

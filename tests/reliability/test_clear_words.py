@@ -60,7 +60,7 @@ def test_optimizer_options_are_tried():
 
 
 def test_a_window_that_does_not_fit_into_memory(monkeypatch):
-    monkeypatch.setattr("fedplt.federation.preflight.model.physical_memory", lambda: 1000)
+    monkeypatch.setattr("fedplt.federation.preflight.settings.physical_memory", lambda: 1000)
     job = blob_job(diagnostics={"enabled": True, "window": 50})
     with pytest.raises(ConfigError, match=r"window: 50 copies of this model need .* Set at most 3"):
         Federation(job, FakeEngine(job))

@@ -14,15 +14,16 @@ import pytest
 from fedplt import History, RunError, make_plan
 from fedplt.comparison import default_target
 from fedplt.configuration.config_file import parse_config
-from fedplt.federation.costs import DeviceTimes
+from fedplt.federation.round_costs import DeviceTimes
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import RoundRecord, Totals
 from fedplt.federation.run_folder.sealed import seal_json
 from fedplt.fleet import RoundTime
 from fedplt.report.page import content_of, page_html, read_groups, read_run
 from fedplt.report.page.client_charts import away_table, worst_table
+from fedplt.report.page.device_charts import device_chart
 from fedplt.report.page.html_page import page_data
-from fedplt.report.page.plan_charts import device_chart, plan_charts
+from fedplt.report.page.plan_charts import plan_charts
 from fedplt.report.page.read_runs import ShownRun
 from fedplt.report.page.score_charts import comparison_table, curves_of, differences_chart
 from fedplt.report.page.summary import headline

@@ -12,7 +12,7 @@ from fedplt import ClientUpdate, Layer, Layers, TensorSpec, make_plan
 from fedplt.planning.assignment import SliceAssignment
 from fedplt.planning.submodels import Spaces, SubmodelAssignment, TensorUnits
 from fedplt.server import RULES, outliers, robust
-from fedplt.server.rules import ClippedMean, Mean, Median, TrimmedMean
+from fedplt.server.aggregation_rules import ClippedMean, Mean, Median, TrimmedMean
 
 LAYERS = Layers(
     (

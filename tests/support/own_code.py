@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedplt import AggregationRule, Aggregator, Sampler, sampling_probabilities
-from fedplt.server.rules import Median
+from fedplt.server.aggregation_rules import Median
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,8 @@ from fedplt.errors import ConfigError, RunError
 from fedplt.federation import plan_without_data, read_devices, read_sessions, split_data
 from fedplt.federation.run_folder.checkpoint import _about
 from fedplt.federation.run_folder.records import RoundRecord, Totals
-from fedplt.federation.run_folder.results import RecordsFile, read_result
+from fedplt.federation.run_folder.records_file import RecordsFile
+from fedplt.federation.run_folder.results import read_result
 from fedplt.federation.run_folder.sealed import load_tensors, open_json, save_tensors, seal_json
 from fedplt.methods import read_plan
 from fedplt.planning import Plan

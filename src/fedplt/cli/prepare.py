@@ -191,7 +191,7 @@ def _show_memory(
     model: nn.Module, inputs: Any, layers: Layers, batch_size: int
 ) -> list[dict[str, Any]]:
     """Print what training holds at several ratios, and with the first half of the layers frozen."""
-    from fedplt.client.memory import MemoryCounter
+    from fedplt.client.training_memory import MemoryCounter
     from fedplt.fleet import planned_share
     from fedplt.planning import make_plan
     from fedplt.text import bytes_text, table
@@ -284,7 +284,7 @@ def privacy(
 ) -> None:
     """Compute the (epsilon, delta) that a run with [privacy] would spend, before any training."""
     from fedplt.configuration import load_config
-    from fedplt.federation.privacy import noise_for, privacy_record, privacy_text
+    from fedplt.federation.privacy_accounting import noise_for, privacy_record, privacy_text
 
     settings = load_config(config, set_ or [])
     if settings.privacy is None:

@@ -46,7 +46,7 @@ def plan(
     """Show which client would train what, before any training."""
     from fedplt.configuration import load_config, placing
     from fedplt.federation import coverage_warnings, plan_without_data
-    from fedplt.federation.costs import memory_text
+    from fedplt.federation.cost_forecast import memory_text
 
     with placing(config, set_ or []):
         settings = load_config(config, set_ or [])
@@ -80,7 +80,7 @@ def run(
     """Train as a configuration describes and write a report."""
     from fedplt.configuration import default_folder, load_config, placing
     from fedplt.federation import RunFolder, coverage_warnings, job_from_config
-    from fedplt.federation.costs import forecast
+    from fedplt.federation.cost_forecast import forecast
     from fedplt.fleet import available_cores, fleet_summary
 
     overrides = list(set_ or [])
@@ -276,7 +276,7 @@ def write_report(folders: list[Path], page: Path, title: str | None = None) -> P
 
 def _finish(folder: RunFolder) -> None:
     """Print the result and write the report."""
-    from fedplt.federation.privacy import privacy_text
+    from fedplt.federation.privacy_accounting import privacy_text
     from fedplt.federation.run_folder.results import AVERAGE_MODEL
 
     history, config, model = folder.history(), folder.config(), folder.path / "model.safetensors"

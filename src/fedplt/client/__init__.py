@@ -15,12 +15,6 @@ from fedplt.client.evaluation import (
     statistics_chunks,
 )
 from fedplt.client.local_training import LocalTraining, train_held
-from fedplt.client.memory import (
-    MemoryCounter,
-    TrainingMemory,
-    batch_statistics,
-    training_memory,
-)
 from fedplt.client.metrics import METRICS, Metric, MetricInfo, Sums, accuracy, as_metric
 from fedplt.client.outputs import (
     IGNORED,
@@ -38,4 +32,10 @@ from fedplt.client.tasks import CLASSIFICATION, MEANS, TASKS, Loss, Task, classi
 from fedplt.client.train_only import train_only
 from fedplt.client.trainer import ClientResult, ClientTrainer, TrainOrder
 from fedplt.client.training_config import OPTIMIZERS, TrainingConfig
+from fedplt.client.training_memory import (
+    MemoryCounter,
+    TrainingMemory,
+    batch_statistics,
+    training_memory,
+)
 from fedplt.client.update import ClientUpdate, Origin, Uplink, update_norm, weighted_norm

@@ -6,4 +6,4 @@ from __future__ import annotations
 from fedplt.cutting.channels import ChannelPaths
 from fedplt.cutting.coupling import find_spaces, no_submodel, traced
 from fedplt.cutting.find_layers import cut, example_model
-from fedplt.cutting.rules import Slicing, add_layer_kind
+from fedplt.cutting.layer_rules import Slicing, add_layer_kind

@@ -1,9 +1,9 @@
 """Find the layers of a torch module.
 
 Every module with trainable tensors becomes a layer, cut along its outputs where its kind is known
-(:mod:`fedplt.cutting.rules`) and trained as one piece otherwise. A normalization layer joins the
-layer that feeds it, if there is exactly one. Layers can be grouped, always trained or never trained
-by name patterns.
+(:mod:`fedplt.cutting.layer_rules`) and trained as one piece otherwise. A normalization layer joins
+the layer that feeds it, if there is exactly one. Layers can be grouped, always trained or never
+trained by name patterns.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedplt.cutting import channels
+from fedplt.cutting.layer_rules import check_lazy, kind_of, slicing_of
 from fedplt.cutting.module_tensors import (
     ROOT,
     ModuleTensors,
@@ -26,7 +27,6 @@ from fedplt.cutting.module_tensors import (
     local_buffers,
     warn_unused,
 )
-from fedplt.cutting.rules import check_lazy, kind_of, slicing_of
 from fedplt.cutting.trace import traces
 from fedplt.errors import CutError, ExampleError, did_you_mean
 from fedplt.models import MODELS, build_model

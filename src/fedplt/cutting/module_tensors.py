@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from fedplt.cutting.layer_rules import check_tensor, kind_of
 from fedplt.cutting.operations import NORMALIZATION
-from fedplt.cutting.rules import check_tensor, kind_of
 from fedplt.errors import CutError
 from fedplt.kernels import RUNNING_STATISTICS, has_kernel, has_running_statistics
 from fedplt.planning import LayerNote, TensorSpec, dotted, split_name

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from fedplt.data.catalog import CATALOG, Scaling, fetch_data_set, load_data_set
+from fedplt.data.dataset_samples import CheckTargets, DatasetSamples
 from fedplt.data.downloads import Fetching, Progress
 from fedplt.data.samples import (
     FIRST_EXAMPLES,
@@ -16,9 +17,4 @@ from fedplt.data.samples import (
     tensors_in,
 )
 from fedplt.data.splits import Split, split_dirichlet, split_given, split_iid, split_shards
-from fedplt.data.training_data import (
-    CheckTargets,
-    DatasetSamples,
-    TrainingData,
-    as_samples,
-)
+from fedplt.data.training_data import TrainingData, as_samples

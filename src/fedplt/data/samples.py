@@ -171,6 +171,10 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return value
 
 
+def single_precision(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype is torch.float64 else tensor
+
+
 def as_labels(targets: Any) -> NDArray[np.int64]:
     """Targets as integer labels, or :class:`DataError`."""
     found = f"are a {type(targets).__name__}"

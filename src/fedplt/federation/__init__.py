@@ -4,7 +4,15 @@
 from __future__ import annotations
 
 from fedplt.federation.availability import Availability
-from fedplt.federation.costs import DeviceTimes, RoundCosts, forecast, read_devices
+from fedplt.federation.configured_plan import (
+    FEWEST_CLIENTS,
+    coverage_warnings,
+    method_from_config,
+    participants_warning,
+    plan_from_config,
+    warn_of_gaps,
+)
+from fedplt.federation.cost_forecast import forecast
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.evaluation import evaluation_chunks
 from fedplt.federation.fleet import nominal_workload
@@ -25,18 +33,11 @@ from fedplt.federation.model_and_data import (
     model_from_config,
     split_data,
 )
-from fedplt.federation.planning import (
-    FEWEST_CLIENTS,
-    coverage_warnings,
-    method_from_config,
-    participants_warning,
-    plan_from_config,
-    warn_of_gaps,
-)
-from fedplt.federation.preflight.model import on_device, try_model
 from fedplt.federation.preflight.self_check import check_job
-from fedplt.federation.privacy import privacy_text
+from fedplt.federation.preflight.trial_runs import on_device, try_model
+from fedplt.federation.privacy_accounting import privacy_text
 from fedplt.federation.progress import both, shown_progress
+from fedplt.federation.round_costs import DeviceTimes, RoundCosts, read_devices
 from fedplt.federation.run_folder.checkpoint import changed_keys
 from fedplt.federation.run_folder.folder import RunFolder, load_history
 from fedplt.federation.run_folder.lock import take_lock

@@ -12,20 +12,21 @@ from torch import Tensor
 
 from fedplt.client import ClientUpdate
 from fedplt.errors import RunError, TooFewClientsError
-from fedplt.federation.availability import Availability, ChangingFleet
-from fedplt.federation.costs import RoundCosts
+from fedplt.federation.availability import Availability
 from fedplt.federation.engine import Engine, Interrupted, NodesEngine
 from fedplt.federation.evaluation import Evaluator
 from fedplt.federation.job import Job
 from fedplt.federation.model_and_data import all_tensors
 from fedplt.federation.outcome import RoundOutcome, refuse_too_few, stop_if_all_are_bad
-from fedplt.federation.preflight.model import (
+from fedplt.federation.preflight.settings import (
     check_messages,
     check_window,
     place_of_memory,
     refuse_votes_of_absent,
 )
-from fedplt.federation.privacy import PrivateRounds
+from fedplt.federation.privacy_accounting import PrivateRounds
+from fedplt.federation.replanning import ChangingFleet
+from fedplt.federation.round_costs import RoundCosts
 from fedplt.federation.run_folder.checkpoint import Checkpoint
 from fedplt.federation.run_folder.folder import PLAN_FILE, RunFolder
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedplt.client import ClientResult
 from fedplt.errors import RunError
 from fedplt.federation.job import Job
-from fedplt.federation.privacy import PrivateRounds
+from fedplt.federation.privacy_accounting import PrivateRounds
 from fedplt.methods import calling_own
 from fedplt.planning import RoundAssignments
 from fedplt.sampling import (

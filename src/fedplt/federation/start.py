@@ -13,12 +13,12 @@ from typing import Any
 from fedplt.configuration import FROM_PYTHON, ON_NODES, SAME_CALL, RunConfig, flatten
 from fedplt.data import Progress
 from fedplt.errors import ConfigError, RunError
-from fedplt.federation.costs import write_devices
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.job import Job, job_from_config, make_server_job
 from fedplt.federation.loop import Federation, OnRound, ignore
 from fedplt.federation.preflight.self_check import check_job
 from fedplt.federation.progress import both
+from fedplt.federation.round_costs import write_devices
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.records import History, RoundRecord
 from fedplt.federation.run_folder.sessions import note_session

@@ -13,7 +13,7 @@ from fedplt.configuration import FROM_PYTHON, RunConfig
 from fedplt.data import CATALOG, TrainingData, as_samples, load_data_set
 from fedplt.errors import ConfigError, DamagedError, DataError, RunError
 from fedplt.federation.model_and_data import call_loader, find_code, load_weights
-from fedplt.federation.preflight.model import try_data
+from fedplt.federation.preflight.trial_runs import try_data
 from fedplt.federation.run_folder.checkpoint import CheckpointFiles
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.run_folder.sessions import read_sessions

@@ -24,18 +24,15 @@ from pydantic import ValidationError
 
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
-from fedplt.fleet.plan import (
-    TOLERANCE,
+from fedplt.fleet.fleet_plan import (
     DeadlineChoice,
     DevicePlan,
     FleetPlan,
     FleetTarget,
-    RoundTime,
     Rule,
     deadline_choices,
-    in_time,
-    round_time,
 )
+from fedplt.fleet.round_times import TOLERANCE, RoundTime, in_time, round_time
 from fedplt.fleet.workload import Work, Workload
 from fedplt.planning import Turns
 from fedplt.schema import first_problem

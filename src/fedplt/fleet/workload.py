@@ -185,8 +185,8 @@ class ExactWorkload(Workload):
     num_examples: int | None = None
     """Most examples seen in a round; by default all batches are full."""
     peak: Peak | None = None
-    """Counts memory (:meth:`fedplt.client.memory.MemoryCounter.peak`). Default: the model, plus the
-    gradients and the update of the trained part, without activations."""
+    """Counts memory, such as :meth:`fedplt.client.training_memory.MemoryCounter.peak`. Default: the
+    model, plus the gradients and the update of the trained part, without activations."""
     may_split: bool = False
     """Batches may be split into micro-batches to save memory."""
     micro_batch: int | None = None

@@ -35,11 +35,11 @@ from fedplt.kernels.frozen_activations import (
     marked_functions,
     require_gradient,
 )
+from fedplt.kernels.matrix_products import GENERATION
 from fedplt.kernels.norm import (
     RUNNING_STATISTICS,
     has_running_statistics,
     keeps_statistics,
     modules_with_running_statistics,
 )
-from fedplt.kernels.products import GENERATION
 from fedplt.kernels.trained_rows import Pass, Slices, Statistics, TrainedRows, axis_first

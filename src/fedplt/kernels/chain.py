@@ -24,7 +24,7 @@ from fedplt.kernels.block_forward import (
     is_standard_chain,
 )
 from fedplt.kernels.frozen_activations import is_frozen
-from fedplt.kernels.products import linear_relu
+from fedplt.kernels.matrix_products import linear_relu
 from fedplt.kernels.trained_rows import TrainedRows, differentiable_gradients
 from fedplt.planning import Rows
 from fedplt.torch_internals import (

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedplt.kernels.products import linear_relu, product, subtract_product
+from fedplt.kernels.matrix_products import linear_relu, product, subtract_product
 from fedplt.kernels.trained_rows import Planned, TrainedRows, differentiable_gradients
 from fedplt.planning import Rows
 from fedplt.torch_internals import direct_apply, hidden_backward, kernel_accepts, linear

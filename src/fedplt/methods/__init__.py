@@ -10,7 +10,6 @@ from typing import Any
 
 from fedplt.errors import ConfigError, PlanError
 from fedplt.imports import imported_object
-from fedplt.methods.by_name import NamedClasses, calling_own, import_path
 from fedplt.methods.fedavg import FedAvg
 from fedplt.methods.fedbn import FedBN
 from fedplt.methods.feddrop import FedDrop
@@ -23,6 +22,7 @@ from fedplt.methods.fedrolex import FedRolex
 from fedplt.methods.fjord import FjORD
 from fedplt.methods.heterofl import HeteroFL
 from fedplt.methods.method import Method, PlanRequest
+from fedplt.named_classes import NamedClasses, calling_own, import_path
 from fedplt.planning import Layers, Plan, Spaces
 
 METHODS: dict[str, type[Method]] = {

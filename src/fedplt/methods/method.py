@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedplt.errors import ConfigError, CutError, PlanError
-from fedplt.methods.by_name import calling_own, import_path
+from fedplt.named_classes import calling_own, import_path
 from fedplt.planning import Allocation, Layers, LocalRecipe, Normalizer, Plan, Spaces
 from fedplt.text import brief
 

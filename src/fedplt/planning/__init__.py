@@ -13,13 +13,6 @@ from fedplt.planning.assignment import (
     SliceAssignment,
     whole_assignment,
 )
-from fedplt.planning.cost import (
-    BACKWARD_FLOPS_PER_PARAMETER,
-    FORWARD_FLOPS_PER_PARAMETER,
-    Flops,
-    exact_flops,
-    paper_flops_of,
-)
 from fedplt.planning.encoding import (
     DIFFERENCES,
     Encoding,
@@ -28,6 +21,13 @@ from fedplt.planning.encoding import (
     decode,
     encode,
     encoded_size,
+)
+from fedplt.planning.flops import (
+    BACKWARD_FLOPS_PER_PARAMETER,
+    FORWARD_FLOPS_PER_PARAMETER,
+    Flops,
+    exact_flops,
+    paper_flops_of,
 )
 from fedplt.planning.layers import (
     FlatIndex,
@@ -42,7 +42,7 @@ from fedplt.planning.layers import (
     merge,
     split_name,
 )
-from fedplt.planning.messages import (
+from fedplt.planning.message_sizes import (
     BYTES_PER_NUMBER,
     REPORT_BYTES,
     download_bytes,

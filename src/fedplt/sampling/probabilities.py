@@ -14,7 +14,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Fleet:
+class SamplingInputs:
     """Finite arrays of one length: norms and examples not negative, ratios positive."""
 
     norms: Numbers
@@ -25,7 +25,7 @@ class Fleet:
     @classmethod
     def checked(
         cls, update_norms: ArrayLike, num_examples: ArrayLike, ratios: ArrayLike, budget: float
-    ) -> Fleet:
+    ) -> SamplingInputs:
         """Validate the values; a single number applies to all clients."""
         shape = np.shape(update_norms)
         if len(shape) != 1 or not shape[0]:
@@ -98,7 +98,7 @@ def sampling_probabilities(
     >>> sampling_probabilities([1.0, 1.0, 9.0], 1, [0.25, 1.0, 1.0], budget=1.5).round(3)
     array([0.667, 0.333, 1.   ])
     """
-    fleet = Fleet.checked(update_norms, num_examples, ratios, budget)
+    fleet = SamplingInputs.checked(update_norms, num_examples, ratios, budget)
     return _spend(fleet.log_scores(-0.5), fleet)
 
 
@@ -113,11 +113,11 @@ def proportional_probabilities(scores: ArrayLike, ratios: ArrayLike, budget: flo
     >>> proportional_probabilities([1.0, 2.0, 9.0], [0.5, 0.5, 1.0], budget=1.75).round(3)
     array([0.5, 1. , 1. ])
     """
-    fleet = Fleet.checked(scores, 1, ratios, budget)
+    fleet = SamplingInputs.checked(scores, 1, ratios, budget)
     return _spend(fleet.log_scores(0.0), fleet)
 
 
-def _spend(scores: Numbers, fleet: Fleet) -> Numbers:
+def _spend(scores: Numbers, fleet: SamplingInputs) -> Numbers:
     r""":math:`\min(1, s\, e^{score})` with the unique s that spends the fleet's budget."""
     order = np.argsort(scores, kind="stable")
     order = order[np.count_nonzero(np.isneginf(scores)) :]  # skip zero updates, which come first
@@ -183,7 +183,7 @@ def approximate_probabilities(
     >>> probabilities.round(3), exchanges
     (array([0.5, 0.5, 1. ]), 2)
     """
-    fleet = Fleet.checked(update_norms, num_examples, ratios, budget)
+    fleet = SamplingInputs.checked(update_norms, num_examples, ratios, budget)
     scores, costs = fleet.log_scores(-0.5), fleet.ratios
     if np.isneginf(scores).all():
         return fleet.uniform(), 0
@@ -220,7 +220,7 @@ def paper_probabilities(
     >>> paper_probabilities([1.0, 1.0, 1.0], 1, [0.04, 1.0, 1.0], budget=1.5).round(3)
     array([3.409, 0.682, 0.682])
     """
-    fleet = Fleet.checked(update_norms, num_examples, ratios, budget)
+    fleet = SamplingInputs.checked(update_norms, num_examples, ratios, budget)
     scores, costs = fleet.log_scores(0.5), fleet.ratios
     if np.isneginf(scores).all():
         return fleet.uniform()

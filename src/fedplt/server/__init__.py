@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from fedplt.server.aggregation import Aggregator
+from fedplt.server.aggregation_rules import RULES, AggregationRule, ClippedMean
 from fedplt.server.average import AverageSettings, ModelAverage
 from fedplt.server.client_weights import (
     claim_cap,
@@ -12,11 +13,10 @@ from fedplt.server.client_weights import (
     update_weights,
 )
 from fedplt.server.diagnostics import Diagnostics
+from fedplt.server.differential_privacy import PrivateAggregator, SecretStream
 from fedplt.server.downlink import Broadcast, Downlink
-from fedplt.server.memory import MemoryAggregator, MemorySettings, UpdateMemory
 from fedplt.server.optimizers import Memory, ServerOptimizer
-from fedplt.server.private import PrivateAggregator, SecretStream
-from fedplt.server.rules import RULES, AggregationRule, ClippedMean
+from fedplt.server.update_memory import MemoryAggregator, MemorySettings, UpdateMemory
 from fedplt.server.validation import (
     MAX_LOSS,
     norm_problem,

@@ -61,7 +61,7 @@ from fedplt_flower.messages import (
     TrainHeader,
     read,
 )
-from fedplt_flower.node.ledger import LEDGER
+from fedplt_flower.node.daily_bytes import LEDGER
 from fedplt_flower.node.local_state import StateFiles
 from fedplt_flower.node.node_config import load_node, node_device, node_job
 from fedplt_flower.node.owner_limits import AdmittedOrder, load_limits

@@ -32,7 +32,7 @@ from fedplt.errors import ConfigError, RunError
 from fedplt.fleet import MEMORY, parse_quantity, power_source
 from fedplt.schema import Section
 from fedplt.text import bytes_text, seconds_text
-from fedplt_flower.node.ledger import Moment, count_bytes
+from fedplt_flower.node.daily_bytes import Moment, count_bytes
 
 CHECK_SECONDS = 5.0
 """While an order is executed, hours and power are checked this often."""

@@ -30,7 +30,7 @@ from fedplt_flower.messages import (
 )
 from fedplt_flower.node import owner_limits
 from fedplt_flower.node.client_app import client_app
-from fedplt_flower.node.ledger import AWAY_SECONDS, JUMP_SECONDS, Moment, count_bytes
+from fedplt_flower.node.daily_bytes import AWAY_SECONDS, JUMP_SECONDS, Moment, count_bytes
 from fedplt_flower.node.node_config import load_node, node_job
 from fedplt_flower.node.owner_limits import AdmittedOrder, Limits
 from fedplt_flower.records import from_records, to_records
@@ -308,7 +308,7 @@ def test_a_pipe_in_the_ledgers_place_makes_no_order_wait(tmp_path, name):
 
 
 def test_a_ledger_that_stays_locked_makes_no_order_wait_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedplt_flower.node.ledger.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("fedplt_flower.node.daily_bytes.LOCK_SECONDS", 0.05)
     path = tmp_path / "bytes.json"
     count_bytes(path, 1, BOOT)
     with (tmp_path / ".bytes.json.lock").open() as file:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedplt.errors import ConfigError, RunError
 from fedplt.fleet import power_source
-from fedplt_flower.node.ledger import Moment
+from fedplt_flower.node.daily_bytes import Moment
 from fedplt_flower.node.owner_limits import AdmittedOrder, Limits, load_limits, within
 
 pytestmark = pytest.mark.slow

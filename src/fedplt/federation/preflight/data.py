@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedplt.client import (
     IGNORED,
@@ -36,6 +36,7 @@ from fedplt.data import (
     named_inputs,
 )
 from fedplt.errors import DataError
+from fedplt.models import call_model, model_mode
 
 BLOCK = 10_000
 """Examples that are looked at together."""
@@ -247,3 +248,18 @@ def _many(targets: Tensor) -> str:
     kind = "floats" if targets.is_floating_point() else "yes or no"
     kind = "whole numbers" if is_labels(targets) else kind
     return f"{kind} of shape {shape} per example" if shape else f"{kind}, one per example"
+
+
+def refuse_integers(model: nn.Module, inputs: Any) -> None:
+    """Refuse whole numbers as inputs if the model runs with the same numbers as floats."""
+    if not isinstance(inputs, Tensor) or inputs.is_floating_point():
+        return
+    try:
+        with model_mode(model, training=False), torch.no_grad():
+            call_model(model, inputs.float())
+    except Exception:  # then the type was not the reason
+        return
+    raise DataError(
+        f"the inputs are whole numbers ({inputs.dtype}), but the model computes with floats. "
+        "Convert them: inputs.float(), for images also / 255."
+    )

@@ -38,18 +38,17 @@ from fedplt.federation.job import Job
 from fedplt.federation.run_folder.checkpoint import Checkpoint, CheckpointFiles
 from fedplt.federation.run_folder.lock import LOCK, is_of, take_lock
 from fedplt.federation.run_folder.records import History, RoundRecord, is_nothing
+from fedplt.federation.run_folder.records_file import RecordsFile, rounds_text
 from fedplt.federation.run_folder.results import (
     AVERAGE_MODEL,
     BEST_MODEL,
     FINAL_MODEL,
     LAST_MODEL,
     METRIC_FILE,
-    RecordsFile,
     Result,
     check_model,
     read_metric,
     read_result,
-    rounds_text,
 )
 from fedplt.federation.run_folder.sealed import (
     load_tensors,

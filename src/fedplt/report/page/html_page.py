@@ -28,8 +28,9 @@ from fedplt.report.page.client_charts import (
     score_quantiles,
     worst_table,
 )
+from fedplt.report.page.device_charts import device_chart
 from fedplt.report.page.dynamics_charts import dynamics_charts, dynamics_note
-from fedplt.report.page.plan_charts import device_chart, plan_charts
+from fedplt.report.page.plan_charts import plan_charts
 from fedplt.report.page.read_runs import Groups, ShownRun, runs_of
 from fedplt.report.page.score_charts import (
     comparison_table,

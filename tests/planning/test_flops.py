@@ -10,8 +10,8 @@ from torch import nn
 
 from fedplt import CutError, allocation_of, cut, make_plan, train_only
 from fedplt.models import MODELS, ResNet8, cnn, fcn
-from fedplt.planning.cost import exact_flops, module_flops, paper_flops_of
-from fedplt.planning.messages import download_bytes
+from fedplt.planning.flops import exact_flops, module_flops, paper_flops_of
+from fedplt.planning.message_sizes import download_bytes
 from tests.support.flops import flop_counter
 
 

@@ -1,4 +1,4 @@
-"""Plans of a fleet: the target, each device's share and round time, printed tables and JSON."""
+"""Plans of a fleet: the target, what each device should do, printed tables and JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from pydantic import Field, PositiveFloat
 
 from fedplt.errors import FleetError
 from fedplt.fleet.devices import DeviceProfile
+from fedplt.fleet.round_times import RoundTime
 from fedplt.fleet.workload import Work
 from fedplt.schema import Section
 from fedplt.text import brief, bytes_text, counted, flops_text, seconds_text, shortened, table
 
-TOLERANCE = 1e-9
-"""Relative: times are sums of rounded numbers, and a limit may be a device's exact need."""
 MAX_WARNINGS = 12
 
 
@@ -42,46 +41,6 @@ class FleetTarget(Section):
         if self.deadline_seconds is not None and self.percentile is not None:
             problem = "give either deadline_seconds or percentile"
             raise FleetError(problem, key="deadline_seconds", also=["percentile"])
-
-
-@dataclass(frozen=True)
-class RoundTime:
-    """Seconds of a client's round, part by part."""
-
-    latency: float
-    download: float
-    forward: float
-    backward: float
-    upload: float
-
-    @property
-    def total(self) -> float:
-        return self.latency + self.download + self.forward + self.backward + self.upload
-
-
-def round_time(device: DeviceProfile, work: Work) -> RoundTime:
-    """How long this work takes this device.
-
-    >>> tv = DeviceProfile("tv", 30e9, 200e6, 50e6, latency_seconds=0.2)
-    >>> round(round_time(tv, Work(1.5e9, 3e9, 20e6, 20e6)).total, 2)
-    4.35
-    """
-    return RoundTime(
-        device.latency_seconds,
-        8 * work.bytes_down / device.down_bits_per_second,
-        work.forward_flops / device.flops_per_second,
-        work.backward_flops / device.flops_per_second,
-        8 * work.bytes_up / device.up_bits_per_second,
-    )
-
-
-def in_time(seconds: float, limit: float) -> bool:
-    """Whether a round is not late, up to rounding errors.
-
-    >>> in_time(1.5 + 1e-12, 1.5), in_time(1.5014, 1.5)
-    (True, False)
-    """
-    return seconds <= limit * (1 + TOLERANCE)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,12 +13,14 @@ from fedplt.client import OPTIMIZERS, LocalTraining, Task, TrainingConfig
 from fedplt.configuration import RunConfig
 from fedplt.data import Samples, TensorSamples, first_examples
 from fedplt.errors import ConfigError, DataError
-from fedplt.federation.preflight.data import Parts, check_finite, check_shift, with_checks
-from fedplt.fleet import physical_memory
+from fedplt.federation.preflight.data import (
+    Parts,
+    check_finite,
+    check_shift,
+    refuse_integers,
+    with_checks,
+)
 from fedplt.models import MODELS, call_model, model_mode
-from fedplt.planning import BYTES_PER_NUMBER, LocalRecipe, Normalizer, Plan
-from fedplt.server import MemorySettings
-from fedplt.text import bytes_text
 
 
 def on_device(config: RunConfig) -> RunConfig:
@@ -145,21 +146,6 @@ def kind_of(inputs: Any) -> str:
     return f"shape {tuple(inputs.shape[1:])} ({str(inputs.dtype).removeprefix('torch.')})"
 
 
-def refuse_integers(model: nn.Module, inputs: Any) -> None:
-    """Refuse whole numbers as inputs if the model runs with the same numbers as floats."""
-    if not isinstance(inputs, Tensor) or inputs.is_floating_point():
-        return
-    try:
-        with model_mode(model, training=False), torch.no_grad():
-            call_model(model, inputs.float())
-    except Exception:  # then the type was not the reason
-        return
-    raise DataError(
-        f"the inputs are whole numbers ({inputs.dtype}), but the model computes with floats. "
-        "Convert them: inputs.float(), for images also / 255."
-    )
-
-
 def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [repr(error)])[0].rstrip(".")
 
@@ -196,52 +182,6 @@ def likes_channels_last(model: nn.Module, inputs: Any) -> bool:
     return True
 
 
-def check_messages(config: RunConfig, plan: Plan, recipe: LocalRecipe) -> None:
-    """Refuse a memory of updates, or encodings of the model, that do not fit the method."""
-    method = config.method["name"]
-    if config.server.memory is not None and recipe.normalizer != "contributors":
-        raise ConfigError(
-            f"server.memory does not fit method.name = {method!r}: it divides by the weights of "
-            "all clients of a round. Leave out server.memory, or set method.normalizer = "
-            "'contributors'."
-        )
-    whole = plan.clients_hold_everything and not plan.local
-    if config.messages.down not in ("float32", "float16") and not whole:
-        raise ConfigError(
-            f"messages.down is {config.messages.down!r}; clients of {method!r} hold a part of the "
-            "model, or keep layers of it. Set messages.down = 'float16' or 'float32'."
-        )
-
-
-def place_of_memory(settings: MemorySettings, plan: Plan, run: Path | None) -> Path | None:
-    """The folder of remembered updates; None: they are in RAM, if they fit.
-
-    ``run``: the folder of the run.
-    """
-    if settings.store == "disk":
-        if run is None:
-            problem = "it is 'disk', but the run has no folder. Give it one, or set 'ram'."
-            raise ConfigError(problem, key="server.memory.store")
-        return run / "updates"
-    what, do = f"the updates of {plan.num_clients} clients", "Set 'disk', or a lower precision."
-    _refuse_too_large(settings.num_bytes(plan), what, do, "server.memory.store")
-    return None
-
-
-def check_window(window: int, state_size: int) -> None:
-    """Refuse diagnostics that would not fit into this machine's memory."""
-    size = BYTES_PER_NUMBER * state_size
-    what, do = f"{window} copies of this model", f"Set at most {(physical_memory() or 0) // size}."
-    _refuse_too_large(window * size, what, do, "diagnostics.window")
-
-
-def _refuse_too_large(needed: int, what: str, do: str, key: str) -> None:
-    there = physical_memory()
-    if there is not None and needed > there:
-        need = f"{what} need up to {bytes_text(needed)} of memory"
-        raise ConfigError(f"{need}, but this machine has {bytes_text(there)}. {do}", key=key)
-
-
 def try_optimizer(settings: TrainingConfig) -> None:
     """One step with the options, on one number."""
     options = settings.optimizer_arguments
@@ -256,14 +196,3 @@ def try_optimizer(settings: TrainingConfig) -> None:
         given = f"{settings.optimizer} does not take {options}"
         problem = f"{given}: {error or type(error).__name__}"
         raise ConfigError(problem, key="training.optimizer_options") from error
-
-
-def refuse_votes_of_absent(config: RunConfig, normalizer: Normalizer) -> None:
-    """Refuse a rule that counts clients with a divisor that counts those that did not train."""
-    server = config.server
-    if server.rule.counts_clients and normalizer == "participants":
-        raise ConfigError(
-            f"{server.aggregation!r} is over the clients that trained a sub-layer, but "
-            "method.normalizer is 'participants'. Set it to 'contributors', or use 'clipped-mean'.",
-            key="server.aggregation",
-        )

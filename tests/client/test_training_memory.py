@@ -9,8 +9,8 @@ from torch import nn
 
 from fedplt import cut, make_plan, train_only
 from fedplt.client import LocalTraining, TrainingConfig
-from fedplt.client.memory import MemoryCounter, training_memory
 from fedplt.client.tasks import next_token_loss
+from fedplt.client.training_memory import MemoryCounter, training_memory
 from fedplt.cutting import example_model
 from fedplt.fleet import planned_share
 from fedplt.planning import sublayers_assignment

@@ -8,9 +8,9 @@ import pytest
 from torch import nn
 
 from fedplt.errors import ConfigError
-from fedplt.federation import costs as module
-from fedplt.federation.costs import forecast
-from fedplt.federation.preflight import model as preflight
+from fedplt.federation import cost_forecast as module
+from fedplt.federation.cost_forecast import forecast
+from fedplt.federation.preflight import settings as preflight
 from fedplt.server import MemorySettings
 from tests.support.jobs import blob_job
 from tests.support.runs import run_job

@@ -17,7 +17,7 @@ from scipy.stats import norm
 from fedplt import ConfigError
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
-from fedplt.federation.privacy import epsilon_after, noise_for, privacy_text
+from fedplt.federation.privacy_accounting import epsilon_after, noise_for, privacy_text
 from fedplt.federation.run_folder.folder import RunFolder
 from fedplt.federation.sampler import ClientSampler
 from fedplt.server import SecretStream
@@ -255,7 +255,8 @@ def models_by_round(seen):
 @pytest.mark.parametrize("where", ["nodes", "disk"])
 def test_a_killed_round_is_never_released_twice_with_the_same_noise(tmp_path, monkeypatch, where):
     """Killed at every moment, and resumed with a client away: each round has one model."""
-    monkeypatch.setattr("fedplt.federation.privacy.privacy_record", lambda *_: {})  # takes long
+    record = "fedplt.federation.privacy_accounting.privacy_record"
+    monkeypatch.setattr(record, lambda *_: {})  # takes long
     number, was_killed = 0, True
     while was_killed:
         seen, was_killed = [], False

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedplt.kernels import products
-from fedplt.kernels.products import linear_relu, product, subtract_product
+from fedplt.kernels import matrix_products as products
+from fedplt.kernels.matrix_products import linear_relu, product, subtract_product
 
 SHAPES = [
     (64, 784, 512),

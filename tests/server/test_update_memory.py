@@ -13,8 +13,8 @@ from fedplt.client import Origin
 from fedplt.errors import DamagedError, RunError, UpdateError
 from fedplt.planning.assignment import SliceAssignment
 from fedplt.planning.submodels import Spaces, SubmodelAssignment, TensorUnits
-from fedplt.server.memory import MemoryAggregator, MemorySettings, UpdateMemory
 from fedplt.server.robust import Sent, clip_updates
+from fedplt.server.update_memory import MemoryAggregator, MemorySettings, UpdateMemory
 
 THREE = Layers((Layer("l", (TensorSpec("w", (3, 1)),), 3),))
 MIXED = Layers(

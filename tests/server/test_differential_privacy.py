@@ -12,7 +12,7 @@ from scipy.stats import kstest
 from fedplt import ClientUpdate, Layer, Layers, TensorSpec, make_plan
 from fedplt.planning.assignment import SliceAssignment
 from fedplt.server import PrivateAggregator, SecretStream
-from fedplt.server.private import clipped
+from fedplt.server.differential_privacy import clipped
 
 LAYERS = Layers(
     (
