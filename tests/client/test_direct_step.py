@@ -54,22 +54,27 @@ def train(model, assignment, monkeypatch, *, direct=True, targets=None, **settin
     if targets is None:
         targets = torch.randint(0, 5, (NUM_EXAMPLES,), generator=random)
     number = 0
-    step = Chained.step
+    steps = Chained.steps
 
     def counted(self, *args):
-        nonlocal number
-        loss = step(self, *args) if direct else None
-        number += loss is not None
-        return loss
+        found = steps(self, *args) if direct else None
 
-    monkeypatch.setattr(Chained, "step", counted)
+        def step(*batch):
+            nonlocal number
+            loss = found(*batch)
+            number += loss is not None
+            return loss
+
+        return found and step
+
+    monkeypatch.setattr(Chained, "steps", counted)
     objects = {key: settings.pop(key) for key in ("loss", "recipe") if key in settings}
     training = LocalTraining(TrainingConfig(batch_size=16, local_epochs=2, **settings), **objects)
     loss = train_client(
         model, assignment, TensorSamples(inputs, targets), range(NUM_EXAMPLES),
         training, learning_rate=0.1, seed=0, round=0, client=0,
     )  # fmt: skip
-    monkeypatch.setattr(Chained, "step", step)
+    monkeypatch.setattr(Chained, "steps", steps)
     return {name: value.clone() for name, value in model.state_dict().items()}, loss, number
 
 

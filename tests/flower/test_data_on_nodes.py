@@ -59,7 +59,7 @@ def test_same_bits_with_a_sampler_and_a_rule_of_ones_own(tmp_path):
 
 def test_nodes_refuse_to_train_wrongly(tmp_path, monkeypatch):
     right = linear.move_rows
-    monkeypatch.setattr(linear, "move_rows", lambda t, grad, x: right(t, 1.01 * grad, x))
+    monkeypatch.setattr(linear, "move_rows", lambda t, grad, *rest: right(t, 1.01 * grad, *rest))
     with pytest.raises(DivergedError, match=r"client 0: [\s\S]*off by 0\.0"):
         run_without_data(tmp_path, "model.name=tests.support.tiny:normed_model")
     assert not list((tmp_path / "states").rglob("*.*"))

@@ -115,7 +115,7 @@ def fuzzed_networks(number: int) -> Result:
 
 MISTAKES: dict[str, tuple[Any, str, Any]] = {
     "gradients of a Linear": (
-        linear, "move_rows", lambda right: lambda rows, grad, x: right(rows, 1.01 * grad, x),
+        linear, "move_rows", lambda right: lambda rows, g, *rest: right(rows, 1.01 * g, *rest),
     ),
     "outputs of a chain": (
         chain, "_run_chain", lambda right: lambda links, x: 1.01 * right(links, x),

@@ -88,7 +88,7 @@ def train_client(
         _frozen_norms(model, part, recipe),
     ):
         step = _stepper(part, settings, learning_rate)
-        direct = _direct_step(part, training)
+        fused: Callable[[Any, Any], Tensor | None] | None = None
         for indices in batches(len(examples), settings, random):
             if on_step is not None:
                 on_step()
@@ -98,9 +98,10 @@ def train_client(
                     inputs, targets = samples.batch(chosen.add_(examples.start))
                     if training.augment is not None:
                         inputs = training.augment(inputs, augmenting)
-                done = None if direct is None else direct(inputs, targets)
+                fused = fused or _fused_steps(part, training, inputs)
+                done = fused(inputs, targets)
                 if done is not None:
-                    shares.append(done)
+                    losses.append(done)
                     continue
                 outputs = call_model(model, inputs)
                 if recipe.masked_loss:
@@ -114,8 +115,9 @@ def train_client(
                     loss = loss * share
                     loss.backward()
                 shares.append(loss.detach())
-            step()
-            losses.append(shares[0] if len(shares) == 1 else torch.stack(shares).sum())
+            if shares:
+                step()
+                losses.append(shares[0] if len(shares) == 1 else torch.stack(shares).sum())
     if part.untrained_before is not None:
         _undo_writes(part, part.untrained_before)
         on_write()
@@ -161,31 +163,31 @@ def _stepper(
     return step
 
 
-def _direct_step(
-    part: TrainableSlices, training: LocalTraining
-) -> Callable[[Any, Any], Tensor | None] | None:
-    """A step without autograd, for a model that is a chain; each call checks whether it can run.
+def _fused_steps(
+    part: TrainableSlices, training: LocalTraining, inputs: Any
+) -> Callable[[Any, Any], Tensor | None]:
+    """Steps without autograd, for a model that is a chain, and batches such as these inputs.
 
-    It returns the loss, or None: then nothing was done.
+    They return the loss, or None: then nothing was done.
     """
     forward = vars(part.model).get("forward")
     chained = forward.forward if type(forward) is BlockForward else None
     one_batch = not (training.recipe.masked_loss or training.settings.micro_batch)
-    if part.state.rate is None or training.loss is not classification_loss or not one_batch:
-        return None
+    rate, state = part.state.rate, part.state
+    if rate is None or training.loss is not classification_loss or not one_batch:
+        return _no_step
     if not isinstance(chained, Chained):
-        return None
-    take_step, state = chained.step, part.state
+        return _no_step
+    state.is_step, state.depth = True, 1
+    try:
+        return chained.steps(inputs, rate) or _no_step
+    finally:
+        state.is_step, state.depth = False, 0
+        part.forget_uses()
 
-    def step(inputs: Any, targets: Any) -> Tensor | None:
-        state.is_step, state.depth = True, 1
-        try:
-            return take_step(inputs, targets)
-        finally:
-            state.is_step, state.depth = False, 0
-            part.forget_uses()
 
-    return step
+def _no_step(inputs: Any, targets: Any) -> None:
+    """Every step needs autograd."""
 
 
 def batches(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -63,11 +64,17 @@ def _forward(links: list[Link], x: Tensor) -> list[Tensor]:
 
 
 def _backward(
-    links: list[Link], columns: list[Rows | None], values: Any, grad: Tensor, needs_input: bool
+    links: list[Link],
+    columns: list[Rows | None],
+    values: Any,
+    grad: Tensor,
+    needs_input: bool,
+    rate: float | None = None,
 ) -> list[Tensor | None]:
     """The gradients of the input and of all leaves; None for those of fused steps.
 
-    ``values``: those of :func:`_forward`, the last only where a ReLU computed it.
+    ``values``: those of :func:`_forward`, the last only where a ReLU computed it; ``rate``: of
+    fused steps, where they are known to be possible.
     """
     gradients: list[Tensor | None] = []
     grad_x, in_place = None, False  # only tensors computed here may be changed in place
@@ -86,9 +93,10 @@ def _backward(
         elif index or needs_input:
             grad = grad_x = kernel.input_gradient(grad, weight, needed)
             in_place = not is_batched(grad)
-        gradients = [*kernel.move_rows(trained, own, values[index]), *gradients]
+        gradients = [*kernel.move_rows(trained, own, values[index], rate), *gradients]
         if below:
-            return [None, *kernel.move_parts(links[0].trained, below, values[0]), *gradients]
+            lowest = kernel.move_parts(links[0].trained, below, values[0], rate)
+            return [None, *lowest, *gradients]
     return [grad_x if needs_input else None, *gradients]
 
 
@@ -197,32 +205,26 @@ class Chained:
             index += length
         return input
 
-    def step(self, input: Any, targets: Any) -> Tensor | None:
-        """Forward and backward pass of a fused step with cross entropy, without autograd.
+    def steps(self, input: Any, rate: float) -> FusedSteps | None:
+        """Fused steps of this chain without autograd, for batches such as this input.
 
-        Returns the loss; None if the sequence is not one chain as a whole, or needs autograd.
+        None if the sequence is not one chain as a whole, or needs autograd.
         """
         sequential = self.sequential
         children = list(sequential._modules.values())
-        if type(targets) is not Tensor or not (children and is_standard_chain(sequential)):
+        if not (children and is_standard_chain(sequential)):
             return None
         with DisableTorchFunction():
-            if _is_flatten(children[0], input):
-                input = children.pop(0)(input)
+            flatten = children.pop(0) if _is_flatten(children[0], input) else None
+            if flatten is not None:
+                input = flatten(input)
             links, length = self._links(children, 0, input)
             if not links or length < len(children) or not _may_skip_autograd(sequential, input):
                 return None
-            if targets.ndim != 1 or targets.dtype is not torch.int64:
-                return None
             columns = _columns(links, input)
-            for trained, _ in links:
-                if trained.rows and trained.fused_rate() is None:
-                    return None
-            with torch.no_grad():
-                values = _forward(links, input)
-                loss, grad = cross_entropy_and_gradient(values[-1], targets)
-                _backward(links, columns, values, grad, False)
-            return loss
+            if any(trained.rows and trained.fused_rate() is None for trained, _ in links):
+                return None
+        return FusedSteps(links, columns, rate, flatten)
 
     def _links(self, children: list[Any], index: int, input: Any) -> tuple[list[Link], int]:
         """The run of Linear and ReLU children from here on, and how many children it has."""
@@ -251,6 +253,36 @@ class Chained:
                 break
             length += 1
         return links, length
+
+
+@dataclass(frozen=True)
+class FusedSteps:
+    """Steps of SGD with cross entropy: forward and backward passes without autograd.
+
+    What a module's call checks each time is checked once, by :meth:`Chained.steps`: between the
+    steps of built-in local training nothing can register hooks or replace modules.
+    """
+
+    links: list[Link]
+    columns: list[Rows | None]
+    rate: float
+    flatten: nn.Module | None
+
+    def __call__(self, input: Any, targets: Any) -> Tensor | None:
+        """Take a step and return the loss; None, and no step, if this batch needs autograd."""
+        with DisableTorchFunction(), torch.no_grad():  # a function mode sees tensors' attributes
+            if type(targets) is not Tensor or targets.ndim != 1:
+                return None
+            if targets.dtype is not torch.int64 or not kernel_accepts(input):
+                return None
+            if self.flatten is not None:
+                input = self.flatten.forward(input)
+            if input.ndim != 2:
+                return None
+            values = _forward(self.links, input)
+            loss, grad = cross_entropy_and_gradient(values[-1], targets)
+            _backward(self.links, self.columns, values, grad, False, self.rate)
+        return loss
 
 
 def _is_observed(module: nn.Module) -> bool:

@@ -50,16 +50,24 @@ def _linear(x: Tensor, tensors: dict[str, Tensor]) -> Tensor:
     return linear(x, tensors["weight"], tensors.get("bias"))
 
 
-def move_rows(trained: TrainedRows, grad: Tensor, x: Tensor) -> list[Tensor | None]:
-    """Do the fused step of a Linear's trained rows; without one, return gradients of its leaves."""
+def move_rows(
+    trained: TrainedRows, grad: Tensor, x: Tensor, rate: float | None = None
+) -> list[Tensor | None]:
+    """Do the fused step of a Linear's trained rows; without one, return gradients of its leaves.
+
+    ``rate``: the learning rate, where a fused step is known to be possible.
+    """
     if trained.is_whole:
-        return move_parts(trained, [grad.T], x)
-    return move_parts(trained, [grad[:, start:stop].T for start, stop in trained.rows], x)
+        return move_parts(trained, [grad.t()], x, rate)
+    parts = [grad.narrow(1, start, stop - start).t() for start, stop in trained.rows]
+    return move_parts(trained, parts, x, rate)
 
 
-def move_parts(trained: TrainedRows, parts: list[Tensor], x: Tensor) -> list[Tensor | None]:
+def move_parts(
+    trained: TrainedRows, parts: list[Tensor], x: Tensor, rate: float | None = None
+) -> list[Tensor | None]:
     """The same; ``parts``: the gradient of each range of trained rows, (rows, samples)."""
-    rate = trained.fused_rate()
+    rate = trained.fused_rate() if rate is None else rate
     if rate is None:
         biases = [part.sum(1) for part in parts] if "bias" in trained.leaves else []
         return [*(product(part, x) for part in parts), *biases]

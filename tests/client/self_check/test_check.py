@@ -45,7 +45,7 @@ def test_a_loss_of_ones_own():
 
 def test_wrong_kernels_are_found(monkeypatch):
     right = linear.move_rows
-    monkeypatch.setattr(linear, "move_rows", lambda t, grad, x: right(t, 1.01 * grad, x))
+    monkeypatch.setattr(linear, "move_rows", lambda t, grad, *rest: right(t, 1.01 * grad, *rest))
     report = check(nn.Linear(6, 3), torch.randn(4, 6))
     assert not report.is_right
     assert "weight (Linear) at ratio 1: off by 0.01" in str(report)
@@ -78,7 +78,7 @@ def test_models_that_insist_on_their_type():
 
 def test_a_run_refuses_to_start_where_it_fails(monkeypatch, tmp_path):
     right = linear.move_rows
-    monkeypatch.setattr(linear, "move_rows", lambda t, grad, x: right(t, 1.01 * grad, x))
+    monkeypatch.setattr(linear, "move_rows", lambda t, grad, *rest: right(t, 1.01 * grad, *rest))
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
     settings = {"ratios": [0.5] * 3, "rounds": 1, "out": tmp_path / "run"}
     with pytest.raises(CutError, match=r"off by 0\.0[\s\S]*never = \['"):

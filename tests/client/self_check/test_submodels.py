@@ -92,7 +92,7 @@ def test_without_an_exact_reference_the_check_says_why(name, monkeypatch):
     refuse_wrong(report)  # does not stop a run
 
     right = linear.move_rows  # kernels are still compared
-    monkeypatch.setattr(linear, "move_rows", lambda t, grad, x: right(t, 1.01 * grad, x))
+    monkeypatch.setattr(linear, "move_rows", lambda t, grad, *rest: right(t, 1.01 * grad, *rest))
     assert checked(Between(between), torch.randn(4, 6)).verdict == "wrong"
 
 
