@@ -91,7 +91,7 @@ bench-peers:  #> environments for Flower, pfl-research and FedJAX, then all benc
 
 results: setup  ## rebuild tables, figures and claims, here and in README.md, from results/
 	$(PYTHON) -m reproduction tables --page docs/reproduction.md
-	$(PYTHON) -m reproduction.why
+	$(PYTHON) -m reproduction.readme_table
 	$(PYTHON) -m reproduction beyond --no-train
 
 api-page: setup  #> write docs/api.md from the docstrings

@@ -7,12 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from fedplt.comparison import (
-    MEASURES,
-    Interval,
-    mean_interval,
-    spread,
-)
+from fedplt.comparison import MEASURES, Interval, mean_interval, spread
 from reproduction.accuracy_tables import balance, paper_imbalance
 from reproduction.catalog import EXPERIMENTS
 from reproduction.selection import Entry, Selection, select

@@ -21,12 +21,7 @@ from fedplt.data import Fetching, fetch_data_set
 from fedplt.errors import RunError
 from fedplt.federation import RunFolder, take_lock
 from fedplt.fleet import available_cores
-from fedplt_compare.compare import (
-    Run,
-    Watch,
-    make_folder,
-    run_all,
-)
+from fedplt_compare.compare import Run, Watch, make_folder, run_all
 from fedplt_compare.processes import beside
 from reproduction.catalog import EXPERIMENTS
 from reproduction.recorded import Recorded, RecordedRun

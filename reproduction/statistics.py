@@ -17,12 +17,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from fedplt.comparison import (
-    CONFIDENCE,
-    Interval,
-    beta_quantile,
-    spread,
-)
+from fedplt.comparison import CONFIDENCE, Interval, beta_quantile, spread
 
 MAX_RANKED = 8
 """The exact test enumerates all orders: 8! is 40,320."""

@@ -9,13 +9,7 @@ from statistics import fmean
 
 import numpy as np
 
-from fedplt.comparison import (
-    MEASURES,
-    Interval,
-    cost_to_reach,
-    mean_interval,
-    score_within,
-)
+from fedplt.comparison import MEASURES, Interval, cost_to_reach, mean_interval, score_within
 from fedplt.federation import History
 from fedplt.text import Table
 from reproduction.paper_numbers import BUDGETS, GAINS, Gains

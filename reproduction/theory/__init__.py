@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-from reproduction.theory.bounds import (
-    Constants,
-    finite_horizon_bound,
-    masking_factor,
-)
+from reproduction.theory.bounds import Constants, finite_horizon_bound, masking_factor
 from reproduction.theory.conditions import Condition
 from reproduction.theory.examples import counterexample, example_problem
 from reproduction.theory.problems import Problem, Quadratics, RidgeLogistic

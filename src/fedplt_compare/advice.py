@@ -10,18 +10,13 @@ from statistics import fmean
 from typing import Any
 
 from fedplt.client import MetricInfo
-from fedplt.comparison import (
-    cost_text,
-    default_target,
-    mean_interval,
-    spread_text,
-)
+from fedplt.comparison import cost_text, default_target, mean_interval, spread_text
 from fedplt.fleet import in_time, plan_fleet
 from fedplt.text import Table, counted, html_text, seconds_text, shortened, table
 from fedplt_compare.outcome import NO_TIME, TIME, Outcome
-from fedplt_compare.retiming import late_clients, retimed
 from fedplt_compare.strategies import WAITS, WITHOUT, Setting
 from fedplt_compare.tables import costs_table, gains_table, memory_table
+from fedplt_compare.time_and_energy import late_clients, retimed
 
 FORMAT = 1
 CHANGES = {

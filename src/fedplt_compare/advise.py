@@ -25,12 +25,7 @@ from fedplt.federation import find_code, load_data, model_from_config, on_device
 from fedplt.files import write_text
 from fedplt.fleet import available_cores
 from fedplt_compare.advice import Advice
-from fedplt_compare.compare import (
-    Watch,
-    check_runs,
-    make_folder,
-    variant,
-)
+from fedplt_compare.compare import Watch, check_runs, make_folder, variant
 from fedplt_compare.race import Race, candidates_of
 from fedplt_compare.strategies import make_setting, strategies_of, with_exclusions
 

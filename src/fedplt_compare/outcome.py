@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from fedplt.comparison import by_seed, cost_to_reach, score_within
 from fedplt.data import Split
 from fedplt.federation import History, Job
-from fedplt_compare.retiming import Seconds, client_seconds, idle_share, joules, never_there
 from fedplt_compare.strategies import Strategy
+from fedplt_compare.time_and_energy import Seconds, client_seconds, idle_share, joules, never_there
 
 TIME = "simulated time"
 NO_TIME = "there was no time for it"

@@ -34,8 +34,8 @@ from fedplt_compare.compare import (
 )
 from fedplt_compare.outcome import NO_TIME, Candidate, Outcome, examples_of, score_after
 from fedplt_compare.processes import STOPPED
-from fedplt_compare.retiming import client_seconds, late_clients
 from fedplt_compare.strategies import Setting, Strategy, job_of
+from fedplt_compare.time_and_energy import client_seconds, late_clients
 
 MOST_ROUNDS = 5
 """A strategy with short rounds does at most so many times the configuration's rounds."""

@@ -22,16 +22,7 @@ from fedplt.comparison import (
     spread_text,
 )
 from fedplt.federation import History, one_metric
-from fedplt.text import (
-    REPR,
-    SAMPLE_STD,
-    Table,
-    counted,
-    html_text,
-    latex,
-    plain,
-    shortened,
-)
+from fedplt.text import REPR, SAMPLE_STD, Table, counted, html_text, latex, plain, shortened
 
 FORMAT = 3
 

@@ -19,8 +19,8 @@ from fedplt_compare.compare import Watch
 from fedplt_compare.outcome import NO_TIME, Outcome, lost, score_after
 from fedplt_compare.processes import STOPPED
 from fedplt_compare.race import candidates_of, complete, of_final_model
-from fedplt_compare.retiming import idle_share, never_there, participants, retimed
 from fedplt_compare.strategies import Strategy, make_setting, strategies_of, with_exclusions
+from fedplt_compare.time_and_energy import idle_share, never_there, participants, retimed
 from tests.support.jobs import blob_data, blob_job, small_model
 from tests.support.runs import run_job
 from tests.support.tiny import CONFIG

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fedplt import RunError
+from fedplt.federation.choose_clients import ClientSampler
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
-from fedplt.federation.sampler import ClientSampler
 from fedplt.planning.flops import exact_flops
 from fedplt.server import Aggregator
 from tests.support.engines import FakeEngine, run_fake

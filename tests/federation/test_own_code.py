@@ -12,9 +12,9 @@ import fedplt
 from fedplt import ConfigError, RunError
 from fedplt.configuration import load_config, parse_config
 from fedplt.federation import RunFolder, coverage_warnings
+from fedplt.federation.choose_clients import most_clients, most_numbers
 from fedplt.federation.cost_forecast import forecast
 from fedplt.federation.loop import Federation
-from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.sampling import SAMPLERS
 from fedplt.server import RULES
 from tests.support import own_code

@@ -15,11 +15,11 @@ import torch
 from scipy.stats import norm
 
 from fedplt import ConfigError
+from fedplt.federation.choose_clients import ClientSampler
 from fedplt.federation.engine import Interrupted
 from fedplt.federation.loop import Federation
 from fedplt.federation.privacy_accounting import epsilon_after, noise_for, privacy_text
 from fedplt.federation.run_folder.folder import RunFolder
-from fedplt.federation.sampler import ClientSampler
 from fedplt.server import SecretStream
 from tests.support.engines import FakeEngine
 from tests.support.image_jobs import image_job

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedplt.configs import builtin_fleets
 from fedplt.configuration.device_files import read_fleet
 from fedplt.errors import FleetError
-from fedplt.federation.fleet import workload_from_config
+from fedplt.federation.assigned_devices import workload_from_config
 from fedplt.fleet import (
     DeviceProfile,
     ExactWorkload,

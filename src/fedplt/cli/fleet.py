@@ -119,7 +119,7 @@ def probe(
     """Measure how fast this machine trains a model, and print it as a device."""
     import tomli_w
 
-    from fedplt.client.probing import probe
+    from fedplt.client.speed_probe import probe
     from fedplt.cutting.find_layers import example_model
     from fedplt.files import write_text
     from fedplt.fleet.devices import DOWN, UP, parse_quantity
@@ -152,7 +152,7 @@ def _given(**flags: Any) -> dict[str, Any]:
 
 def _workload(work: WorkConfig, model: str | None, shape: str | None, file: Path) -> Workload:
     """The file's workload, with the model and input shape from the command line if given."""
-    from fedplt.federation.fleet import workload_from_config
+    from fedplt.federation.assigned_devices import workload_from_config
 
     flags: dict[str, Any] = {}
     if model is not None:

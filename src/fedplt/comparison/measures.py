@@ -11,12 +11,7 @@ import numpy as np
 from fedplt.client import MetricInfo
 from fedplt.comparison.statistics import spread
 from fedplt.federation import History, Totals
-from fedplt.text import (
-    bytes_text,
-    duration_text,
-    flops_text,
-    seconds_text,
-)
+from fedplt.text import bytes_text, duration_text, flops_text, seconds_text
 
 MEASURES: dict[str, Callable[[Totals], float]] = {
     "bytes up": lambda total: total.bytes_up,

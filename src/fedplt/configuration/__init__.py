@@ -41,12 +41,7 @@ from fedplt.configuration.config_file import (
 from fedplt.configuration.conflicts import refuse_weighted_votes
 from fedplt.configuration.device_files import Chances, csv_rows, read_availability, read_fleet
 from fedplt.configuration.evaluation_config import DiagnosticsConfig, EvaluationConfig, TaskConfig
-from fedplt.configuration.fleet_config import (
-    ON_NODES,
-    AnnouncedDevice,
-    FleetConfig,
-    WorkConfig,
-)
+from fedplt.configuration.fleet_config import ON_NODES, AnnouncedDevice, FleetConfig, WorkConfig
 from fedplt.configuration.presets import NAMES as PRESET_NAMES
 from fedplt.configuration.sampling_config import SamplingConfig
 from fedplt.configuration.server_config import ServerConfig

@@ -9,13 +9,7 @@ from pydantic import Field
 from fedplt.errors import ConfigError
 from fedplt.methods import NamedClasses
 from fedplt.schema import Section
-from fedplt.server import (
-    RULES,
-    AggregationRule,
-    AverageSettings,
-    MemorySettings,
-    ServerOptimizer,
-)
+from fedplt.server import RULES, AggregationRule, AverageSettings, MemorySettings, ServerOptimizer
 
 _CLASSES = NamedClasses(
     key="server.aggregation",

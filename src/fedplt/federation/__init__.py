@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from fedplt.federation.assigned_devices import nominal_workload
 from fedplt.federation.availability import Availability
+from fedplt.federation.choose_clients import most_clients, most_numbers
 from fedplt.federation.configured_plan import (
     FEWEST_CLIENTS,
     coverage_warnings,
@@ -15,7 +17,6 @@ from fedplt.federation.configured_plan import (
 from fedplt.federation.cost_forecast import forecast
 from fedplt.federation.engine import Engine, Interrupted
 from fedplt.federation.evaluation import evaluation_chunks
-from fedplt.federation.fleet import nominal_workload
 from fedplt.federation.job import (
     DataOnNodes,
     Job,
@@ -27,12 +28,7 @@ from fedplt.federation.job import (
     with_claims,
 )
 from fedplt.federation.loop import Federation, OnRound, ignore
-from fedplt.federation.model_and_data import (
-    find_code,
-    load_data,
-    model_from_config,
-    split_data,
-)
+from fedplt.federation.model_and_data import find_code, load_data, model_from_config, split_data
 from fedplt.federation.preflight.self_check import check_job
 from fedplt.federation.preflight.trial_runs import on_device, try_model
 from fedplt.federation.privacy_accounting import privacy_text
@@ -45,6 +41,5 @@ from fedplt.federation.run_folder.records import History, RoundRecord, Totals, o
 from fedplt.federation.run_folder.results import read_metric
 from fedplt.federation.run_folder.sealed import load_tensors, save_tensors
 from fedplt.federation.run_folder.sessions import note_processor, processor_name, read_sessions
-from fedplt.federation.sampler import most_clients, most_numbers
 from fedplt.federation.start import MakeEngine, job_of, prepare_resume, run_job
 from fedplt.federation.trained_model import evaluate, load

@@ -14,7 +14,7 @@ from fedplt.client import LocalTraining, MemoryCounter, batch_statistics, try_su
 from fedplt.configuration import CutConfig, RunConfig, refuse_weighted_votes
 from fedplt.cutting import cut, find_spaces
 from fedplt.errors import ConfigError, CutError, FedpltError, UntrainedWarning
-from fedplt.federation.fleet import ClientDevices, client_devices, nominal_workload
+from fedplt.federation.assigned_devices import ClientDevices, client_devices, nominal_workload
 from fedplt.kernels import check_dtypes
 from fedplt.methods import Method, PlanRequest, make_method
 from fedplt.models import MODELS

@@ -15,13 +15,7 @@ from fedplt.federation.job import Job
 from fedplt.federation.round_costs import RoundCosts
 from fedplt.federation.run_folder.records import Totals
 from fedplt.models import call_model, copy_model
-from fedplt.planning import (
-    BYTES_PER_NUMBER,
-    download_bytes,
-    exact_flops,
-    make_plan,
-    upload_bytes,
-)
+from fedplt.planning import BYTES_PER_NUMBER, download_bytes, exact_flops, make_plan, upload_bytes
 from fedplt.text import bytes_text, counted, duration_text, flops_text
 
 BATCH = 64

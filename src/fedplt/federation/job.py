@@ -17,8 +17,8 @@ from fedplt.client import LocalTraining, Loss, MemoryCounter, Metric, Task, clas
 from fedplt.configuration import FROM_PYTHON, ON_NODES, RunConfig
 from fedplt.data import CATALOG, Augment, Progress, Samples, Split, TrainingData, first_examples
 from fedplt.errors import ConfigError, DataError
+from fedplt.federation.assigned_devices import ClientDevices, nominal_workload
 from fedplt.federation.configured_plan import method_from_config, plan_from_config
-from fedplt.federation.fleet import ClientDevices, nominal_workload
 from fedplt.federation.model_and_data import load_data, model_from_config, split_data
 from fedplt.federation.preflight.data import parts_of
 from fedplt.federation.preflight.trial_runs import (

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedplt.client import ClientUpdate
 from fedplt.errors import RunError, TooFewClientsError
 from fedplt.federation.availability import Availability
+from fedplt.federation.choose_clients import ClientSampler, Selection
 from fedplt.federation.engine import Engine, Interrupted, NodesEngine
 from fedplt.federation.evaluation import Evaluator
 from fedplt.federation.job import Job
@@ -30,13 +31,7 @@ from fedplt.federation.round_costs import RoundCosts
 from fedplt.federation.run_folder.checkpoint import Checkpoint
 from fedplt.federation.run_folder.folder import PLAN_FILE, RunFolder
 from fedplt.federation.run_folder.records import History, RoundRecord, Totals
-from fedplt.federation.run_folder.results import (
-    AVERAGE_MODEL,
-    BEST_MODEL,
-    FINAL_MODEL,
-    LAST_MODEL,
-)
-from fedplt.federation.sampler import ClientSampler, Selection
+from fedplt.federation.run_folder.results import AVERAGE_MODEL, BEST_MODEL, FINAL_MODEL, LAST_MODEL
 from fedplt.kernels import bind_state
 from fedplt.methods import calling_own
 from fedplt.planning import Assignment, RoundAssignments, upload_bytes

@@ -13,9 +13,9 @@ from torch import Tensor
 from fedplt.client import ClientResult
 from fedplt.errors import DivergedError, TooFewClientsError
 from fedplt.federation.availability import Attendance
+from fedplt.federation.choose_clients import Selection
 from fedplt.federation.job import Job
 from fedplt.federation.run_folder.records import RoundRecord, Totals
-from fedplt.federation.sampler import Selection
 from fedplt.server import MAX_LOSS, Aggregator, Broadcast, Memory
 
 MAX_LISTED = 50

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fedplt.configuration import AnnouncedDevice
 from fedplt.errors import ConfigError, UntrainedWarning
+from fedplt.federation.assigned_devices import changed_devices, nominal_workload
 from fedplt.federation.configured_plan import method_from_config
 from fedplt.federation.engine import Engine, NodesEngine
-from fedplt.federation.fleet import changed_devices, nominal_workload
 from fedplt.federation.job import Job, memory_counter
 from fedplt.fleet import DeviceProfile
 from fedplt.methods import PlanRequest

@@ -12,12 +12,7 @@ from fedplt.kernels.block_forward import (
 )
 from fedplt.kernels.chain import Chained
 from fedplt.kernels.convolution import keep_layout
-from fedplt.kernels.dispatch import (
-    KERNEL_OF,
-    has_kernel,
-    is_transposed_linear,
-    outputs_on_axis_1,
-)
+from fedplt.kernels.dispatch import KERNEL_OF, has_kernel, is_transposed_linear, outputs_on_axis_1
 from fedplt.kernels.flat_state import (
     add_at,
     bind_state,

@@ -11,8 +11,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
-from math import gcd
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +19,8 @@ from numpy.typing import NDArray
 from fedplt.errors import PlanError
 from fedplt.planning.allocation import Allocation
 from fedplt.planning.assignment import Assignment, SliceAssignment
-from fedplt.planning.layers import FlatIndex, Layers, Ranges
+from fedplt.planning.layers import FlatIndex, Layers
+from fedplt.planning.rotation import first_sublayers, rotation_steps, wrapped
 from fedplt.planning.rounding import spread_ratios, whole_sublayers
 from fedplt.planning.submodels import Spaces, read_assignment
 from fedplt.text import counted, html_text, short_names, table
@@ -109,7 +108,7 @@ class Plan:
         self._check(client)
         starts = self._starts_in(client, round)
         each = zip(starts, self.counts[client], self.layers.num_sublayers, strict=True)
-        slices = tuple(_wrapped(int(start) % total, int(n), total) for start, n, total in each)
+        slices = tuple(wrapped(int(start) % total, int(n), total) for start, n, total in each)
         return SliceAssignment(self.layers, slices, self.local)
 
     def in_round(self, round: int) -> RoundAssignments:
@@ -153,18 +152,11 @@ class Plan:
 
     @cached_property
     def _steps(self) -> NDArray[np.int64]:
-        """Steps of a rotation: about a mean client's share, coprime to the number of sub-layers.
-
-        So a client gets new sub-layers after each move, and reaches all of them in the end.
-        """
-        means = (max(1, round(float(mean))) for mean in self.counts.mean(axis=0))
-        pairs = zip(means, self.layers.num_sublayers, strict=True)
-        return np.array([next(s for s in count(mean) if gcd(s, n) == 1) for mean, n in pairs])
+        return rotation_steps(self.counts, self.layers.num_sublayers)
 
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
-        """Number of sub-layers that the clients before each one train, (clients, layers)."""
-        return np.asarray(np.cumsum(self.counts, axis=0, dtype=np.int64) - self.counts)
+        return first_sublayers(self.counts)
 
     @property
     def one_of_each_kind(self) -> NDArray[np.int64]:
@@ -315,19 +307,6 @@ def make_plan(layers: Layers, ratios: Sequence[float | Allocation]) -> Plan:
 def sublayers_assignment(layers: Layers, counts: Sequence[int]) -> Assignment:
     """An assignment with this many sub-layers of every layer; costs depend on nothing else."""
     return Plan(layers, np.ones(1), np.array([counts], dtype=np.int32)).assignment(0)
-
-
-def _wrapped(start: int, count: int, total: int) -> Ranges:
-    """``count`` sub-layers from ``start`` on, wrapping around at ``total``.
-
-    >>> _wrapped(6, 4, 8)
-    (range(0, 2), range(6, 8))
-    """
-    if count == total:
-        return (range(total),)
-    if start + count <= total:
-        return (range(start, start + count),) if count else ()
-    return (range(start + count - total), range(start, total))
 
 
 MAX_GROUPS = 12

@@ -16,13 +16,7 @@ from fedplt.errors import RunError
 from fedplt.federation import OnRound, RoundRecord
 from fedplt.files import write_atomically, write_text
 from fedplt.imports import optional_module
-from fedplt.report.page import (
-    Groups,
-    ShownRun,
-    client_summary,
-    comparison_table,
-    scores_by_client,
-)
+from fedplt.report.page import Groups, ShownRun, client_summary, comparison_table, scores_by_client
 from fedplt.text import csv_cell, csv_text, latex, markdown
 
 Row = dict[str, Any]

@@ -45,14 +45,7 @@ from fedplt_flower.messages import (
 )
 from fedplt_flower.node.local_state import load_from_memory, save_in_memory
 from fedplt_flower.node.owner_limits import AdmittedOrder, Limits
-from fedplt_flower.records import (
-    HEADER,
-    Arrays,
-    dump_header,
-    from_records,
-    load_header,
-    to_records,
-)
+from fedplt_flower.records import HEADER, Arrays, dump_header, from_records, load_header, to_records
 
 _log = logging.getLogger("flwr")
 UNLIMITED = AdmittedOrder(Limits(max_steps=2**62))

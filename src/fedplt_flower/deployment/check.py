@@ -55,13 +55,7 @@ from fedplt_flower.deployment.manifest import (
     layers_of,
     read_manifest,
 )
-from fedplt_flower.node.node_config import (
-    NodeConfig,
-    load_node,
-    node_data,
-    node_device,
-    node_model,
-)
+from fedplt_flower.node.node_config import NodeConfig, load_node, node_data, node_device, node_model
 from fedplt_flower.node.owner_limits import load_limits
 
 DEADLINE_SECONDS = 5.0

@@ -35,13 +35,7 @@ from fedplt.errors import ConfigError, RunError, UpdateError
 from fedplt.federation import Job, check_job, evaluation_chunks, job_from_config
 from fedplt.files import write_text
 from fedplt.fleet import DeviceProfile
-from fedplt.planning import (
-    Assignment,
-    FlatIndex,
-    read_assignment,
-    state_packing,
-    update_packing,
-)
+from fedplt.planning import Assignment, FlatIndex, read_assignment, state_packing, update_packing
 from fedplt_flower.app.slices_app import (
     UNLIMITED,
     SlicesApp,

@@ -47,7 +47,7 @@ class Moment(NamedTuple):
 
 
 class _Entry(BaseModel):
-    """The ledger's content."""
+    """The content of the file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 

@@ -27,13 +27,7 @@ from fedplt.federation import (
     plan_from_config,
     run_job,
 )
-from fedplt.federation.preflight import (
-    as_list,
-    checked_ratio,
-    described,
-    method_section,
-    values_of,
-)
+from fedplt.federation.preflight import as_list, checked_ratio, described, method_section, values_of
 from fedplt.kernels import read_state
 from fedplt.methods import Method
 from fedplt_flower.server.app_engine import AppEngine, AppJob, AppSettings, weighted_mean

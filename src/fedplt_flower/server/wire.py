@@ -13,13 +13,7 @@ from flwr.serverapp import Grid
 from fedplt.federation import Interrupted
 from fedplt.server import refusal
 from fedplt.text import printable
-from fedplt_flower.records import (
-    HEADER,
-    MAX_ANSWER_HEADER,
-    Arrays,
-    from_records,
-    to_records,
-)
+from fedplt_flower.records import HEADER, MAX_ANSWER_HEADER, Arrays, from_records, to_records
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two polls for answers; short at first, since simulated clients are fast."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedplt.engines.simulator.engine import SimulatorEngine
-from fedplt.federation.sampler import ClientSampler, most_numbers
+from fedplt.federation.choose_clients import ClientSampler, most_numbers
 from fedplt.server import Broadcast
 from fedplt.server.aggregation import Aggregator
 from tests.support.jobs import blob_job, small_model

@@ -14,7 +14,7 @@ import fedplt
 from fedplt import CutError
 from fedplt.client import ClientTrainer
 from fedplt.federation import check_job
-from fedplt.federation.preflight import self_check
+from fedplt.federation.preflight import client_order, self_check
 from fedplt.kernels import read_state
 from fedplt.planning import FlatIndex
 from tests.support.jobs import blob_job, blobs, small_model
@@ -162,7 +162,7 @@ def test_global_generators_are_seeded_for_each_client(name, tmp_path):
 def test_the_caller_keeps_its_own_random_numbers():
     job = blob_job(model=NoisyModel())
     before = random.getstate(), np.random.get_state()[1].tolist()
-    self_check.refuse_order(job)
+    client_order.refuse_order(job)
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
@@ -177,7 +177,7 @@ def test_counters_that_do_not_show_at_once_are_put_back(kind, tmp_path):
 def test_the_user_is_warned_of_such_counters():
     job = blob_job(model=Rarely())
     with pytest.warns(UserWarning, match="attribute calls changes in training"):
-        self_check._updates(job, [self_check._order(job, 0, 0)], put_back=True)
+        client_order._updates(job, [client_order._order(job, 0, 0)], put_back=True)
 
 
 class Odd(Keeping):
@@ -197,7 +197,7 @@ def test_attributes_of_any_kind_are_put_back():
     job = blob_job(model=Odd())
     job.model.kept, job.model.gone = 0, 1  # it was run once
     with pytest.warns(UserWarning, match="attribute kept") as said:
-        self_check._updates(job, [self_check._order(job, 0, 0)] * 2, put_back=True)
+        client_order._updates(job, [client_order._order(job, 0, 0)] * 2, put_back=True)
     assert not any("limit" in str(one.message) for one in said)
 
 

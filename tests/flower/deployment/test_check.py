@@ -15,11 +15,7 @@ import pytest
 
 from fedplt.errors import RunError
 from fedplt_flower.deployment import make_certificates as keys
-from fedplt_flower.deployment.check import (
-    check_deployment,
-    check_server_reachable,
-    compare_clocks,
-)
+from fedplt_flower.deployment.check import check_deployment, check_server_reachable, compare_clocks
 from fedplt_flower.deployment.check_files import Finding, check_ca, check_certificate, versions
 from fedplt_flower.deployment.manifest import make_address
 from tests.support.deployments import free_ports, make_deployment

@@ -8,10 +8,7 @@ import shutil
 import httpx
 import pytest
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
-from flwr.supercore.interceptors import (
-    RuntimeVersionHttpInterceptor,
-    SuperExecAuthHttpInterceptor,
-)
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from fedplt_flower.deployment import make_certificates as keys

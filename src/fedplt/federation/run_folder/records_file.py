@@ -8,10 +8,7 @@ from pathlib import Path
 
 from fedplt.errors import DamagedError, RunError
 from fedplt.federation.run_folder.records import RoundRecord
-from fedplt.federation.run_folder.sealed import (
-    open_json,
-    seal_json,
-)
+from fedplt.federation.run_folder.sealed import open_json, seal_json
 from fedplt.files import append_text, read_file, sync, write_text
 
 

@@ -1,4 +1,4 @@
-"""Who trains what (clients by sub-layers, coverage, contributions), and round times by device."""
+"""Who trains what: clients by sub-layers, coverage and contributions."""
 
 from __future__ import annotations
 

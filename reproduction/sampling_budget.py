@@ -1,7 +1,7 @@
 """How much of its budget the low fleet of experiment 3 uploads under the original OCS.
 
-``python -m reproduction.uploads`` trains the first rounds of seed 1 with three allocations and
-writes ``results/exp3/uploads.json`` (errata, 12). It takes minutes.
+``python -m reproduction.sampling_budget`` trains the first rounds of seed 1 with three
+allocations and writes ``results/exp3/uploads.json`` (errata, 12). It takes minutes.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from fedplt.client.trainer import ClientTrainer, TrainOrder
 from fedplt.client.update import update_norm
 from fedplt.configuration.device_files import read_fleet
 from fedplt.federation.availability import Availability
+from fedplt.federation.choose_clients import ClientSampler
 from fedplt.federation.loop import Federation
 from fedplt.federation.round_costs import RoundCosts
 from fedplt.federation.run_folder.records import RoundRecord
-from fedplt.federation.sampler import ClientSampler
 from fedplt.fleet import ExactWorkload, Work, plan_fleet, round_time
 from fedplt.kernels.flat_state import read_state, take
 from fedplt.planning import download_bytes, exact_flops, upload_bytes
@@ -287,7 +287,7 @@ def test_fewer_steps_never_mean_more_examples(slow_computers):
 
 
 def test_the_fleet_is_planned_once(devices, monkeypatch):
-    from fedplt.federation import fleet
+    from fedplt.federation import assigned_devices as fleet
 
     calls = []
     monkeypatch.setattr(

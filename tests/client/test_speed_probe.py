@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedplt import ConfigError
-from fedplt.client.probing import Measurement, Probe, probe
+from fedplt.client.speed_probe import Measurement, Probe, probe
 from fedplt.cutting.find_layers import example_model
 from tests.support.flops import flop_counter
 
@@ -44,7 +44,7 @@ def test_the_fastest_pass_counts_and_threads_are_left_alone(monkeypatch):
     torch.set_num_threads(2)
     with flop_counter() as counter:
         clock = Clock(counter, runs_per_pass=3, passes=4)
-        monkeypatch.setattr("fedplt.client.probing.time", clock)
+        monkeypatch.setattr("fedplt.client.speed_probe.time", clock)
         found = probe(model, example, layers, ratios=(1.0, 0.06), passes=4)
     assert torch.get_num_threads() == 2
     assert clock.looks == 2 * 3 * 5  # forward alone, and two ratios; once to warm up

@@ -2,7 +2,7 @@
 
 Three rows are recorded runs of experiment 2 (results/exp2/fashion-fcn). The fourth, full training
 on the fast devices alone, is run and recorded in results/why by
-``python -m reproduction.why --run`` (three runs of about ten minutes on one core),
+``python -m reproduction.readme_table --run`` (three runs of about ten minutes on one core),
 together with the round times of all four.
 
 The time is predicted, not measured: a client's round is latency, download, exact FLOPs and upload

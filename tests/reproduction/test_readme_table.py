@@ -7,8 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from reproduction.readme_table import (
+    BLOCK,
+    EXP2,
+    FAST_ONLY,
+    ROUNDS,
+    ROWS,
+    RUNS,
+    SEEDS,
+    TIMES,
+    table,
+)
 from reproduction.recorded import Recorded
-from reproduction.why import BLOCK, EXP2, FAST_ONLY, ROUNDS, ROWS, RUNS, SEEDS, TIMES, table
 
 EXP2_RUNS = Recorded.load(Path("results/exp2/fashion-fcn/runs.json")).runs
 FAST = Recorded.load(RUNS).runs[FAST_ONLY.name]

@@ -208,7 +208,7 @@ def test_an_interrupted_round_leaves_nothing_behind(tmp_path):
 
 def test_the_sampler_bounds_how_many_are_drawn(monkeypatch):
     run = sampling_federation(rounds=1, name="bernoulli", probability=0.9)
-    monkeypatch.setattr("fedplt.federation.sampler.most_numbers", lambda job: 3)
+    monkeypatch.setattr("fedplt.federation.choose_clients.most_numbers", lambda job: 3)
     with pytest.raises(RunError, match=r"round 1: .* clients were drawn, far above"):
         run.run()
 
