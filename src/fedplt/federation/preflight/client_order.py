@@ -35,7 +35,7 @@ def refuse_order(job: Job) -> None:
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
-            first, second = _updates(job, (one, other)), updates_of(job, (other, one))[::-1]
+            first, second = _updates(job, (one, other)), _updates(job, (other, one))[::-1]
     except Exception:
         return
     finally:
