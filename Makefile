@@ -24,7 +24,8 @@ help:
 help-all: help
 	@awk -F ':.*#> ' '/^[a-z-]+:.*#> / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check
+# Bytecode is compiled when a module is first imported: compiling all packages takes minutes on a slow machine.
+PIP = $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-compile
 
 # Everything by digest, torch by version, and fedplt itself with the build tools that are then there.
 $(READY): pyproject.toml constraints.txt requirements-dev.txt
