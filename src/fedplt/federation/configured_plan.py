@@ -1,4 +1,4 @@
-"""From a configuration and a model to a plan: cut the model, let the method plan the fleet."""
+"""Make the plan from a configuration and a model: cut the model, let the method plan."""
 
 from __future__ import annotations
 
@@ -105,11 +105,11 @@ def _ratios(config: RunConfig, layers: Layers) -> list[float | Allocation]:
 
 
 FEWEST_CLIENTS = 3
-"""The median of two clients is their mean: one bad client of them moves it anywhere."""
+"""The median of two clients is their mean, so one bad client can move it anywhere."""
 
 
 def participants_warning(config: RunConfig) -> str:
-    """A warning if rounds may have too few clients for a robust rule; empty: they do not."""
+    """A warning if rounds may have too few clients for a robust rule, else an empty text."""
     server, (share, when) = config.server, _taking_part(config)
     number, least = share * config.clients.num_clients, server.min_clients
     given = f"WARNING: server.aggregation = {server.aggregation!r}"
@@ -126,7 +126,7 @@ def participants_warning(config: RunConfig) -> str:
 
 
 def coverage_warnings(config: RunConfig, plan: Plan) -> list[str]:
-    """Rounds and sub-layers with too few clients for the rule, before any training."""
+    """Warnings about rounds and sub-layers with too few clients for the aggregation rule."""
     server, result, (share, when) = config.server, [], _taking_part(config)
     least, outvoting = server.min_contributors, server.rule.fewest_to_outvote_one()
     limits = [
@@ -146,7 +146,7 @@ def coverage_warnings(config: RunConfig, plan: Plan) -> list[str]:
 
 
 def _taking_part(config: RunConfig) -> tuple[float, str]:
-    """The share of the clients that take part in a round, and words for it."""
+    """The share of the clients that take part in a round, and its wording in messages."""
     sampling, number = config.sampling, config.clients.num_clients
     if config.privacy is not None or sampling.name == "all":
         return 1.0, ""

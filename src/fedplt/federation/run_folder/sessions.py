@@ -43,7 +43,7 @@ class _Session(Section):
     cores: Annotated[int, Field(ge=1)]
     memory_bytes: Annotated[int, Field(ge=0)] | None
     folder: str = ""
-    """The current folder, in which modules are found, too."""
+    """The working directory; Python also searches it for modules."""
 
 
 class _Sessions(Section):
@@ -87,7 +87,7 @@ def read_sessions(folder: Path, run: str) -> list[dict[str, Any]]:
 
 
 def processor_name() -> str:
-    """What last bits depend on, such as ``AMD EPYC, AVX2, torch 2.13.0, kernels 3``."""
+    """What rounding depends on, such as ``AMD EPYC, AVX2, torch 2.13.0, kernels 3``."""
     model = platform.processor() or platform.machine()
     with suppress(OSError):  # not Linux
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
