@@ -1,7 +1,7 @@
 """Measure how fast this machine trains a model, at several ratios, and compare with exact FLOPs.
 
-Uses one thread, as the simulator does. The ratios are timed in turn, several times, and the
-fastest pass of each is taken, so that other load on the machine has little effect.
+Uses one thread, like the simulator. The ratios are timed in turn, several times, and the fastest
+time of each counts, so that other load on the machine has little effect.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Probe:
     """The measured times, and the speed that predicts them."""
 
     forward_seconds: float
-    """Of one batch, without gradients."""
+    """Time of the forward pass of one batch, without gradients."""
     steps: tuple[Measurement, ...]
     """Forward pass, backward pass and update of one batch, one entry per ratio."""
     batch_size: int
