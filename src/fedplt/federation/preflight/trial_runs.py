@@ -40,7 +40,7 @@ def on_device(config: RunConfig) -> RunConfig:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """The module behind ``torch.compile``: compiled code does not show which rows it trains."""
+    """The module behind ``torch.compile``: kernels cannot replace compiled operations."""
     inner = getattr(model, "_orig_mod", None)
     if isinstance(inner, nn.Module):
         warnings.warn(
