@@ -1,4 +1,4 @@
-r"""What a round costs a client, by training ratio: FLOPs and bytes.
+r"""The work of a client in a round, by training ratio: FLOPs and bytes.
 
 Two models, never mixed (``docs/errata.md``, 2): :class:`ExactWorkload` counts the FLOPs of a model
 that was cut with an example input, and the bytes that are sent. :class:`PaperWorkload` is the
@@ -57,7 +57,7 @@ class Workload(ABC):
     """The work of a round, by training ratio."""
 
     is_linear: ClassVar[bool]
-    """Whether work is linear between the knots; else it grows by whole sub-layers."""
+    """Whether work is linear in the ratio between knots; else it grows in steps, by sub-layer."""
     local_steps: int
     batch_size: int
 
@@ -68,7 +68,7 @@ class Workload(ABC):
 
     @property
     def num_layers(self) -> int:
-        """Number of layers; 1 where layers are not known."""
+        """Number of layers; 1 if layers are not known."""
         return 1
 
     @property
@@ -89,9 +89,9 @@ class Workload(ABC):
         local_steps: int | None = None,
         frozen: int = 0,
     ) -> tuple[list[Work], Turns | None]:
-        """The work of the next clients of a fleet, all with this ratio, and the turns after them.
+        """The work of the next clients of a fleet, all with this ratio, and the updated turns.
 
-        The list has several entries where clients take turns (:data:`fedplt.planning.Turns`).
+        The list has several entries if clients take turns (:data:`fedplt.planning.Turns`).
         """
         kinds, turns = self._kinds(ratio, num_clients, turns, frozen)
         steps = local_steps or self.local_steps
@@ -114,7 +114,7 @@ class Workload(ABC):
     def _kinds(
         self, ratio: float, num_clients: int, turns: Turns | None, frozen: int
     ) -> tuple[list[Any], Turns | None]:
-        """The distinct things that these clients train, and the turns after them."""
+        """The distinct assignments of these clients (opaque values), and the updated turns."""
 
     @abstractmethod
     def _work(self, kind: Any, local_steps: int) -> Work: ...
@@ -124,7 +124,7 @@ class Workload(ABC):
 
     @abstractmethod
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:
-        """Ratios to start a search from, ascending; the last is all but the frozen layers."""
+        """Ratios to start a search from, ascending; the last one trains all but frozen layers."""
 
     @abstractmethod
     def describe(self) -> str: ...
@@ -183,7 +183,7 @@ class ExactWorkload(Workload):
     local_steps: int
     batch_size: int = 64
     num_examples: int | None = None
-    """Most examples seen in a round; by default all batches are full."""
+    """Upper bound of the examples seen in a round; by default all batches are full."""
     peak: Peak | None = None
     """Counts memory, such as :meth:`fedplt.client.training_memory.MemoryCounter.peak`. Default: the
     model, plus the gradients and the update of the trained part, without activations."""
@@ -265,7 +265,7 @@ class ExactWorkload(Workload):
 
 
 def planned_share(layers: Layers, ratio: float, frozen: int) -> float | Allocation:
-    """What a plan takes for a client: the ratio, or an allocation without the frozen layers.
+    """A client's share for a plan: the ratio, or an allocation without the frozen layers.
 
     The ratio is of the whole model. Layers that are always trained count towards it.
     """
