@@ -1,8 +1,8 @@
 """The simulator engine: worker processes on this machine.
 
 The global state and the updates are in shared memory; sockets carry only small messages. Each
-worker uses one thread. The longest tasks are sent first; results do not depend on which worker does
-what.
+worker uses one thread. The longest tasks are sent first. Results do not depend on which worker
+runs which task.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fedplt.server import Broadcast
 def default_start_method(device: str) -> str:
     """``fork`` on Linux without a GPU: workers start at once and share the data without a copy.
 
-    On other systems, and with a GPU, a fork is not safe: ``spawn``.
+    On other systems, and with a GPU, a fork is not safe: there it is ``spawn``.
     """
     return "fork" if sys.platform == "linux" and device == "cpu" else "spawn"
 
