@@ -242,7 +242,7 @@ class EngineConfig(Section):
     round_timeout_seconds: Annotated[float, Field(gt=0)] = 3600.0
     """``flower``: clients that have not answered after this long are left out of the round."""
     pin_nodes: bool = False
-    """``flower`` with node authentication: a client id belongs to the first node that joins as it."""
+    """``flower`` with node authentication: a client belongs to the first node that joins as it."""
     on_round: str | None = None
     """``package.module:function``, called in order with the :class:`fedplt.RoundRecord` of every
     round, for example to log it."""

@@ -54,7 +54,7 @@ class EvaluationConfig(Section):
     """Rounds between evaluations (the last round is always evaluated)."""
     on: Literal["server", "nodes", "both"] = "server"
     """``flower``: evaluate on the server's data, on each node's (weighted by their examples),
-    or on both. If the server has no data, it must be ``nodes``."""
+    or on both. Without data on the server: always on the nodes."""
     per_client: bool = False
     """Also report a score per client, weighted by its label distribution."""
     keep_best: bool = False
