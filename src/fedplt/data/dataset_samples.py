@@ -134,7 +134,7 @@ def _pair(item: Any, index: int, what: str = "item") -> tuple[Any, Any]:
         if LABELS not in found:
             raise DataError(
                 f"{what} {index} of the Dataset is a dictionary with "
-                f"{', '.join(map(repr, item))}; the target must be there as {LABELS!r}."
+                f"{', '.join(map(repr, item))}; the target must have the key {LABELS!r}."
             )
         # Leave out text beside numbers, such as text before its tokenization.
         inputs = {k: v for k, v in found.items() if k == LABELS or not _is_text(v)}

@@ -106,8 +106,8 @@ class ClientSampler:
             clients = sorted({int(client) for client in drawn})
         if len(clients) < len(drawn) or any(not 0 <= k < len(chances) for k in clients):
             raise RunError(
-                f"sampling.name: {self.settings.name!r} drew {drawn.tolist()!r:.80}; draw gives "
-                f"different clients, numbered 0 to {len(chances) - 1}."
+                f"sampling.name: {self.settings.name!r} drew {drawn.tolist()!r:.80}; draw must "
+                f"return distinct clients, numbered 0 to {len(chances) - 1}."
             )
         if clients and not chances[clients].all():
             client = next(k for k in clients if not chances[k])

@@ -147,7 +147,7 @@ class NodeClient:
         except RunError as error:
             if set(sizes) != {"residual"}:
                 raise
-            _log.warning("fedplt: what earlier uploads lost is not sent any more: %s", error)
+            _log.warning("fedplt: the rounding errors of earlier uploads are lost: %s", error)
             return {}
 
     def evaluate(

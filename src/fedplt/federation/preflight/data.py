@@ -174,8 +174,8 @@ class _LabelCheck:
         if targets.ndim == 1 and bool((targets == IGNORED).any()):
             first = numbers[int((targets == IGNORED).nonzero()[0, 0])]
             raise DataError(
-                f"{self.part}: label {IGNORED} (example {first}) is to be left out, but it is the "
-                "example's only one. Remove such examples."
+                f"{self.part}: label {IGNORED} (example {first}) is ignored, but it is the "
+                "example's only label. Remove such examples."
             )
         counted = targets[targets != IGNORED]
         if len(self.shape) == 1 or not len(counted):
@@ -245,7 +245,7 @@ def target_check(part: str, outputs: Any, task: Task) -> CheckTargets | None:
 
 def _many(targets: Tensor) -> str:
     shape = tuple(targets.shape[1:])
-    kind = "floats" if targets.is_floating_point() else "yes or no"
+    kind = "floats" if targets.is_floating_point() else "booleans"
     kind = "whole numbers" if is_labels(targets) else kind
     return f"{kind} of shape {shape} per example" if shape else f"{kind}, one per example"
 

@@ -226,7 +226,7 @@ class RunFolder:
         if known != metric:
             raise ConfigError(
                 f"the scores of {self.path} are {known.label}, {known.direction} is better, not "
-                f"{metric.label}, {metric.direction} is better: they do not go into one run. Give "
+                f"{metric.label}, {metric.direction} is better: they cannot be in one run. Give "
                 "the same metric, or another folder."
             )
 
