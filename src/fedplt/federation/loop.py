@@ -267,7 +267,7 @@ class Federation:
         """Go on with another plan for the same model, data and clients."""
         if job is not self.job:
             self.job = job
-            self.sampler.job = job
+            self.sampler.use(job)
             self._costs = RoundCosts(job)
             self._availability = Availability(job, self._costs)
 
