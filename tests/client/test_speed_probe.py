@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedplt import ConfigError
-from fedplt.client.speed_probe import TimedStep, Probe, probe
+from fedplt.client.speed_probe import Probe, TimedStep, probe
 from fedplt.cutting.find_layers import example_model
 from tests.support.flops import flop_counter
 
