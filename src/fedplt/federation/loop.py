@@ -272,11 +272,7 @@ class Federation:
             self._availability = Availability(job, self._costs)
 
     def _aggregator(
-        self,
-        round: int,
-        assignments: RoundAssignments,
-        selection: Selection,
-        there: Sequence[int],
+        self, round: int, assignments: RoundAssignments, selection: Selection, there: Sequence[int]
     ) -> Aggregator:
         """Adds up the updates of this round, by the rule that the configuration names."""
         if self.privacy:
