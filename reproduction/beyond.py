@@ -17,7 +17,7 @@ from typing import Any
 
 import fedplt
 from fedplt.errors import DivergedError
-from fedplt.federation import History, RunFolder
+from fedplt.federation import History, RunFolder, processor_name
 from fedplt.files import write_text
 from reproduction.settings import SETTINGS
 
@@ -216,6 +216,7 @@ def _record(
         "score": [round(record.score or 0.0, 5) for record in rounds],
         "average_score": [round(record.average_score or 0.0, 5) for record in rounds],
         **({"diverged": True} if diverged else {}),
+        "processor": processor_name(),
         **{key: _encoded([getattr(record.cost, key) for record in rounds]) for key in costs},
     }
     lines = []

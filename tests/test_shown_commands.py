@@ -19,7 +19,7 @@ from tests.support.shown import ROOT, blocks, command_lines
 COMMANDS = [line for line in command_lines() if line.startswith("fedplt ")]
 RUN_ELSEWHERE = {
     r"houses": "tests/test_own_data_page.py",
-    r"fedplt advise devices.csv": "tests/advice",
+    r"fedplt advise devices.csv": "tests/compare",
     r"\bmine\b": "tests/test_first_fleet_page.py",
     r"fedplt deploy check|fl/server/run|fl/run\.toml": "tests/flower",
     r"fedplt data get": "tests/data (no network here)",

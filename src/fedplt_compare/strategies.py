@@ -207,7 +207,8 @@ def _at_affordable_ratios(setting: Setting, fleet: Mapping[str, Any], name: str)
     for part in parts:
         flops = exact_flops(part)
         forward, backward = seen * flops.forward, seen * (flops.total - flops.forward)
-        works.append(Work(forward, backward, download_bytes(part), upload_bytes(part)))
+        down = download_bytes(part, config.messages.down)
+        works.append(Work(forward, backward, down, upload_bytes(part, config.messages.up)))
     groups, excluded = [], []
     for device in setting.devices:
         fits = [

@@ -110,8 +110,7 @@ def cut(
         typer.Argument(help="fcn, cnn, resnet8, vit, text, or an import path: my_package:build."),
     ],
     example: Annotated[
-        str | None,
-        typer.Option(help="Import path of a function that returns an input batch."),
+        str | None, typer.Option(help="Import path of a function that returns an input batch.")
     ] = None,
     shape: Annotated[
         str | None,

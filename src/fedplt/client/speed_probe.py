@@ -27,7 +27,7 @@ TOLERANCE = 0.15
 
 
 @dataclass(frozen=True)
-class Measurement:
+class TimedStep:
     """Time and FLOPs of one training step at one ratio, per batch."""
 
     ratio: float
@@ -41,7 +41,7 @@ class Probe:
 
     forward_seconds: float
     """Time of the forward pass of one batch, without gradients."""
-    steps: tuple[Measurement, ...]
+    steps: tuple[TimedStep, ...]
     """Forward pass, backward pass and update of one batch, one entry per ratio."""
     batch_size: int
 
@@ -51,7 +51,7 @@ class Probe:
         speeds = [math.log(step.flops / step.seconds) for step in self.steps]
         return math.exp(math.fsum(speeds) / len(speeds))
 
-    def predicted(self, step: Measurement) -> float:
+    def predicted(self, step: TimedStep) -> float:
         return step.flops / self.flops_per_second
 
     @property
@@ -116,7 +116,7 @@ def probe(
     finally:
         torch.set_num_threads(threads)
     measured = tuple(
-        Measurement(ratio, seconds / steps, batch_size * exact_flops(assignment).total)
+        TimedStep(ratio, seconds / steps, batch_size * exact_flops(assignment).total)
         for ratio, seconds, assignment in zip(ratios, best[1:], assignments, strict=True)
     )
     return Probe(best[0] / steps, measured, batch_size)

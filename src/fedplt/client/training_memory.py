@@ -216,10 +216,7 @@ def training_memory(
 
 
 def saved_bytes(
-    model: nn.Module,
-    assignment: Assignment,
-    batch: tuple[Any, Any],
-    loss: Loss,
+    model: nn.Module, assignment: Assignment, batch: tuple[Any, Any], loss: Loss
 ) -> dict[str, int]:
     """Bytes that a forward pass saves for its backward pass, by module; parameters do not count.
 

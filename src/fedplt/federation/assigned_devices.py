@@ -211,4 +211,5 @@ def nominal_workload(
         each = -(-num_examples // config.clients.num_clients)  # largest part of an even split
         seen = settings.examples_seen(each) if settings.local_steps is None else None
         workload = ExactWorkload(layers, settings.num_steps(each), settings.batch_of(each), seen)
+    workload = replace(workload, up=config.messages.up, down=config.messages.down)
     return with_memory(workload, counter)

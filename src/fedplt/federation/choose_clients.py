@@ -72,6 +72,10 @@ class ClientSampler:
         self._saved_refusals = self._refusals.clone()
         """The refusals as of the last committed round."""
 
+    def use(self, job: Job) -> None:
+        """Go on with another plan for the same clients."""
+        self.job = job
+
     def before_training(self, round: int, there: Sequence[int]) -> Selection | None:
         """The selection, if it can be made before training; None if all clients must train first.
 

@@ -114,9 +114,7 @@ def evaluation_chunks(job: Job, number: int, client: int | None) -> list[int]:
 
 
 def summary_of(
-    scores: NDArray[np.float64],
-    num_examples: NDArray[Any],
-    clients: Sequence[int] | None = None,
+    scores: NDArray[np.float64], num_examples: NDArray[Any], clients: Sequence[int] | None = None
 ) -> dict[str, float]:
     """Mean (by examples), sample std and quantiles of the scores; then single clients' scores.
 

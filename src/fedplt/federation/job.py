@@ -179,9 +179,7 @@ def make_job(
 
 
 def local_training_of(
-    config: RunConfig,
-    loss: Loss = classification_loss,
-    augment: Augment | None = None,
+    config: RunConfig, loss: Loss = classification_loss, augment: Augment | None = None
 ) -> LocalTraining:
     path = config.training.augment
     if path == FROM_PYTHON and augment is None:

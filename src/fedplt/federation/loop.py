@@ -267,16 +267,12 @@ class Federation:
         """Continue with another plan for the same model, data and clients."""
         if job is not self.job:
             self.job = job
-            self.sampler.job = job
+            self.sampler.use(job)
             self._costs = RoundCosts(job)
             self._availability = Availability(job, self._costs)
 
     def _aggregator(
-        self,
-        round: int,
-        assignments: RoundAssignments,
-        selection: Selection,
-        there: Sequence[int],
+        self, round: int, assignments: RoundAssignments, selection: Selection, there: Sequence[int]
     ) -> Aggregator:
         """Adds up the updates of this round, by the rule that the configuration names."""
         if self.privacy:

@@ -22,6 +22,7 @@ from fedplt.planning import (
     FORWARD_FLOPS_PER_PARAMETER,
     Allocation,
     Assignment,
+    Encoding,
     Layers,
     Turns,
     balanced_ratios,
@@ -191,6 +192,9 @@ class ExactWorkload(Workload):
     """Batches may be split into micro-batches to save memory."""
     micro_batch: int | None = None
     """The run's ``training.micro_batch``."""
+    up: Encoding = "float32"
+    down: Encoding = "float32"
+    """The run's ``[messages]``."""
 
     @property
     def num_layers(self) -> int:
@@ -223,9 +227,9 @@ class ExactWorkload(Workload):
 
     @cache  # noqa: B019 (a process has few workloads)
     def _memory(self, counts: tuple[int, ...], part_size: int) -> float:
-        if self.peak is None:
-            return self._forward_and_download[1] + 2 * self._costs(counts)[1]
         assignment = sublayers_assignment(self.layers, counts)
+        if self.peak is None:
+            return download_bytes(assignment) + 2 * upload_bytes(assignment)
         return self.peak(assignment, self.batch_size, part_size)
 
     def _num_seen(self, local_steps: int) -> int:
@@ -237,13 +241,13 @@ class ExactWorkload(Workload):
         """Backward FLOPs per example and bytes of an update, for sub-layers of every layer."""
         assignment = sublayers_assignment(self.layers, counts)
         flops = exact_flops(assignment)
-        return flops.total - flops.forward, upload_bytes(assignment)
+        return flops.total - flops.forward, upload_bytes(assignment, self.up)
 
     @cached_property
     def _forward_and_download(self) -> tuple[int, int]:
         """Forward FLOPs per example and bytes of the model: the same at any ratio."""
         whole = make_plan(self.layers, [1.0]).assignment(0)
-        return exact_flops(whole).forward, download_bytes(whole)
+        return exact_flops(whole).forward, download_bytes(whole, self.down)
 
     @cache  # noqa: B019 (a process has few workloads)
     def knots(self, frozen: int = 0) -> NDArray[np.float64]:

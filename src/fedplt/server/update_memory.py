@@ -209,11 +209,7 @@ class MemoryAggregator(Aggregator):
     """Adds up this round's updates and remembered ones; :meth:`commit` remembers the new ones."""
 
     def __init__(
-        self,
-        memory: UpdateMemory,
-        round: int,
-        min_contributors: int = 1,
-        clip: float | None = None,
+        self, memory: UpdateMemory, round: int, min_contributors: int = 1, clip: float | None = None
     ) -> None:
         super().__init__(memory.layers, min_contributors=min_contributors)
         self.memory, self.round, self.clip = memory, round, clip

@@ -28,7 +28,7 @@ from fedplt.client import (
 )
 from fedplt.engines.simulator.interprocess import SharedMemory
 from fedplt.engines.simulator.pool import WorkerPool
-from fedplt.engines.simulator.worker import Work
+from fedplt.engines.simulator.worker import WorkerTask
 from fedplt.federation import Job, evaluation_chunks, most_clients
 from fedplt.fleet import available_cores
 from fedplt.planning import Assignment
@@ -90,10 +90,10 @@ class SimulatorEngine:
                     self._results[result.client] = result
         return [self._results[client] for client in assignments]
 
-    def _work(self, what: str, method: str, *arguments: Any) -> Work:
-        return Work(self._version, what, method, arguments)
+    def _work(self, what: str, method: str, *arguments: Any) -> WorkerTask:
+        return WorkerTask(self._version, what, method, arguments)
 
-    def _train_tasks(self, round: int, clients: list[int]) -> list[Work]:
+    def _train_tasks(self, round: int, clients: list[int]) -> list[WorkerTask]:
         """Longest first, so that the workers finish at about the same time."""
         job = self.job
         work = job.num_examples[clients] * (1 + 2 * job.plan.achieved_ratios[clients])

@@ -28,7 +28,7 @@ from fedplt.engines.simulator.interprocess import (
     ThroughFile,
     encode,
 )
-from fedplt.engines.simulator.worker import Failure, Work, worker_main
+from fedplt.engines.simulator.worker import Failure, WorkerTask, worker_main
 from fedplt.errors import DataError, RunError
 from fedplt.federation import Interrupted, Job
 
@@ -50,7 +50,7 @@ SPAWNED = (
 class _Worker:
     process: multiprocessing.process.BaseProcess
     connection: Connection
-    tasks: deque[Work] = field(default_factory=deque)
+    tasks: deque[WorkerTask] = field(default_factory=deque)
     """Tasks that were sent and not yet answered; answers come in this order."""
     answered: bool = False
     last_sign: float = 0.0
@@ -72,7 +72,7 @@ class WorkerPool:
         self.job, self.shared, self.method, self.stop = job, shared, start_method, stop
         self.timeout = job.config.engine.timeout_seconds
         self._workers: list[_Worker] = []
-        self._deaths: Counter[Work] = Counter()
+        self._deaths: Counter[WorkerTask] = Counter()
         self._looked = 0.0
         try:
             for index in range(number):
@@ -85,7 +85,7 @@ class WorkerPool:
     def processes(self) -> list[multiprocessing.process.BaseProcess]:
         return [worker.process for worker in self._workers]
 
-    def do(self, tasks: Sequence[Work]) -> Iterator[tuple[Work, Any]]:
+    def do(self, tasks: Sequence[WorkerTask]) -> Iterator[tuple[WorkerTask, Any]]:
         """Send tasks to the workers; yield (task, answer) as answers arrive."""
         todo: deque[Any] = deque(tasks)
         self._deaths.clear()

@@ -27,7 +27,7 @@ PARENT_CHECK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkerTask:
     """A call of one of the worker's methods."""
 
     version: int
@@ -62,7 +62,7 @@ class Worker:
         )
         self.version = -1
 
-    def do(self, task: Work) -> Any:
+    def do(self, task: WorkerTask) -> Any:
         if task.version != self.version:  # the server has a new global state
             self.trainer.refresh()
             self.version = task.version

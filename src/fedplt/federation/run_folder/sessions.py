@@ -72,7 +72,7 @@ def note_session(folder: RunFolder, rounds_done: int) -> None:
         earlier = read_sessions(folder.path, folder.run)
     except DamagedError as error:
         earlier = []
-        warnings.warn(f"{error} A new file is started; the run is unaffected.", stacklevel=2)
+        warnings.warn(f"{error} It is begun anew; the run is unaffected.", stacklevel=2)
     values = {"format": 2, "sessions": [*earlier, session][-MAX_SESSIONS:]}
     folder.write_json(SESSIONS_FILE, values, indent=1)
 

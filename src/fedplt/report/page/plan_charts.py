@@ -140,10 +140,7 @@ def who_trains_what(run: ShownRun, plan: Plan) -> Chart:
         f"{len(plan.layers)} layers; clients train {achieved.min():.1%} to {achieved.max():.1%} of "
         "the model."
     )
-    layout = {
-        "xaxis": columns.layer_axis(),
-        "yaxis": {**ROWS, "showgrid": False, "nticks": 12},
-    }
+    layout = {"xaxis": columns.layer_axis(), "yaxis": {**ROWS, "showgrid": False, "nticks": 12}}
     height = int(min(620, max(220, 90 + 9 * len(rows))))
     return Chart("plan", "Clients by sub-layers", alt, [trace], layout, note.strip(), height)
 
