@@ -229,7 +229,7 @@ class Race:
         )
 
     def _slow_score(self, candidate: Candidate, seed: int) -> float | None:
-        """The final model's score on data like that of the slow devices.
+        """The final model's score on data distributed like the slow devices' data.
 
         The validation data is weighted by their labels; without labels, it is their own examples.
         """

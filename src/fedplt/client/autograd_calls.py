@@ -104,7 +104,7 @@ class AutogradCalls:
         is_grads_batched: bool = False,
         materialize_grads: bool = False,
     ) -> tuple[Tensor | None, ...]:
-        """As ``torch.autograd.grad``; inputs may be slices."""
+        """``torch.autograd.grad`` whose inputs may be slices."""
         owners = {
             id(leaf): (slices, rows)
             for slices in self.part.slices.values()

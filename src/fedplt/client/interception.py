@@ -88,7 +88,7 @@ class Interception(TorchFunctionMode):
         }
         """Handlers by torch function; None: only note the planned parameters that it uses."""
         self.has_frozen = any(needs and id_ not in part.slices for id_, needs in required.items())
-        """Some activations have no gradient, but would have one in full training."""
+        """Whether some activations have no gradient, but would have one in full training."""
 
     def _special(self) -> dict[Callable[..., Any], Callable[..., Any]]:
         calls = AutogradCalls(self.part, self, self._required)
@@ -339,10 +339,10 @@ class Interception(TorchFunctionMode):
         self._memories.add(memory_of(tensor))
 
     def _get_requires(self, tensor: Tensor) -> bool:
-        """For parameters, the value from before the block, as loops and copies expect it.
+        """For parameters, the value from before the block, which loops and copies expect.
 
         Activations that would require a gradient in full training do so from now on: a model may
-        branch on it. Torch's module hooks must see the real ``requires_grad``.
+        branch on ``requires_grad``. Torch's module hooks must see the real value.
         """
         before = self._required.get(id(tensor))
         if before is None and self.has_frozen:
@@ -371,12 +371,12 @@ class Interception(TorchFunctionMode):
 
 
 def _is_alone(input: Any) -> bool:
-    """No other function mode is active, and the input is an ordinary tensor."""
+    """Whether no other function mode is active, and the input is an ordinary tensor."""
     return type(input) is Tensor and num_all_modes() == 1
 
 
 def _takes_leaves(func: Callable[..., Any]) -> bool:
-    """Functions that read attributes of a tensor or copy it, and compute nothing with it."""
+    """Whether a function only reads attributes of a tensor or copies it, without computing."""
     name = getattr(func, "__name__", "")
     if name == "__get__":
         return func.__self__.__name__ not in _VIEWS  # type: ignore[attr-defined]

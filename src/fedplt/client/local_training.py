@@ -44,7 +44,7 @@ class LocalTraining:
     loss: Loss = classification_loss
     augment: Augment | None = None
     recipe: LocalRecipe = DEFAULT_RECIPE
-    """What the method changes in local training."""
+    """The method's changes to local training."""
 
     __repr__ = brief
 

@@ -187,7 +187,7 @@ def _values_in(model: nn.Module) -> list[tuple[str, nn.Module, str, Any, Any]]:
 
 
 def _is_plain(value: Any) -> bool:
-    """A number or text, or a list, dictionary, set or deque of them."""
+    """Whether a value is a number or text, or a list, dictionary, set or deque of them."""
     if type(value) in (list, tuple, set, deque):
         return all(_is_plain(item) for item in value)
     if type(value) is dict:

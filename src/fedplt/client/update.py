@@ -70,7 +70,7 @@ class ClientUpdate:
     __repr__ = brief
 
     def to_bytes(self) -> bytes:
-        """As safetensors: one array and a small header."""
+        """The update as safetensors bytes: one array and a small header."""
         return self._header() + self.values.astype("<f4").tobytes()
 
     @property

@@ -31,7 +31,7 @@ NAMES = {
 
 
 def apply_preset(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a configuration, with those of its preset."""
+    """The sections of a configuration, with the keys of its preset filled in."""
     sections = dict(values)
     method = sections.get("method")
     if not isinstance(method, dict) or "preset" not in method:

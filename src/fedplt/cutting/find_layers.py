@@ -288,7 +288,7 @@ def example_model(
 ) -> tuple[nn.Module, Tensor, Layers]:
     """A model by name or import path, a batch of two examples, and the model's layers.
 
-    ``shape`` is that of one example, without the batch; built-in models know theirs.
+    ``shape``: the shape of one example, without the batch; built-in models know theirs.
     """
     options, known = options or {}, MODELS.get(name)
     model = build_model(name, options, seed=0).eval()

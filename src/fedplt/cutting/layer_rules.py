@@ -35,7 +35,7 @@ class Slicing:
     repeats: dict[str, int] = field(default_factory=dict)
     """Number of blocks per tensor along the sliced axis; all are cut the same way."""
     is_bare: bool = False
-    """Each tensor is a separate layer: the module's computation is unknown."""
+    """Whether each tensor is a separate layer, because the module's computation is unknown."""
 
 
 _CUSTOM_KINDS: dict[type[nn.Module], Callable[[Any], Slicing]] = {}

@@ -66,7 +66,7 @@ class TensorSamples:
     inputs: Inputs
     targets: Tensor
     channels_last: bool = False
-    """Inputs are stored as (examples, height, width, channels)."""
+    """Whether inputs are stored as (examples, height, width, channels)."""
 
     __repr__ = brief
 

@@ -104,7 +104,7 @@ class _Planner:
     seconds: float
     target: FleetTarget
     turns: Turns | None = None
-    """Of the clients that are planned already."""
+    """The turns after the clients that are already planned."""
 
     @property
     def min_ratio(self) -> float:

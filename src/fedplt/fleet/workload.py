@@ -189,7 +189,7 @@ class ExactWorkload(Workload):
     """Counts memory, such as :meth:`fedplt.client.training_memory.MemoryCounter.peak`. Default: the
     model, plus the gradients and the update of the trained part, without activations."""
     may_split: bool = False
-    """Batches may be split into micro-batches to save memory."""
+    """Whether batches may be split into micro-batches to save memory."""
     micro_batch: int | None = None
     """The run's ``training.micro_batch``."""
     up: Encoding = "float32"

@@ -69,7 +69,7 @@ class ConnectedNodes:
         return self.until(lambda: len(self.node_of) >= least, seconds)
 
     def until(self, ready: Callable[[], bool], seconds: float) -> bool:
-        """Greet nodes for at most ``seconds``, until ``ready``; return whether it is."""
+        """Greet nodes for at most ``seconds``, until ``ready()``; return its last value."""
         ends = time.monotonic() + seconds
         while True:
             # The round waits anyway, so also ask unresponsive nodes.

@@ -60,7 +60,7 @@ class CheckReport:
     left_out: int = 0
     """Number of kinds of clients that were not compared."""
     has_submodels: bool = False
-    """Some clients hold sub-models; they were compared with a partly zeroed whole model."""
+    """Whether some clients hold sub-models, compared with a partly zeroed whole model."""
 
     def __repr__(self) -> str:
         number = len({entry.tensor for entry in self.differences})

@@ -60,7 +60,7 @@ class ReferenceStep:
     old: dict[str, Tensor]
     """Parameters and buffers before the forward pass."""
     new: dict[str, Tensor]
-    """The same after it: running statistics change, and a model may write to its weights."""
+    """The tensors after it: running statistics change, and a model may write to its weights."""
     gradients: dict[str, Tensor]
     buffers: frozenset[str]
     statistics: frozenset[str]

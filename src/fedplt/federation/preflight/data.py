@@ -162,9 +162,9 @@ class _LabelCheck:
     shape: tuple[int, ...]
     """Shape of the model's outputs."""
     wrapped: bool
-    """Outputs have the classes on their last axis, not on their second."""
+    """Whether outputs have the classes on their last axis, not on their second."""
     follows: bool
-    """Targets are the next tokens: then either axis may have the classes."""
+    """Whether targets are the next tokens: then either axis may have the classes."""
 
     def __call__(self, targets: Tensor, numbers: Sequence[int]) -> None:
         one_hot = targets.ndim > 1 and targets.shape[1:] == self.shape[1:]

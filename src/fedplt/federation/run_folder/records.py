@@ -173,7 +173,7 @@ class History:
     test_score: float | None = None
     test_loss: float | None = None
     metric: MetricInfo = accuracy.info
-    """What the scores are: name, unit, direction, format."""
+    """The metric of the scores: name, unit, direction, format."""
 
     def __repr__(self) -> str:
         done = counted(len(self.rounds), "round")

@@ -1,4 +1,4 @@
-"""Where and with what a run was computed: versions, machine, times; one entry per session.
+"""The environment of a run: versions, machine, times; one entry per session.
 
 A session is one process that ran rounds: a run that was stopped and resumed has several.
 ``sessions.json`` describes the run for its readers; nothing is computed from it. So damage to it
