@@ -116,26 +116,27 @@ class Selection:
         a, b = self.entries[first].runs, self.entries[second].runs
         return [seed for seed in sorted(a) if seed in b and may_be_paired(a[seed], b[seed])]
 
-    def difference(self, first: str, second: str, last: int | None = None) -> Interval | None:
-        """Final accuracy of the first minus that of the second, in points, paired by seed.
+    def finals(self, name: str, last: int | None = None) -> dict[int, float]:
+        """Final accuracy by seed; ``last``: of how many evaluations (default: as in verdicts)."""
+        return self.entries[name].finals(last or self.last)
 
-        ``last``: how many evaluations are averaged (default: as in the verdicts).
-        """
-        both = [self.entries[name] for name in (first, second) if name in self.entries]
-        return self._paired(first, second, [entry.finals(last or self.last) for entry in both])
+    def test_finals(self, name: str) -> dict[int, float]:
+        """Accuracy on the test set by seed, after the last round of runs that are not cut."""
+        return {
+            seed: run.test_accuracy
+            for seed, run in self.entries[name].runs.items()
+            if run.test_accuracy is not None and run.rounds == self.rounds
+        }
+
+    def difference(self, first: str, second: str, last: int | None = None) -> Interval | None:
+        """Final accuracy of the first minus that of the second, in points, paired by seed."""
+        both = [name for name in (first, second) if name in self.entries]
+        return self._paired(first, second, [self.finals(name, last) for name in both])
 
     def test_difference(self, first: str, second: str) -> Interval | None:
-        """The same on the test set, after the last round of runs that are not cut."""
-        both = [self.entries[name] for name in (first, second) if name in self.entries]
-        finals = [
-            {
-                seed: run.test_accuracy
-                for seed, run in entry.runs.items()
-                if run.test_accuracy is not None and run.rounds == self.rounds
-            }
-            for entry in both
-        ]
-        return self._paired(first, second, finals)
+        """The same on the test set."""
+        both = [name for name in (first, second) if name in self.entries]
+        return self._paired(first, second, [self.test_finals(name) for name in both])
 
     def _paired(
         self, first: str, second: str, finals: Sequence[Mapping[int, float]]

@@ -11,6 +11,7 @@ from reproduction.targets import (
     Target,
     accuracy_target,
     cost_target,
+    crossing_note,
     gain,
     value_at,
 )
@@ -114,3 +115,23 @@ def test_equal_communication_by_hand(two):
     assert cost_target(two, ["fedplt", "fedavg"], BYTES, 100e9) == Target(BYTES, 60e9, False)
     assert cost_target(two, ["fedplt", "heterofl"], BYTES, 40e9).value == 40e9
     assert value_at(two.entries["fedplt"].histories[1], Target(BYTES, 99e9, True), BYTES) is None
+
+
+def test_curves_cross_where_paired_seeds_do():
+    """On seed 1 FedAvg has 30 % at 40 GB, 70 % at 60 GB; seed 2 of FedPLT has no partner."""
+    slow, fast = fake_run([0.1, 0.3, 0.7, 0.8]), fake_run([0.4, 0.51, 0.51, 0.51])
+    alone = fake_run([0.9] * 4)
+    for fedplt in ({1: fast}, {1: fast, 2: alone}):
+        found = select(exp2(fedavg={1: slow}, fedplt=fedplt))
+        (note,) = crossing_note(found, "fedplt")
+        assert note == (
+            "By communication FedPLT is ahead of FedAvg up to 50 GB, and behind from 51 GB on "
+            "(seed 1)."
+        )
+    assert crossing_note(select(exp2(fedavg={1: slow}, fedplt={2: alone})), "fedplt") == []
+    other = {1: fake_run([0.9] * 4, processor="another")}
+    assert crossing_note(select(exp2(fedavg={1: slow}, fedplt=other)), "fedplt") == []
+    better = select(exp2(fedavg={1: slow}, fedplt={1: alone}))
+    assert crossing_note(better, "fedplt") == [
+        "FedPLT is ahead of FedAvg at all budgets up to 80 GB of communication (seed 1)."
+    ]
