@@ -261,9 +261,9 @@ def _cells(results: Results, experiment: str, pair: str, name: str) -> tuple[str
     printed = FINAL_ACCURACY[experiment, pair].get(name)
     paper = f"{printed[0]:.2f} ± {printed[1]:.2f}" if printed else NONE
     recorded = results.get((experiment, pair))
-    selection = select(recorded, [name]) if recorded else None
-    if selection is None or name not in selection.entries:
+    if recorded is None or name not in (whole := select(recorded)).entries:
         return NONE, paper
+    selection = select(recorded, [name], whole.rounds)  # as many rounds as the block's others
     entry = selection.entries[name]
     if not entry.runs:
         return "diverged", paper

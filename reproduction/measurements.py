@@ -32,11 +32,11 @@ class Measurement:
         """The evidence; None if runs are missing."""
         raise NotImplementedError
 
-    def select(self, results: Results, *names: str) -> Selection | None:
+    def select(self, results: Results, *names: str, uncut: bool = False) -> Selection | None:
         recorded = results.get((self.experiment, self.pair))
         if recorded is None:
             return None
-        found = select(recorded, names)
+        found = select(recorded, names, uncut=uncut)
         return found if set(found.entries) == set(names) else None
 
 
@@ -185,7 +185,7 @@ class SimulatedTime(Versus):
     wanted: float
 
     def evidence(self, results: Results) -> Evidence | None:
-        selection = self.both(results)
+        selection = self.select(results, self.first, self.second, uncut=True)
         if selection is None or not TIMES.is_file():
             return None
         seconds = json.loads(TIMES.read_text(encoding="utf-8"))["round_seconds"]
@@ -307,7 +307,7 @@ class Saving(Versus):
     wanted: float | None = None
 
     def evidence(self, results: Results) -> Evidence | None:
-        selection = self.both(results)
+        selection = self.select(results, self.first, self.second, uncut=True)
         if selection is None:
             return None
         target = accuracy_target(selection, (self.first, self.second), self.wanted)
@@ -322,7 +322,7 @@ class AtEqualCost(Versus):
     wanted: float | None = None
 
     def evidence(self, results: Results) -> Evidence | None:
-        selection = self.both(results)
+        selection = self.select(results, self.first, self.second, uncut=True)
         if selection is None:
             return None
         target = cost_target(selection, (self.first, self.second), self.measure, self.wanted)

@@ -1,4 +1,4 @@
-"""Select comparable runs: cut to the same number of rounds, with diverged runs kept apart."""
+"""Select comparable runs: of the same number of rounds, with diverged runs kept apart."""
 
 from __future__ import annotations
 
@@ -154,20 +154,30 @@ def may_be_paired(first: RecordedRun, second: RecordedRun) -> bool:
 
 
 def select(
-    recorded: Recorded, names: Sequence[str] | None = None, rounds: int | None = None
+    recorded: Recorded,
+    names: Sequence[str] | None = None,
+    rounds: int | None = None,
+    *,
+    uncut: bool = False,
 ) -> Selection:
-    """The named contestants (or all), cut to the number of rounds that all their runs have."""
+    """The named contestants (or all), cut to the most rounds that each of them has some run of.
+
+    Shorter runs are left out, so that a short one does not shorten all others. ``uncut``: all runs
+    as long as they are, for questions of cost; then ``rounds`` are those of the shortest.
+    """
     chosen = {
         name: recorded.runs[name]
         for name in (names if names is not None else recorded.labels)
         if recorded.runs.get(name)
     }
-    whole = [run for runs in chosen.values() for run in runs.values() if not run.diverged]
-    common = rounds or min((run.rounds for run in whole), default=0)
+    lengths = [[r.rounds for r in runs.values() if not r.diverged] for runs in chosen.values()]
+    longest = min if uncut else max
+    common = rounds or min((longest(each) for each in lengths if each), default=0)
     entries = {}
     for name, runs in chosen.items():
         kept = {s: run for s, run in runs.items() if not run.diverged and run.rounds >= common}
-        histories = {seed: history_of(run, common) for seed, run in kept.items()}
+        cut = None if uncut else common
+        histories = {seed: history_of(run, cut) for seed, run in kept.items()}
         diverged = {seed: run for seed, run in runs.items() if run.diverged}
         if kept or diverged:
             entries[name] = Entry(name, recorded.labels[name], kept, histories, diverged)

@@ -34,15 +34,27 @@ def test_a_recorded_run_has_the_history_of_its_folder():
 
 
 def test_all_runs_of_a_table_have_the_same_rounds():
+    """As many as each contestant has some run of: shorter runs of other seeds are left out."""
     long, short = fake_run([0.5] * 30), fake_run([0.2] * 20)
-    selection = select(exp2(fedavg={1: long, 2: short}, fedplt={1: long}))
-    assert (selection.rounds, selection.seeds) == (20, [1, 2])
+    selection = select(exp2(fedavg={1: long, 2: short}, fedplt={1: short, 3: short}))
+    assert (selection.rounds, selection.seeds) == (20, [1, 2, 3])
     assert all(
         len(h.rounds) == 20 for e in selection.entries.values() for h in e.histories.values()
     )
-    # What is not asked for does not shorten the others; longer ones can be asked for.
+    selection = select(exp2(fedavg={1: long, 2: short}, fedplt={1: long, 2: long}))
+    assert selection.rounds == 30
+    assert list(selection.entries["fedavg"].runs) == [1]
+    assert list(selection.entries["fedplt"].runs) == [1, 2]
+    # What is not asked for does not shorten the others.
     assert select(exp2(fedavg={1: long}, fedplt={1: short}), ["fedavg"]).rounds == 30
-    assert list(select(exp2(fedavg={1: long, 2: short}), rounds=30).entries["fedavg"].runs) == [1]
+
+
+def test_questions_of_cost_take_runs_as_long_as_they_are():
+    long, short = fake_run([0.5] * 30), fake_run([0.2] * 20)
+    selection = select(exp2(fedavg={1: long, 2: short}, fedplt={1: long}), uncut=True)
+    assert (selection.rounds, selection.seeds) == (20, [1, 2])
+    found = selection.entries["fedavg"].histories
+    assert {seed: len(history.rounds) for seed, history in found.items()} == {1: 30, 2: 20}
 
 
 def test_a_diverged_run_is_set_apart_and_shortens_nothing():
