@@ -40,6 +40,12 @@ def config(tmp_path):
     return path
 
 
+@pytest.fixture(autouse=True)
+def _few_tried_ratios(monkeypatch):
+    """The memory of each is counted by training a step."""
+    monkeypatch.setattr("fedplt_compare.strategies.RATIOS", 15)
+
+
 @pytest.fixture
 def devices(tmp_path):
     path = tmp_path / "devices.csv"
