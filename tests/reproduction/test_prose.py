@@ -136,9 +136,10 @@ def test_the_other_partial_methods():
 def test_the_other_partial_methods_on_cifar():
     paper = FINAL_ACCURACY["exp2", CIFAR]
     runs = RESULTS["exp2", CIFAR].runs
+    seeds = seeds_text(sorted(runs["fedplt"]))
     said(
-        f"FedPLT {mean_std('exp2', CIFAR, 'fedplt')} % ({seeds_text(sorted(runs['fedplt']))}; paper, "
-        f"after 1,000 rounds: {paper['fedplt'][0]:.1f})"
+        f"FedPLT {mean_std('exp2', CIFAR, 'fedplt')} % ({seeds}; paper, after 1,000 rounds: "
+        f"{paper['fedplt'][0]:.1f})"
     )
     for name, label in (
         ("fedpmt", "FedPMT"),
