@@ -58,6 +58,9 @@ def table(study: Study, runs: Runs) -> str:
         )
         each = [found[k]["bytes_up"][-1][1] + found[k]["bytes_down"][-1][1] for k in seeds]
         label = study.label(name) + ("" if set(seeds) == set(fedavg) else _only(seeds))
+        of_rate = runs[name][f"{study.best_rate(runs, name):g}"]
+        if lost := [int(seed) for seed, run in of_rate.items() if run.get("diverged")]:
+            label += f", {seeds_text(lost)} diverged"
         rows.append(
             [
                 f"**{label}**" if name == "recommended" else label,
